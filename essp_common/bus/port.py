@@ -1,0 +1,84 @@
+"""The message bus: partitioned, ordered by partition, delivered at least once.
+
+A consumer group shares the partitions of its topics; a subscription without a group reads every message of
+every partition from the beginning (how each worker follows `essp.control`). A record that was polled but not
+`done` when its subscriber closes or dies is delivered again, to whoever gets its partition.
+
+Adapters: `memory.py` (`memory://`), `kafka.py` (`kafka://host:port[,host:port]`). Both pass
+`essp_common/testing/bus_contract.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One message as it was delivered."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes
+    value: bytes
+
+
+class Subscription(Protocol):
+    """One member of a consumer group (or a reader of everything). Used from one thread, except `done`."""
+
+    def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]:
+        """Up to `max_records` records, in order by partition; empty after `timeout_s` without any.
+
+        Keeps the membership alive, so it is called regularly even while paused.
+        Raises `Unavailable` when the bus cannot be reached.
+        """
+
+    def done(self, record: Record) -> None:
+        """This record needs no redelivery. Thread-safe, in any order.
+
+        What is committed of a partition is the offset below which everything is done.
+        """
+
+    def pause(self) -> None:
+        """Take no new records; `poll` goes on returning nothing."""
+
+    def resume(self) -> None:
+        """Take records again."""
+
+    def close(self) -> None:
+        """Commit what is done and leave the group. What is not done is delivered again."""
+
+
+class Bus(Protocol):
+    """Where messages are published and read."""
+
+    def ensure_topics(self, partitions: Mapping[str, int]) -> None:
+        """Create the topics that do not exist, each with so many partitions. Idempotent."""
+
+    def publish(self, topic: str, key: bytes, value: bytes, partition: int | None = None) -> None:
+        """Queue one message for delivery. Thread-safe.
+
+        Without `partition`, the key chooses it: equal keys, equal partition. Raises `Unavailable` at once or,
+        for a message that was queued before, from `flush`.
+        """
+
+    def flush(self, timeout_s: float = 30.0) -> None:
+        """Return when everything published so far is durable; raise `Unavailable` when it is not."""
+
+    def subscribe(
+        self, topics: Sequence[str], group: str | None, partitions: Sequence[int] | None = None
+    ) -> Subscription:
+        """Join `group`, from the earliest record it has not committed.
+
+        `group=None` reads everything, from the beginning, with no commits. `partitions` takes exactly these
+        partitions of each topic instead of a share (the group then only remembers how far it came).
+        """
+
+    def backlog(self, topic: str, group: str) -> int:
+        """Records that the group has not committed, over all partitions. For people and scaling, not for logic."""
+
+    def close(self) -> None:
+        """Flush and release everything."""

@@ -1,0 +1,71 @@
+"""The frame cache: where decoders and extractors put bytes, and consumers take them from.
+
+Each value is stored with the set of consumers that will ack it; the last ack frees it. A set and not a
+counter, so that a repeated ack is harmless. The time to live is a leak guard only. A cache never evicts:
+when it is full, `put` raises `CacheFull` and the producer waits.
+
+Adapters: `memory.py` (`memory://?bytes=256MiB`), `redis.py` (`redis://host:port/db`,
+`redis+cluster://host:port`). Both pass `essp_common/testing/cache_contract.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class CacheUsage:
+    """What a cache holds now."""
+
+    keys: int
+    used_bytes: int
+    limit_bytes: int
+    full_count: int
+    """How often a `put` was refused for lack of room."""
+
+
+def clip_key(job: str, purpose: int, epoch: int, index: int, attempt: int) -> str:
+    """The key of a clip's frames; a function of the clip's identity, so that doing it twice is harmless.
+
+    The braces are a Redis Cluster hash tag: everything of one clip lies on one node, and clips spread.
+    """
+    return f"essp:{job}:{{{purpose}.{epoch}.{index}.{attempt}}}"
+
+
+def stream_key(clip: str, stream: str) -> str:
+    """The key of one stream made of a clip."""
+    return f"{clip}:{stream}"
+
+
+def job_prefix(job: str) -> str:
+    """What every key of a job begins with."""
+    return f"essp:{job}:"
+
+
+class FrameCache(Protocol):
+    """Stores bytes until each of their consumers has acked. Thread-safe."""
+
+    def put(self, key: str, value: Buffer, consumers: Sequence[str], ttl_s: float) -> None:
+        """Store `value` for these consumers. Storing a key again replaces it.
+
+        Raises `CacheFull` when there is no room, `Unavailable` when the cache cannot be reached.
+        """
+
+    def get(self, key: str) -> Buffer:
+        """The bytes of `key`, not to be written to. Raises `CacheMiss`."""
+
+    def ack(self, key: str, consumer: str) -> bool:
+        """This consumer is done with `key`. True when that freed it; False also for a key that is gone."""
+
+    def usage(self) -> CacheUsage:
+        """What is held now."""
+
+    def purge(self, prefix: str) -> int:
+        """Drop every key that begins with `prefix`; how many there were."""
+
+    def close(self) -> None:
+        """Release connections; the bytes stay, as far as the cache outlives the process."""

@@ -1,0 +1,31 @@
+"""Settings of a process: where its servers are. Read once, in `main`; nothing else reads the environment.
+
+Each setting is an environment variable with the prefix `ESSP_` (`ESSP_BUS=kafka://broker:9092`); a list is
+JSON. Command line flags, where there are any, win over the environment.
+"""
+
+from __future__ import annotations
+
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """What every service needs to know."""
+
+    model_config = SettingsConfigDict(env_prefix="ESSP_", extra="ignore", frozen=True)
+
+    bus: str = "memory://"
+    """`memory://` (one process) or `kafka://host:port[,host:port]`."""
+    cache: str = "memory://"
+    """`memory://?bytes=256MiB`, `redis://host:port/0`, or `redis+cluster://host:port`."""
+    stores: tuple[str, ...] = ("file:///",)
+    """Roots under which videos are read and results written: `file:///dir`, `s3://bucket?endpoint=http://host:port`."""
+    worker: str = ""
+    """This process's name in messages and logs (default: host name and process id)."""
+    log_level: str = "INFO"
+    log_json: bool = False
+    """Logs as one JSON object a line."""
+    metrics_port: int = 0
+    """Port of `/metrics`, `/livez` and `/readyz` of a worker (0: none)."""
+    drain_s: float = 30.0
+    """After SIGTERM: how long a worker may finish what it has in hand."""

@@ -1,0 +1,82 @@
+"""The errors of ESSP, and what each means for a retry.
+
+    EsspError
+    ├── TransientError      try again, after `retry_after_s`: a broker, a cache or a store did not answer
+    │   ├── CacheFull       back-pressure, not a fault: consumers have to catch up first
+    │   └── Unavailable     a server cannot be reached
+    ├── PermanentError      trying again gives the same answer: report it and go on with the rest
+    │   ├── BadVideo        damaged, truncated, empty, not a video, over a limit (`kind` says which)
+    │   ├── BadFrames       bytes in the cache that are not what their header says
+    │   ├── NotFound        no such object or job
+    │   └── Conflict        the state does not allow it, or somebody else was first
+    ├── CacheMiss           the bytes are gone; they can be made again from their seed
+    └── ConfigError         the user has to change something; the message says what
+
+Client libraries' own errors are mapped at the edge of each adapter and chained, so that nothing above an
+adapter catches a library's exception.
+"""
+
+from __future__ import annotations
+
+
+class EsspError(Exception):
+    """Root of all errors that ESSP raises on purpose."""
+
+
+class TransientError(EsspError):
+    """Trying again may succeed."""
+
+    def __init__(self, message: str, retry_after_s: float = 0.2) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class CacheFull(TransientError):
+    """The frame cache has no room: consumers must ack before more is stored."""
+
+
+class Unavailable(TransientError):
+    """A server cannot be reached or does not answer in time."""
+
+
+class PermanentError(EsspError):
+    """Trying again gives the same answer."""
+
+    kind = "error"
+
+
+class BadVideo(PermanentError):
+    """A video that cannot be decoded as its catalog row promises.
+
+    kind: `damaged`, `truncated`, `empty`, `not_video`, `vanished`, `changed`, `limit`, `crashed` or `timeout`.
+    """
+
+    def __init__(self, message: str, kind: str = "damaged") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class BadFrames(PermanentError):
+    """Bytes that are not the frames their header promises."""
+
+    kind = "damaged"
+
+
+class NotFound(PermanentError):
+    """No such object, job or key."""
+
+    kind = "vanished"
+
+
+class Conflict(PermanentError):
+    """The present state does not allow it, or somebody else was first."""
+
+    kind = "conflict"
+
+
+class CacheMiss(EsspError):
+    """The bytes of a clip or feature are no longer in the cache."""
+
+
+class ConfigError(EsspError):
+    """Something the user has to change; the message names the field and the remedy."""

@@ -1,0 +1,55 @@
+"""The object store: videos, catalogs, checkpoints, reports.
+
+A store is bound to a root (`file:///dir` or `s3://bucket/prefix`); keys are relative to it, with `/` between
+parts, and can't leave it. An object appears whole or not at all.
+
+Adapters: `directory.py` (`file://`), `s3.py` (`s3://bucket/prefix?endpoint=http://host:port`). Both pass
+`essp_common/testing/objects_contract.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What a store says of an object without reading it."""
+
+    key: str
+    size_bytes: int
+    etag: str
+    """Changes whenever the content does (S3: the ETag; a directory: size and modification time)."""
+
+
+class ObjectStore(Protocol):
+    """Named, immutable-by-convention blobs. Thread-safe. All raise `Unavailable` when the store does not answer."""
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        """The bytes `[start, start + length)` of an object, fewer at its end. Raises `NotFound`."""
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+        """Write an object whole (multipart where large). With `if_absent`, raises `Conflict` if there is one."""
+
+    def put_file(self, key: str, path: str) -> ObjectInfo:
+        """Write an object from a local file, without holding it in memory."""
+
+    def head(self, key: str) -> ObjectInfo:
+        """What is known of an object. Raises `NotFound`."""
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Every object whose key begins with `prefix`, by key."""
+
+    def delete(self, key: str) -> None:
+        """Remove an object; removing what is not there is not an error."""
+
+    def open(self, key: str) -> BinaryIO:
+        """A seekable binary file over the object, read in ranges. Raises `NotFound`."""
+
+    def local_path(self, key: str) -> str | None:
+        """The path of the object on this machine's disk, if it is there already."""
+
+    def uri(self, key: str) -> str:
+        """The object's full URI."""

@@ -1,0 +1,449 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Purpose(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PURPOSE_UNSPECIFIED: _ClassVar[Purpose]
+    TRAIN: _ClassVar[Purpose]
+    VALIDATION: _ClassVar[Purpose]
+    TEST: _ClassVar[Purpose]
+    PREDICT: _ClassVar[Purpose]
+PURPOSE_UNSPECIFIED: Purpose
+TRAIN: Purpose
+VALIDATION: Purpose
+TEST: Purpose
+PREDICT: Purpose
+
+class ClipRef(_message.Message):
+    __slots__ = ("job", "purpose", "epoch", "index", "attempt", "class_id", "video_id", "first_frame")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    PURPOSE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    CLASS_ID_FIELD_NUMBER: _ClassVar[int]
+    VIDEO_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FRAME_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    purpose: Purpose
+    epoch: int
+    index: int
+    attempt: int
+    class_id: int
+    video_id: str
+    first_frame: int
+    def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., index: _Optional[int] = ..., attempt: _Optional[int] = ..., class_id: _Optional[int] = ..., video_id: _Optional[str] = ..., first_frame: _Optional[int] = ...) -> None: ...
+
+class Video(_message.Message):
+    __slots__ = ("id", "uri", "size_bytes", "etag", "frame_count", "width", "height", "seekable")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    URI_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ETAG_FIELD_NUMBER: _ClassVar[int]
+    FRAME_COUNT_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    SEEKABLE_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    uri: str
+    size_bytes: int
+    etag: str
+    frame_count: int
+    width: int
+    height: int
+    seekable: bool
+    def __init__(self, id: _Optional[str] = ..., uri: _Optional[str] = ..., size_bytes: _Optional[int] = ..., etag: _Optional[str] = ..., frame_count: _Optional[int] = ..., width: _Optional[int] = ..., height: _Optional[int] = ..., seekable: _Optional[bool] = ...) -> None: ...
+
+class Seek(_message.Message):
+    __slots__ = ("pts", "frame_index", "byte_offset")
+    PTS_FIELD_NUMBER: _ClassVar[int]
+    FRAME_INDEX_FIELD_NUMBER: _ClassVar[int]
+    BYTE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    pts: int
+    frame_index: int
+    byte_offset: int
+    def __init__(self, pts: _Optional[int] = ..., frame_index: _Optional[int] = ..., byte_offset: _Optional[int] = ...) -> None: ...
+
+class Seed(_message.Message):
+    __slots__ = ("index", "attempt", "class_id", "first_frame", "frame_count", "stride", "seek", "last_frame")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    CLASS_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FRAME_FIELD_NUMBER: _ClassVar[int]
+    FRAME_COUNT_FIELD_NUMBER: _ClassVar[int]
+    STRIDE_FIELD_NUMBER: _ClassVar[int]
+    SEEK_FIELD_NUMBER: _ClassVar[int]
+    LAST_FRAME_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    attempt: int
+    class_id: int
+    first_frame: int
+    frame_count: int
+    stride: int
+    seek: Seek
+    last_frame: int
+    def __init__(self, index: _Optional[int] = ..., attempt: _Optional[int] = ..., class_id: _Optional[int] = ..., first_frame: _Optional[int] = ..., frame_count: _Optional[int] = ..., stride: _Optional[int] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ..., last_frame: _Optional[int] = ...) -> None: ...
+
+class Resize(_message.Message):
+    __slots__ = ("mode", "height", "width", "interpolation")
+    class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        NONE: _ClassVar[Resize.Mode]
+        SHORT_SIDE: _ClassVar[Resize.Mode]
+        EXACT: _ClassVar[Resize.Mode]
+        CROP: _ClassVar[Resize.Mode]
+    NONE: Resize.Mode
+    SHORT_SIDE: Resize.Mode
+    EXACT: Resize.Mode
+    CROP: Resize.Mode
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    INTERPOLATION_FIELD_NUMBER: _ClassVar[int]
+    mode: Resize.Mode
+    height: int
+    width: int
+    interpolation: str
+    def __init__(self, mode: _Optional[_Union[Resize.Mode, str]] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., interpolation: _Optional[str] = ...) -> None: ...
+
+class FrameCodec(_message.Message):
+    __slots__ = ("name", "quality", "subsampling")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    QUALITY_FIELD_NUMBER: _ClassVar[int]
+    SUBSAMPLING_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    quality: int
+    subsampling: str
+    def __init__(self, name: _Optional[str] = ..., quality: _Optional[int] = ..., subsampling: _Optional[str] = ...) -> None: ...
+
+class StreamRequest(_message.Message):
+    __slots__ = ("stream", "feature", "params_json", "codec", "consumers")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    FEATURE_FIELD_NUMBER: _ClassVar[int]
+    PARAMS_JSON_FIELD_NUMBER: _ClassVar[int]
+    CODEC_FIELD_NUMBER: _ClassVar[int]
+    CONSUMERS_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    feature: str
+    params_json: str
+    codec: FrameCodec
+    consumers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, stream: _Optional[str] = ..., feature: _Optional[str] = ..., params_json: _Optional[str] = ..., codec: _Optional[_Union[FrameCodec, _Mapping]] = ..., consumers: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Recipe(_message.Message):
+    __slots__ = ("resize", "codec", "streams", "ttl_s", "strict")
+    RESIZE_FIELD_NUMBER: _ClassVar[int]
+    CODEC_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    TTL_S_FIELD_NUMBER: _ClassVar[int]
+    STRICT_FIELD_NUMBER: _ClassVar[int]
+    resize: Resize
+    codec: FrameCodec
+    streams: _containers.RepeatedCompositeFieldContainer[StreamRequest]
+    ttl_s: int
+    strict: bool
+    def __init__(self, resize: _Optional[_Union[Resize, _Mapping]] = ..., codec: _Optional[_Union[FrameCodec, _Mapping]] = ..., streams: _Optional[_Iterable[_Union[StreamRequest, _Mapping]]] = ..., ttl_s: _Optional[int] = ..., strict: _Optional[bool] = ...) -> None: ...
+
+class DecodeSeed(_message.Message):
+    __slots__ = ("job", "purpose", "epoch", "fence", "video", "seeds", "recipe")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    PURPOSE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    VIDEO_FIELD_NUMBER: _ClassVar[int]
+    SEEDS_FIELD_NUMBER: _ClassVar[int]
+    RECIPE_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    purpose: Purpose
+    epoch: int
+    fence: int
+    video: Video
+    seeds: _containers.RepeatedCompositeFieldContainer[Seed]
+    recipe: Recipe
+    def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., fence: _Optional[int] = ..., video: _Optional[_Union[Video, _Mapping]] = ..., seeds: _Optional[_Iterable[_Union[Seed, _Mapping]]] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ...) -> None: ...
+
+class ClipReady(_message.Message):
+    __slots__ = ("clip", "key", "bytes", "recipe", "skipped")
+    CLIP_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    RECIPE_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    clip: ClipRef
+    key: str
+    bytes: int
+    recipe: Recipe
+    skipped: str
+    def __init__(self, clip: _Optional[_Union[ClipRef, _Mapping]] = ..., key: _Optional[str] = ..., bytes: _Optional[int] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ..., skipped: _Optional[str] = ...) -> None: ...
+
+class FeatureReady(_message.Message):
+    __slots__ = ("clip", "stream", "key", "bytes", "skipped")
+    CLIP_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    clip: ClipRef
+    stream: str
+    key: str
+    bytes: int
+    skipped: str
+    def __init__(self, clip: _Optional[_Union[ClipRef, _Mapping]] = ..., stream: _Optional[str] = ..., key: _Optional[str] = ..., bytes: _Optional[int] = ..., skipped: _Optional[str] = ...) -> None: ...
+
+class Decoded(_message.Message):
+    __slots__ = ("clip", "bytes", "seconds")
+    CLIP_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    clip: ClipRef
+    bytes: int
+    seconds: float
+    def __init__(self, clip: _Optional[_Union[ClipRef, _Mapping]] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class Extracted(_message.Message):
+    __slots__ = ("clip", "stream", "bytes", "seconds")
+    CLIP_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    clip: ClipRef
+    stream: str
+    bytes: int
+    seconds: float
+    def __init__(self, clip: _Optional[_Union[ClipRef, _Mapping]] = ..., stream: _Optional[str] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class Trained(_message.Message):
+    __slots__ = ("job", "purpose", "epoch", "consumer", "indices")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    PURPOSE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    INDICES_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    purpose: Purpose
+    epoch: int
+    consumer: str
+    indices: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., consumer: _Optional[str] = ..., indices: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Failed(_message.Message):
+    __slots__ = ("clip", "stage", "reason", "kind", "stream")
+    CLIP_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    clip: ClipRef
+    stage: str
+    reason: str
+    kind: str
+    stream: str
+    def __init__(self, clip: _Optional[_Union[ClipRef, _Mapping]] = ..., stage: _Optional[str] = ..., reason: _Optional[str] = ..., kind: _Optional[str] = ..., stream: _Optional[str] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ("pool", "gauges")
+    class GaugesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    GAUGES_FIELD_NUMBER: _ClassVar[int]
+    pool: str
+    gauges: _containers.ScalarMap[str, float]
+    def __init__(self, pool: _Optional[str] = ..., gauges: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class PassReport(_message.Message):
+    __slots__ = ("job", "purpose", "epoch", "trainer", "metrics")
+    class MetricsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    PURPOSE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    purpose: Purpose
+    epoch: int
+    trainer: str
+    metrics: _containers.ScalarMap[str, float]
+    def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., trainer: _Optional[str] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class CheckpointReady(_message.Message):
+    __slots__ = ("job", "trainer", "uri", "epoch", "final", "scores_uri")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
+    URI_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FINAL_FIELD_NUMBER: _ClassVar[int]
+    SCORES_URI_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    trainer: str
+    uri: str
+    epoch: int
+    final: bool
+    scores_uri: str
+    def __init__(self, job: _Optional[str] = ..., trainer: _Optional[str] = ..., uri: _Optional[str] = ..., epoch: _Optional[int] = ..., final: _Optional[bool] = ..., scores_uri: _Optional[str] = ...) -> None: ...
+
+class Finished(_message.Message):
+    __slots__ = ("job", "stage", "uri", "metrics")
+    class MetricsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    URI_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    stage: str
+    uri: str
+    metrics: _containers.ScalarMap[str, float]
+    def __init__(self, job: _Optional[str] = ..., stage: _Optional[str] = ..., uri: _Optional[str] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("job", "worker", "fence", "decoded", "extracted", "trained", "failed", "heartbeat", "pass_report", "checkpoint", "finished", "step")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    DECODED_FIELD_NUMBER: _ClassVar[int]
+    EXTRACTED_FIELD_NUMBER: _ClassVar[int]
+    TRAINED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    PASS_REPORT_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    worker: str
+    fence: int
+    decoded: Decoded
+    extracted: Extracted
+    trained: Trained
+    failed: Failed
+    heartbeat: Heartbeat
+    pass_report: PassReport
+    checkpoint: CheckpointReady
+    finished: Finished
+    step: StepReport
+    def __init__(self, job: _Optional[str] = ..., worker: _Optional[str] = ..., fence: _Optional[int] = ..., decoded: _Optional[_Union[Decoded, _Mapping]] = ..., extracted: _Optional[_Union[Extracted, _Mapping]] = ..., trained: _Optional[_Union[Trained, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., pass_report: _Optional[_Union[PassReport, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointReady, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ...) -> None: ...
+
+class StepReport(_message.Message):
+    __slots__ = ("trainer", "purpose", "epoch", "clips_done", "loss", "top1", "data_wait_ratio", "clips_per_s", "queue")
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
+    PURPOSE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CLIPS_DONE_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    TOP1_FIELD_NUMBER: _ClassVar[int]
+    DATA_WAIT_RATIO_FIELD_NUMBER: _ClassVar[int]
+    CLIPS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    trainer: str
+    purpose: Purpose
+    epoch: int
+    clips_done: int
+    loss: float
+    top1: float
+    data_wait_ratio: float
+    clips_per_s: float
+    queue: int
+    def __init__(self, trainer: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., clips_done: _Optional[int] = ..., loss: _Optional[float] = ..., top1: _Optional[float] = ..., data_wait_ratio: _Optional[float] = ..., clips_per_s: _Optional[float] = ..., queue: _Optional[int] = ...) -> None: ...
+
+class JobSnapshot(_message.Message):
+    __slots__ = ("spec_json", "classes", "versions", "passes", "plan_digest")
+    class VersionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    SPEC_JSON_FIELD_NUMBER: _ClassVar[int]
+    CLASSES_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    PASSES_FIELD_NUMBER: _ClassVar[int]
+    PLAN_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    spec_json: str
+    classes: _containers.RepeatedScalarFieldContainer[str]
+    versions: _containers.ScalarMap[str, str]
+    passes: _containers.RepeatedCompositeFieldContainer[PassPlan]
+    plan_digest: int
+    def __init__(self, spec_json: _Optional[str] = ..., classes: _Optional[_Iterable[str]] = ..., versions: _Optional[_Mapping[str, str]] = ..., passes: _Optional[_Iterable[_Union[PassPlan, _Mapping]]] = ..., plan_digest: _Optional[int] = ...) -> None: ...
+
+class PassPlan(_message.Message):
+    __slots__ = ("purpose", "epoch", "clips")
+    PURPOSE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CLIPS_FIELD_NUMBER: _ClassVar[int]
+    purpose: Purpose
+    epoch: int
+    clips: int
+    def __init__(self, purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., clips: _Optional[int] = ...) -> None: ...
+
+class Control(_message.Message):
+    __slots__ = ("job", "fence", "command", "snapshot", "reason")
+    class Command(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        COMMAND_UNSPECIFIED: _ClassVar[Control.Command]
+        START: _ClassVar[Control.Command]
+        PAUSE: _ClassVar[Control.Command]
+        RESUME: _ClassVar[Control.Command]
+        STOP: _ClassVar[Control.Command]
+        DRAIN: _ClassVar[Control.Command]
+        COMPLETE: _ClassVar[Control.Command]
+        FAIL: _ClassVar[Control.Command]
+    COMMAND_UNSPECIFIED: Control.Command
+    START: Control.Command
+    PAUSE: Control.Command
+    RESUME: Control.Command
+    STOP: Control.Command
+    DRAIN: Control.Command
+    COMPLETE: Control.Command
+    FAIL: Control.Command
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    fence: int
+    command: Control.Command
+    snapshot: JobSnapshot
+    reason: str
+    def __init__(self, job: _Optional[str] = ..., fence: _Optional[int] = ..., command: _Optional[_Union[Control.Command, str]] = ..., snapshot: _Optional[_Union[JobSnapshot, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class DeadLetter(_message.Message):
+    __slots__ = ("topic", "message", "reason", "kind", "attempts", "worker", "time_ms")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    message: bytes
+    reason: str
+    kind: str
+    attempts: int
+    worker: str
+    time_ms: int
+    def __init__(self, topic: _Optional[str] = ..., message: _Optional[bytes] = ..., reason: _Optional[str] = ..., kind: _Optional[str] = ..., attempts: _Optional[int] = ..., worker: _Optional[str] = ..., time_ms: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,254 @@
+"""The job specification: what a user writes (YAML or JSON), and all that determines a run.
+
+The sequence of seeds is a function of this document and the catalog alone, never of how many workers run.
+A predict job has a `predictor` in place of `trainers`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from essp_common.errors import ConfigError
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def parse_bytes(value: object) -> object:
+    """`"256MiB"` as an integer of bytes; numbers pass."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip().upper().replace(" ", "")
+    number = text.rstrip("KMGIB")
+    unit = text[len(number) :]
+    if unit not in _UNITS:
+        raise ValueError(f"{value!r} is not a size; write for example 256MiB or 2GB")
+    return int(float(number) * _UNITS[unit])
+
+
+ByteSize = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9_]{0,61}[a-z0-9])?$")]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class CodecSpec(_Section):
+    """How frames are stored in the cache."""
+
+    name: Literal["raw", "jpeg", "zstd"] = "raw"
+    """`raw`: as they are, no CPU. `jpeg`: 4 to 9 times smaller, lossy. `zstd`: lossless, pays for flow, not photos."""
+    quality: int = Field(0, ge=0, le=100)
+    """JPEG quality 1..100 (0: 95); for zstd the level (0: 1)."""
+    subsampling: Literal["444", "422", "420"] = "444"
+    """JPEG chroma subsampling."""
+
+
+class ResizeSpec(_Section):
+    """Size of the decoded frames, made in the same pass as the colour conversion."""
+
+    mode: Literal["none", "short_side", "exact", "crop"] = "crop"
+    """`short_side`: height is the short side. `exact`: aspect ratio not kept. `crop`: cover, then centre crop."""
+    height: int = Field(256, ge=8, le=4320)
+    width: int = Field(256, ge=8, le=7680)
+    interpolation: Literal["fast_bilinear", "bilinear", "bicubic", "area", "lanczos", "nearest"] = "bilinear"
+
+
+class ClipSpec(_Section):
+    """The geometry of a clip."""
+
+    frames: int = Field(11, ge=1, le=512)
+    """Frames decoded for each seed. A flow stack of length L needs L + 1."""
+    stride: int = Field(1, ge=1, le=64)
+    """Distance between those frames in the video."""
+    resize: ResizeSpec = ResizeSpec()
+    codec: CodecSpec = CodecSpec()
+
+
+class DataSpec(_Section):
+    """Which videos, and what they are for."""
+
+    catalog: str = ""
+    """URI of the catalog (`essp catalog build`)."""
+    train: str = "train"
+    """Split to train on."""
+    validation: str | None = "validation"
+    """Split that chooses the best checkpoint and the fusion weights. Absent from the catalog: see below."""
+    validation_fraction: float = Field(0.15, gt=0, lt=1)
+    """Share of each class's training videos set aside when the catalog has no validation split."""
+    test: str | None = "test"
+    """Split the final figures are for; null or absent from the catalog: no test."""
+
+
+class SamplingSpec(_Section):
+    """Which seeds, in which order."""
+
+    kind: Literal["class_balanced", "uniform"] = "class_balanced"
+    """Training: `class_balanced` draws class, then video, then offset; `uniform` walks all videos in order."""
+    seed: int = Field(0, ge=0, lt=2**63)
+    """The job's random seed: the same seed, the same clips."""
+    clips_per_epoch: int | None = Field(None, ge=1)
+    """Clips of one training epoch (default: one for each training video)."""
+    clips_per_video: int = Field(3, ge=1, le=250)
+    """Evaluation: clips at even distances over each video; scores are averaged by video."""
+    locality: int = Field(0, ge=0)
+    """Reorder each window of so many seeds so that seeds of one video come together (0: off)."""
+
+
+class StreamSpec(_Section):
+    """A feature as the input of models."""
+
+    feature: str = "rgb"
+    """An extractor's name (`essp extractor ls`)."""
+    params: dict[str, Any] = {}
+    """The extractor's parameters (`essp extractor describe NAME`). `rgb`: `frames`, how many of the clip's frames."""
+    codec: CodecSpec = CodecSpec()
+
+
+class AugmentSpec(_Section):
+    """Augmentation of the two-stream recipe (Wang et al., Temporal Segment Networks, 2016)."""
+
+    crop: int = Field(224, ge=8)
+    """Side of the square the model sees."""
+    scales: tuple[float, ...] = (1.0, 0.875, 0.75, 0.66)
+    """Multi-scale corner cropping: sides as shares of the short side. Evaluation takes the centre."""
+    flip: bool = True
+    """Mirror half of the clips; horizontal flow changes sign. Off where left and right are different classes."""
+
+
+class OptimizerSpec(_Section):
+    """SGD with momentum and a step schedule."""
+
+    lr: float = Field(0.01, gt=0)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    weight_decay: float = Field(5e-4, ge=0)
+    steps: tuple[int, ...] = ()
+    """Epochs at whose start the learning rate is multiplied by `gamma`."""
+    gamma: float = Field(0.1, gt=0, le=1)
+    clip_grad_norm: float = Field(20.0, gt=0)
+
+
+class TrainerSpec(_Section):
+    """One training of one model on one stream."""
+
+    stream: str
+    model: str = "small"
+    """`small` (CPU), or a torchvision name: vgg19, resnet18/50/101/152, resnext50_32x4d, inception_v3, densenet121,
+    alexnet, mobilenet_v3_small; or `efficientnet_lite0` with weights from its package."""
+    weights: str | None = None
+    """URI of a safetensors/state-dict file to start from; null: from scratch."""
+    batch_size: int = Field(32, ge=1)
+    dropout: float = Field(0.5, ge=0, lt=1)
+    optimizer: OptimizerSpec = OptimizerSpec()
+    augment: AugmentSpec = AugmentSpec()
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    amp: bool = False
+    """Mixed precision (CUDA only)."""
+    threads: int = Field(0, ge=0)
+    """CPU threads for the model (0: shared evenly between the trainings of a process)."""
+    world_size: int = Field(1, ge=1, le=64)
+    checkpoint_clips: int = Field(0, ge=0)
+    """Also save every so many clips within an epoch (0: at the end of each epoch)."""
+    keep_checkpoints: int = Field(2, ge=1)
+
+
+class AggregationSpec(_Section):
+    """How the streams' scores become one."""
+
+    strategies: tuple[Literal["average", "weighted"], ...] = ("average", "weighted")
+    """All are tried on the validation split; the best is kept."""
+
+
+class PredictorSpec(_Section):
+    """Classify the videos of the catalog with a trained model."""
+
+    model: str
+    """URI of a fused model (`<output>/model`)."""
+
+
+class LimitsSpec(_Section):
+    """Bounds that keep one bad input, or a flood of them, from hurting the rest."""
+
+    budget: ByteSize = 256 * 2**20
+    """Bytes of clips and features outstanding at once, over all workers."""
+    attempts: int = Field(3, ge=1)
+    """Tries of one seed before its video is given up and another of its class is drawn."""
+    replacements: int = Field(5, ge=0)
+    """Other videos tried in place of one that cannot be decoded, before its index is skipped."""
+    dead_ratio: float = Field(0.2, ge=0, le=1)
+    """The job fails when more than this share of its seeds could not be decoded."""
+    decode_timeout_s: float = Field(30.0, gt=0)
+    """Wall-clock limit for decoding one work unit."""
+    ttl_s: int = Field(3600, ge=1)
+    """Life of a cache key whose consumers never ack."""
+    strict: bool = True
+    """Any sign of damage fails a clip; false: take the frames FFmpeg could make of it."""
+
+
+class JobSpec(_Section):
+    """A job. Exactly one of `trainers` and `predictor` is given."""
+
+    name: Name
+    output: str
+    """URI below which everything the job makes is written: checkpoints, model, report."""
+    data: DataSpec = DataSpec()
+    clip: ClipSpec = ClipSpec()
+    sampling: SamplingSpec = SamplingSpec()
+    streams: dict[Name, StreamSpec] = {"rgb": StreamSpec()}
+    trainers: dict[Name, TrainerSpec] = {}
+    epochs: int = Field(10, ge=1)
+    aggregation: AggregationSpec = AggregationSpec()
+    predictor: PredictorSpec | None = None
+    limits: LimitsSpec = LimitsSpec()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> JobSpec:
+        if bool(self.trainers) == (self.predictor is not None):
+            raise ValueError("give either `trainers` (to train) or `predictor` (to predict)")
+        for name, trainer in self.trainers.items():
+            if trainer.stream not in self.streams:
+                known = ", ".join(self.streams)
+                raise ValueError(f"trainers.{name}.stream: no stream {trainer.stream!r}; there are: {known}")
+        return self
+
+    def consumers(self) -> dict[str, str]:
+        """Who must ack what: consumer id -> stream."""
+        if self.predictor is not None:
+            return {f"predictor.{stream}": stream for stream in self.streams}
+        return {f"trainer.{name}": trainer.stream for name, trainer in self.trainers.items()}
+
+
+def parse_spec(text: str, where: str = "job") -> JobSpec:
+    """A job from YAML or JSON text. Raises `ConfigError`, one line for each field that is wrong."""
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{where}: not valid YAML: {error}") from error
+    if not isinstance(document, dict):
+        raise ConfigError(f"{where}: a job is a mapping of fields; `essp init` writes a commented one")
+    try:
+        return JobSpec.model_validate(document)
+    except ValidationError as error:
+        lines = [f"{'.'.join(str(p) for p in e['loc']) or 'job'}: {_remedy(e)}" for e in error.errors()]
+        raise ConfigError(f"{where} has {len(lines)} problem(s):\n  " + "\n  ".join(lines)) from error
+
+
+def load_spec(path: str) -> JobSpec:
+    """A job from a file. Raises `ConfigError`."""
+    try:
+        return parse_spec(Path(path).read_text(encoding="utf-8"), path)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); `essp init` writes one") from error
+
+
+def _remedy(error: Any) -> str:
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        return "no such field; remove it or see `essp init` for the names"
+    if error["type"] == "missing":
+        return "is required"
+    return f"{message} (got {error['input']!r})" if not isinstance(error["input"], dict) else message
