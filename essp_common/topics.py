@@ -2,7 +2,7 @@
 
     topic                  message       key          written by            read by
     essp.seeds             DecodeSeed    video id     master                decoders (one group)
-    essp.clips             ClipReady     clip index   decoder, master (*)   a group per extractor kind; trainers of `rgb`
+    essp.clips             ClipReady     clip index   decoder, master (*)   extractor groups; trainers of `rgb`
     essp.features.<name>   FeatureReady  clip index   extractor, master (*) each trainer of that feature
     essp.progress          Progress      job          everyone              master
     essp.control           Control       job          master                everyone; each instance reads all of it

@@ -1,0 +1,54 @@
+"""Where a job keeps what it makes, below its `output` URI, and how far a trainer had come.
+
+spec.json                                        the job, exactly as it ran
+catalog.parquet                                  (predict jobs) the videos asked about
+trainers/<trainer>/checkpoints/<step>/...        weights and state, then manifest.json
+trainers/<trainer>/latest                        {"step": ...}; written last
+trainers/<trainer>/scores/<purpose>-<epoch>.parquet   per-clip scores of an evaluation pass
+trainers/<trainer>/history.json                  the metrics of every pass
+model/manifest.json                              the fused model: streams, weights, checkpoints, classes
+predictions.parquet                              (predict jobs)
+report/                                          report.html and its pictures
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SPEC = "spec.json"
+MODEL_MANIFEST = "model/manifest.json"
+PREDICTIONS = "predictions.parquet"
+REPORT = "report/"
+
+
+def checkpoint(trainer: str, step: int) -> str:
+    """Prefix of one checkpoint's objects; steps sort by name."""
+    return f"trainers/{trainer}/checkpoints/{step:010d}/"
+
+
+def latest(trainer: str) -> str:
+    """The pointer to a trainer's newest complete checkpoint."""
+    return f"trainers/{trainer}/latest"
+
+
+def scores(trainer: str, purpose: str, epoch: int) -> str:
+    """The scores of one evaluation pass."""
+    return f"trainers/{trainer}/scores/{purpose}-{epoch:04d}.parquet"
+
+
+def history(trainer: str) -> str:
+    """The metrics of every pass of a trainer."""
+    return f"trainers/{trainer}/history.json"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """How far a consumer has come: everything before `clips` in pass number `pass_index` is done, and nothing after.
+
+    A position is this short because clips are consumed in the order of their indices.
+    """
+
+    pass_index: int
+    """Position in `JobSnapshot.passes`."""
+    clips: int
+    """Clips of that pass, from index 0, that are done."""

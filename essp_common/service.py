@@ -1,0 +1,20 @@
+"""What every service looks like to whoever runs it: a `main.py`, the embedded composition, a test.
+
+`build(..., adapters)` of each service returns one of these; `run` blocks in the caller's thread.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Service(Protocol):
+    """A running part of ESSP."""
+
+    name: str
+
+    def run(self) -> None:
+        """Work until drained or finished. Raises what stopped it otherwise."""
+
+    def drain(self) -> None:
+        """Take nothing new, finish what is in hand, let `run` return. Thread-safe, idempotent."""
