@@ -1,0 +1,86 @@
+"""Per-clip scores of an evaluation pass, as Parquet: what a trainer writes, and all that fusion and reports read.
+
+One row a clip. Columns: `video_id` string, `class_id` int32 (the label; -1: not known), `clip_index` int64 (the
+clip's index in its pass), `scores` fixed-size list of float32 (class probabilities, summing to 1). Class names ride
+in the file's metadata, so that a score table can be read without its job.
+
+Clips that were skipped have no row. Rows are written in index order, so equal passes give equal files.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from essp_common.errors import PermanentError
+from essp_common.objects.port import ObjectStore
+
+_CLASSES = b"essp.classes"
+_COLUMNS = ("video_id", "class_id", "clip_index", "scores")
+
+
+@dataclass(frozen=True)
+class ScoreTable:
+    """The scores of one pass, one row a clip."""
+
+    video_id: tuple[str, ...]
+    class_id: NDArray[np.int32]
+    """(N,) label of each clip, -1 where it is not known."""
+    clip_index: NDArray[np.int64]
+    """(N,) index of each clip in its pass."""
+    probabilities: NDArray[np.float32]
+    """(N, C) class probabilities of each clip."""
+    classes: tuple[str, ...]
+    """Names of the C classes, by class id."""
+
+    def __post_init__(self) -> None:
+        rows = len(self.video_id)
+        if self.class_id.shape != (rows,) or self.clip_index.shape != (rows,):
+            raise ValueError("class_id and clip_index have one entry a row")
+        if self.probabilities.shape != (rows, len(self.classes)):
+            raise ValueError(f"probabilities are {self.probabilities.shape}, not ({rows}, {len(self.classes)})")
+
+    def __len__(self) -> int:
+        return len(self.video_id)
+
+
+def write(store: ObjectStore, key: str, table: ScoreTable) -> None:
+    """Store a score table. Equal tables give equal bytes."""
+    width = max(1, len(table.classes))
+    values = np.ascontiguousarray(table.probabilities, dtype=np.float32).reshape(-1)
+    arrow = pa.table(
+        {
+            "video_id": pa.array(table.video_id, pa.string()),
+            "class_id": pa.array(table.class_id, pa.int32()),
+            "clip_index": pa.array(table.clip_index, pa.int64()),
+            "scores": pa.FixedSizeListArray.from_arrays(pa.array(values), width),
+        }
+    ).replace_schema_metadata({_CLASSES: json.dumps(table.classes).encode()})
+    sink = io.BytesIO()
+    pq.write_table(arrow, sink, compression="zstd")
+    store.put(key, sink.getvalue())
+
+
+def read(store: ObjectStore, key: str) -> ScoreTable:
+    """Load a score table. Raises `NotFound`, or `PermanentError` for an object that is none."""
+    data = store.get(key)
+    try:
+        arrow = pq.read_table(io.BytesIO(data))
+        classes = tuple(json.loads((arrow.schema.metadata or {})[_CLASSES]))
+        columns = [arrow.column(name).combine_chunks() for name in _COLUMNS]
+        flat = columns[3].flatten().to_numpy(zero_copy_only=False)
+        return ScoreTable(
+            video_id=tuple(columns[0].to_pylist()),
+            class_id=columns[1].to_numpy(zero_copy_only=False),
+            clip_index=columns[2].to_numpy(zero_copy_only=False),
+            probabilities=flat.reshape(arrow.num_rows, len(classes)),
+            classes=classes,
+        )
+    except (pa.ArrowException, KeyError, ValueError) as error:
+        raise PermanentError(f"{store.uri(key)} is not a score table: {error}") from error
