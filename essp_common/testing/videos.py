@@ -1,0 +1,160 @@
+"""Small, real, encoded video files for tests and benchmarks, made with PyAV.
+
+    path = write_video(tmp_path / "a.mp4", numbered(60), Encoding(codec="h264", gop=30, bframes=2))
+
+The container follows from the suffix (mp4, mov, avi, mkv, webm). `numbered` frames carry their number as a bar
+code, so that a test can read back which frame it was given (`read_number`), even after lossy coding; `drifting`
+moves any picture. What real files hold and encoders seldom write (a first timestamp that is not 0, varying
+frame intervals, rotation metadata, open GOPs, packed B-frames) is an option here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import chain
+from pathlib import Path
+from typing import cast
+
+import av
+import numpy as np
+from av.video.stream import VideoStream
+from numpy.typing import NDArray
+
+Picture = NDArray[np.uint8]
+"""(H, W, 3) uint8, RGB."""
+
+_ENCODERS = {
+    "h264": "libx264",
+    "hevc": "libx265",
+    "mpeg4": "mpeg4",
+    "mpeg2": "mpeg2video",
+    "vp8": "libvpx",
+    "vp9": "libvpx-vp9",
+    "av1": "libsvtav1",
+    "mjpeg": "mjpeg",
+    "ffv1": "ffv1",
+}
+_BITS = 12
+_CLOCK = 60_000  # MPEG-4 allows at most 65535 ticks a second
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """How a test video is coded."""
+
+    codec: str = "h264"
+    """h264 | hevc | mpeg4 | mpeg2 | vp8 | vp9 | av1 | mjpeg | ffv1."""
+    fps: int = 25
+    gop: int = 12
+    """Most frames from one keyframe to the next."""
+    bframes: int = 0
+    open_gop: bool = False
+    """Let frames shown before a keyframe refer across it (h264, hevc)."""
+    pixel_format: str = "yuv420p"
+    rotation: int = 0
+    """Degrees, counter-clockwise, that a player turns the picture by (mp4 and mov)."""
+    start_s: float = 0.0
+    """Time of the first frame."""
+    intervals: Sequence[float] = ()
+    """Relative durations of the frames, repeated: (1, 1, 3) shows every third frame three times as long."""
+    options: dict[str, str] = field(default_factory=dict)
+    """Options of the encoder, over those that this module sets."""
+
+
+def write_video(path: str | Path, pictures: Iterable[Picture], encoding: Encoding | None = None) -> Path:
+    """Encode `pictures`, all of one size, into the file `path`; gives the path back."""
+    encoding = encoding or Encoding()
+    path = Path(path)
+    pictures = iter(pictures)
+    first = next(pictures)
+    with av.open(str(path), "w") as container:
+        name = _ENCODERS[encoding.codec]
+        stream = cast(VideoStream, container.add_stream(name, rate=encoding.fps, options=_options(encoding)))
+        stream.height, stream.width = first.shape[:2]
+        stream.pix_fmt = encoding.pixel_format
+        # AVI has no timestamps of its own, and MPEG-2 only standard rates: there the clock is the frame rate.
+        steady = path.suffix == ".avi" or encoding.codec == "mpeg2"
+        stream.codec_context.time_base = Fraction(1, encoding.fps) if steady else Fraction(1, _CLOCK)
+        stream.codec_context.thread_count = 1  # the same bytes every time
+        if encoding.rotation:
+            stream.set_display_rotation(encoding.rotation)
+        times = _steps(1) if steady else _times(encoding)
+        for picture, pts in zip(chain([first], pictures), times, strict=False):
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
+            frame.pts, frame.time_base = pts, stream.codec_context.time_base
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return path
+
+
+def numbered(count: int, width: int = 160, height: int = 120, seed: int = 0) -> Iterator[Picture]:
+    """`count` pictures of a moving texture, each with its number as a bar code along the upper edge."""
+    for number, picture in enumerate(drifting(texture(width, height, seed), count, velocity=(2, 1))):
+        bits = (number >> np.arange(_BITS)) & 1
+        bar = np.repeat(np.where(bits, 235, 20), -(-width // _BITS))[:width]
+        picture[: max(8, height // 8)] = bar[None, :, None]
+        yield picture
+
+
+def read_number(picture: Picture) -> int:
+    """The number that `numbered` wrote into a picture, also after lossy coding or resizing."""
+    width = picture.shape[1]
+    block = -(-width // _BITS) if width % _BITS == 0 else width / _BITS
+    columns = ((np.arange(_BITS) + 0.5) * block).astype(int).clip(0, width - 1)
+    strip = picture[2 : max(4, picture.shape[0] // 8 - 2)].mean(axis=(0, 2))
+    return int((strip[columns] > 127) @ (1 << np.arange(_BITS)))
+
+
+def texture(width: int, height: int, seed: int = 0) -> Picture:
+    """A smooth random picture that repeats seamlessly at its edges."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[0:height, 0:width]
+    picture = np.full((height, width, 3), 128.0)
+    for _ in range(8):
+        fy, fx = rng.integers(-6, 7, 2)
+        phase = 2 * np.pi * rng.random(3)
+        wave = 2 * np.pi * (fy * y / height + fx * x / width)
+        picture += 14 * np.sin(wave[..., None] + phase)
+    return picture.clip(0, 255).astype(np.uint8)
+
+
+def drifting(picture: Picture, count: int, velocity: tuple[int, int] = (1, 0)) -> Iterator[Picture]:
+    """`count` pictures of `picture` moving by `velocity` = (right, down) pixels a frame, wrapping at the edges."""
+    for number in range(count):
+        yield np.roll(picture, (number * velocity[1], number * velocity[0]), axis=(0, 1))
+
+
+def _steps(step: int) -> Iterator[int]:
+    number = 0
+    while True:
+        yield number
+        number += step
+
+
+def _times(encoding: Encoding) -> Iterator[int]:
+    tick = _CLOCK / encoding.fps
+    intervals = encoding.intervals or (1.0,)
+    time = encoding.start_s * _CLOCK
+    for number in _steps(1):
+        yield round(time)
+        time += intervals[number % len(intervals)] * tick
+
+
+def _options(encoding: Encoding) -> dict[str, str]:
+    options = {"g": str(encoding.gop)}
+    if encoding.codec in ("h264", "hevc", "mpeg4", "mpeg2"):
+        options["bf"] = str(encoding.bframes)
+    if encoding.codec == "h264":
+        options |= {"preset": "veryfast", "x264-params": f"scenecut=0:open-gop={int(encoding.open_gop)}:threads=1"}
+    elif encoding.codec == "hevc":
+        params = f"log-level=none:scenecut=0:open-gop={int(encoding.open_gop)}:pools=1:frame-threads=1"
+        options |= {"preset": "ultrafast", "x265-params": params}
+    elif encoding.codec == "av1":
+        options |= {"preset": "12", "svtav1-params": "lp=1"}
+    elif encoding.codec in ("vp8", "vp9"):
+        options |= {"deadline": "realtime", "cpu-used": "8", "auto-alt-ref": "1", "lag-in-frames": "8", "b": "400k"}
+    else:
+        options["qscale"] = "4"
+    return options | encoding.options
