@@ -1,0 +1,109 @@
+"""What tests share: real servers, started when first asked for and stopped at the end, and checks for leaks.
+
+A server lives for the session (one each per xdist worker). `redis_url`, `kafka_url` and `s3_url` may be used by
+fixtures of any scope; `empty_redis_url`, `own_kafka_url` and `empty_s3_url` are for one test alone: a flushed
+database, a broker of its own, a prefix of its own. `unique` names topics, groups and jobs on the shared ones.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from services.servers.servers import KafkaServer, RedisServer, S3Server
+
+BUCKET = "essp-tests"
+
+
+@pytest.fixture
+def unique() -> str:
+    """A short name that no other test has."""
+    return "t" + uuid.uuid4().hex[:10]
+
+
+@pytest.fixture(scope="session")
+def server_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the session's servers write their logs."""
+    return tmp_path_factory.mktemp("servers")
+
+
+@pytest.fixture(scope="session")
+def redis_server(server_logs: Path) -> Iterator[RedisServer]:
+    with RedisServer(server_logs, maxmemory_bytes=64 * 2**20) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_url(redis_server: RedisServer) -> str:
+    """`redis://...` of the session, 64 MiB, noeviction."""
+    return redis_server.url
+
+
+@pytest.fixture
+def empty_redis_url(redis_server: RedisServer) -> str:
+    """The session's Redis, flushed for this test."""
+    redis_server.execute("FLUSHALL")
+    return redis_server.url
+
+
+@pytest.fixture(scope="session")
+def redis_cluster_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`redis+cluster://...` of the session: a cluster of one node, 64 MiB, noeviction."""
+    with RedisServer(tmp_path_factory.mktemp("cluster"), maxmemory_bytes=64 * 2**20, cluster=True) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def kafka_url(server_logs: Path) -> Iterator[str]:
+    """`kafka://...` of the session; topics and groups are to be named after `unique`."""
+    with KafkaServer(server_logs) as server:
+        yield server.url
+
+
+@pytest.fixture
+def own_kafka_url(tmp_path: Path) -> Iterator[str]:
+    """A broker for this test alone, so that the topics of ESSP can be used under their own names."""
+    with KafkaServer(tmp_path) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def s3_server(server_logs: Path) -> Iterator[S3Server]:
+    """An S3 server with the bucket `essp-tests`; its credentials are in the environment."""
+    with pytest.MonkeyPatch.context() as environment, S3Server(server_logs) as server:
+        environment.setenv("AWS_ACCESS_KEY_ID", "test")
+        environment.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        environment.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        environment.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        server.create_bucket(BUCKET)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3_url(s3_server: S3Server) -> str:
+    """`s3://bucket/prefix?endpoint=...` of the session."""
+    return s3_server.store(BUCKET, uuid.uuid4().hex[:10])
+
+
+@pytest.fixture
+def empty_s3_url(s3_server: S3Server, unique: str) -> str:
+    """A prefix with nothing in it, for this test alone."""
+    return s3_server.store(BUCKET, unique)
+
+
+@pytest.fixture
+def no_thread_leaks() -> Iterator[None]:
+    """Fails a test that leaves threads behind. Ask for it before whatever starts them."""
+    before = set(threading.enumerate())
+    yield
+    deadline = time.monotonic() + 10.0
+    left = [thread for thread in threading.enumerate() if thread not in before]
+    for thread in left:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    names = [thread.name for thread in left if thread.is_alive()]
+    assert not names, f"threads left behind: {names}"

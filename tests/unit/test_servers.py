@@ -1,0 +1,94 @@
+"""Local servers come up, answer, and leave nothing behind, even when their starter is killed."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from essp_common.errors import ConfigError, Unavailable
+from services.servers import servers
+from services.servers.servers import KafkaServer, RedisServer, S3Server, Server
+
+KINDS = [RedisServer, KafkaServer, S3Server]
+
+
+def accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_server_comes_up_and_goes(kind: type[Server], tmp_path: Path) -> None:
+    with kind(tmp_path) as server:
+        assert server.alive()
+        assert str(server.port) in server.url
+        assert accepts(server.port)
+    assert not server.alive()
+    assert not accepts(server.port)
+
+
+def test_redis_has_a_limit_and_never_evicts(tmp_path: Path) -> None:
+    with RedisServer(tmp_path, maxmemory_bytes=16 * 2**20) as server:
+        assert str(16 * 2**20).encode() in server.execute("CONFIG", "GET", "maxmemory")
+        assert b"noeviction" in server.execute("CONFIG", "GET", "maxmemory-policy")
+
+
+def test_redis_cluster_owns_every_slot(tmp_path: Path) -> None:
+    with RedisServer(tmp_path, cluster=True) as server:
+        assert server.url.startswith("redis+cluster://")
+        assert b"cluster_slots_ok:16384" in server.execute("CLUSTER", "INFO")
+
+
+def test_bucket_is_made_once(tmp_path: Path) -> None:
+    with S3Server(tmp_path) as server:
+        server.create_bucket("essp")
+        server.create_bucket("essp")
+        assert server.store("essp", "a") == f"s3://essp/a?endpoint={server.url}"
+
+
+def test_taken_port_is_an_error_with_the_log(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = int(taken.getsockname()[1])
+        with pytest.raises(Unavailable, match="redis ended at start-up"):
+            RedisServer(tmp_path, port).start()
+
+
+def test_missing_wheel_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(servers, "import_module", absent)
+    for kind in KINDS:
+        with pytest.raises(ConfigError, match=r"essp\[servers\]"):
+            kind(tmp_path).start()
+
+
+def test_server_ends_with_a_killed_starter(tmp_path: Path) -> None:
+    code = (
+        "import sys, signal; from services.servers.servers import RedisServer;"
+        f"server = RedisServer({str(tmp_path)!r}).start();"
+        "print(server.execute('INFO', 'server').decode(), flush=True); print('END', flush=True); signal.pause()"
+    )
+    starter = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert starter.stdout is not None
+    lines = list(iter(lambda: starter.stdout.readline().strip(), "END"))
+    pid = int(next(line for line in lines if line.startswith("process_id:")).partition(":")[2])
+    handle = os.pidfd_open(pid)
+    try:
+        starter.kill()
+        starter.wait()
+        starter.stdout.close()
+        ended, _, _ = select.select([handle], [], [], 20.0)
+        assert ended, "redis-server outlived its starter"
+    finally:
+        os.close(handle)
