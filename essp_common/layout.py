@@ -6,7 +6,8 @@ trainers/<trainer>/checkpoints/<step>/...        weights and state, then manifes
 trainers/<trainer>/latest                        {"step": ...}; written last
 trainers/<trainer>/scores/<purpose>-<epoch>.parquet   per-clip scores of an evaluation pass
 trainers/<trainer>/history.json                  the metrics of every pass
-model/manifest.json                              the fused model: streams, weights, checkpoints, classes
+model/manifest.json                              the fused model: classes, streams, members, evidence; written last
+model/<trainer>.safetensors                      the weights of one member: `model/` can be copied and used alone
 predictions.parquet                              (predict jobs)
 report/                                          report.html and its pictures
 """
@@ -34,6 +35,11 @@ def latest(trainer: str) -> str:
 def scores(trainer: str, purpose: str, epoch: int) -> str:
     """The scores of one evaluation pass."""
     return f"trainers/{trainer}/scores/{purpose}-{epoch:04d}.parquet"
+
+
+def model_weights(trainer: str) -> str:
+    """The weights of one member of the fused model."""
+    return f"model/{trainer}.safetensors"
 
 
 def history(trainer: str) -> str:

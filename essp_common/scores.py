@@ -1,6 +1,6 @@
-"""Per-clip scores of an evaluation pass, as Parquet: what a trainer writes, and all that fusion and reports read.
+"""Class probabilities: per clip as a trainer writes them (Parquet), per video as fusion and reports read them.
 
-One row a clip. Columns: `video_id` string, `class_id` int32 (the label; -1: not known), `clip_index` int64 (the
+In the file one row a clip. Columns: `video_id` string, `class_id` int32 (the label; -1: not known), `clip_index` int64 (the
 clip's index in its pass), `scores` fixed-size list of float32 (class probabilities, summing to 1). Class names ride
 in the file's metadata, so that a score table can be read without its job.
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,6 +49,68 @@ class ScoreTable:
 
     def __len__(self) -> int:
         return len(self.video_id)
+
+
+@dataclass(frozen=True)
+class VideoScores:
+    """Scores by video: the mean of its clips' probabilities. Videos in the order of their ids."""
+
+    video_id: tuple[str, ...]
+    class_id: NDArray[np.int32]
+    """(V,)"""
+    probabilities: NDArray[np.float64]
+    """(V, C)"""
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.video_id)
+
+    def select(self, video_ids: Sequence[str]) -> VideoScores:
+        """These videos only, in this order. Raises `KeyError` for one that is not there."""
+        row_of = {video: row for row, video in enumerate(self.video_id)}
+        rows = np.array([row_of[video] for video in video_ids], dtype=np.intp)
+        return VideoScores(tuple(video_ids), self.class_id[rows], self.probabilities[rows], self.classes)
+
+
+def by_video(table: ScoreTable) -> VideoScores:
+    """Average the clips of each video. The order of the rows makes no difference, not even in the last bit."""
+    order = np.argsort(table.clip_index, kind="stable")
+    videos, first, row = np.unique(
+        np.array(table.video_id, dtype=np.str_)[order], return_index=True, return_inverse=True
+    )
+    total = np.zeros((len(videos), len(table.classes)))
+    np.add.at(total, row, table.probabilities[order].astype(np.float64))
+    clips = np.bincount(row, minlength=len(videos))
+    return VideoScores(
+        video_id=tuple(str(video) for video in videos),
+        class_id=table.class_id[order][first],
+        probabilities=total / clips[:, None],
+        classes=table.classes,
+    )
+
+
+def fuse(parts: Mapping[str, VideoScores], weights: Mapping[str, float]) -> VideoScores:
+    """The weighted mean of several models' scores, for every video that any of them (of weight > 0) has scored.
+
+    Where some have not, the weights of the others are scaled up to take their place.
+    """
+    used = {name: part for name, part in parts.items() if weights[name] > 0}
+    if not used:
+        raise ValueError("no weight is positive")
+    classes = next(iter(used.values())).classes
+    videos = sorted({video for part in used.values() for video in part.video_id})
+    row_of = {video: row for row, video in enumerate(videos)}
+    total = np.zeros((len(videos), len(classes)))
+    weight = np.zeros(len(videos))
+    class_id = np.full(len(videos), -1, dtype=np.int32)
+    for name, part in used.items():
+        if part.classes != classes:
+            raise ValueError(f"{name} was trained for other classes than the rest")
+        rows = np.array([row_of[video] for video in part.video_id], dtype=np.intp)
+        total[rows] += weights[name] * part.probabilities
+        weight[rows] += weights[name]
+        class_id[rows] = part.class_id
+    return VideoScores(tuple(videos), class_id, total / weight[:, None], classes)
 
 
 def write(store: ObjectStore, key: str, table: ScoreTable) -> None:
