@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 
-.PHONY: setup demo test check fix proto bench clean
+.PHONY: setup demo test check fix proto docs bench clean
 
 setup: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -23,6 +23,7 @@ check: setup  ## Style, types, layers, generated code.
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.architecture.proto_drift
+	$(BIN)/python -m tests.architecture.job_reference
 
 fix: setup
 	$(BIN)/ruff check --fix .
@@ -30,6 +31,9 @@ fix: setup
 
 proto: setup  ## Generate the message classes.
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. proto/essp_common/pb/v1/messages.proto
+
+docs: setup  ## The reference of job fields.
+	$(BIN)/python -m tests.architecture.job_reference --write
 
 bench: setup  ## Measure the hot path against its limit and its alternatives.
 	$(BIN)/python -m benchmarks

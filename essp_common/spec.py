@@ -34,7 +34,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9_]{0,61}[a-z0-9])?$")]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class CodecSpec(_Section):
@@ -54,8 +54,11 @@ class ResizeSpec(_Section):
     mode: Literal["none", "short_side", "exact", "crop"] = "crop"
     """`short_side`: height is the short side. `exact`: aspect ratio not kept. `crop`: cover, then centre crop."""
     height: int = Field(256, ge=8, le=4320)
+    """Pixels; for `short_side`, the length of the short side."""
     width: int = Field(256, ge=8, le=7680)
+    """Pixels; not used by `short_side`."""
     interpolation: Literal["fast_bilinear", "bilinear", "bicubic", "area", "lanczos", "nearest"] = "bilinear"
+    """A method of libswscale."""
 
 
 class ClipSpec(_Section):
@@ -66,7 +69,9 @@ class ClipSpec(_Section):
     stride: int = Field(1, ge=1, le=64)
     """Distance between those frames in the video."""
     resize: ResizeSpec = ResizeSpec()
+    """Size of the frames."""
     codec: CodecSpec = CodecSpec()
+    """How the clip's frames are stored in the cache."""
 
 
 class DataSpec(_Section):
@@ -77,7 +82,7 @@ class DataSpec(_Section):
     train: str = "train"
     """Split to train on."""
     validation: str | None = "validation"
-    """Split that chooses the best checkpoint and the fusion weights. Absent from the catalog: see below."""
+    """Split that chooses the best checkpoint and the fusion weights. Absent from the catalog: see `validation_fraction`."""
     validation_fraction: float = Field(0.15, gt=0, lt=1)
     """Share of each class's training videos set aside when the catalog has no validation split."""
     test: str | None = "test"
@@ -107,6 +112,7 @@ class StreamSpec(_Section):
     params: dict[str, Any] = {}
     """The extractor's parameters (`essp extractor describe NAME`). `rgb`: `frames`, how many of the clip's frames."""
     codec: CodecSpec = CodecSpec()
+    """How the feature is stored in the cache. Of `rgb`, the clip's own codec counts."""
 
 
 class AugmentSpec(_Section):
@@ -124,36 +130,49 @@ class OptimizerSpec(_Section):
     """SGD with momentum and a step schedule."""
 
     lr: float = Field(0.01, gt=0)
+    """Learning rate of the first epoch."""
     momentum: float = Field(0.9, ge=0, lt=1)
+    """Momentum of SGD."""
     weight_decay: float = Field(5e-4, ge=0)
+    """L2 penalty on the weights."""
     steps: tuple[int, ...] = ()
     """Epochs at whose start the learning rate is multiplied by `gamma`."""
     gamma: float = Field(0.1, gt=0, le=1)
+    """Factor of each step."""
     clip_grad_norm: float = Field(20.0, gt=0)
+    """Gradients are scaled down to this norm."""
 
 
 class TrainerSpec(_Section):
     """One training of one model on one stream."""
 
     stream: str
+    """The stream it learns from, one of `streams`."""
     model: str = "small"
     """`small` (CPU), or a torchvision name: vgg19, resnet18/50/101/152, resnext50_32x4d, inception_v3, densenet121,
     alexnet, mobilenet_v3_small; or `efficientnet_lite0` with weights from its package."""
     weights: str | None = None
     """URI of a safetensors/state-dict file to start from; null: from scratch."""
     batch_size: int = Field(32, ge=1)
+    """Clips of one optimizer step, over all ranks."""
     dropout: float = Field(0.5, ge=0, lt=1)
+    """Dropout before the classifier."""
     optimizer: OptimizerSpec = OptimizerSpec()
+    """How the weights move."""
     augment: AugmentSpec = AugmentSpec()
+    """What training clips go through."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto`: a GPU when there is one."""
     amp: bool = False
     """Mixed precision (CUDA only)."""
     threads: int = Field(0, ge=0)
     """CPU threads for the model (0: shared evenly between the trainings of a process)."""
     world_size: int = Field(1, ge=1, le=64)
+    """Ranks that train together (DDP)."""
     checkpoint_clips: int = Field(0, ge=0)
     """Also save every so many clips within an epoch (0: at the end of each epoch)."""
     keep_checkpoints: int = Field(2, ge=1)
+    """Newest checkpoints kept, besides the best."""
 
 
 class AggregationSpec(_Section):
@@ -193,17 +212,27 @@ class JobSpec(_Section):
     """A job. Exactly one of `trainers` and `predictor` is given."""
 
     name: Name
+    """Names the job in messages, cache keys and the API: lower-case letters, digits, `-` and `_`."""
     output: str
     """URI below which everything the job makes is written: checkpoints, model, report."""
     data: DataSpec = DataSpec()
+    """Which videos."""
     clip: ClipSpec = ClipSpec()
+    """How many frames, which size."""
     sampling: SamplingSpec = SamplingSpec()
+    """Which clips of them, in which order."""
     streams: dict[Name, StreamSpec] = {"rgb": StreamSpec()}
+    """What models see, by name."""
     trainers: dict[Name, TrainerSpec] = {}
+    """What is trained, by name."""
     epochs: int = Field(10, ge=1)
+    """Training epochs, each followed by a validation pass."""
     aggregation: AggregationSpec = AggregationSpec()
+    """How the streams become one classifier."""
     predictor: PredictorSpec | None = None
+    """Predict with a trained model in place of training."""
     limits: LimitsSpec = LimitsSpec()
+    """Memory, retries, and when to give up."""
 
     @model_validator(mode="after")
     def _consistent(self) -> JobSpec:

@@ -15,7 +15,9 @@ from essp_common.spec import JobSpec
 from tests.architecture.proto_drift import drifted
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = sorted(p for folder in ("essp_common", "services") for p in (ROOT / folder).rglob("*.py") if "pb" not in p.parts)
+SOURCES = sorted(
+    p for folder in ("essp_common", "services") for p in (ROOT / folder).rglob("*.py") if "pb" not in p.parts
+)
 FORBIDDEN_NAMES = {"utils.py", "helpers.py", "common.py", "manager.py", "misc.py"}
 
 
@@ -29,7 +31,9 @@ def test_process_runs_without_torch(service: str) -> None:
 
 def test_command_line_starts_light() -> None:
     """`essp --help` loads neither torch nor any client library."""
-    code = "import services.cli.main, sys; print(sorted({'torch', 'kafka', 'redis', 'boto3', 'cv2'} & sys.modules.keys()))"
+    code = (
+        "import services.cli.main, sys; print(sorted({'torch', 'kafka', 'redis', 'boto3', 'cv2'} & sys.modules.keys()))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
