@@ -1,0 +1,278 @@
+"""The bus within one process: `memory://`.
+
+What it guarantees is what Kafka does, and no more, so that a service that works here works there: partitions
+keyed by message key, groups whose partitions are dealt anew when a member joins or leaves, delivery at least
+once. A partition that changes hands is delivered again from the offset below which everything was done.
+
+Every `from_url` gives a bus of its own. Nothing outlives the process, and publishing is durable at once. A record is
+dropped when every group that knows its partition has committed it, and `retained` newer ones are held; topics
+that no group reads (`essp.control`) are kept from the first record on. Readers block on a condition variable.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import zlib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+from essp_common.bus.port import Record
+from essp_common.bus.watermark import Watermark
+from essp_common.errors import ConfigError, NotFound, Unavailable
+
+RETAINED = 4096
+"""Records a partition keeps although every group has committed them, for a group that comes late."""
+
+Slot = tuple[str, int]
+"""Topic and partition."""
+
+
+class _Log:
+    """One partition: its records from offset `start` on."""
+
+    def __init__(self) -> None:
+        self.start = 0
+        self.records: list[Record] = []
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.records)
+
+    def read(self, offset: int, count: int) -> list[Record]:
+        first = offset - self.start
+        return self.records[first : first + count]
+
+    def trim(self, offset: int, retained: int) -> None:
+        """Drop what lies below `offset`, in large steps, as dropping from the front of a list moves the rest."""
+        surplus = min(offset, self.end - retained) - self.start
+        if surplus > retained:
+            del self.records[:surplus]
+            self.start += surplus
+
+
+class _Group:
+    """What a group remembers, and who its members are."""
+
+    def __init__(self) -> None:
+        self.committed: dict[Slot, int] = {}
+        self.members: list[MemorySubscription] = []
+        self.owners: dict[Slot, MemorySubscription] = {}
+
+
+class MemoryBus:
+    """Implements `essp_common.bus.port.Bus` in memory."""
+
+    def __init__(self, retained: int = RETAINED) -> None:
+        self.lock = threading.RLock()
+        self.closed = False
+        self._retained = retained
+        self._topics: dict[str, list[_Log]] = {}
+        self._groups: defaultdict[str, _Group] = defaultdict(_Group)
+        self._readers: defaultdict[str, list[MemorySubscription]] = defaultdict(list)
+
+    @classmethod
+    def from_url(cls, url: str) -> Self:
+        """A new, empty bus. Raises `ConfigError` for a URL that says more than `memory://`."""
+        if url != "memory://":
+            raise ConfigError(f"bus URL {url!r}: the memory bus has no options; write memory://")
+        return cls()
+
+    def ensure_topics(self, partitions: Mapping[str, int]) -> None:
+        with self.lock:
+            for topic, count in partitions.items():
+                present = self._topics.setdefault(topic, [_Log() for _ in range(count)])
+                if len(present) != count:
+                    raise ConfigError(f"topic {topic} has {len(present)} partitions, not {count}")
+
+    def publish(self, topic: str, key: bytes, value: bytes, partition: int | None = None) -> None:
+        with self.lock:
+            self._check_open()
+            logs = self._logs(topic)
+            chosen = zlib.crc32(key) % len(logs) if partition is None else partition
+            if not 0 <= chosen < len(logs):
+                raise ValueError(f"topic {topic} has {len(logs)} partitions, there is no {chosen}")
+            log = logs[chosen]
+            log.records.append(Record(topic, chosen, log.end, key, value))
+            for reader in self._readers[topic]:
+                if (topic, chosen) in reader.slots:
+                    reader.wake()
+
+    def flush(self, timeout_s: float = 30.0) -> None:
+        with self.lock:
+            self._check_open()
+
+    def subscribe(
+        self, topics: Sequence[str], group: str | None, partitions: Sequence[int] | None = None
+    ) -> MemorySubscription:
+        with self.lock:
+            self._check_open()
+            slots = [(topic, number) for topic in topics for number in range(len(self._logs(topic)))]
+            state = None if group is None else self._groups[group]
+            subscription = MemorySubscription(self, topics, state)
+            for topic in topics:
+                self._readers[topic].append(subscription)
+            if state is not None:
+                for slot in slots:
+                    state.committed.setdefault(slot, self.log(slot).start)
+            if state is None or partitions is not None:
+                wanted = slots if partitions is None else [slot for slot in slots if slot[1] in set(partitions)]
+                subscription.take(wanted)
+            else:
+                state.members.append(subscription)
+                self._deal(state)
+            return subscription
+
+    def backlog(self, topic: str, group: str) -> int:
+        with self.lock:
+            committed = self._groups[group].committed if group in self._groups else {}
+            return sum(log.end - committed.get((topic, n), log.start) for n, log in enumerate(self._logs(topic)))
+
+    def close(self) -> None:
+        with self.lock:
+            self.closed = True
+            for readers in self._readers.values():
+                for reader in readers:
+                    reader.wake()
+
+    def log(self, slot: Slot) -> _Log:
+        """The records of one partition."""
+        return self._logs(slot[0])[slot[1]]
+
+    def leave(self, subscription: MemorySubscription, group: _Group | None) -> None:
+        """A subscription ends; its partitions go to the rest of its group."""
+        for topic in subscription.topics:
+            self._readers[topic].remove(subscription)
+        if group is not None and subscription in group.members:
+            group.members.remove(subscription)
+            self._deal(group)
+
+    def trim(self, slot: Slot) -> None:
+        """Drop what every group has committed and every group-less reader has read."""
+        limits = [group.committed[slot] for group in self._groups.values() if slot in group.committed]
+        limits += [r.position(slot) for r in self._readers[slot[0]] if r.group is None and slot in r.slots]
+        self.log(slot).trim(min(limits), self._retained)
+
+    def _logs(self, topic: str) -> list[_Log]:
+        try:
+            return self._topics[topic]
+        except KeyError:
+            raise NotFound(f"there is no topic {topic}; ensure_topics creates it") from None
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise Unavailable("the memory bus is closed")
+
+    def _deal(self, group: _Group) -> None:
+        """Share the partitions of each topic evenly, leaving as many as possible where they are."""
+        owners: dict[Slot, MemorySubscription] = {}
+        for topic in sorted({topic for member in group.members for topic in member.topics}):
+            members = [member for member in group.members if topic in member.topics]
+            slots = [(topic, number) for number in range(len(self._logs(topic)))]
+            owners |= _deal_evenly(slots, members, group.owners)
+        group.owners = owners
+        for member in group.members:
+            member.take([slot for slot, owner in owners.items() if owner is member])
+
+
+def _deal_evenly(
+    slots: Sequence[Slot], members: Sequence[MemorySubscription], before: Mapping[Slot, MemorySubscription]
+) -> dict[Slot, MemorySubscription]:
+    share, larger = divmod(len(slots), len(members))
+    load = dict.fromkeys(members, 0)
+    owners: dict[Slot, MemorySubscription] = {}
+    for slot in slots:
+        owner = before.get(slot)
+        if owner in load and (load[owner] < share or (load[owner] == share and larger > 0)):
+            larger -= load[owner] == share
+            load[owner] += 1
+            owners[slot] = owner
+    for slot in slots:
+        if slot not in owners:
+            owners[slot] = min(members, key=load.__getitem__)
+            load[owners[slot]] += 1
+    return owners
+
+
+class MemorySubscription:
+    """Implements `essp_common.bus.port.Subscription`. Its state is guarded by the lock of its bus."""
+
+    def __init__(self, bus: MemoryBus, topics: Sequence[str], group: _Group | None) -> None:
+        self.topics = tuple(topics)
+        self.group = group
+        self.slots: dict[Slot, Watermark] = {}
+        self._bus = bus
+        self._changed = threading.Condition(bus.lock)
+        self._paused = False
+        self._closed = False
+
+    def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]:
+        deadline = time.monotonic() + timeout_s
+        with self._bus.lock:
+            while True:
+                if self._bus.closed:
+                    raise Unavailable("the memory bus is closed")
+                records = [] if self._paused or self._closed else self._read(max_records)
+                left = deadline - time.monotonic()
+                if records or left <= 0 or self._closed:
+                    return records
+                self._changed.wait(left)
+
+    def done(self, record: Record) -> None:
+        slot = (record.topic, record.partition)
+        with self._bus.lock:
+            watermark = self.slots.get(slot)
+            if watermark is None or self.group is None or not watermark.done(record.offset):
+                return
+            self.group.committed[slot] = max(watermark.committable, self.group.committed[slot])
+            self._bus.trim(slot)
+
+    def pause(self) -> None:
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+
+    def close(self) -> None:
+        with self._bus.lock:
+            if not self._closed:
+                self._closed = True
+                self.slots = {}
+                self._bus.leave(self, self.group)
+                self.wake()
+
+    def take(self, slots: Sequence[Slot]) -> None:
+        """Own exactly these partitions; the new ones from where the group has come to."""
+        kept = {slot: self.slots[slot] for slot in slots if slot in self.slots}
+        self.slots = {slot: kept.get(slot) or Watermark(self._first_offset(slot)) for slot in slots}
+        self.wake()
+
+    def position(self, slot: Slot) -> int:
+        """The offset after the last record that was handed out."""
+        return self.slots[slot].position
+
+    def wake(self) -> None:
+        """There may be something to read."""
+        self._changed.notify_all()
+
+    def _first_offset(self, slot: Slot) -> int:
+        start = self._bus.log(slot).start
+        return start if self.group is None else max(start, self.group.committed[slot])
+
+    def _read(self, max_records: int) -> list[Record]:
+        records: list[Record] = []
+        for slot in list(self.slots):
+            if len(records) == max_records:
+                break
+            watermark = self.slots[slot]
+            found = self._bus.log(slot).read(watermark.position, max_records - len(records))
+            for record in found:
+                watermark.delivered(record.offset)
+                if self.group is None:
+                    watermark.done(record.offset)
+            if found:
+                # To the end of the line, so that a busy partition does not starve the others.
+                self.slots[slot] = self.slots.pop(slot)
+            records += found
+        return records

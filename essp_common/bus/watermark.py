@@ -1,0 +1,51 @@
+"""Which offset of a partition may be committed while its records finish in any order.
+
+A commit says "everything below is done", so it may only move to the first record that is not. Offsets of one
+partition are delivered in ascending order but may have gaps (a real broker leaves them), hence what counts is
+what was delivered, not plain numbers. Not thread-safe: each adapter has a lock already.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+
+class Watermark:
+    """One partition as one subscriber sees it."""
+
+    def __init__(self, position: int) -> None:
+        """`position`: the first offset that will be delivered."""
+        self._position = position
+        self._waiting: deque[int] = deque()
+        self._done: set[int] = set()
+
+    @property
+    def position(self) -> int:
+        """The offset after the last one delivered."""
+        return self._position
+
+    @property
+    def committable(self) -> int:
+        """The offset below which everything delivered is done."""
+        return self._waiting[0] if self._waiting else self._position
+
+    def delivered(self, offset: int) -> None:
+        """A record was handed out; offsets only grow."""
+        if offset < self._position:
+            raise ValueError(f"offset {offset} was delivered before; the next is {self._position} or later")
+        self._waiting.append(offset)
+        self._position = offset + 1
+
+    def done(self, offset: int) -> bool:
+        """A record is finished; True when that moved `committable`.
+
+        An offset that was not delivered here (it was before a rebalance, or is done already) changes nothing.
+        """
+        if not self._waiting or not self._waiting[0] <= offset < self._position:
+            return False
+        self._done.add(offset)
+        moved = False
+        while self._waiting and self._waiting[0] in self._done:
+            self._done.remove(self._waiting.popleft())
+            moved = True
+        return moved

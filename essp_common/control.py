@@ -1,0 +1,136 @@
+"""What the master wants of each job, followed by every process: the last word of `essp.control`.
+
+The topic is small and read whole, from its beginning and without a group, so that a process that starts late knows
+what one knows that was there all the time. Every command carries the job's snapshot, hence only the last one of a job
+counts. Of two masters the one with the higher fence is believed: a command with a lower fence than the job's
+latest is ignored. A bus that does not answer is asked again until `close`; what was known stays known.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection
+from typing import TypeAlias
+
+from google.protobuf.message import DecodeError
+
+from essp_common import topics
+from essp_common.bus.port import Bus, Record
+from essp_common.errors import TransientError
+from essp_common.pb.v1.messages_pb2 import Control, JobSnapshot
+
+log = logging.getLogger(__name__)
+
+Command: TypeAlias = Control.Command
+Listener = Callable[[Control], None]
+
+ENDED = frozenset({Control.STOP, Control.COMPLETE, Control.FAIL})
+"""Commands after which no work of the job is worth doing. STOP may be followed by a START that resumes it."""
+
+_POLL_S = 0.2
+
+
+class ControlFeed:
+    """Knows the latest command of every job. Thread-safe."""
+
+    def __init__(self, bus: Bus) -> None:
+        """Follow the topic in a thread of its own, until `close`."""
+        self._latest: dict[str, Control] = {}
+        self._listeners: list[Listener] = []
+        self._changed = threading.Condition()
+        self._dispatch = threading.RLock()  # one command at a time reaches the listeners, in order
+        self._closing = threading.Event()
+        self._subscription = bus.subscribe([topics.CONTROL], group=None)
+        self._thread = threading.Thread(target=self._follow, name="essp-control", daemon=True)
+        self._thread.start()
+
+    def latest(self, job: str) -> Control | None:
+        """The last command of a job, or None while nothing is known of it."""
+        with self._changed:
+            return self._latest.get(job)
+
+    def state(self, job: str) -> Command:
+        """The last command of a job; `COMMAND_UNSPECIFIED` while nothing is known of it."""
+        control = self.latest(job)
+        return Control.COMMAND_UNSPECIFIED if control is None else control.command
+
+    def ended(self, job: str) -> bool:
+        """The job was stopped, is complete or has failed: what is still queued of it may be dropped."""
+        return self.state(job) in ENDED
+
+    def snapshot(self, job: str) -> JobSnapshot | None:
+        """What the job is, or None while nothing is known of it."""
+        control = self.latest(job)
+        return None if control is None else control.snapshot
+
+    def jobs(self) -> dict[str, Control]:
+        """The last command of every job."""
+        with self._changed:
+            return dict(self._latest)
+
+    def wait(self, job: str, timeout_s: float, commands: Collection[Command] = ()) -> Control | None:
+        """Wait until the job's last command is one of `commands` (none given: any). None when time is up or
+        the feed is closed."""
+
+        def arrived() -> bool:
+            control = self._latest.get(job)
+            return self._closing.is_set() or (control is not None and (not commands or control.command in commands))
+
+        with self._changed:
+            if not self._changed.wait_for(arrived, timeout_s) or self._closing.is_set():
+                return None
+            return self._latest[job]
+
+    def on_change(self, listener: Listener) -> None:
+        """Call `listener` with the last command of every job known by now, then with each that arrives.
+
+        Calls come one at a time. A listener is to be quick and must not call `close`; what it raises is logged.
+        """
+        with self._dispatch:
+            for control in self.jobs().values():
+                self._tell(listener, control)
+            self._listeners.append(listener)
+
+    def close(self) -> None:
+        """Stop following. Idempotent."""
+        self._closing.set()
+        with self._changed:
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        try:
+            while not self._closing.is_set():
+                try:
+                    records = self._subscription.poll(1000, _POLL_S)
+                except TransientError as error:
+                    log.warning("control: %s; trying again", error)
+                    self._closing.wait(error.retry_after_s)
+                    continue
+                for record in records:
+                    self._accept(record)
+        finally:
+            self._subscription.close()
+
+    def _accept(self, record: Record) -> None:
+        try:
+            control = Control.FromString(record.value)
+        except DecodeError:
+            log.error("control: record %d is not a Control message; ignored", record.offset)
+            return
+        with self._dispatch:
+            with self._changed:
+                known = self._latest.get(control.job)
+                if known is not None and control.fence < known.fence:
+                    return
+                self._latest[control.job] = control
+                self._changed.notify_all()
+            for listener in list(self._listeners):
+                self._tell(listener, control)
+
+    def _tell(self, listener: Listener, control: Control) -> None:
+        try:
+            listener(control)
+        except Exception:  # a listener must not cut the others off from the master
+            log.exception("control: a listener failed on %s", control.job)
