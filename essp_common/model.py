@@ -13,9 +13,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from essp_common import layout
+from essp_common.checkpoint import ModelDescription
 from essp_common.errors import NotFound, PermanentError
 from essp_common.objects.port import ObjectStore
-from essp_common.spec import ClipSpec, StreamSpec, TrainerSpec
+from essp_common.spec import ClipSpec, StreamSpec
 from essp_common.wiring import Stores
 
 MANIFEST = "manifest.json"
@@ -35,8 +37,8 @@ class Member(_Section):
     stream: str
     weight: float
     """Its share of the fused score; the weights of a model sum to 1."""
-    training: TrainerSpec
-    """How it was trained: the model's name, and the crop it sees."""
+    model: ModelDescription
+    """Which network, and what it sees."""
     file: str
     """Its weights (safetensors), beside the manifest."""
     sha256: str
@@ -78,7 +80,8 @@ class FusedModel(_Section):
     strategy: str
     """The strategy that was chosen; `strategies` has the evidence."""
     strategies: tuple[Strategy, ...]
-    validation: Evaluation
+    validation: Evaluation | None
+    """Null: the job had no validation split; the streams then count the same."""
     test: Evaluation | None
     """Null: the job had no test split."""
     versions: dict[str, str]
@@ -89,18 +92,18 @@ class FusedModel(_Section):
         return {member.trainer: member.weight for member in self.members}
 
 
-def write_model(store: ObjectStore, model: FusedModel) -> None:
-    """Store the manifest below `store`, the model's folder. The members' files have to be there already."""
-    store.put(MANIFEST, (model.model_dump_json(indent=2) + "\n").encode())
+def write_model(output: ObjectStore, model: FusedModel) -> None:
+    """Store the manifest in a job's output. The members' files have to be there already."""
+    output.put(layout.MODEL_MANIFEST, (model.model_dump_json(indent=2) + "\n").encode())
 
 
-def read_model(store: ObjectStore) -> FusedModel:
-    """Load the manifest of the model in `store`. Raises `NotFound`, `PermanentError` for a file that is none."""
-    data = store.get(MANIFEST)
+def read_model(store: ObjectStore, key: str = MANIFEST) -> FusedModel:
+    """Load a manifest: of the model whose folder `store` is, or at another key. Raises `NotFound`, `PermanentError`."""
+    data = store.get(key)
     try:
         return FusedModel.model_validate_json(data)
     except ValidationError as error:
-        raise PermanentError(f"{store.uri(MANIFEST)} is not a fused model of this version: {error}") from error
+        raise PermanentError(f"{store.uri(key)} is not a fused model of this version: {error}") from error
 
 
 def open_model(stores: Stores, uri: str) -> tuple[ObjectStore, FusedModel]:

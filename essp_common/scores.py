@@ -1,8 +1,8 @@
 """Class probabilities: per clip as a trainer writes them (Parquet), per video as fusion and reports read them.
 
-In the file one row a clip. Columns: `video_id` string, `class_id` int32 (the label; -1: not known), `clip_index` int64 (the
-clip's index in its pass), `scores` fixed-size list of float32 (class probabilities, summing to 1). Class names ride
-in the file's metadata, so that a score table can be read without its job.
+In the file one row a clip. Columns: `video_id` string, `class_id` int32 (the label; -1: not known), `clip_index` int64
+(the clip's index in its pass), `scores` fixed-size list of float32 (class probabilities, summing to 1). Class names
+ride in the file's metadata, so that a score table can be read without its job.
 
 Clips that were skipped have no row. Rows are written in index order, so equal passes give equal files.
 """

@@ -1,0 +1,152 @@
+"""Late fusion: how much each stream's opinion counts, found on the validation split.
+
+The fused score of a video is the weighted mean of the streams' probabilities, each of them the mean over the video's
+clips (Simonyan & Zisserman, "Two-stream convolutional networks", 2014; Wang et al., "Temporal segment networks", 2016
+weight the streams by hand). Weights are searched on a grid over the simplex, then refined around the best point. What
+counts is top-1 by video; log loss decides between equals, so that the figures of a small validation split, where many
+weights are equally good, don't leave the choice to chance.
+
+Pure functions, no randomness: equal scores give equal weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essp_common.model import Evaluation, Strategy
+from essp_common.scores import VideoScores
+from services.aggregator.metrics import figures, log_loss, top_k
+
+_GRID_POINTS = 2000
+"""At most so many points of the grid: 0.05 apart for two streams, 0.1 for four, coarser for more."""
+_FINEST_STEP = 1 / 320
+
+Weights = NDArray[np.float64]
+Objective = Callable[[Weights], tuple[float, float]]
+"""Weights -> what is to be as large as possible."""
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """The scores of several trainers for the videos that all of them have scored."""
+
+    trainers: tuple[str, ...]
+    labels: NDArray[np.int32]
+    """(V,)"""
+    probabilities: NDArray[np.float64]
+    """(N, V, C), by trainer."""
+    left_out: tuple[str, ...]
+    """Videos that some trainer has not scored (a clip that could not be made)."""
+
+
+def align(parts: Mapping[str, VideoScores]) -> Aligned:
+    """Keep the videos that every trainer has scored, and whose label is known.
+
+    Raises `ValueError` when none is left or the trainers don't agree on classes or labels.
+    """
+    names = tuple(parts)
+    labelled = [{v for v, c in zip(p.video_id, p.class_id, strict=True) if c >= 0} for p in parts.values()]
+    common = sorted(labelled[0].intersection(*labelled[1:]))
+    if not common:
+        raise ValueError(f"there is no video that all of {', '.join(names)} have scored")
+    chosen = [part.select(common) for part in parts.values()]
+    for name, part in zip(names, chosen, strict=True):
+        if part.classes != chosen[0].classes or not np.array_equal(part.class_id, chosen[0].class_id):
+            raise ValueError(f"trainers {names[0]} and {name} disagree on the classes of the same videos")
+    everything = set().union(*(part.video_id for part in parts.values()))
+    return Aligned(
+        trainers=names,
+        labels=chosen[0].class_id,
+        probabilities=np.stack([part.probabilities for part in chosen]),
+        left_out=tuple(sorted(everything.difference(common))),
+    )
+
+
+def average(scores: Aligned) -> Weights:
+    """Every trainer counts the same."""
+    return np.full(len(scores.trainers), 1 / len(scores.trainers))
+
+
+def weighted(scores: Aligned) -> Weights:
+    """The weights that do best on these scores; never worse than `average`, which is among those tried."""
+
+    def objective(weights: Weights) -> tuple[float, float]:
+        mixed = np.tensordot(weights, scores.probabilities, axes=1)
+        return top_k(scores.labels, mixed, 1), -log_loss(scores.labels, mixed)
+
+    candidates = [average(scores), *simplex_grid(len(scores.trainers), grid_divisions(len(scores.trainers)))]
+    best = max(candidates, key=objective)  # the first of equals
+    return refine(best, 1 / grid_divisions(len(scores.trainers)) / 2, objective)
+
+
+STRATEGIES: dict[str, Callable[[Aligned], Weights]] = {"average": average, "weighted": weighted}
+
+
+def grid_divisions(streams: int) -> int:
+    """Into how many parts the grid divides each weight's range, so that the grid stays small."""
+    return next(d for d in range(20, 0, -1) if d == 1 or comb(d + streams - 1, streams - 1) <= _GRID_POINTS)
+
+
+def simplex_grid(streams: int, divisions: int) -> Iterator[Weights]:
+    """All weights that are multiples of `1 / divisions` and sum to 1, in a fixed order."""
+    slots = divisions + streams - 1
+    for bars in combinations(range(slots), streams - 1):
+        edges = np.array([-1, *bars, slots])
+        yield (np.diff(edges) - 1) / divisions
+
+
+def refine(weights: Weights, step: float, objective: Objective) -> Weights:
+    """Shift weight between pairs of streams as long as that helps, with smaller and smaller steps."""
+    best, value = weights, objective(weights)
+    while step >= _FINEST_STEP:
+        better = max(_shifted(best, step), key=objective, default=best)
+        if objective(better) > value:
+            best, value = better, objective(better)
+        else:
+            step /= 2
+    return best
+
+
+def _shifted(weights: Weights, step: float) -> list[Weights]:
+    moved = []
+    for giver in range(len(weights)):
+        for taker in range(len(weights)):
+            amount = min(step, weights[giver])
+            if giver != taker and amount > 0:
+                shifted = weights.copy()
+                shifted[giver] -= amount
+                shifted[taker] += amount
+                moved.append(shifted)
+    return moved
+
+
+def try_strategies(names: Sequence[str], parts: Mapping[str, VideoScores]) -> tuple[Strategy, tuple[Strategy, ...]]:
+    """The best strategy on the validation scores, and all that were tried; the first named wins between equals."""
+    scores = align(parts)
+    tried = []
+    for name in names:
+        weights = STRATEGIES[name](scores)
+        mixed = np.tensordot(weights, scores.probabilities, axes=1)
+        by_trainer = dict(zip(scores.trainers, (float(w) for w in weights), strict=True))
+        tried.append(Strategy(name=name, weights=by_trainer, validation=figures(scores.labels, mixed)))
+    best = max(tried, key=lambda s: (s.validation["top1"], -s.validation["log_loss"]))
+    return best, tuple(tried)
+
+
+def evaluate(parts: Mapping[str, VideoScores], weights: Mapping[str, float]) -> Evaluation:
+    """Figures of each trainer and of their fusion on one split."""
+    scores = align(parts)
+    common = {name: part for name, part in zip(scores.trainers, scores.probabilities, strict=True)}
+    mixed = sum(weights[name] * part for name, part in common.items())
+    return Evaluation(
+        videos=len(scores.labels),
+        left_out=len(scores.left_out),
+        members={name: figures(scores.labels, part) for name, part in common.items()},
+        fused=figures(scores.labels, np.asarray(mixed)),
+    )
