@@ -6,16 +6,33 @@ One thread polls; `lanes` threads each own a `Stage` and handle one record at a 
 - a transient error is retried in place with back-off (and the polling goes on, so the group keeps us);
 - a permanent error, or `attempts` transient ones that are not back-pressure, ends in the stage's `reject`;
 - `drain` takes nothing new, finishes what is in hand, and returns the rest to the group.
+
+At most `lanes` records and a small prefetch are held; while they are, the subscription is paused. An exception
+that is not ESSP's own counts as one more failed try, then as a permanent error: a defect met by one record must not
+stop the pool. What stops `run` is a stage that can't be set up, or can't even reject.
 """
 
 from __future__ import annotations
 
+import logging
+import random
+import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from essp_common import metrics
 from essp_common.bus.port import Record, Subscription
-from essp_common.errors import EsspError
+from essp_common.errors import CacheFull, EsspError, PermanentError, TransientError
+
+log = logging.getLogger(__name__)
+
+_ERROR_BACKOFF_S = 10.0
+_PRESSURE_BACKOFF_S = 1.0
+"""Longest waits between two tries. Back-pressure is no fault and ends as soon as consumers catch up."""
+_UNEXPECTED_RETRY_S = 0.2
 
 
 class Stage(Protocol):
@@ -42,25 +59,209 @@ class WorkerOptions:
     attempts: int = 3
     """Tries of one record before it is rejected; back-pressure (`CacheFull`) does not count."""
     poll_timeout_s: float = 0.1
+    prefetch: int = 2
+    """Records held ready beside those being handled, so that no lane waits for a poll."""
 
 
 class Worker:
-    """Runs stages over a subscription until drained."""
+    """Runs stages over a subscription until drained. Owns the subscription: `run` closes it."""
 
     def __init__(
         self, name: str, subscription: Subscription, stage: Callable[[], Stage], options: WorkerOptions
     ) -> None:
-        raise NotImplementedError
+        """`name` is the pool's (`decoder`): it labels metrics and threads. `stage` is called once a lane."""
+        self.name = name
+        self._subscription = subscription
+        self._stage = stage
+        self._options = options
+        self._draining = threading.Event()
+        self._changed = threading.Condition()
+        self._ready: deque[Record] = deque()
+        self._in_hand = 0
+        self._error: Exception | None = None
 
     def run(self) -> None:
         """Consume until `drain` is called; raises what a lane's `setup` raised."""
-        raise NotImplementedError
+        lanes = [
+            threading.Thread(target=self._lane, name=f"{self.name}-lane-{number}", daemon=True)
+            for number in range(self._options.lanes)
+        ]
+        for lane in lanes:
+            lane.start()
+        try:
+            self._feed()
+        finally:
+            self.drain()
+            for lane in lanes:
+                # Polling keeps the membership while what is in hand is finished.
+                while lane.is_alive():
+                    self._keep_membership()
+                    lane.join(self._options.poll_timeout_s)
+            metrics.UNITS.labels(self.name, "returned").inc(len(self._ready))
+            self._subscription.close()
+        if self._error is not None:
+            raise self._error
 
     def drain(self) -> None:
         """Finish what is in hand, then let `run` return. Thread-safe, idempotent."""
-        raise NotImplementedError
+        with self._changed:
+            self._draining.set()
+            self._changed.notify_all()
 
     @property
     def in_hand(self) -> int:
         """Records being handled now."""
-        raise NotImplementedError
+        return self._in_hand
+
+    # --- the polling thread ---
+
+    def _feed(self) -> None:
+        """Keep `lanes + prefetch` records in the process, and no more."""
+        paused = False
+        while not self._draining.is_set():
+            room = self._wait_for_room()
+            if bool(room) == paused:
+                paused = not room
+                (self._subscription.pause if paused else self._subscription.resume)()
+            try:
+                records = self._subscription.poll(max(room, 1), self._options.poll_timeout_s if room else 0.0)
+            except TransientError as error:
+                log.warning("%s: %s; polling again", self.name, error)
+                self._draining.wait(error.retry_after_s)
+                continue
+            with self._changed:
+                self._ready.extend(records)
+                self._changed.notify_all()
+
+    def _wait_for_room(self) -> int:
+        """How many records may be taken; 0 after a while without room, for the membership wants a poll."""
+        capacity = self._options.lanes + self._options.prefetch
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._draining.is_set() or self._in_hand + len(self._ready) < capacity,
+                self._options.poll_timeout_s,
+            )
+            return capacity - self._in_hand - len(self._ready)
+
+    def _keep_membership(self) -> None:
+        try:
+            self._subscription.pause()
+            self._subscription.poll(1, 0.0)
+        except TransientError as error:
+            log.warning("%s: while draining: %s", self.name, error)
+
+    # --- the lanes ---
+
+    def _lane(self) -> None:
+        try:
+            stage = self._stage()
+            try:
+                stage.setup()
+                while (record := self._next()) is not None:
+                    try:
+                        self._process(stage, record)
+                    finally:
+                        self._release()
+            finally:
+                stage.close()
+        except Exception as error:  # noqa: BLE001  `run` raises it
+            self._error = self._error or error
+            self.drain()
+
+    def _next(self) -> Record | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._draining.is_set() or bool(self._ready))
+            if self._draining.is_set():
+                return None
+            self._in_hand += 1
+            metrics.INFLIGHT.labels(self.name).inc()
+            return self._ready.popleft()
+
+    def _release(self) -> None:
+        with self._changed:
+            self._in_hand -= 1
+            metrics.INFLIGHT.labels(self.name).dec()
+            self._changed.notify_all()
+
+    def _process(self, stage: Stage, record: Record) -> None:
+        """Bring one record to an end: done, rejected, or returned to the group."""
+        started = time.monotonic()
+        outcome = "done"
+        try:
+            rejection = self._handle(stage, record)
+            if rejection is not None:
+                outcome = "rejected"
+                self._reject(stage, record, rejection)
+            self._subscription.done(record)
+        except _Returned:
+            outcome = "returned"
+        metrics.UNITS.labels(self.name, outcome).inc()
+        metrics.UNIT_SECONDS.labels(self.name).observe(time.monotonic() - started)
+
+    def _handle(self, stage: Stage, record: Record) -> _Rejection | None:
+        """Try until it works (None) or is not worth another try."""
+        attempts = refused = 0
+        while True:
+            try:
+                stage.handle(record)
+                return None
+            except CacheFull as error:
+                refused += 1
+                self._back_off(error, refused, _PRESSURE_BACKOFF_S)
+                continue
+            except TransientError as error:
+                failure: EsspError = error
+            except EsspError as error:
+                return _Rejection(error, attempts + 1)
+            except Exception as error:
+                log.exception("%s: unexpected error on %s", self.name, _place(record))
+                failure = _unexpected(error)
+            attempts += 1
+            if attempts >= self._options.attempts:
+                return _Rejection(failure, attempts)
+            self._back_off(failure, attempts, _ERROR_BACKOFF_S)
+
+    def _reject(self, stage: Stage, record: Record, rejection: _Rejection) -> None:
+        """Have the stage report it, however long its servers are away."""
+        error = rejection.error
+        log.warning("%s: %s rejected after %d tries: %s", self.name, _place(record), rejection.attempts, error)
+        metrics.FAILURES.labels(self.name, _kind(error)).inc()
+        tries = 0
+        while True:
+            try:
+                return stage.reject(record, error, rejection.attempts)
+            except TransientError as again:
+                tries += 1
+                self._back_off(again, tries, _ERROR_BACKOFF_S)
+
+    def _back_off(self, error: EsspError, tries: int, longest_s: float) -> None:
+        """Wait before the next try; a drain ends the wait, and the record goes back to the group."""
+        metrics.RETRIES.labels(self.name, _kind(error)).inc()
+        base_s = error.retry_after_s if isinstance(error, TransientError) else _UNEXPECTED_RETRY_S
+        delay_s = min(base_s * 2.0 ** min(tries - 1, 20), longest_s)
+        if self._draining.wait(delay_s * random.uniform(0.5, 1.0)):
+            raise _Returned
+
+
+class _Returned(Exception):
+    """A drain came between two tries."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rejection:
+    error: EsspError
+    attempts: int
+
+
+def _unexpected(error: Exception) -> PermanentError:
+    wrapped = PermanentError(f"{type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def _kind(error: EsspError) -> str:
+    return error.kind if isinstance(error, PermanentError) else type(error).__name__.lower()
+
+
+def _place(record: Record) -> str:
+    return f"{record.topic}[{record.partition}]@{record.offset}"
