@@ -1,8 +1,8 @@
 """A process that runs services: signals, threads, logs, its name and its share of the machine.
 
-`main.py` of every service ends in `serve(service, settings)`. The first SIGTERM or SIGINT drains the service, which then
-returns from `run`; after `drain_s` without that, or at a second signal, the process leaves at once. Either is
-safe: what was in hand is delivered again to somebody else.
+`main.py` of every service ends in `serve(service, settings)`. The first SIGTERM or SIGINT drains the service, which
+then returns from `run`; after `drain_s` without that, or at a second signal, the process leaves at once. Either
+is safe: what was in hand is delivered again to somebody else.
 """
 
 from __future__ import annotations
