@@ -1,0 +1,45 @@
+"""Signed features as uint8: zero is exactly 128, and a change of sign is exactly `256 - code`.
+
+Codes run from 1 to 255, so that the range is symmetric and mirroring a picture (which negates horizontal flow)
+costs no precision; 0 never occurs. A displacement `v` in pixels becomes
+
+    code = 128 + round(clip(v, -bound, bound) * 127 / bound)
+
+so one step is `bound / 127` pixels, and within the bound the error is at most half of that: 0.079 px for the
+usual bound of 20 px. (The mapping of the two-stream code, `(v + bound) * 255 / (2 * bound)`, has steps as small
+but puts zero between two codes: a still background would come out as moving.)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+ZERO = 128
+"""The code of zero in every signed uint8 feature."""
+_HALF_RANGE = 127
+
+
+def quantization_error(bound: float) -> float:
+    """The largest difference between a displacement within the bound and its decoded code, in pixels."""
+    return bound / (2 * _HALF_RANGE)
+
+
+def quantize(displacement: NDArray[np.float32], bound: float) -> NDArray[np.uint8]:
+    """Codes of displacements in pixels, any shape. What is not a number counts as no motion."""
+    scaled = displacement * np.float32(_HALF_RANGE / bound)
+    np.nan_to_num(scaled, copy=False, nan=0.0)
+    np.clip(scaled, -_HALF_RANGE, _HALF_RANGE, out=scaled)
+    np.rint(scaled, out=scaled)
+    scaled += ZERO
+    return scaled.astype(np.uint8)
+
+
+def dequantize(codes: NDArray[np.uint8], bound: float) -> NDArray[np.float32]:
+    """Displacements in pixels, any shape."""
+    return (codes.astype(np.float32) - ZERO) * np.float32(bound / _HALF_RANGE)
+
+
+def negate(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The codes of the displacements in the other direction, as a mirrored picture has them."""
+    return np.subtract(0, codes, dtype=np.uint8, casting="unsafe")  # modulo 256

@@ -1,0 +1,54 @@
+"""`frame_diff`: what changed from each frame to the next, a cheap stand-in for flow (RGB difference of Temporal
+Segment Networks, Wang et al., 2016)."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from essp_common.features.port import ArraySpec
+from essp_common.features.quantization import ZERO
+from essp_common.features.sampling import centre_window
+
+
+class FrameDiff:
+    """Differences of the clip's middle `length + 1` frames: `(1, H, W, 3 * length) uint8`.
+
+    A value is `clip(next - previous, -128, 127) + 128`: no change is 128, one step is one grey level, and the rare
+    changes larger than half the range saturate (halving them instead would lose the small ones, which matter).
+    Channels are r, g, b of the first difference, then of the second, ...
+    """
+
+    name: ClassVar[str] = "frame_diff"
+    summary: ClassVar[str] = "Differences of consecutive frames (motion, cheap)."
+
+    def __init__(self, length: Annotated[int, Field(ge=1, le=64)] = 5) -> None:
+        """`length`: how many differences; needs one frame more."""
+        self._length = length
+
+    def frames_needed(self) -> int:
+        return self._length + 1
+
+    def output(self, clip: ArraySpec) -> ArraySpec:
+        _, height, width, channels = clip.shape
+        return ArraySpec((1, height, width, channels * self._length), "uint8")
+
+    def setup(self) -> None:
+        import cv2
+
+        self._weighted_sum = cv2.addWeighted
+        self._merge = cv2.merge
+
+    def extract(self, clip: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        frames = np.ascontiguousarray(clip[centre_window(len(clip), self._length + 1)])
+        _, height, width, channels = frames.shape
+        rows = frames.reshape(len(frames), height, width * channels)  # OpenCV sees one plane for each frame
+        differences = [
+            self._weighted_sum(following, 1, previous, -1, ZERO).reshape(height, width, channels)
+            for previous, following in zip(rows[:-1], rows[1:], strict=True)
+        ]
+        stacked: NDArray[np.uint8] = self._merge(differences)
+        return stacked.reshape(1, height, width, channels * self._length)

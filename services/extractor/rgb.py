@@ -1,0 +1,39 @@
+"""`rgb`: frames of the clip as they are.
+
+A stream of `rgb` is read by its trainers from the clip itself, with the same choice of frames; the class declares
+its geometry to the registry and serves previews.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from essp_common.features.port import ArraySpec
+from essp_common.features.sampling import evenly_spaced
+
+
+class Rgb:
+    """`frames` evenly spaced frames: `(frames, H, W, 3) uint8`."""
+
+    name: ClassVar[str] = "rgb"
+    summary: ClassVar[str] = "Frames of the clip itself (appearance)."
+
+    def __init__(self, frames: Annotated[int, Field(ge=1, le=512)] = 1) -> None:
+        """`frames`: how many of the clip's frames, evenly spaced; 1 is the middle one."""
+        self._frames = frames
+
+    def frames_needed(self) -> int:
+        return self._frames
+
+    def output(self, clip: ArraySpec) -> ArraySpec:
+        return ArraySpec((self._frames, *clip.shape[1:]), clip.dtype)
+
+    def setup(self) -> None:
+        """Nothing to prepare."""
+
+    def extract(self, clip: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        return clip[evenly_spaced(len(clip), self._frames)]
