@@ -1,0 +1,86 @@
+"""What the model sees of a clip: the augmentations of the two-stream recipe, and the centre view of evaluation.
+
+Training (Wang et al., "Towards Good Practices for Very Deep Two-Stream ConvNets", 2015; TSN, 2016): a region
+whose height and width are two neighbouring entries of `scales` times the short side, at one of the four corners or
+the centre, resized to the crop; mirrored half of the time. All frames and channels of a clip are treated alike.
+
+What happens to a clip depends on (job seed, trainer, epoch, index) alone, so neither arrival order, nor the number
+of threads, nor a resumption changes it. Arrays are `(T, H, W, C)`, uint8 or float32; inputs are not written to.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from essp_common.features.quantization import negate
+from essp_common.learning.inputs import FeatureLayout
+from essp_common.learning.randomness import counter_generator
+from essp_common.spec import AugmentSpec
+
+_CORNERS = ((0, 0), (0, 2), (2, 0), (2, 2), (1, 1))
+"""Half-steps of the free space above and to the left: four corners and the centre."""
+_COLOUR_CHANNELS = 4
+"""Up to here torch has a vectorised uint8 resize; beyond, float is three times faster."""
+
+Frames = NDArray[Any]
+
+
+def training_view(clip: Frames, augment: AugmentSpec, layout: FeatureLayout, *identity: object) -> Frames:
+    """A random region of `clip`, `(T, crop, crop, C)`. `identity`: job seed, trainer, epoch, index."""
+    random = counter_generator("augment", *identity)
+    rows, columns = _region(clip.shape[1], clip.shape[2], augment.scales, random)
+    mirrored = augment.flip and random.random() < 0.5
+    view = resized(clip[:, rows, columns], augment.crop)
+    return _mirror(view, layout) if mirrored else view
+
+
+def evaluation_view(clip: Frames, crop: int) -> Frames:
+    """The centre of `clip`, `(T, crop, crop, C)`; enlarged where the clip is smaller than that."""
+    _, height, width, _ = clip.shape
+    side = min(crop, height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    return resized(clip[:, top : top + side, left : left + side], crop)
+
+
+def resized(frames: Frames, side: int) -> Frames:
+    """`frames` as squares of `side` pixels, bilinear; a copy in any case."""
+    if frames.shape[1] == frames.shape[2] == side:
+        return np.ascontiguousarray(frames)
+    exact = frames.dtype == np.uint8 and frames.shape[3] <= _COLOUR_CHANNELS
+    source = _tensor(frames).permute(0, 3, 1, 2)
+    made = functional.interpolate(
+        source if exact else source.float(), size=(side, side), mode="bilinear", align_corners=False
+    )
+    if frames.dtype == np.uint8 and not exact:
+        made = made.round_().to(torch.uint8)
+    result: Frames = np.ascontiguousarray(made.permute(0, 2, 3, 1).numpy())
+    return result
+
+
+def _tensor(frames: Frames) -> torch.Tensor:
+    # A view over the cache is read-only, which torch has no notion of; nothing here writes to it.
+    return torch.from_numpy(frames if frames.flags.writeable else frames.copy())
+
+
+def _region(height: int, width: int, scales: tuple[float, ...], random: np.random.Generator) -> tuple[slice, slice]:
+    """Rows and columns of the region to show."""
+    short = min(height, width)
+    sides = [min(short, max(1, round(short * scale))) for scale in scales]
+    pairs = [(i, j) for i in range(len(sides)) for j in range(len(sides)) if abs(i - j) <= 1]
+    i, j = pairs[random.integers(len(pairs))]
+    down, right = _CORNERS[random.integers(len(_CORNERS))]
+    top, left = (height - sides[i]) * down // 2, (width - sides[j]) * right // 2
+    return slice(top, top + sides[i]), slice(left, left + sides[j])
+
+
+def _mirror(frames: Frames, layout: FeatureLayout) -> Frames:
+    mirrored = np.ascontiguousarray(frames[:, :, ::-1])
+    if layout.mirrored_channels is not None:
+        horizontal = mirrored[..., layout.mirrored_channels]
+        mirrored[..., layout.mirrored_channels] = negate(horizontal) if mirrored.dtype == np.uint8 else -horizontal
+    return mirrored

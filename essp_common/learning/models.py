@@ -1,0 +1,186 @@
+"""Clip classifiers: a network by name, fitted to a feature and a set of classes.
+
+A classifier takes `(B, T, H, W, C)` as it comes from the cache (uint8, or float for features that are) and gives
+`(B, K)` logits, the average over the T frames. It brings its own normalisation, so training and prediction cannot
+differ in it, and its own source of dropout, so that trainings do not influence each other.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from essp_common.checkpoint import MODEL_FILE, Manifest, ModelDescription, load_files
+from essp_common.errors import ConfigError, NotFound
+from essp_common.learning.inputs import Scale, layout_of
+from essp_common.learning.networks import Network, StateDict, network, packaged_weights, read_state
+from essp_common.learning.randomness import DropoutGenerator, SeededDropout, initial_weights
+from essp_common.objects.port import ObjectStore
+from essp_common.wiring import Stores
+
+
+class Scores(NamedTuple):
+    """What a classifier makes of a batch."""
+
+    logits: Tensor
+    """(B, K)"""
+    auxiliary: Tensor | None
+    """(B, K) of the second classifier of inception_v3, while training."""
+
+
+class Classifier(nn.Module):
+    """A network with its input normalisation and segment consensus."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, backbone: nn.Module, scale: Scale, channels: int, side: int | None) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.dropout = DropoutGenerator()
+        self._side = side
+        self.register_buffer("mean", _repeated(scale.mean, channels), persistent=False)
+        self.register_buffer("std", _repeated(scale.std, channels), persistent=False)
+
+    def forward(self, x_BTHWC: Tensor) -> Scores:  # noqa: N803
+        """Score a batch of clips."""
+        batch = x_BTHWC.shape[0]
+        x = x_BTHWC.flatten(0, 1)
+        x = (x.float() - self.mean) / self.std if x.dtype == torch.uint8 else x.float()
+        x = x.permute(0, 3, 1, 2)  # a channels-last view: what CPU convolutions like best
+        if self._side is not None and x.shape[-1] != self._side:
+            x = functional.interpolate(x, size=(self._side, self._side), mode="bilinear", align_corners=False)
+        out = self.backbone(x)
+        logits, auxiliary = out if isinstance(out, tuple) else (out, None)
+        return Scores(_consensus(logits, batch), None if auxiliary is None else _consensus(auxiliary, batch))
+
+
+def build(description: ModelDescription, seed: int, weights: StateDict | None = None) -> Classifier:
+    """A classifier with initial weights from `seed`, or from `weights` but for its last layer.
+
+    `weights` made for another number of channels are fitted as in Wang et al., ECCV 2016 ("cross-modality
+    initialisation"): the first layer's weights are averaged over their channels and the average is repeated.
+    Raises `ConfigError` for a model that is not known, or weights that are not this network's.
+    """
+    entry = network(description.name)
+    with initial_weights(seed):
+        backbone = entry.make()
+        _fit_stem(backbone, entry, description.channels)
+        classes = len(description.classes)
+        _replace(backbone, entry.head, nn.Linear(_linear(backbone, entry.head).in_features, classes))
+        if entry.auxiliary_head is not None:
+            inputs = _linear(backbone, entry.auxiliary_head).in_features
+            _replace(backbone, entry.auxiliary_head, nn.Linear(inputs, classes))
+    if weights is not None:
+        _load_backbone(backbone, entry, weights, description)
+    scale = entry.photograph if layout_of(description.feature).photograph else entry.signed
+    classifier = Classifier(backbone, scale, description.channels, entry.side)
+    _seed_dropout(classifier, entry, description.dropout)
+    _channels_last(classifier)
+    return classifier
+
+
+def starting_weights(stores: Stores, uri: str | None) -> StateDict | None:
+    """The weights that a trainer's `weights` names: `package:NAME`, or a file in a configured store."""
+    if uri is None:
+        return None
+    if uri.startswith("package:"):
+        return packaged_weights(uri.removeprefix("package:"))
+    try:
+        store, key = stores.resolve(uri)
+        return read_state(store.get(key), uri)
+    except NotFound as error:
+        raise ConfigError(f"weights {uri}: {error}") from error
+
+
+def restore(store: ObjectStore, manifest: Manifest) -> Classifier:
+    """The classifier of a checkpoint. Raises `BadCheckpoint` when its weights are not what was saved."""
+    classifier = build(manifest.model, seed=0)
+    load_state(classifier, load_files(store, manifest, [MODEL_FILE])[MODEL_FILE])
+    return classifier
+
+
+def state_bytes(classifier: nn.Module) -> bytes:
+    """Parameters and buffers in the safetensors format."""
+    return bytes(safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in classifier.state_dict().items()}))
+
+
+def load_state(classifier: nn.Module, data: bytes) -> None:
+    """The inverse of `state_bytes`."""
+    classifier.load_state_dict(safetensors.torch.load(data), strict=True)
+
+
+def _consensus(logits: Tensor, batch: int) -> Tensor:
+    return logits.float().view(batch, -1, logits.shape[1]).mean(dim=1)
+
+
+def _channels_last(classifier: Classifier) -> None:
+    for layer in classifier.modules():
+        if isinstance(layer, nn.Conv2d):
+            layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
+
+
+def _repeated(values: tuple[float, ...], channels: int) -> Tensor:
+    if len(values) > 1 and channels % len(values):
+        raise ConfigError(f"a photograph has a multiple of {len(values)} channels, not {channels}")
+    return torch.tensor(values).repeat(channels // len(values))
+
+
+def _linear(backbone: nn.Module, path: str) -> nn.Linear:
+    layer = backbone.get_submodule(path)
+    if not isinstance(layer, nn.Linear):
+        raise TypeError(f"{path} is a {type(layer).__name__}")
+    return layer
+
+
+def _replace(backbone: nn.Module, path: str, layer: nn.Module) -> None:
+    parent, _, name = path.rpartition(".")
+    setattr(backbone.get_submodule(parent), name, layer)
+
+
+def _fit_stem(backbone: nn.Module, entry: Network, channels: int) -> None:
+    """Give the first convolution so many input channels, with fresh weights."""
+    stem = backbone.get_submodule(entry.stem)
+    if not isinstance(stem, nn.Conv2d):
+        raise TypeError(f"{entry.stem} is a {type(stem).__name__}")
+    if stem.in_channels != channels:
+        stem.in_channels = channels
+        stem.weight = nn.Parameter(stem.weight.new_empty(stem.out_channels, channels, *stem.kernel_size))
+        nn.init.kaiming_normal_(stem.weight, nonlinearity="relu")
+
+
+def _load_backbone(backbone: nn.Module, entry: Network, weights: StateDict, description: ModelDescription) -> None:
+    """Take over all but the classifiers."""
+    new = (entry.head, *([entry.auxiliary_head] if entry.auxiliary_head else []))
+    fresh = tuple(f"{path}." for path in new)
+    state = {name.removeprefix("backbone."): tensor for name, tensor in weights.items()}
+    state = {name: tensor for name, tensor in state.items() if not name.startswith(fresh)}
+    stem = f"{entry.stem}.weight"
+    if stem in state and state[stem].shape[1] != description.channels:
+        state[stem] = state[stem].mean(dim=1, keepdim=True).repeat(1, description.channels, 1, 1)
+    try:
+        missing, unexpected = backbone.load_state_dict(state, strict=False)
+    except RuntimeError as error:
+        raise ConfigError(f"these weights do not fit {description.name}: {error}") from error
+    missing = [k for k in missing if not k.startswith((*fresh, "AuxLogits.")) and not k.endswith("num_batches_tracked")]
+    if missing or unexpected:
+        first = (missing or unexpected)[0]
+        raise ConfigError(
+            f"these weights are not those of {description.name}: {len(missing)} tensors missing, {len(unexpected)} not "
+            f"known, the first is {first}; name the model that they were made with"
+        )
+
+
+def _seed_dropout(classifier: Classifier, entry: Network, p: float) -> None:
+    """Let every dropout draw from the classifier's own source; a network without any gets one before its last layer."""
+    backbone = classifier.backbone
+    paths = [path for path, layer in backbone.named_modules() if isinstance(layer, nn.Dropout)]
+    for path in paths:
+        _replace(backbone, path, SeededDropout(p, classifier.dropout))
+    if not paths:
+        head = backbone.get_submodule(entry.head)
+        _replace(backbone, entry.head, nn.Sequential(SeededDropout(p, classifier.dropout), head))

