@@ -82,7 +82,7 @@ class DataSpec(_Section):
     train: str = "train"
     """Split to train on."""
     validation: str | None = "validation"
-    """Split that chooses the best checkpoint and the fusion weights. Absent from the catalog: see `validation_fraction`."""
+    """Split that chooses checkpoints and fusion weights. Absent from the catalog: see `validation_fraction`."""
     validation_fraction: float = Field(0.15, gt=0, lt=1)
     """Share of each class's training videos set aside when the catalog has no validation split."""
     test: str | None = "test"
@@ -178,7 +178,7 @@ class TrainerSpec(_Section):
 class AggregationSpec(_Section):
     """How the streams' scores become one."""
 
-    strategies: tuple[Literal["average", "weighted"], ...] = ("average", "weighted")
+    strategies: tuple[Literal["average", "weighted"], ...] = Field(("average", "weighted"), min_length=1)
     """All are tried on the validation split; the best is kept."""
 
 
