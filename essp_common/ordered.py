@@ -152,8 +152,12 @@ class OrderedIntake:
         return len(self._waiting)
 
     def take(self, timeout_s: float = 0.1) -> Taken | PassEnd | None:
-        """The next clip or end of a pass; None when it has not come within about `timeout_s`, or all is over."""
+        """The next clip or end of a pass; None when it has not come within about `timeout_s`, or all is over.
+
+        When all is over, what still arrives is acked and dropped.
+        """
         if self.finished:
+            self._poll(timeout_s)
             return None
         plan = self._passes[self._pass]
         if self._index >= plan.clips:
