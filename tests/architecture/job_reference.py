@@ -1,4 +1,4 @@
-"""`python -m tests.architecture.job_reference --write`: make `docs/job.md` from the job specification's own docstrings."""
+"""`python -m tests.architecture.job_reference --write`: make `docs/job.md` from the specification's own docstrings."""
 
 from __future__ import annotations
 
