@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from essp_common.cache.memory import MemoryCache
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from essp_common import topics
 from essp_common.bus.memory import MemoryBus
+from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import clip_key, stream_key
 from essp_common.errors import Unavailable
 from essp_common.layout import Position
