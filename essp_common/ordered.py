@@ -13,7 +13,7 @@ Guarantees:
 - A message for what was taken before is acked again and dropped: delivery is at least once, and a clip that was made
   again for another consumer has this one among those that must ack.
 - Bytes that are gone (`CacheMiss`) are reported as `lost`; the master issues the same seed again, and `take` goes on
-  with that index when its message arrives.
+  with that index when its message arrives. `retake` does the same for bytes that turn out damaged.
 
 What was taken is given back in two steps: `release` frees the bytes and tells the master (the credits flow on);
 `commit` says that no redelivery is needed. A consumer whose state is durable only later (at a checkpoint, when
@@ -170,6 +170,12 @@ class OrderedIntake:
             taken = self._take_waiting()
         return taken
 
+    def retake(self, last: Taken, reason: str) -> None:
+        """The bytes of the clip taken last are no good: have them made again, and let `take` go on with that clip."""
+        self._report_lost(last.clip, reason)
+        self._pass, self._index = last.pass_index, last.clip.index
+        self._subscription.done(last.record)
+
     def release(self, items: Iterable[Taken]) -> None:
         """Done with these: free their bytes, and tell the master, durably."""
         indices: dict[tuple[Purpose, int], list[int]] = defaultdict(list)
@@ -231,16 +237,15 @@ class OrderedIntake:
 
     def _lost(self, arrival: _Arrival) -> None:
         """The bytes are gone: have them made again. Their new message takes this one's place."""
-        stage, _, _ = self._options.consumer.partition(".")
-        reason = f"{arrival.key} is no longer in the cache"
-        self._report(
-            Progress(
-                failed=Failed(clip=arrival.clip, stage=stage, reason=reason, kind="lost", stream=self._options.stream)
-            )
-        )
-        self._bus.flush()
+        self._report_lost(arrival.clip, f"{arrival.key} is no longer in the cache")
         del self._waiting[(self._pass, self._index)]
         self._subscription.done(arrival.record)
+
+    def _report_lost(self, clip: ClipRef, reason: str) -> None:
+        stage = self._options.consumer.partition(".")[0]
+        failed = Failed(clip=clip, stage=stage, reason=reason, kind="lost", stream=self._options.stream)
+        self._report(Progress(failed=failed))
+        self._bus.flush()
 
     def _poll(self, timeout_s: float) -> None:
         for record in self._subscription.poll(_POLL_RECORDS, timeout_s):

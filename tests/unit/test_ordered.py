@@ -210,6 +210,20 @@ def test_lost_bytes_are_reported_and_waited_for(world: World) -> None:
         assert places(take_all(intake)) == [(0, 0), (0, 1), (0, "end")]
 
 
+def test_damaged_bytes_are_made_again_and_taken_again(world: World) -> None:
+    passes = [plan(TRAIN, 0, 2)]
+    for index in range(2):
+        world.feature(passes[0], index)
+    with world.intake(passes) as intake:
+        damaged = intake.take(0)
+        assert isinstance(damaged, Taken)
+        intake.retake(damaged, "checksum")
+        assert [(p.failed.kind, p.failed.reason) for p in world.progress()] == [("lost", "checksum")]
+        assert take_all(intake) == []
+        world.feature(passes[0], 0)
+        assert places(take_all(intake)) == [(0, 0), (0, 1), (0, "end")]
+
+
 @pytest.mark.parametrize("late", [0, 1])
 def test_of_two_attempts_the_later_one_counts_in_either_order(world: World, late: int) -> None:
     passes = [plan(TRAIN, 0, 2)]
