@@ -1,15 +1,31 @@
 """The catalog: one row a video, stored as Parquet.
 
-Built by `build.py`; read here. `CatalogView` is the part of it that plans draw from: the usable videos of one
-split, as arrays, in an order that depends on the rows alone.
+Built by `build.py`, read here, divided into training, validation and test by `splits.py`. `CatalogView` is the part
+of it that plans draw from: the usable videos of one split, as arrays, in an order that depends on the rows alone.
+
+The file's metadata names the version of the schema; a file of another version is refused, since it takes one
+command to build it again. Columns are the fields of `VideoRow`, with `time_base` as two.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import io
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
+
+from essp_common.errors import ConfigError, NotFound, PermanentError
+from essp_common.objects.port import ObjectStore
+
+VERSION = "1"
+_VERSION_KEY = b"essp.catalog.version"
+_SOURCE_KEY = b"essp.catalog.source"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +81,141 @@ class CatalogView:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @cached_property
+    def first_frame(self) -> NDArray[np.int64]:
+        """(n,) first frame of each video's segment."""
+        return np.fromiter((row.first_frame for row in self.rows), np.int64, len(self.rows))
+
+    @cached_property
+    def length(self) -> NDArray[np.int64]:
+        """(n,) frames of each video's segment, at least 1."""
+        return np.fromiter((row.last_frame - row.first_frame + 1 for row in self.rows), np.int64, len(self.rows))
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """All rows, those that cannot be used too, by id."""
+
+    rows: tuple[VideoRow, ...]
+    source: str = ""
+    """What it was built from."""
+
+    @cached_property
+    def classes(self) -> tuple[str, ...]:
+        """Class names, sorted; also those of rows that cannot be used, so that a repaired file renumbers nothing.
+
+        A catalog without labels has the one class `""`.
+        """
+        return tuple(sorted({row.class_name for row in self.rows}))
+
+    @cached_property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits, sorted."""
+        return tuple(sorted({row.split for row in self.rows}))
+
+    def view(self, split: str | None) -> CatalogView:
+        """The usable videos of a split (None: of all), by id. Empty for a split that is not there."""
+        return self.view_of(row for row in self.rows if split is None or row.split == split)
+
+    def view_of(self, rows: Iterable[VideoRow]) -> CatalogView:
+        """The usable ones of these rows, by id, under the class ids of the whole catalog."""
+        usable = tuple(sorted((row for row in rows if row.error is None), key=lambda row: row.id))
+        number = {name: class_id for class_id, name in enumerate(self.classes)}
+        class_id = np.fromiter((number[row.class_name] for row in usable), np.int32, len(usable))
+        order = np.argsort(class_id, kind="stable").astype(np.int32)
+        bounds = np.searchsorted(class_id[order], np.arange(1, len(number)))
+        by_class = tuple(np.split(order, bounds)) if number else ()
+        return CatalogView(usable, self.classes, class_id, by_class)
+
+
+_INTEGERS, _STRING = pa.list_(pa.int64()), pa.string()
+_COLUMNS: dict[str, pa.DataType] = {
+    "id": _STRING,
+    "uri": _STRING,
+    "class_name": _STRING,
+    "split": _STRING,
+    "size_bytes": pa.int64(),
+    "etag": _STRING,
+    "container": _STRING,
+    "codec": _STRING,
+    "pixel_format": _STRING,
+    "width": pa.int32(),
+    "height": pa.int32(),
+    "rotation": pa.int32(),
+    "fps": pa.float64(),
+    "duration_s": pa.float64(),
+    "time_base_num": pa.int64(),
+    "time_base_den": pa.int64(),
+    "frame_count": pa.int64(),
+    "first_frame": pa.int64(),
+    "last_frame": pa.int64(),
+    "seekable": pa.bool_(),
+    "keyframe_pts": _INTEGERS,
+    "keyframe_frame": _INTEGERS,
+    "keyframe_offset": _INTEGERS,
+    "error": _STRING,
+}
+_REQUIRED = ("id", "uri", "class_name", "split", "size_bytes", "etag", "error")
+_NAMES = tuple(field.name for field in fields(VideoRow))
+
+
+def write_catalog(store: ObjectStore, key: str, catalog: Catalog) -> None:
+    """Store a catalog, rows by id; what lay at `key` is replaced whole. Equal rows give equal bytes."""
+    rows = sorted(catalog.rows, key=lambda row: row.id)
+    values: dict[str, list[Any]] = {
+        name: [getattr(row, name) for row in rows] for name in _NAMES if name != "time_base"
+    }
+    values["time_base_num"] = [row.time_base[0] for row in rows]
+    values["time_base_den"] = [row.time_base[1] for row in rows]
+    metadata = {_VERSION_KEY: VERSION, _SOURCE_KEY: catalog.source}
+    table = pa.table(
+        {name: pa.array(values[name], kind) for name, kind in _COLUMNS.items()},
+        schema=pa.schema(list(_COLUMNS.items()), metadata=metadata),
+    )
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    store.put(key, buffer.getvalue())
+
+
+def read_catalog(store: ObjectStore, key: str, columns: Collection[str] | None = None) -> Catalog:
+    """The catalog at `key`; with `columns`, other fields than these (and what names a video) keep their defaults.
+
+    Raises `NotFound`, `PermanentError` for what is not a catalog, `ConfigError` for one of another version.
+    """
+    uri = store.uri(key)
+    table = _read_table(store, key, uri, columns)
+    values = {name: table.column(name).to_pylist() for name in table.column_names}
+    if "time_base_num" in values:
+        values["time_base"] = list(zip(values.pop("time_base_num"), values.pop("time_base_den"), strict=True))
+    for name in ("keyframe_pts", "keyframe_frame", "keyframe_offset"):
+        if name in values:
+            values[name] = [tuple(frames) for frames in values[name]]
+    names = [name for name in _NAMES if name in values]
+    if names == list(_NAMES):
+        rows = tuple(map(VideoRow, *(values[name] for name in names)))
+    else:
+        columnwise = zip(*(values[name] for name in names), strict=True)
+        rows = tuple(VideoRow(**dict(zip(names, row, strict=True))) for row in columnwise)
+    return Catalog(rows, table.schema.metadata.get(_SOURCE_KEY, b"").decode())
+
+
+def _read_table(store: ObjectStore, key: str, uri: str, columns: Collection[str] | None) -> Any:
+    wanted = None
+    if columns is not None:
+        plain = {*_REQUIRED, *columns} - {"time_base"}
+        wanted = [*plain, *(("time_base_num", "time_base_den") if "time_base" in columns else ())]
+    path = store.local_path(key)
+    try:
+        file = pq.ParquetFile(path if path is not None else pa.BufferReader(store.get(key)))
+        metadata = file.schema_arrow.metadata or {}
+        version = metadata.get(_VERSION_KEY, b"").decode()
+        if version != VERSION:
+            made = f"a catalog of version {version}" if version else "not a catalog"
+            remedy = "make it again with `essp catalog build`"
+            raise ConfigError(f"{uri} is {made}; this is ESSP with catalogs of version {VERSION}: {remedy}")
+        return file.read(columns=wanted)
+    except FileNotFoundError as error:
+        raise NotFound(f"{uri}: no such catalog") from error
+    except (pa.ArrowInvalid, pa.ArrowException, OSError) as error:
+        raise PermanentError(f"{uri} cannot be read as a catalog: {error}") from error
