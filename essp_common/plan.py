@@ -1,14 +1,30 @@
 """Plans: which clip is at an index, as a pure function of (seed, purpose, epoch, index).
 
-Random numbers are counter-based (Philox 4x64: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
-SC'11), so any index of any epoch costs O(1), and nothing depends on who asks, how often, or in which order.
+Random numbers are counter-based (`draws.py`), so any index of any epoch costs O(1), and nothing depends on who asks,
+how often, or in which order.
+
+    class_balanced   class, then video, then offset, all uniform at random: training
+    round_robin      every video in turn, its next segment at each turn: training without chance
+    uniform          every video's segments at even distances, in time order: validation, test, prediction
+
+A `locality` window changes the order of issue only, never what is at an index: see `Plan.units`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Protocol
+
+import numpy as np
+
+from essp_common.catalog.table import CatalogView, VideoRow
+from essp_common.draws import Draws, below
+from essp_common.errors import ConfigError
+from essp_common.pb.v1.messages_pb2 import TRAIN, Purpose, Seek
+from essp_common.spec import ClipSpec, SamplingSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,4 +53,171 @@ class Plan(Protocol):
         """
 
     def units(self, start: int, stop: int) -> Sequence[Sequence[PlannedClip]]:
-        """The clips `start..stop` in the order of issue, grouped into work units of one video each."""
+        """The clips `start..stop` in the order of issue, grouped into work units of one video each.
+
+        Without locality that is the order of the indices, and a unit is a run of one video. With a window of W,
+        clips of one video within indices [kW, (k+1)W) make one unit. The clip at an index is the same either way,
+        and consumers still take clips in index order, so W clips have to fit the job's budget.
+        """
+
+
+class _Base:
+    """What all plans share: the geometry of the clips, bounds, and the order of issue."""
+
+    def __init__(self, view: CatalogView, clip: ClipSpec, size: int, locality: int) -> None:
+        if not len(view):
+            raise ConfigError("the plan has no usable video to draw from; `essp catalog show --problems` says why")
+        span = (clip.frames - 1) * clip.stride + 1
+        self._size = size
+        self._frames = clip.frames
+        self._stride = clip.stride
+        self._locality = locality
+        self._class_id: list[int] = view.class_id.tolist()
+        self._first: list[int] = view.first_frame.tolist()
+        # How many places a clip can start at; one for a video shorter than a clip, whose last frame is repeated.
+        self._starts: list[int] = np.maximum(view.length - span + 1, 1).tolist()
+
+    def __len__(self) -> int:
+        return self._size
+
+    def clip(self, index: int, attempt: int = 0) -> PlannedClip:
+        raise NotImplementedError
+
+    def units(self, start: int, stop: int) -> list[list[PlannedClip]]:
+        """See `Plan.units`."""
+        clips = [self.clip(index) for index in range(start, stop)]
+        if not self._locality:
+            return [list(run) for _, run in groupby(clips, key=lambda clip: clip.video)]
+        windows: dict[tuple[int, int], list[PlannedClip]] = {}
+        for clip in clips:
+            windows.setdefault((clip.index // self._locality, clip.video), []).append(clip)
+        return list(windows.values())
+
+    def _check(self, index: int) -> None:
+        if not 0 <= index < self._size:
+            raise IndexError(f"the plan has clips 0..{self._size - 1}, not {index}")
+
+    def _planned(self, index: int, attempt: int, video: int, offset: int) -> PlannedClip:
+        first_frame = self._first[video] + offset
+        return PlannedClip(index, attempt, self._class_id[video], video, first_frame, self._frames, self._stride)
+
+
+class _ClassBalanced(_Base):
+    def __init__(self, view: CatalogView, clip: ClipSpec, size: int, draws: Draws, locality: int) -> None:
+        super().__init__(view, clip, size, locality)
+        self._draws = draws
+        # A class without videos could never be drawn from; `empty_classes` names those.
+        self._videos: list[list[int]] = [videos.tolist() for videos in view.by_class if len(videos)]
+        self._names = [name for name, videos in zip(view.classes, view.by_class, strict=True) if len(videos)]
+
+    def clip(self, index: int, attempt: int = 0) -> PlannedClip:
+        self._check(index)
+        words = self._draws.words(index)
+        drawn = below(words, len(self._videos))
+        videos = self._videos[drawn]
+        place = below(words, len(videos))
+        if attempt:
+            place, words = self._replacement(index, attempt, drawn, place)
+        video = videos[place]
+        return self._planned(index, attempt, video, below(words, self._starts[video]))
+
+    def _replacement(self, index: int, attempt: int, drawn: int, place: int) -> tuple[int, Iterator[int]]:
+        """The place, within its class, of a video that no earlier attempt at this index took; the words left."""
+        places = len(self._videos[drawn])
+        if attempt >= places:
+            raise LookupError(f"class {self._names[drawn]!r} has no other video ({places} in all)")
+        taken = [place]
+        for number in range(1, attempt + 1):
+            words = self._draws.words(index, number)
+            place = below(words, places - number)
+            for other in sorted(taken):
+                place += place >= other
+            taken.append(place)
+        return place, words
+
+
+class _Even(_Base):
+    """Segments at even distances: clip `j` of `k` starts in the middle of the j-th k-th of where it can start."""
+
+    def __init__(self, view: CatalogView, clip: ClipSpec, segments: int, size: int, locality: int) -> None:
+        super().__init__(view, clip, size, locality)
+        self._segments = segments
+
+    def _segment(self, index: int, attempt: int, video: int, segment: int) -> PlannedClip:
+        if attempt:
+            raise LookupError("this plan takes each video in turn; none stands in for another")
+        offset = (2 * segment + 1) * self._starts[video] // (2 * self._segments)
+        return self._planned(index, attempt, video, offset)
+
+
+class _Uniform(_Even):
+    def clip(self, index: int, attempt: int = 0) -> PlannedClip:
+        self._check(index)
+        video, segment = divmod(index, self._segments)
+        return self._segment(index, attempt, video, segment)
+
+
+class _RoundRobin(_Even):
+    def __init__(self, view: CatalogView, clip: ClipSpec, segments: int, size: int, epoch: int, locality: int) -> None:
+        super().__init__(view, clip, segments, size, locality)
+        self._start = epoch * size
+
+    def clip(self, index: int, attempt: int = 0) -> PlannedClip:
+        self._check(index)
+        turn, video = divmod(self._start + index, len(self._first))
+        return self._segment(index, attempt, video, turn % self._segments)
+
+
+def class_balanced(
+    view: CatalogView, clip: ClipSpec, size: int, seed: int, purpose: Purpose, epoch: int, locality: int = 0
+) -> Plan:
+    """`size` clips, each of a class, then a video of it, then a place in the video, all drawn uniformly.
+
+    Classes without a usable video are left out (`empty_classes`). The n-th replacement at an index is a video of the
+    same class that none of the attempts before it took.
+    """
+    return _ClassBalanced(view, clip, size, Draws(seed, purpose << 32 | epoch), locality)
+
+
+def round_robin(
+    view: CatalogView, clip: ClipSpec, clips_per_video: int, size: int, epoch: int, locality: int = 0
+) -> Plan:
+    """`size` clips of the videos in turn, each turn at the next of `clips_per_video` segments.
+
+    An epoch goes on where the one before it stopped. No replacements: other videos have their own turn.
+    """
+    return _RoundRobin(view, clip, clips_per_video, size, epoch, locality)
+
+
+def uniform(view: CatalogView, clip: ClipSpec, clips_per_video: int, locality: int = 0) -> Plan:
+    """`clips_per_video` clips of each video at even distances, video by video, in time order. No replacements."""
+    return _Uniform(view, clip, clips_per_video, len(view) * clips_per_video, locality)
+
+
+def plan_of(view: CatalogView, clip: ClipSpec, sampling: SamplingSpec, purpose: Purpose, epoch: int) -> Plan:
+    """The plan of one pass of a job over the videos it draws from."""
+    if purpose != TRAIN:
+        return uniform(view, clip, sampling.clips_per_video, sampling.locality)
+    size = sampling.clips_per_epoch or len(view)
+    if sampling.kind == "uniform":
+        return round_robin(view, clip, sampling.clips_per_video, size, epoch, sampling.locality)
+    return class_balanced(view, clip, size, sampling.seed, purpose, epoch, sampling.locality)
+
+
+def empty_classes(view: CatalogView) -> tuple[str, ...]:
+    """Classes that no video of the view can be drawn for: worth a warning before training."""
+    return tuple(name for name, videos in zip(view.classes, view.by_class, strict=True) if not len(videos))
+
+
+def seek_to(row: VideoRow, first_frame: int) -> Seek | None:
+    """Where decoding has to begin for `first_frame`: the last keyframe at or before it. None: the file's start."""
+    if not row.seekable:
+        return None
+    place = bisect_right(row.keyframe_frame, first_frame) - 1
+    if place < 0:
+        return None
+    return Seek(
+        pts=row.keyframe_pts[place],
+        frame_index=row.keyframe_frame[place],
+        byte_offset=max(0, row.keyframe_offset[place]),
+    )
