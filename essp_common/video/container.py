@@ -1,0 +1,119 @@
+"""Opening untrusted video files with FFmpeg, and saying in our words what is wrong with those that don't open.
+
+A file is opened by path or as a seekable binary file. Only formats that hold one file's own frames are tried: no
+playlists, no concatenation scripts, no network protocols. Limits are checked before anything is decoded.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import BinaryIO, TypeAlias
+
+import av
+import av.container
+import av.error
+from av.stream import Discard, Disposition
+from av.video.stream import VideoStream
+
+from essp_common.errors import BadVideo
+
+VideoFile: TypeAlias = str | BinaryIO
+"""A path, or a seekable binary file."""
+
+FORMATS = "mov,matroska,avi,mpegts,mpeg,flv,asf,ogg,mxf,ivf"
+_IO_BYTES = 1 << 18
+"""Read at a time from a binary file, where each read may be a request to a store."""
+
+_SIGNATURES = (
+    *((4, box) for box in (b"ftyp", b"moov", b"mdat", b"wide", b"free")),  # MP4, QuickTime
+    (0, b"RIFF"),
+    (0, b"\x1aE\xdf\xa3"),  # Matroska, WebM
+)
+"""Offset and bytes of a video file's beginning: what has them and does not open is damaged, not something else."""
+
+av.logging.set_level(None)  # FFmpeg's remarks on each damaged file are not for our logs
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a video may be at most; more is `BadVideo(kind="limit")`."""
+
+    size_bytes: int = 64 << 30
+    pixels: int = 8192 * 4320
+    """Of one frame."""
+    frames: int = 5_000_000
+    streams: int = 64
+
+
+def open_video(file: VideoFile, limits: Limits) -> tuple[av.container.InputContainer, VideoStream]:
+    """The opened file and its first video stream, ready to decode in this thread. Raises `BadVideo`.
+
+    Decoding is single-threaded: many videos are decoded at a time, each by a process of its own, and codec threads
+    would cost more CPU per frame than they save in time.
+    """
+    head, size_bytes = _inspect(file)
+    if not size_bytes:
+        raise BadVideo("the file is empty", "empty")
+    if size_bytes > limits.size_bytes:
+        raise BadVideo(f"the file has {size_bytes} bytes, the limit is {limits.size_bytes}", "limit")
+    try:
+        container = av.open(
+            f"file:{file}" if isinstance(file, str) else file,
+            mode="r",
+            metadata_errors="replace",
+            buffer_size=_IO_BYTES,
+            container_options={"format_whitelist": FORMATS, "protocol_whitelist": "file"},
+        )
+    except (av.error.FFmpegError, ValueError) as error:
+        if any(head[at : at + len(mark)] == mark for at, mark in _SIGNATURES):
+            raise BadVideo(
+                f"the file is damaged or truncated: it does not open ({reason(error)})", "truncated"
+            ) from error
+        raise BadVideo(f"not a video file of a known format ({reason(error)})", "not_video") from error
+    try:
+        return container, _video_stream(container, limits)
+    except BadVideo:
+        container.close()
+        raise
+
+
+def reason(error: Exception) -> str:
+    """What FFmpeg says, in a few words."""
+    return str(getattr(error, "strerror", None) or error)
+
+
+def _inspect(file: VideoFile) -> tuple[bytes, int]:
+    """The first bytes and the size."""
+    try:
+        if isinstance(file, str):
+            with open(file, "rb") as opened:
+                return opened.read(16), os.fstat(opened.fileno()).st_size
+        head = file.read(16)
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        return head, size
+    except FileNotFoundError as error:
+        raise BadVideo("the file is not there", "vanished") from error
+    except (IsADirectoryError, PermissionError) as error:
+        raise BadVideo(f"the file cannot be read ({error.strerror})", "not_video") from error
+
+
+def _video_stream(container: av.container.InputContainer, limits: Limits) -> VideoStream:
+    if len(container.streams) > limits.streams:
+        raise BadVideo(f"{len(container.streams)} streams, the limit is {limits.streams}", "limit")
+    stream = next((s for s in container.streams.video if not s.disposition & Disposition.attached_pic), None)
+    if stream is None:
+        raise BadVideo("no video stream in the file", "not_video")
+    context = stream.codec_context
+    if context is None or not context.width or not context.height:
+        raise BadVideo("the video stream has no known codec or size: damaged, or a codec that is not supported")
+    if context.width * context.height > limits.pixels:
+        raise BadVideo(f"frames of {context.width}x{context.height}, the limit is {limits.pixels} pixels", "limit")
+    if stream.frames > limits.frames:
+        raise BadVideo(f"{stream.frames} frames, the limit is {limits.frames}", "limit")
+    context.thread_count = 1
+    for other in container.streams:
+        if other is not stream:
+            other.discard = Discard.all  # sound and the like are not even read, where the format allows it
+    return stream

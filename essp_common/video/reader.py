@@ -1,0 +1,223 @@
+"""Frame-exact reading: the frames of any seed are those that a plain decode of the file from its start gives.
+
+A frame's number is its place in the output of the decoder, which is display order. Timestamps do not number
+frames: real files have them missing, doubled and out of order. They are trusted for one thing only, to begin at a
+keyframe, and only where the catalog says `seekable` (`probe.py` proves that) and the file confirms it: the packet
+found must be the keyframe that was asked for, and the first frame shown must be its. Then frames before it in
+display order (the leading frames of an open GOP) are dropped, and the rest is counted. Whenever that fails, the
+file is decoded from its start, which is always exact.
+
+Seeds of one video are read together in one pass forward: a frame that several want is decoded and converted once,
+and a keyframe between two seeds is jumped to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from types import TracebackType
+
+import av
+import av.error
+import numpy as np
+from av.packet import Packet
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+from numpy.typing import NDArray
+
+from essp_common.errors import BadVideo
+from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek
+from essp_common.video.container import Limits, VideoFile, open_video, reason
+from essp_common.video.pictures import Pictures
+
+Target = NDArray[np.uint8]
+"""(T, H, W, 3) uint8, RGB: where a seed's frames are written."""
+
+
+class Reader:
+    """One open video. Used from one thread."""
+
+    def __init__(self, file: VideoFile, limits: Limits | None = None) -> None:
+        """Raises `BadVideo` when the file does not open or is over a limit."""
+        self._file = file
+        self._limits = limits or Limits()
+        self._pictures = Pictures()
+        self._open()
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the container (and not a file that was given)."""
+        self._container.close()
+
+    def read(
+        self, seeds: Sequence[Seed], resize: Resize, targets: Sequence[Target], *, strict: bool = True
+    ) -> list[BadVideo | None]:
+        """Fill the target of each seed; for each, None or what is wrong with it. A bad one leaves the others alone.
+
+        A seed with `seek` may be begun at that keyframe, one without is decoded from the file's start. Frames past
+        `last_frame` repeat that frame. `strict`: an error of the decoder, a frame that it flags as corrupt, or a
+        file that ends early fails the seeds that need those frames. Otherwise damaged packets are passed over, and
+        what was last shown stands in for frames that are not there.
+        """
+        outcomes: list[BadVideo | None] = [None] * len(seeds)
+        for run in _runs(seeds):
+            try:
+                self._read_run(run, resize, targets, strict)
+            except BadVideo as error:
+                for want in run.wants[run.filled :]:
+                    outcomes[want.seed] = error
+        return outcomes
+
+    def frames(self, seek: Seek | None = None, *, strict: bool = True) -> Iterator[tuple[int, VideoFrame]]:
+        """Frames with their numbers, from the keyframe `seek` or from the start of the file. Raises `BadVideo`."""
+        if seek is not None and seek.frame_index > 0:
+            try:
+                yield from enumerate(self._from_keyframe(seek, strict), seek.frame_index)
+                return
+            except _SeekFailed:
+                pass  # raised before anything is yielded
+        yield from enumerate(self._from_start(strict))
+
+    def _read_run(self, run: _Run, resize: Resize, targets: Sequence[Target], strict: bool) -> None:
+        wants = run.wants
+        frame: VideoFrame | None = None
+        for number, frame in self.frames(run.seek, strict=strict):
+            if number < wants[run.filled].frame:
+                continue
+            if strict and frame.is_corrupt:
+                raise BadVideo(f"frame {number} is damaged")
+            run.fill(number, frame, self._pictures, resize, targets)
+            if run.filled == len(wants):
+                return
+        if strict or frame is None:
+            raise BadVideo(f"the video ends before its frame {wants[run.filled].frame}", "truncated")
+        while run.filled < len(wants):
+            run.fill(wants[run.filled].frame, frame, self._pictures, resize, targets)
+
+    def _open(self) -> None:
+        self._container, self._stream = open_video(self._file, self._limits)
+        self._untouched = True
+
+    def _from_start(self, strict: bool) -> Iterator[VideoFrame]:
+        if not self._untouched:
+            # Seeking to the start is not the same for every format; opening again is.
+            self._container.close()
+            self._open()
+        self._untouched = False
+        return _decoded(self._packets(), self._stream, strict)
+
+    def _from_keyframe(self, seek: Seek, strict: bool) -> Iterator[VideoFrame]:
+        """The keyframe and what is shown after it. Raises `_SeekFailed`, at the latest in place of the keyframe."""
+        self._untouched = False
+        try:
+            self._container.seek(seek.pts, stream=self._stream)
+            packets = self._packets()
+            first = next(packets, None)
+        except (av.error.FFmpegError, BadVideo) as error:
+            raise _SeekFailed from error
+        if first is None or not first.is_keyframe or first.pts != seek.pts:
+            raise _SeekFailed
+        shown = _decoded(chain([first], packets), self._stream, strict)
+        yield _until(seek.pts, shown)
+        yield from shown
+
+    def _packets(self) -> Iterator[Packet[VideoStream]]:
+        try:
+            yield from self._container.demux(self._stream)
+        except av.error.FFmpegError as error:
+            raise BadVideo(f"the file cannot be read on: {reason(error)}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Want:
+    """A frame, and where it goes."""
+
+    frame: int
+    seed: int
+    slot: int
+
+
+@dataclass(slots=True)
+class _Run:
+    """Wants that are met by decoding forward from one place, by frame number."""
+
+    seek: Seek | None
+    wants: list[_Want] = field(default_factory=list)
+    filled: int = 0
+    """How many of the wants, from the first, have been met."""
+
+    def fill(
+        self, number: int, frame: VideoFrame, pictures: Pictures, resize: Resize, targets: Sequence[Target]
+    ) -> None:
+        """Meet every want of frame `number`: convert once, copy to the others."""
+        done: NDArray[np.uint8] | None = None
+        while self.filled < len(self.wants) and (want := self.wants[self.filled]).frame == number:
+            place = targets[want.seed][want.slot]
+            if done is not None and done.shape == place.shape:
+                place[...] = done
+            else:
+                pictures.write(frame, resize, place)
+                done = place
+            self.filled += 1
+
+
+class _SeekFailed(Exception):
+    """The file does not have the keyframe where its catalog row says: decode from the start."""
+
+
+def _runs(seeds: Sequence[Seed]) -> list[_Run]:
+    """The seeds in passes forward, each begun at the last keyframe that serves its first seed."""
+    runs: list[_Run] = []
+    reached = -1  # the last frame that the current run decodes
+    for position in sorted(range(len(seeds)), key=lambda i: seeds[i].first_frame):
+        seed = seeds[position]
+        seek = seed.seek if seed.HasField("seek") else None
+        if not runs or (seek is not None and seek.frame_index > reached):
+            runs.append(_Run(seek))
+        frames = [min(seed.first_frame + slot * seed.stride, seed.last_frame) for slot in range(seed.frame_count)]
+        runs[-1].wants.extend(_Want(frame, position, slot) for slot, frame in enumerate(frames))
+        reached = max(reached, *frames)
+    for run in runs:
+        run.wants.sort(key=lambda want: want.frame)
+    return runs
+
+
+def _until(pts: int, shown: Iterator[VideoFrame]) -> VideoFrame:
+    """The keyframe, behind the leading frames that refer across it. Raises `_SeekFailed`."""
+    try:
+        for frame in shown:
+            if frame.pts is None or frame.pts > pts:
+                break
+            if frame.pts == pts:
+                return frame
+    except BadVideo as error:
+        raise _SeekFailed from error
+    raise _SeekFailed
+
+
+def _decoded(packets: Iterator[Packet[VideoStream]], stream: VideoStream, strict: bool) -> Iterator[VideoFrame]:
+    """What the decoder makes of the packets. Not strict: packets that it refuses are passed over."""
+    while True:
+        try:
+            packet = next(packets)
+        except StopIteration:
+            return
+        except BadVideo:
+            if strict:
+                raise
+            return
+        try:
+            frames = stream.decode(packet)
+        except av.error.FFmpegError as error:
+            if strict:
+                raise BadVideo(f"the decoder gives up: {reason(error)}") from error
+            continue
+        yield from frames
