@@ -26,6 +26,7 @@ CACHES = {
     "redis": "essp_common.cache.redis:RedisCache",
     "rediss": "essp_common.cache.redis:RedisCache",
     "redis+cluster": "essp_common.cache.redis:RedisCache",
+    "rediss+cluster": "essp_common.cache.redis:RedisCache",
 }
 STORES = {
     "file": "essp_common.objects.directory:DirectoryStore",

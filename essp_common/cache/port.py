@@ -50,8 +50,10 @@ class FrameCache(Protocol):
     """Stores bytes until each of their consumers has acked. Thread-safe."""
 
     def put(self, key: str, value: Buffer, consumers: Sequence[str], ttl_s: float) -> None:
-        """Store `value` for these consumers. Storing a key again replaces it.
+        """Store `value` for these consumers. Storing a key again replaces it; without consumers nothing is kept.
 
+        The caller does not change `value` afterwards: a cache in memory keeps it without a copy.
+        Raises `ConfigError` for a value that could never fit.
         Raises `CacheFull` when there is no room, `Unavailable` when the cache cannot be reached.
         """
 

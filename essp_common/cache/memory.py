@@ -1,0 +1,130 @@
+"""The frame cache inside one process: `memory://?bytes=256MiB` (1 GiB when the size is not given).
+
+Nothing is copied: `put` keeps the caller's buffer, which is not to be changed afterwards, and `get` hands out the
+same one. A buffer that was got stays valid after its key is freed. Expired values are dropped when somebody asks for
+them, when room is needed, and by `usage`. What does not fit raises `CacheFull`, as in Redis; what could never fit,
+`ConfigError`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from urllib.parse import parse_qs, urlsplit
+
+from essp_common.cache.port import Buffer, CacheUsage
+from essp_common.errors import CacheFull, CacheMiss, ConfigError
+from essp_common.spec import parse_bytes
+
+DEFAULT_BYTES = 2**30
+
+
+@dataclass(slots=True)
+class _Entry:
+    value: Buffer
+    size_bytes: int
+    waiting: set[str]
+    expires_s: float
+
+
+class MemoryCache:
+    """A `FrameCache` in this process's memory."""
+
+    def __init__(self, limit_bytes: int = DEFAULT_BYTES, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit_bytes = limit_bytes
+        self._clock = clock
+        self._entries: dict[str, _Entry] = {}
+        self._used_bytes = 0
+        self._full_count = 0
+        self._lock = threading.Lock()
+
+    @classmethod
+    def from_url(cls, url: str) -> MemoryCache:
+        """`memory://?bytes=256MiB`. Raises `ConfigError`."""
+        options = parse_qs(urlsplit(url).query, keep_blank_values=True)
+        size = options.pop("bytes", [str(DEFAULT_BYTES)])[-1]
+        try:
+            limit_bytes = parse_bytes(size)
+        except ValueError as error:
+            raise ConfigError(f"cache URL {url!r}: {error}") from error
+        if options or not isinstance(limit_bytes, int) or limit_bytes <= 0:
+            raise ConfigError(f"cache URL {url!r}: the only option is a positive size, as in memory://?bytes=256MiB")
+        return cls(limit_bytes)
+
+    def put(self, key: str, value: Buffer, consumers: Sequence[str], ttl_s: float) -> None:
+        """Keep `value`, by reference."""
+        size_bytes = memoryview(value).nbytes
+        if size_bytes > self._limit_bytes:
+            raise ConfigError(
+                f"{key}: a value of {size_bytes} bytes can never fit into a cache of {self._limit_bytes}; "
+                "give the cache more (memory://?bytes=...) or make clips smaller"
+            )
+        with self._lock:
+            self._drop(key)
+            if not consumers:
+                return
+            if self._used_bytes + size_bytes > self._limit_bytes:
+                self._drop_expired()
+            if self._used_bytes + size_bytes > self._limit_bytes:
+                self._full_count += 1
+                raise CacheFull(
+                    f"the cache holds {self._used_bytes} of {self._limit_bytes} bytes: no room for {size_bytes}"
+                )
+            self._entries[key] = _Entry(value, size_bytes, set(consumers), self._clock() + ttl_s)
+            self._used_bytes += size_bytes
+
+    def get(self, key: str) -> Buffer:
+        """The very buffer that was put."""
+        with self._lock:
+            entry = self._alive(key)
+            if entry is None:
+                raise CacheMiss(f"{key} is not in the cache")
+            return entry.value
+
+    def ack(self, key: str, consumer: str) -> bool:
+        """Take the consumer off the value's set; drop the value when it was the last."""
+        with self._lock:
+            entry = self._alive(key)
+            if entry is None:
+                return False
+            entry.waiting.discard(consumer)
+            return not entry.waiting and self._drop(key)
+
+    def usage(self) -> CacheUsage:
+        """What is held, expired values no longer counted."""
+        with self._lock:
+            self._drop_expired()
+            return CacheUsage(len(self._entries), self._used_bytes, self._limit_bytes, self._full_count)
+
+    def purge(self, prefix: str) -> int:
+        """Drop the keys of a job."""
+        with self._lock:
+            self._drop_expired()
+            return sum(self._drop(key) for key in [k for k in self._entries if k.startswith(prefix)])
+
+    def close(self) -> None:
+        """Drop everything: the cache lives no longer than its process."""
+        with self._lock:
+            self._entries.clear()
+            self._used_bytes = 0
+
+    def _alive(self, key: str) -> _Entry | None:
+        entry = self._entries.get(key)
+        if entry is not None and entry.expires_s <= self._clock():
+            self._drop(key)
+            return None
+        return entry
+
+    def _drop(self, key: str) -> bool:
+        entry = self._entries.pop(key, None)
+        if entry is None:
+            return False
+        self._used_bytes -= entry.size_bytes
+        return True
+
+    def _drop_expired(self) -> None:
+        now = self._clock()
+        for key in [k for k, entry in self._entries.items() if entry.expires_s <= now]:
+            self._drop(key)

@@ -1,0 +1,194 @@
+"""Every frame cache passes the one suite, and what only one of them has."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from redis.exceptions import RedisError
+
+from essp_common.cache.memory import MemoryCache
+from essp_common.cache.port import FrameCache, clip_key
+from essp_common.cache.redis import RedisCache
+from essp_common.errors import CacheMiss, ConfigError, Unavailable
+from essp_common.testing.cache_contract import KEY, TTL_S, CacheContract
+from essp_common.wiring import open_cache
+from services.servers.servers import RedisServer
+
+
+class TestMemoryCache(CacheContract):
+    @pytest.fixture
+    def cache(self) -> Iterator[FrameCache]:
+        cache = open_cache("memory://?bytes=8MiB")
+        yield cache
+        cache.close()
+
+
+@pytest.mark.integration
+class TestRedisCache(CacheContract):
+    @pytest.fixture
+    def cache(self, empty_redis_url: str) -> Iterator[FrameCache]:
+        cache = open_cache(empty_redis_url)
+        yield cache
+        cache.close()
+
+
+@pytest.mark.integration
+class TestRedisClusterCache(CacheContract):
+    @pytest.fixture
+    def cache(self, redis_cluster_url: str) -> Iterator[FrameCache]:
+        cache = open_cache(redis_cluster_url)
+        cache.purge("")
+        yield cache
+        cache.close()
+
+
+class Clock:
+    """Time that a test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_memory_keeps_the_buffer_itself() -> None:
+    cache, value = MemoryCache(), bytearray(b"frames")
+    cache.put(KEY, value, ["trainer.a"], TTL_S)
+    assert cache.get(KEY) is value
+
+
+def test_memory_value_expires() -> None:
+    clock = Clock()
+    cache = MemoryCache(limit_bytes=10, clock=clock)
+    cache.put(KEY, b"12345678", ["trainer.a"], ttl_s=5)
+    clock.now_s += 4.9
+    assert cache.get(KEY) == b"12345678"
+    clock.now_s += 0.2
+    with pytest.raises(CacheMiss):
+        cache.get(KEY)
+    assert cache.usage().used_bytes == 0
+
+
+def test_memory_expired_value_makes_room() -> None:
+    clock = Clock()
+    cache = MemoryCache(limit_bytes=10, clock=clock)
+    cache.put(KEY, b"12345678", ["trainer.a"], ttl_s=5)
+    clock.now_s += 5
+    cache.put(clip_key("job-b", 1, 0, 0, 0), b"12345678", ["trainer.a"], ttl_s=5)
+    assert cache.ack(KEY, "trainer.a") is False
+    assert cache.usage().keys == 1
+
+
+@pytest.mark.parametrize(
+    "url", ["memory://?bytes=lots", "memory://?bytes=0", "memory://?bytes=", "memory://?size=1MiB"]
+)
+def test_memory_url_is_checked(url: str) -> None:
+    with pytest.raises(ConfigError, match="cache URL"):
+        MemoryCache.from_url(url)
+
+
+@pytest.mark.integration
+def test_redis_keys_carry_a_time_to_live(empty_redis_url: str) -> None:
+    """The leak guard, on the value and on its consumer set."""
+    cache = RedisCache.from_url(empty_redis_url)
+    cache.put(KEY, b"frames", ["trainer.a"], ttl_s=60)
+    with redis.Redis.from_url(empty_redis_url) as client:
+        keys = client.keys()
+        assert len(keys) == 2
+        assert all(0 < client.pttl(key) <= 60_000 for key in keys)
+    cache.close()
+
+
+@pytest.mark.integration
+def test_redis_that_could_lose_frames_is_refused(tmp_path: Path) -> None:
+    with RedisServer(tmp_path, maxmemory_bytes=32 * 2**20) as server:
+        server.execute("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+        with pytest.raises(ConfigError, match=f"-p {server.port} CONFIG SET maxmemory-policy noeviction"):
+            RedisCache.from_url(server.url)
+        server.execute("CONFIG", "SET", "maxmemory", "0")
+        with pytest.raises(ConfigError, match=r"CONFIG SET maxmemory 4gb.*CONFIG SET maxmemory-policy noeviction"):
+            RedisCache.from_url(server.url)
+
+
+@pytest.mark.integration
+def test_redis_password_is_wanted_and_never_shown(tmp_path: Path) -> None:
+    with RedisServer(tmp_path, maxmemory_bytes=32 * 2**20) as server:
+        server.execute("CONFIG", "SET", "requirepass", "s3cret")
+        with pytest.raises(ConfigError, match="check user and password"):
+            RedisCache.from_url(server.url)
+        with pytest.raises(ConfigError) as caught:
+            RedisCache.from_url(f"redis://:wrong-s3cret@127.0.0.1:{server.port}/0")
+        assert "s3cret" not in str(caught.value)
+        cache = RedisCache.from_url(f"redis://:s3cret@127.0.0.1:{server.port}/0")
+        cache.put(KEY, b"frames", ["trainer.a"], TTL_S)
+        cache.close()
+
+
+@pytest.mark.integration
+def test_cluster_wants_its_password(tmp_path: Path) -> None:
+    with RedisServer(tmp_path, maxmemory_bytes=32 * 2**20, cluster=True) as server:
+        server.execute("CONFIG", "SET", "requirepass", "s3cret")
+        with pytest.raises(ConfigError, match="check user and password"):
+            RedisCache.from_url(server.url)
+        RedisCache.from_url(server.url.replace("//", "//:s3cret@")).close()
+
+
+@pytest.mark.integration
+def test_redis_that_stops_is_unavailable(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path, maxmemory_bytes=32 * 2**20).start()
+    cache = RedisCache.from_url(server.url)
+    server.stop()
+    for operation in (
+        lambda: cache.put(KEY, b"frames", ["trainer.a"], TTL_S),
+        lambda: cache.get(KEY),
+        lambda: cache.ack(KEY, "trainer.a"),
+        lambda: cache.usage(),
+        lambda: cache.purge("essp:"),
+    ):
+        with pytest.raises(Unavailable) as caught:
+            operation()
+        assert isinstance(caught.value.__cause__, RedisError)
+    cache.close()
+
+
+@pytest.mark.integration
+def test_redis_that_comes_back_is_used_again(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path, maxmemory_bytes=32 * 2**20).start()
+    cache = RedisCache.from_url(server.url)
+    cache.put(KEY, b"frames", ["trainer.a"], TTL_S)
+    server.stop()
+    with RedisServer(tmp_path, server.port, maxmemory_bytes=32 * 2**20):
+        with pytest.raises(CacheMiss):
+            cache.get(KEY)
+        cache.put(KEY, b"again", ["trainer.a"], TTL_S)
+        assert cache.ack(KEY, "trainer.a") is True
+    cache.close()
+
+
+@pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
+def test_redis_that_is_not_there(scheme: str) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        with pytest.raises(Unavailable, match=scheme.replace("+", r"\+")):
+            RedisCache.from_url(f"{scheme}://127.0.0.1:{unused.getsockname()[1]}")
+
+
+@pytest.mark.integration
+def test_redis_url_of_the_wrong_kind(redis_url: str, redis_cluster_url: str) -> None:
+    with pytest.raises(ConfigError, match="is no cluster; use redis://"):
+        RedisCache.from_url(redis_url.replace("redis://", "redis+cluster://"))
+    with pytest.raises(ConfigError, match=r"use redis\+cluster://"):
+        RedisCache.from_url(redis_cluster_url.replace("+cluster", ""))
+
+
+@pytest.mark.integration
+def test_cluster_keys_need_a_hash_tag(redis_cluster_url: str) -> None:
+    cache = RedisCache.from_url(redis_cluster_url)
+    with pytest.raises(ConfigError, match="clip_key"):
+        cache.put("plain", b"frames", ["trainer.a"], TTL_S)
+    cache.close()
