@@ -78,6 +78,19 @@ def open_video(file: VideoFile, limits: Limits) -> tuple[av.container.InputConta
         raise
 
 
+def check_complete(file: VideoFile, stream: VideoStream, packets: int) -> None:
+    """Raise `BadVideo` when the container promises more than the file holds.
+
+    Only promises that are reliable count: the sample table of MP4, and the sizes that AVI declares for
+    its content. Frame counts in headers of AVI and durations are often wrong in sound files.
+    """
+    if stream.container.format.name.startswith("mov") and stream.frames > packets:
+        raise BadVideo(f"the file ends early: {packets} of {stream.frames} frames are in it", "truncated")
+    head, size_bytes = _inspect(file)
+    if head.startswith(b"RIFF") and int.from_bytes(head[4:8], "little") + 8 > size_bytes + 1:
+        raise BadVideo("the file ends early: its header declares more bytes than it has", "truncated")
+
+
 def reason(error: Exception) -> str:
     """What FFmpeg says, in a few words."""
     return str(getattr(error, "strerror", None) or error)

@@ -78,13 +78,25 @@ class Reader:
 
     def frames(self, seek: Seek | None = None, *, strict: bool = True) -> Iterator[tuple[int, VideoFrame]]:
         """Frames with their numbers, from the keyframe `seek` or from the start of the file. Raises `BadVideo`."""
-        if seek is not None and seek.frame_index > 0:
-            try:
-                yield from enumerate(self._from_keyframe(seek, strict), seek.frame_index)
-                return
-            except _SeekFailed:
-                pass  # raised before anything is yielded
-        yield from enumerate(self._from_start(strict))
+        if seek is not None and seek.frame_index > 0 and (shown := self.from_keyframe(seek, strict=strict)):
+            yield from enumerate(shown, seek.frame_index)
+        else:
+            yield from enumerate(self._from_start(strict))
+
+    def from_keyframe(self, seek: Seek, *, strict: bool = True) -> Iterator[VideoFrame] | None:
+        """The keyframe and what is shown after it, or None when the file does not have it there."""
+        self._untouched = False
+        try:
+            self._container.seek(seek.pts, stream=self._stream)
+            packets = self._packets()
+            first = next(packets, None)
+            if first is None or not first.is_keyframe or first.pts != seek.pts:
+                return None
+            shown = _decoded(chain([first], packets), self._stream, strict)
+            keyframe = _skip_leading(seek.pts, shown)
+        except (av.error.FFmpegError, BadVideo):
+            return None
+        return None if keyframe is None else chain([keyframe], shown)
 
     def _read_run(self, run: _Run, resize: Resize, targets: Sequence[Target], strict: bool) -> None:
         wants = run.wants
@@ -113,21 +125,6 @@ class Reader:
             self._open()
         self._untouched = False
         return _decoded(self._packets(), self._stream, strict)
-
-    def _from_keyframe(self, seek: Seek, strict: bool) -> Iterator[VideoFrame]:
-        """The keyframe and what is shown after it. Raises `_SeekFailed`, at the latest in place of the keyframe."""
-        self._untouched = False
-        try:
-            self._container.seek(seek.pts, stream=self._stream)
-            packets = self._packets()
-            first = next(packets, None)
-        except (av.error.FFmpegError, BadVideo) as error:
-            raise _SeekFailed from error
-        if first is None or not first.is_keyframe or first.pts != seek.pts:
-            raise _SeekFailed
-        shown = _decoded(chain([first], packets), self._stream, strict)
-        yield _until(seek.pts, shown)
-        yield from shown
 
     def _packets(self) -> Iterator[Packet[VideoStream]]:
         try:
@@ -169,10 +166,6 @@ class _Run:
             self.filled += 1
 
 
-class _SeekFailed(Exception):
-    """The file does not have the keyframe where its catalog row says: decode from the start."""
-
-
 def _runs(seeds: Sequence[Seed]) -> list[_Run]:
     """The seeds in passes forward, each begun at the last keyframe that serves its first seed."""
     runs: list[_Run] = []
@@ -190,17 +183,14 @@ def _runs(seeds: Sequence[Seed]) -> list[_Run]:
     return runs
 
 
-def _until(pts: int, shown: Iterator[VideoFrame]) -> VideoFrame:
-    """The keyframe, behind the leading frames that refer across it. Raises `_SeekFailed`."""
-    try:
-        for frame in shown:
-            if frame.pts is None or frame.pts > pts:
-                break
-            if frame.pts == pts:
-                return frame
-    except BadVideo as error:
-        raise _SeekFailed from error
-    raise _SeekFailed
+def _skip_leading(pts: int, shown: Iterator[VideoFrame]) -> VideoFrame | None:
+    """The keyframe itself, shown after the leading frames that refer across it; None when it does not appear."""
+    for frame in shown:
+        if frame.pts is None or frame.pts > pts:
+            return None
+        if frame.pts == pts:
+            return frame
+    return None
 
 
 def _decoded(packets: Iterator[Packet[VideoStream]], stream: VideoStream, strict: bool) -> Iterator[VideoFrame]:

@@ -1,0 +1,127 @@
+"""What a file's packets say without decoding: the basis of the cheap part of a probe.
+
+`scan` reads the packets once. `orderly` tells whether they can be believed: one packet a shown frame, every one
+with a timestamp of its own, display order = order of timestamps. Then the number of frames and the place of each
+keyframe follow. It is deliberately narrow: what is not known to be sound is decoded whole instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import av.container
+import av.error
+from av.packet import Packet
+from av.video.stream import VideoStream
+
+from essp_common.errors import BadVideo
+from essp_common.video.container import Limits, reason
+
+_PLACEHOLDER_BYTES = 8
+"""A packet of MPEG-4 this small shows nothing or repeats a picture: the mark of packed B-frames."""
+
+_INDEXED = ("mov", "matroska", "avi")
+"""Formats whose packets are whole frames, as the muxer wrote them, and not cut out of a byte stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keyframe:
+    """A packet that claims to begin a random access."""
+
+    pts: int
+    offset: int
+    """Byte offset in the file; -1 where the container does not say."""
+    self_contained: bool
+    """The codec's standard says that what is shown from here on needs nothing from before."""
+
+
+@dataclass(slots=True)
+class Packets:
+    """The packets of a video stream, in the order of the file."""
+
+    pts: list[int | None] = field(default_factory=list)
+    keyframes: list[Keyframe] = field(default_factory=list)
+    smallest: int = 1 << 62
+    corrupt: int = 0
+    discarded: int = 0
+    """Packets that are decoded but not shown (edit lists)."""
+
+    def __len__(self) -> int:
+        return len(self.pts)
+
+
+def scan(container: av.container.InputContainer, stream: VideoStream, limits: Limits) -> Packets:
+    """Read every packet's header. Raises `BadVideo` over the limit of frames."""
+    found = Packets()
+    codec = stream.codec_context.name
+    length_bytes = _length_bytes(stream.codec_context.extradata or b"", codec)
+    try:
+        for packet in container.demux(stream):
+            if not packet.size:
+                continue
+            found.pts.append(packet.pts)
+            found.smallest = min(found.smallest, packet.size)
+            found.corrupt += packet.is_corrupt
+            found.discarded += packet.is_discard
+            if packet.is_keyframe and packet.pts is not None:
+                offset = -1 if packet.pos is None else packet.pos
+                found.keyframes.append(Keyframe(packet.pts, offset, _self_contained(packet, codec, length_bytes)))
+            if len(found) > limits.frames:
+                raise BadVideo(f"more than {limits.frames} frames", "limit")
+    except av.error.FFmpegError as error:
+        raise BadVideo(f"the file cannot be read to its end: {reason(error)}") from error
+    return found
+
+
+def orderly(found: Packets, container_format: str, codec: str) -> bool:
+    """The packets alone tell the number of frames and where the keyframes are in display order."""
+    stamps = found.pts
+    return (
+        container_format.split(",")[0] in _INDEXED
+        and codec in _ONE_FRAME_A_PACKET
+        and not found.corrupt
+        and not found.discarded
+        and not (codec == "mpeg4" and found.smallest <= _PLACEHOLDER_BYTES)
+        and None not in stamps
+        and len(set(stamps)) == len(stamps)
+        and bool(found.keyframes)
+        and found.keyframes[0].pts == stamps[0] == min(stamp for stamp in stamps if stamp is not None)
+        and all(keyframe.self_contained for keyframe in found.keyframes)
+    )
+
+
+_ONE_FRAME_A_PACKET = ("h264", "hevc", "mpeg4", "mpeg2video", "mjpeg", "prores")
+_H264_IDR = frozenset({5})
+_HEVC_IRAP = frozenset(range(16, 22))
+
+
+def _self_contained(packet: Packet[VideoStream], codec: str, length_bytes: int) -> bool:
+    if codec == "h264":
+        return not _H264_IDR.isdisjoint(kind & 0x1F for kind in _nal_heads(bytes(packet), length_bytes))
+    if codec == "hevc":
+        return not _HEVC_IRAP.isdisjoint(kind >> 1 & 0x3F for kind in _nal_heads(bytes(packet), length_bytes))
+    return codec in _ONE_FRAME_A_PACKET
+
+
+def _length_bytes(extradata: bytes, codec: str) -> int:
+    """Bytes of the length before each NAL unit (ISO/IEC 14496-15); 0: start codes (Annex B)."""
+    at = 4 if codec == "h264" else 21
+    if codec not in ("h264", "hevc") or len(extradata) <= at or extradata[0] != 1:
+        return 0
+    return (extradata[at] & 3) + 1
+
+
+def _nal_heads(data: bytes, length_bytes: int) -> Sequence[int]:
+    """The first byte of each NAL unit."""
+    heads = []
+    at = 0
+    if length_bytes:
+        while at + length_bytes < len(data):
+            heads.append(data[at + length_bytes])
+            at += length_bytes + int.from_bytes(data[at : at + length_bytes], "big")
+    else:
+        while (at := data.find(b"\0\0\1", at)) >= 0 and at + 3 < len(data):
+            heads.append(data[at + 3])
+            at += 3
+    return heads

@@ -1,0 +1,177 @@
+"""The facts of a video that its catalog row holds, each of them checked.
+
+A small file, an odd one (`packets.orderly` says no), or any file with `verify`, is decoded whole: `frame_count` is
+then what the decoder gave, and `seekable` means that from every keyframe, through the same code that will read
+seeds, the very same frames came out again, bit for bit. Of a large file in good order the packets are read, and
+two groups of pictures, one in the middle and the last, go through the same comparison.
+
+Everything else is `BadVideo`, whose kind says what is wrong. Run it where a crash does no harm: FFmpeg has died of
+files before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice, pairwise
+
+from av.video.frame import VideoFrame
+
+from essp_common.errors import BadVideo
+from essp_common.pb.v1.messages_pb2 import Seek
+from essp_common.video.container import Limits, VideoFile, check_complete, open_video
+from essp_common.video.digest import digest
+from essp_common.video.packets import Keyframe, Packets, orderly, scan
+from essp_common.video.pictures import quarter_turns
+from essp_common.video.reader import Reader
+
+WHOLE_PIXELS = 100_000_000
+"""Files of up to so many pixels in all their frames are decoded whole: about half a second of one core."""
+
+
+@dataclass(frozen=True, slots=True)
+class VideoFacts:
+    """What is known of a video. The fields are those of `catalog.table.VideoRow`."""
+
+    container: str
+    codec: str
+    pixel_format: str
+    width: int
+    height: int
+    rotation: int
+    fps: float
+    duration_s: float
+    time_base: tuple[int, int]
+    frame_count: int
+    seekable: bool
+    keyframe_pts: tuple[int, ...]
+    keyframe_frame: tuple[int, ...]
+    keyframe_offset: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """Number of frames, and the keyframes with their place in display order."""
+
+    frame_count: int
+    first: VideoFrame
+    keyframes: tuple[Keyframe, ...]
+    places: tuple[int, ...]
+    seekable: bool
+
+
+def probe(file: VideoFile, *, limits: Limits | None = None, verify: bool = False) -> VideoFacts:
+    """The facts of a video file; `verify` decodes every file whole. Raises `BadVideo`."""
+    limits = limits or Limits()
+    container, stream = open_video(file, limits)
+    with container:
+        packets = scan(container, stream, limits)
+        context = stream.codec_context
+        if not packets:
+            raise BadVideo("no frame in the file", "empty")
+        check_complete(file, stream, len(packets))
+        small = len(packets) * context.width * context.height <= WHOLE_PIXELS
+        container_name, codec = container.format.name.split(",")[0], context.codec.canonical_name
+        fps = float(stream.average_rate or stream.guessed_rate or 0)
+        time_base = stream.time_base
+        index = None
+    if not (verify or small) and orderly(packets, container_name, codec):
+        index = _sampled(file, packets, limits)
+    index = index or _whole(file, packets, limits)
+    first = index.first
+    turns = quarter_turns(first)
+    width, height = (first.height, first.width) if turns % 2 else (first.width, first.height)
+    return VideoFacts(
+        container=container_name,
+        codec=codec,
+        pixel_format=first.format.name,
+        width=width,
+        height=height,
+        rotation=(-90 * turns) % 360,
+        fps=fps,
+        duration_s=index.frame_count / fps if fps else 0.0,
+        time_base=(time_base.numerator, time_base.denominator) if time_base else (0, 1),
+        frame_count=index.frame_count,
+        seekable=index.seekable,
+        keyframe_pts=tuple(keyframe.pts for keyframe in index.keyframes),
+        keyframe_frame=index.places,
+        keyframe_offset=tuple(keyframe.offset for keyframe in index.keyframes),
+    )
+
+
+def _whole(file: VideoFile, packets: Packets, limits: Limits) -> _Index:
+    """Decode everything; then again from each keyframe, and compare."""
+    stamps: list[int | None] = []
+    digests: list[int] = []
+    first: VideoFrame | None = None
+    with Reader(file, limits) as reader:
+        for number, frame in reader.frames():
+            first = first or frame
+            if frame.is_corrupt:
+                raise BadVideo(f"frame {number} of the file is damaged")
+            stamps.append(frame.pts)
+            digests.append(digest(frame))
+            if len(stamps) > limits.frames:
+                raise BadVideo(f"more than {limits.frames} frames", "limit")
+        if first is None:
+            raise BadVideo("the decoder gives no frame", "empty")
+        shown, places = _places(stamps, packets.keyframes)
+        seekable = bool(shown) and _repeats(reader, shown, places, digests)
+    return _Index(len(stamps), first, shown if seekable else (), places if seekable else (), seekable)
+
+
+def _places(
+    stamps: Sequence[int | None], keyframes: Sequence[Keyframe]
+) -> tuple[tuple[Keyframe, ...], tuple[int, ...]]:
+    """The keyframes that are shown and where; none when timestamps do not rise from frame to frame."""
+    rising = [stamp for stamp in stamps if stamp is not None]
+    if len(rising) != len(stamps) or any(b <= a for a, b in pairwise(rising)):
+        return (), ()
+    place = {stamp: number for number, stamp in enumerate(rising)}
+    shown = tuple(sorted((k for k in keyframes if k.pts in place), key=lambda keyframe: keyframe.pts))
+    return shown, tuple(place[keyframe.pts] for keyframe in shown)
+
+
+def _repeats(reader: Reader, keyframes: Sequence[Keyframe], places: Sequence[int], digests: Sequence[int]) -> bool:
+    """From each keyframe, up to the next, the same frames as from the start."""
+    ends = (*places[1:], len(digests))
+    for keyframe, place, end in zip(keyframes, places, ends, strict=True):
+        if not place:
+            continue
+        seek = Seek(pts=keyframe.pts, frame_index=place)
+        again = reader.from_keyframe(seek)
+        if again is None or [digest(frame) for frame in islice(again, end - place)] != list(digests[place:end]):
+            return False
+    return True
+
+
+def _sampled(file: VideoFile, packets: Packets, limits: Limits) -> _Index | None:
+    """The index that orderly packets give, if the middle and the last group of pictures bear it out."""
+    stamps = sorted(stamp for stamp in packets.pts if stamp is not None)
+    keyframes, places = _places(stamps, packets.keyframes)
+    with Reader(file, limits) as reader:
+        first = next(frame for _, frame in reader.frames())
+        for sample in {len(keyframes) // 2, len(keyframes) - 1} - {0}:
+            end = places[sample + 1] if sample + 1 < len(keyframes) else len(stamps)
+            if not _bears_out(reader, keyframes, places, sample, stamps[:end]):
+                return None
+        if len(keyframes) == 1:
+            return None
+    return _Index(len(stamps), first, keyframes, places, seekable=True)
+
+
+def _bears_out(
+    reader: Reader, keyframes: Sequence[Keyframe], places: Sequence[int], sample: int, stamps: Sequence[int]
+) -> bool:
+    """Keyframe number `sample` and what follows, to the end of `stamps`: the frames that the packets promise, and
+    the same ones as when decoding begins a keyframe earlier."""
+    before, place = places[sample - 1], places[sample]
+    longer = reader.from_keyframe(Seek(pts=keyframes[sample - 1].pts, frame_index=before))
+    if longer is None:
+        return False
+    expected = [(frame.pts, digest(frame)) for frame in islice(longer, place - before, len(stamps) - before)]
+    shorter = reader.from_keyframe(Seek(pts=keyframes[sample].pts, frame_index=place))
+    if shorter is None:
+        return False
+    found = [(frame.pts, digest(frame)) for frame in islice(shorter, len(stamps) - place)]
+    return found == expected and [stamp for stamp, _ in found] == list(stamps[place:])
