@@ -91,6 +91,11 @@ class FusedModel(_Section):
         """Trainer -> weight."""
         return {member.trainer: member.weight for member in self.members}
 
+    @property
+    def deciding(self) -> tuple[Member, ...]:
+        """The members that have a say: those of weight > 0."""
+        return tuple(member for member in self.members if member.weight > 0)
+
 
 def write_model(output: ObjectStore, model: FusedModel) -> None:
     """Store the manifest in a job's output. The members' files have to be there already."""

@@ -170,11 +170,11 @@ class OrderedIntake:
             taken = self._take_waiting()
         return taken
 
-    def retake(self, last: Taken, reason: str) -> None:
-        """The bytes of the clip taken last are no good: have them made again, and let `take` go on with that clip."""
-        self._report_lost(last.clip, reason)
-        self._pass, self._index = last.pass_index, last.clip.index
-        self._subscription.done(last.record)
+    def retake(self, item: Taken, reason: str) -> None:
+        """The bytes of the clip that was taken last are no good: have them made again, and take it once more."""
+        self._cache.ack(item.key, self._options.consumer)
+        self._make_again(item.clip, item.record, reason)
+        self._pass, self._index = item.pass_index, item.clip.index
 
     def release(self, items: Iterable[Taken]) -> None:
         """Done with these: free their bytes, and tell the master, durably."""
@@ -237,15 +237,15 @@ class OrderedIntake:
 
     def _lost(self, arrival: _Arrival) -> None:
         """The bytes are gone: have them made again. Their new message takes this one's place."""
-        self._report_lost(arrival.clip, f"{arrival.key} is no longer in the cache")
+        self._make_again(arrival.clip, arrival.record, f"{arrival.key} is no longer in the cache")
         del self._waiting[(self._pass, self._index)]
-        self._subscription.done(arrival.record)
 
-    def _report_lost(self, clip: ClipRef, reason: str) -> None:
+    def _make_again(self, clip: ClipRef, record: Record, reason: str) -> None:
         stage = self._options.consumer.partition(".")[0]
         failed = Failed(clip=clip, stage=stage, reason=reason, kind="lost", stream=self._options.stream)
         self._report(Progress(failed=failed))
         self._bus.flush()
+        self._subscription.done(record)
 
     def _poll(self, timeout_s: float) -> None:
         for record in self._subscription.poll(_POLL_RECORDS, timeout_s):

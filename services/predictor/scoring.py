@@ -1,0 +1,75 @@
+"""The models of a stream: from a clip's stored bytes to class probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from essp_common import codec
+from essp_common.cache.port import Buffer
+from essp_common.features.sampling import evenly_spaced
+from essp_common.learning.augment import evaluation_view
+from essp_common.learning.models import Classifier, build, load_state
+from essp_common.model import FusedModel, Member, member_weights
+from essp_common.objects.port import ObjectStore
+from essp_common.spec import StreamSpec
+
+Frames = NDArray[Any]
+
+
+class StreamScorer:
+    """The members of a fused model that see one stream and have a say. Used from one thread."""
+
+    def __init__(self, store: ObjectStore, model: FusedModel, stream: str, device: torch.device) -> None:
+        """Load the members from the model's folder. Raises `PermanentError` for weights that are not the model's."""
+        self._device = device
+        self._wanted = _wanted_frames(model.streams[stream]) if stream in model.streams else None
+        self._members = [member for member in model.deciding if member.stream == stream]
+        self._classifiers = {member.trainer: self._load(store, member) for member in self._members}
+
+    @property
+    def crops(self) -> list[int]:
+        """The sides of the squares that the members see, each once."""
+        return sorted({member.model.crop for member in self._members})
+
+    def views(self, value: Buffer) -> dict[int, Frames]:
+        """Crop -> `(T, crop, crop, C)`, what members see of a stored clip. Raises `BadFrames`."""
+        wanted = self._wanted
+        frames = None if wanted is None else evenly_spaced(codec.header(value).shape[0], wanted)
+        clip = codec.decode(value, frames)
+        return {crop: evaluation_view(clip, crop) for crop in self.crops}
+
+    def score(self, clips: Sequence[Mapping[int, Frames]]) -> dict[str, NDArray[np.float32]]:
+        """Trainer -> `(N, C)` probabilities of N clips."""
+        batches = {
+            crop: torch.from_numpy(np.stack([clip[crop] for clip in clips])).to(self._device) for crop in self.crops
+        }
+        with torch.inference_mode():
+            return {
+                member.trainer: self._classifiers[member.trainer](batches[member.model.crop])
+                .logits.softmax(dim=1)
+                .cpu()
+                .numpy()
+                for member in self._members
+            }
+
+    def _load(self, store: ObjectStore, member: Member) -> Classifier:
+        classifier = build(member.model, seed=0)
+        load_state(classifier, member_weights(store, member))
+        return classifier.to(self._device).eval()
+
+
+def device_of(choice: str) -> torch.device:
+    """The device that a setting names; `auto`: a GPU if there is one."""
+    if choice == "auto":
+        choice = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(choice)
+
+
+def _wanted_frames(stream: StreamSpec) -> int | None:
+    """`rgb` is read from the clip itself, so the choice of its frames is made here. None: all."""
+    return int(stream.params.get("frames", 1)) if stream.feature == "rgb" else None

@@ -1,0 +1,132 @@
+"""The predictor: runs predict jobs as the master starts them.
+
+Jobs are handed out through `essp.control`, read in a group: that topic has one partition, so one instance works and
+the others stand by. The START of a job is done when its answers are written; if the instance dies before that, the next
+one is handed the same START and begins the job again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from google.protobuf.message import DecodeError
+
+from essp_common import topics
+from essp_common.bus.port import Record, Subscription
+from essp_common.control import ControlFeed
+from essp_common.errors import EsspError, PermanentError, TransientError
+from essp_common.pb.v1.messages_pb2 import ClipRef, Control, Failed, Finished, Progress
+from essp_common.spec import JobSpec
+from essp_common.wiring import Adapters
+from services.predictor.config import PredictorSettings
+from services.predictor.job import Answers, PredictionJob
+
+log = logging.getLogger(__name__)
+
+GROUP = "predictor"
+_POLL_S = 0.2
+
+
+class Predictor:
+    """Runs every predict job in a thread of its own."""
+
+    name = "predictor"
+
+    def __init__(self, adapters: Adapters, settings: PredictorSettings, worker: str) -> None:
+        self._adapters = adapters
+        self._settings = settings
+        self._worker = worker
+        self._draining = threading.Event()
+        self._jobs: dict[str, threading.Thread] = {}
+
+    def run(self) -> None:
+        """Take jobs until drained."""
+        self._control = ControlFeed(self._adapters.bus)
+        subscription = self._adapters.bus.subscribe([topics.CONTROL], GROUP)
+        try:
+            while not self._draining.is_set():
+                try:
+                    records = subscription.poll(100, _POLL_S)
+                except TransientError as error:
+                    log.warning("predictor: %s; trying again", error)
+                    self._draining.wait(error.retry_after_s)
+                    continue
+                for record in records:
+                    self._receive(record, subscription)
+        finally:
+            self._draining.set()
+            for thread in self._jobs.values():
+                thread.join()
+            subscription.close()
+            self._control.close()
+
+    def drain(self) -> None:
+        """Leave the jobs in hand, which another instance begins again, and let `run` return."""
+        self._draining.set()
+
+    def _receive(self, record: Record, subscription: Subscription) -> None:
+        command = _start_of_prediction(record)
+        running = None if command is None else self._jobs.get(command.job)
+        if command is None or (running is not None and running.is_alive()):
+            subscription.done(record)
+            return
+        thread = threading.Thread(
+            target=self._work, args=(command, record, subscription), name=f"essp-job-{command.job}", daemon=True
+        )
+        self._jobs[command.job] = thread
+        thread.start()
+
+    def _work(self, command: Control, record: Record, subscription: Subscription) -> None:
+        """Bring one job to an end, and say how it ended. Left because of a drain, it is delivered again."""
+        job = command.job
+        answers: Answers | None = None
+        progress: Progress | None = None
+        try:
+            answers = PredictionJob(
+                self._adapters, self._settings, self._worker, command, lambda: self._leave(job)
+            ).run()
+            if answers is not None:
+                metrics = {"videos": float(answers.videos), "failed": float(answers.failed)}
+                finished = Finished(job=job, stage=self.name, uri=answers.uri, metrics=metrics)
+                progress = Progress(finished=finished)
+        except Exception as error:  # noqa: BLE001  the job fails, with the reason; the others go on
+            progress = Progress(failed=_failed(job, self.name, error))
+        if progress is not None:
+            self._publish(progress, command)
+        if progress is not None or not self._draining.is_set():
+            subscription.done(record)
+
+    def _leave(self, job: str) -> bool:
+        return self._draining.is_set() or self._control.ended(job)
+
+    def _publish(self, progress: Progress, command: Control) -> None:
+        progress.job, progress.worker, progress.fence = command.job, self._worker, command.fence
+        self._adapters.bus.publish(topics.PROGRESS, command.job.encode(), progress.SerializeToString())
+        self._adapters.bus.flush()
+
+
+def build(adapters: Adapters, settings: PredictorSettings, worker: str) -> Predictor:
+    """A predictor for all predict jobs of a bus."""
+    return Predictor(adapters, settings, worker)
+
+
+def _start_of_prediction(record: Record) -> Control | None:
+    try:
+        command = Control.FromString(record.value)
+    except DecodeError:
+        log.warning("record %d of %s is no control message; ignored", record.offset, record.topic)
+        return None
+    if command.command not in (Control.START, Control.RESUME):
+        return None
+    return command if JobSpec.model_validate_json(command.snapshot.spec_json).predictor is not None else None
+
+
+def _failed(job: str, stage: str, error: Exception) -> Failed:
+    if isinstance(error, EsspError):
+        log.error("job %s cannot be done: %s", job, error)
+        reason, kind = str(error), error.kind if isinstance(error, PermanentError) else "error"
+    else:
+        log.exception("job %s met a defect", job)
+        reason, kind = f"{type(error).__name__}: {error}", "error"
+    return Failed(clip=ClipRef(job=job), stage=stage, reason=reason, kind=kind)
