@@ -67,18 +67,27 @@ class Predictor:
 
     def _receive(self, record: Record, subscription: Subscription) -> None:
         command = _start_of_prediction(record)
-        running = None if command is None else self._jobs.get(command.job)
-        if command is None or (running is not None and running.is_alive()):
+        if command is None:
             subscription.done(record)
             return
-        thread = threading.Thread(
-            target=self._work, args=(command, record, subscription), name=f"essp-job-{command.job}", daemon=True
+        self._jobs = {job: thread for job, thread in self._jobs.items() if thread.is_alive()}
+        self._jobs[command.job] = threading.Thread(
+            target=self._work,
+            args=(command, record, subscription, self._jobs.get(command.job)),
+            name=f"essp-job-{command.job}",
+            daemon=True,
         )
-        self._jobs[command.job] = thread
-        thread.start()
+        self._jobs[command.job].start()
 
-    def _work(self, command: Control, record: Record, subscription: Subscription) -> None:
-        """Bring one job to an end, and say how it ended. Left because of a drain, it is delivered again."""
+    def _work(
+        self, command: Control, record: Record, subscription: Subscription, before: threading.Thread | None
+    ) -> None:
+        """Bring one job to an end, and say how it ended. Left because of a drain, it is delivered again.
+
+        `before`: the same job, stopped and not gone yet, or started a second time by a new master.
+        """
+        if before is not None:
+            before.join()
         job = command.job
         answers: Answers | None = None
         progress: Progress | None = None
@@ -92,18 +101,26 @@ class Predictor:
                 progress = Progress(finished=finished)
         except Exception as error:  # noqa: BLE001  the job fails, with the reason; the others go on
             progress = Progress(failed=_failed(job, self.name, error))
-        if progress is not None:
-            self._publish(progress, command)
+        if progress is not None and not self._publish(progress, command):
+            return
         if progress is not None or not self._draining.is_set():
             subscription.done(record)
 
     def _leave(self, job: str) -> bool:
         return self._draining.is_set() or self._control.ended(job)
 
-    def _publish(self, progress: Progress, command: Control) -> None:
+    def _publish(self, progress: Progress, command: Control) -> bool:
+        """However long the bus is away. False: drained before it came back; the job is begun again elsewhere."""
         progress.job, progress.worker, progress.fence = command.job, self._worker, command.fence
-        self._adapters.bus.publish(topics.PROGRESS, command.job.encode(), progress.SerializeToString())
-        self._adapters.bus.flush()
+        while True:
+            try:
+                self._adapters.bus.publish(topics.PROGRESS, command.job.encode(), progress.SerializeToString())
+                self._adapters.bus.flush()
+                return True
+            except TransientError as error:
+                log.warning("predictor: %s; trying again", error)
+                if self._draining.wait(error.retry_after_s):
+                    return False
 
 
 def build(adapters: Adapters, settings: PredictorSettings, worker: str) -> Predictor:
@@ -117,7 +134,7 @@ def _start_of_prediction(record: Record) -> Control | None:
     except DecodeError:
         log.warning("record %d of %s is no control message; ignored", record.offset, record.topic)
         return None
-    if command.command not in (Control.START, Control.RESUME):
+    if command.command != Control.START:
         return None
     return command if JobSpec.model_validate_json(command.snapshot.spec_json).predictor is not None else None
 
