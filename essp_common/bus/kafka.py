@@ -1,0 +1,207 @@
+"""The bus over Kafka: `kafka://host:port[,host:port]`, through kafka-python.
+
+Options of the URL: `session_timeout_ms` (15000: after so long without a heartbeat a dead worker's partitions go to
+others), `connect_timeout_ms` (10000), `linger_ms` (5: how long a message waits for company in a batch).
+
+Publishing is asynchronous and idempotent within a producer (`acks=all`), one producer a process. A message that
+could not be delivered is reported by the next `flush` of every thread, as the bus can't know whose work hung on it.
+Commits never overtake publishing: before offsets are committed, everything published before their records were
+done is flushed; if that failed for good, the records are delivered again instead (`kafka_subscription.py`).
+
+No transactions (docs/decisions/0008-order-of-effects.md). Errors of kafka-python are mapped here and chained.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self
+from urllib.parse import parse_qsl, urlsplit
+
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+from kafka import errors as kafka_errors
+from kafka.admin import OffsetSpec
+
+from essp_common.bus.kafka_subscription import KafkaSubscription, Undelivered, mapped
+from essp_common.errors import ConfigError, NotFound, Unavailable
+
+_BATCH_BYTES = 64 * 1024
+_DELIVERY_TIMEOUT_MS = 60_000
+_REQUEST_TIMEOUT_MS = 15_000
+"""How long one request may take; kept below the delivery timeout, so that a lost answer is asked for again."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaOptions:
+    """What the URL says."""
+
+    servers: tuple[str, ...]
+    session_timeout_ms: int = 15_000
+    connect_timeout_ms: int = 10_000
+    linger_ms: int = 5
+
+    @classmethod
+    def from_url(cls, url: str) -> Self:
+        """Raises `ConfigError` for options that do not exist or make no sense."""
+        parts = urlsplit(url)
+        servers = tuple(server for server in parts.netloc.split(",") if server)
+        if not servers or parts.path not in ("", "/"):
+            raise ConfigError(f"bus URL {url!r}: write kafka://host:port[,host:port]")
+        known = {field.name for field in fields(cls)} - {"servers"}
+        options: dict[str, int] = {}
+        for name, value in parse_qsl(parts.query):
+            if name not in known or not value.isdigit():
+                raise ConfigError(f"bus URL {url!r}: {name}={value} is not an option; there are {sorted(known)}")
+            options[name] = int(value)
+        return cls(servers, **options)
+
+    def client(self) -> dict[str, Any]:
+        """Settings that every kind of client takes."""
+        return {
+            "bootstrap_servers": list(self.servers),
+            "bootstrap_timeout_ms": self.connect_timeout_ms,
+            "request_timeout_ms": _REQUEST_TIMEOUT_MS,
+            "reconnect_backoff_max_ms": 2_000,
+        }
+
+
+class KafkaBus:
+    """Implements `essp_common.bus.port.Bus` over Kafka. Connects when first used."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self._options = options
+        self._lock = threading.Lock()
+        self._publisher: _Publisher | None = None
+        self._closed = False
+
+    @classmethod
+    def from_url(cls, url: str) -> Self:
+        """A bus at `kafka://host:port[,host:port][?options]`. Raises `ConfigError`."""
+        return cls(KafkaOptions.from_url(url))
+
+    def ensure_topics(self, partitions: Mapping[str, int]) -> None:
+        if not partitions:
+            return
+        with mapped("create topics"), KafkaAdminClient(**self._options.client()) as admin:
+            present = _partition_counts(admin, partitions)
+            missing = [topic for topic in partitions if topic not in present]
+            if missing:
+                wanted = {topic: {"num_partitions": partitions[topic]} for topic in missing}
+                answer = admin.create_topics(wanted, raise_errors=False)
+                for topic in answer["topics"]:
+                    error = kafka_errors.for_code(topic["error_code"])
+                    # Another process may have been faster.
+                    if error not in (kafka_errors.NoError, kafka_errors.TopicAlreadyExistsError):
+                        raise error(f"topic {topic['name']}: {topic.get('error_message') or error.__name__}")
+                admin.wait_for_topics(missing, timeout_ms=self._options.connect_timeout_ms)
+                present = _partition_counts(admin, partitions)
+        for topic, count in partitions.items():
+            if present.get(topic, count) != count:
+                raise ConfigError(
+                    f"topic {topic} has {present[topic]} partitions and ESSP needs {count}; "
+                    "add partitions or delete the topic"
+                )
+
+    def publish(self, topic: str, key: bytes, value: bytes, partition: int | None = None) -> None:
+        with mapped(f"publish to {topic}"):
+            self._open_publisher().publish(topic, key, value, partition)
+
+    def flush(self, timeout_s: float = 30.0) -> None:
+        publisher = self._publisher
+        if publisher is not None:
+            with mapped("flush"):
+                publisher.flush(timeout_s)
+
+    def subscribe(
+        self, topics: Sequence[str], group: str | None, partitions: Sequence[int] | None = None
+    ) -> KafkaSubscription:
+        with mapped(f"subscribe to {', '.join(topics)}"):
+            client = self._options.client() | {"session_timeout_ms": self._options.session_timeout_ms}
+            return KafkaSubscription(client, topics, group, partitions, self.flush)
+
+    def backlog(self, topic: str, group: str) -> int:
+        with mapped(f"backlog of {topic}"), KafkaAdminClient(**self._options.client()) as admin:
+            count = _partition_counts(admin, [topic]).get(topic)
+            if count is None:
+                raise NotFound(f"there is no topic {topic}; ensure_topics creates it")
+            slots = [TopicPartition(topic, number) for number in range(count)]
+            ends = admin.list_partition_offsets(dict.fromkeys(slots, OffsetSpec.LATEST))
+            starts = admin.list_partition_offsets(dict.fromkeys(slots, OffsetSpec.EARLIEST))
+            committed = admin.list_group_offsets({group: slots}).get(group, {})
+        total = 0
+        for slot in slots:
+            offset = committed[slot].offset if slot in committed else -1
+            total += max(0, ends[slot].offset - max(offset, starts[slot].offset))
+        return total
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            with mapped("close"):
+                publisher.close()
+
+    def _open_publisher(self) -> _Publisher:
+        publisher = self._publisher
+        if publisher is None:
+            with self._lock:
+                if self._closed:
+                    raise Unavailable("the bus is closed")
+                if self._publisher is None:
+                    self._publisher = _Publisher(self._options)
+                publisher = self._publisher
+        return publisher
+
+
+class _Publisher:
+    """The producer, and what it could not deliver."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self._producer = KafkaProducer(
+            **options.client(),
+            enable_idempotence=True,
+            acks="all",
+            linger_ms=options.linger_ms,
+            batch_size=_BATCH_BYTES,
+            delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
+            max_block_ms=options.connect_timeout_ms,
+            allow_auto_create_topics=False,
+            metrics_enabled=False,
+        )
+        self._failures = 0
+        self._last_failure: BaseException | None = None
+        self._seen = threading.local()
+        """How many failures the calling thread has been told of."""
+
+    def publish(self, topic: str, key: bytes, value: bytes, partition: int | None) -> None:
+        if not hasattr(self._seen, "failures"):
+            self._seen.failures = self._failures
+        self._producer.send(topic, value, key, partition=partition).add_errback(self._failed)
+
+    def flush(self, timeout_s: float) -> None:
+        self._producer.flush(timeout_s)
+        told = getattr(self._seen, "failures", 0)
+        self._seen.failures = failures = self._failures
+        if failures > told:
+            raise Undelivered(
+                f"{failures - told} messages were not delivered ({self._last_failure}); publish them again"
+            ) from self._last_failure
+
+    def close(self) -> None:
+        try:
+            self.flush(_REQUEST_TIMEOUT_MS / 1000)
+        finally:
+            self._producer.close(timeout=1.0)
+
+    def _failed(self, error: BaseException) -> None:
+        """Called from the producer's one sender thread."""
+        self._last_failure = error
+        self._failures += 1
+
+
+def _partition_counts(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, int]:
+    """Partitions of those topics that exist."""
+    described = admin.describe_topics(list(topics))
+    return {topic["name"]: len(topic["partitions"]) for topic in described if topic["error_code"] == 0}
