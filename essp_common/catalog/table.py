@@ -105,9 +105,9 @@ class Catalog:
     def classes(self) -> tuple[str, ...]:
         """Class names, sorted; also those of rows that cannot be used, so that a repaired file renumbers nothing.
 
-        A catalog without labels has the one class `""`.
+        Usable videos without a label are of class `""`.
         """
-        return tuple(sorted({row.class_name for row in self.rows}))
+        return tuple(sorted({row.class_name for row in self.rows if row.class_name or row.error is None}))
 
     @cached_property
     def splits(self) -> tuple[str, ...]:
