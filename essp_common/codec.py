@@ -98,16 +98,25 @@ def encode(array: NDArray[Any], codec: FrameCodec) -> Buffer:
     return b"".join([_pack_header(codec.name, array.shape, dtype, table), *parts])
 
 
-def frame_buffer(shape: Sequence[int], dtype: DTypeLike) -> tuple[memoryview, NDArray[Any]]:
-    """A raw value to be filled in place: the whole value for the cache, and the (zeroed) array inside it.
+def frame_buffer(
+    shape: Sequence[int], dtype: DTypeLike, into: memoryview | None = None
+) -> tuple[memoryview, NDArray[Any]]:
+    """A raw value to be filled in place: the whole value for the cache, and the array inside it.
 
     Saves a copy of the clip: a decoder writes straight into what is stored. Once the value has been put, the
-    array is no longer to be written to.
+    array is no longer to be written to. `into` is memory to use (shared memory, at least `raw_bytes` of it), whose
+    content stays; without it, memory is allocated and zeroed.
     """
     stored = _storable(shape, np.dtype(dtype))
-    value = bytearray(_HEAD_BYTES + math.prod(shape) * stored.itemsize)
+    size = _HEAD_BYTES + math.prod(shape) * stored.itemsize
+    value = memoryview(bytearray(size)) if into is None else into[:size]
     value[:_HEAD_BYTES] = _pack_header("raw", shape, stored, [])
-    return memoryview(value), np.ndarray(tuple(shape), stored, buffer=value, offset=_HEAD_BYTES)
+    return value, np.ndarray(tuple(shape), stored, buffer=value, offset=_HEAD_BYTES)
+
+
+def raw_bytes(shape: Sequence[int], dtype: DTypeLike) -> int:
+    """Bytes of a raw value of such frames. Raises `ConfigError` for arrays that no codec holds."""
+    return _HEAD_BYTES + math.prod(shape) * _storable(shape, np.dtype(dtype)).itemsize
 
 
 def header(buffer: Buffer) -> FrameHeader:
