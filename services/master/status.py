@@ -1,0 +1,230 @@
+"""What people are told about a job: one source for the API, the terminal view, `--json` and the event stream.
+
+Plain data (JSON in the API, under these names). Fields are only ever added. Everything here is for reading:
+nothing in ESSP decides by it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+
+class JobState(StrEnum):
+    """The lifecycle of a job: `pending -> running <-> paused -> completed | failed | stopped`."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+    @property
+    def ended(self) -> bool:
+        """Nothing more happens in this state unless the job is started again."""
+        return self in (JobState.COMPLETED, JobState.FAILED, JobState.STOPPED)
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+
+class PassStatus(_Model):
+    """One pass over a plan."""
+
+    purpose: Literal["train", "validation", "test", "predict"]
+    epoch: int
+    clips: int
+    """How many it has."""
+    issued: int
+    done: dict[str, int]
+    """Consumer (`trainer.rgb`, `predictor.flow`) -> clips it is done with, skipped ones included."""
+    skipped: int
+    """Indices without a clip: their videos could not be decoded and nothing could take their place."""
+
+    @property
+    def finished(self) -> bool:
+        """Every consumer is done with every clip."""
+        return all(done >= self.clips for done in self.done.values())
+
+
+class ProgressStatus(_Model):
+    """How far the job is, over all passes and consumers."""
+
+    done: int
+    total: int
+    clips_per_s: float
+    """Clips that all consumers are done with, over the last seconds."""
+    eta_s: float | None
+    """Null: not known yet, paused or ended."""
+    current: int
+    """Number of the pass (in `passes`) that the slowest consumer is at; the number of passes when all are over."""
+
+
+class CreditStatus(_Model):
+    """The job's budget of bytes."""
+
+    budget_bytes: int
+    outstanding_bytes: int
+    outstanding_clips: int
+    waiting: bool
+    """More could be issued if there were credit: consumers are the bottleneck."""
+
+
+class CacheStatus(_Model):
+    """The frame cache, of all jobs."""
+
+    used_bytes: int
+    limit_bytes: int
+    keys: int
+    full_count: int
+    """How often a worker had to wait for room."""
+
+
+class PoolStatus(_Model):
+    """The workers of one kind, as far as their messages of the last seconds tell."""
+
+    name: str
+    """`decoder`, `extractor.<feature>`."""
+    workers: int
+    done: int
+    """Clips finished for this job."""
+    clips_per_s: float
+    seconds_per_clip: float | None
+    """Work of one lane for one clip, average of the last seconds."""
+    gauges: dict[str, float]
+    """Sums over the pool's workers of what they report of themselves (`busy`, `queue`, ...)."""
+
+
+class PassReport(_Model):
+    """What came out of a pass of one trainer."""
+
+    purpose: Literal["train", "validation", "test", "predict"]
+    epoch: int
+    metrics: dict[str, float]
+
+
+class TrainerStatus(_Model):
+    """One training, live."""
+
+    name: str
+    stream: str
+    purpose: Literal["train", "validation", "test", "predict"] | None
+    """What it is at; null before its first report."""
+    epoch: int
+    clips_done: int
+    """In that pass."""
+    loss: float | None
+    top1: float | None
+    data_wait_ratio: float | None
+    """Share of the time it waited for clips."""
+    clips_per_s: float | None
+    queue: int | None
+    """Clips ready in its prefetch queue."""
+    reports: tuple[PassReport, ...]
+    """All passes so far, in order."""
+    checkpoint: str | None
+    """URI of its newest checkpoint."""
+    final: bool
+    """It is done."""
+
+
+class FailureExample(_Model):
+    """One clip that could not be made."""
+
+    video: str
+    reason: str
+
+
+class FailureStatus(_Model):
+    """Failures of one kind."""
+
+    stage: str
+    """decoder, extractor, trainer or predictor."""
+    kind: str
+    count: int
+    examples: tuple[FailureExample, ...]
+    """The first few, of different videos."""
+
+
+class CountStatus(_Model):
+    """The ledger in figures. `issued` counts every seed published, first time or again."""
+
+    issued: int
+    decoded: int
+    extracted: int
+    delivered: int
+    """Streams of clips that are ready for their consumers."""
+    failed: int
+    """Attempts that ended in a failure other than `lost`; each has a dead letter."""
+    replaced: int
+    skipped: int
+    lost: int
+    """Clips whose bytes were gone when they were wanted."""
+    reissued: int
+    """Seeds published again: bytes lost, or nothing heard for long."""
+
+
+class ResultStatus(_Model):
+    """What the job made."""
+
+    uri: str
+    metrics: dict[str, float]
+
+
+class JobStatus(_Model):
+    """All there is to know of a job."""
+
+    name: str
+    kind: Literal["train", "predict"]
+    state: JobState
+    reason: str
+    """Why it failed or was stopped; otherwise empty."""
+    output: str
+    created: datetime
+    ended: datetime | None
+    elapsed_s: float
+    """Since it was (last) started, without pauses."""
+    progress: ProgressStatus
+    passes: tuple[PassStatus, ...]
+    credits: CreditStatus
+    cache: CacheStatus | None
+    pools: tuple[PoolStatus, ...]
+    trainers: tuple[TrainerStatus, ...]
+    counts: CountStatus
+    failures: tuple[FailureStatus, ...]
+    result: ResultStatus | None
+    last_event: int
+    """Id of the newest event; `events?after=` or `Last-Event-ID` goes on from there."""
+
+
+class JobSummary(_Model):
+    """A job in a list."""
+
+    name: str
+    kind: Literal["train", "predict"]
+    state: JobState
+    reason: str
+    created: datetime
+    done: int
+    total: int
+    clips_per_s: float
+    eta_s: float | None
+    failed: int
+
+
+class JobEvent(_Model):
+    """Something that happened to a job."""
+
+    id: int
+    """Ascending within the job."""
+    time: datetime
+    kind: Literal["state", "pass", "report", "checkpoint", "failure", "warning", "finished"]
+    message: str
+    """One line, for people."""
+    data: dict[str, Any]
+    """The same in fields."""
