@@ -65,12 +65,16 @@ def open_store(url: str) -> ObjectStore:
     return store
 
 
+def _folder(uri: str) -> str:
+    return uri if uri.endswith("/") else uri + "/"
+
+
 class Stores:
     """The object stores a process may touch: uris outside the configured roots are refused."""
 
     def __init__(self, roots: Sequence[str]) -> None:
         """`roots`: `file:///dir` or `s3://bucket/prefix` (with `?endpoint=...` where it is not Amazon's)."""
-        self._roots = {root.partition("?")[0].rstrip("/") + "/": root for root in roots}
+        self._roots = {_folder(root.partition("?")[0]): root for root in roots}
         self._open: dict[str, ObjectStore] = {}
         self._lock = threading.Lock()
 
@@ -84,11 +88,11 @@ class Stores:
 
     def under(self, uri: str) -> ObjectStore:
         """A store rooted at `uri` itself, which has to lie in a configured root."""
-        uri = uri.rstrip("/") + "/"
+        uri = _folder(uri)
         for prefix in sorted(self._roots, key=len, reverse=True):
             if uri.startswith(prefix):
                 query = self._roots[prefix].partition("?")[2]
-                return open_store(uri.rstrip("/") + (f"?{query}" if query else ""))
+                return open_store(uri + (f"?{query}" if query else ""))
         roots = ", ".join(self._roots) or "none"
         raise ConfigError(f"{uri} lies in no configured store; add its root to ESSP_STORES (now: {roots})")
 

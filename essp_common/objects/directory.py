@@ -1,0 +1,211 @@
+"""Objects as files below a directory: `file:///dir`. The key is the path below it.
+
+A write goes to a temporary file beside its target (`.essp-*.tmp`, which `list` does not show), is flushed to disk,
+renamed, and the directory flushed: after a crash there is the old object or the new one, and what `put` has returned
+from stays. A temporary file may be left behind and can be deleted.
+
+Reading follows symbolic links, since data sets are often made of them; writing through one that leads out of the
+root is refused. `if_absent` needs hard links, which network and FUSE file systems may lack (`ConfigError`).
+The root is made by the first write. `list` gives the order of S3, an absent folder is empty, and files whose names
+are not UTF-8 or hold control characters are left out, since no message could name them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import BinaryIO
+
+from essp_common.errors import ConfigError, Conflict, NotFound, Unavailable
+from essp_common.objects.keys import checked, is_key
+from essp_common.objects.port import ObjectInfo
+
+_TEMPORARY = (".essp-", ".tmp")
+_NO_SUCH_NAME = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EILSEQ)
+_NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP)
+
+
+class DirectoryStore:
+    """An `ObjectStore` in a file system."""
+
+    def __init__(self, root: str) -> None:
+        """`root`: an absolute path."""
+        self._root = root
+
+    @classmethod
+    def from_url(cls, url: str) -> DirectoryStore:
+        """`file:///dir`. Raises `ConfigError`."""
+        path = url.removeprefix("file://").partition("?")[0]
+        if not path.startswith("/"):
+            raise ConfigError(f"store URL {url!r}: write file:// and an absolute path, as in file:///data/videos")
+        return cls("/" + path.strip("/"))
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        """Part of a file, read without touching the rest."""
+        with self.open(key) as file, self._errors(key):
+            left = max(0, os.fstat(file.fileno()).st_size - start)
+            file.seek(start)
+            return file.read(left if length is None else min(left, length))
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+        """Write a file whole, durable when this returns."""
+        return self._write(key, lambda file: file.write(data), if_absent)
+
+    def put_file(self, key: str, path: str) -> ObjectInfo:
+        """Copy a file into the store."""
+        with self._errors(path), open(path, "rb") as source:
+            return self._write(key, lambda file: shutil.copyfileobj(source, file, 2**20), if_absent=False)
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size and modification time."""
+        with self._errors(key):
+            return _info(key, os.stat(self._path(key)))
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Walk the folders that can hold such keys."""
+        folder, slash, stem = prefix.rpartition("/")
+        if not folder or is_key(folder):
+            path = os.path.join(self._root, folder)
+            yield from self._walk(folder + slash, stem, (os.path.realpath(path),))
+
+    def delete(self, key: str) -> None:
+        """Remove a file; the folders around it stay."""
+        with self._errors(key), suppress(FileNotFoundError, NotADirectoryError):
+            os.unlink(self._writable_path(key))
+
+    def open(self, key: str) -> BinaryIO:
+        """The file itself."""
+        with self._errors(key):
+            # Not blocking, or a named pipe among the videos would hold a reader for ever.
+            descriptor = os.open(self._path(key), os.O_RDONLY | os.O_NONBLOCK)
+            file = os.fdopen(descriptor, "rb")
+            try:
+                _info(key, os.fstat(descriptor))
+            except NotFound:
+                file.close()
+                raise
+            return file
+
+    def local_path(self, key: str) -> str | None:
+        """The file's path, where there is such a file."""
+        path = self._path(key)
+        return path if os.path.isfile(path) else None
+
+    def uri(self, key: str) -> str:
+        """`file:///dir/key`."""
+        return f"file://{self._path(key)}"
+
+    def _path(self, key: str) -> str:
+        return os.path.join(self._root, checked(key))
+
+    def _writable_path(self, key: str) -> str:
+        """The path of a key whose folder lies within the root, links resolved."""
+        path = self._path(key)
+        root, folder = os.path.realpath(self._root), os.path.realpath(os.path.dirname(path))
+        if os.path.commonpath([root, folder]) != root:
+            raise NotFound(f"{key!r} leads out of {self._root} through a symbolic link; nothing is written there")
+        return path
+
+    def _write(self, key: str, fill: Callable[[BinaryIO], object], if_absent: bool) -> ObjectInfo:
+        with self._errors(key):
+            path = self._writable_path(key)
+            folder = os.path.dirname(path)
+            try:
+                _make_durable_folder(folder)
+            except (FileExistsError, NotADirectoryError) as error:
+                raise Conflict(f"{key!r} cannot be written: part of its path is an object") from error
+            temporary = os.path.join(folder, uuid.uuid4().hex.join(_TEMPORARY))
+            try:
+                with open(temporary, "xb") as file:
+                    fill(file)
+                    file.flush()
+                    os.fsync(file.fileno())
+                    info = _info(key, os.fstat(file.fileno()))
+                _publish(temporary, path, if_absent)
+            finally:
+                with suppress(FileNotFoundError):
+                    os.unlink(temporary)
+            _flush_folder(folder)
+            return info
+
+    def _walk(self, base: str, stem: str, above: tuple[str, ...]) -> Iterator[ObjectInfo]:
+        """`base` is empty or ends with `/`; `above`: the real folders on the way, against circles of links."""
+        with self._errors(base):
+            try:
+                found = [entry for entry in os.scandir(os.path.join(self._root, base)) if entry.name.startswith(stem)]
+            except (FileNotFoundError, NotADirectoryError):
+                return
+        # A folder sorts as its keys do: "a.b" comes before "a/b".
+        for entry in sorted(found, key=lambda e: os.fsencode(e.name + "/" * e.is_dir())):
+            key = base + entry.name
+            if not is_key(key) or (entry.name.startswith(_TEMPORARY[0]) and entry.name.endswith(_TEMPORARY[1])):
+                continue
+            if entry.is_dir():
+                real = os.path.realpath(entry.path)
+                if real not in above:
+                    yield from self._walk(key + "/", "", (*above, real))
+            else:
+                with suppress(NotFound):  # a broken link, a pipe, or deleted meanwhile
+                    yield self.head(key)
+
+    @contextmanager
+    def _errors(self, name: str) -> Iterator[None]:
+        """The operating system's errors as ours."""
+        where = os.path.join(self._root, name)
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            raise NotFound(f"there is no file {where}") from error
+        except OSError as error:
+            if error.errno in _NO_SUCH_NAME:
+                raise NotFound(f"there cannot be a file {where}: {error.strerror}") from error
+            if error.errno in _NOT_ALLOWED:
+                raise ConfigError(
+                    f"{where}: {error.strerror}; give this process the right, or use another folder"
+                ) from error
+            raise Unavailable(f"{where}: {error.strerror}") from error
+
+
+def _info(key: str, status: os.stat_result) -> ObjectInfo:
+    if not stat.S_ISREG(status.st_mode):
+        raise NotFound(f"{key!r} is not a file")
+    return ObjectInfo(key, status.st_size, f"{status.st_size}-{status.st_mtime_ns}")
+
+
+def _publish(temporary: str, path: str, if_absent: bool) -> None:
+    if if_absent:
+        try:
+            os.link(temporary, path)
+        except FileExistsError as error:
+            raise Conflict(f"{path} exists already") from error
+        return
+    try:
+        os.replace(temporary, path)
+    except IsADirectoryError as error:
+        raise Conflict(f"{path} is a folder") from error
+
+
+def _make_durable_folder(folder: str) -> None:
+    """Create a folder and those above it, so that each survives a crash."""
+    if os.path.isdir(folder):
+        return
+    parent = os.path.dirname(folder)
+    _make_durable_folder(parent)
+    with suppress(FileExistsError):
+        os.mkdir(folder)
+    if not os.path.isdir(folder):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)
+    _flush_folder(parent)
+
+
+def _flush_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,24 @@
+"""What may be a key: a relative path that cannot leave the store's root, the same for every adapter."""
+
+from __future__ import annotations
+
+import re
+
+from essp_common.errors import NotFound
+
+_UNUSABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+"""Control characters, and what Python makes of file names that are not UTF-8: no message could carry them."""
+
+
+def is_key(key: str) -> bool:
+    """Parts between `/` that are neither empty nor `.` nor `..`, in UTF-8 and without control characters."""
+    return not _UNUSABLE.search(key) and all(part not in ("", ".", "..") for part in key.split("/"))
+
+
+def checked(key: str) -> str:
+    """`key` itself. Raises `NotFound`: no object can have such a name, whether it is to be read or written."""
+    if not is_key(key):
+        raise NotFound(
+            f"{key!r} cannot be the key of an object: use parts like a/b/c, without leading / and without .."
+        )
+    return key

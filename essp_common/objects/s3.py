@@ -1,0 +1,222 @@
+"""Objects in S3 or anything that speaks its protocol: `s3://bucket/prefix?endpoint=http://host:port&region=eu-west-1`.
+
+Credentials come from where every AWS client takes them: environment, profile, or the role of the machine. With an
+`endpoint`, the bucket stands in the path, and no checksums beyond the classic ones are sent, which older
+servers do not know. Large objects are written in parts, and appear only when the last one is there.
+
+Requests are tried four times. `if_absent` is a conditional write: of several writers one succeeds; a writer whose
+answer got lost is told `Conflict` as well, and finds its own object.
+
+    NotFound     no such object                 Unavailable  no answer, 5xx, throttling
+    Conflict     there is one, or it changed    ConfigError  bucket, region, credentials or rights: says what to do
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+from urllib.parse import parse_qsl
+
+import boto3
+from boto3.exceptions import S3UploadFailedError
+from boto3.s3.transfer import TransferConfig
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    NoCredentialsError,
+    ParamValidationError,
+    PartialCredentialsError,
+    ProfileNotFound,
+)
+
+from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, PermanentError, Unavailable
+from essp_common.objects.keys import checked, is_key
+from essp_common.objects.port import ObjectInfo
+from essp_common.objects.ranged import RangedFile
+
+_PART_BYTES = 16 * 2**20
+_TRANSFER = TransferConfig(multipart_threshold=_PART_BYTES, multipart_chunksize=_PART_BYTES, max_concurrency=4)
+_PAGE_KEYS = 1000
+_OPTIONS = frozenset({"endpoint", "region"})
+
+_GONE = frozenset({"NoSuchKey", "NotFound", "404"})
+_TAKEN = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
+_ELSEWHERE = frozenset(
+    {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301"}
+)
+_DENIED = frozenset(
+    {"AccessDenied", "Forbidden", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"}
+)
+_BUSY = frozenset({"SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "429"})
+
+
+class S3Store:
+    """An `ObjectStore` in a bucket, below a prefix."""
+
+    def __init__(self, client: Any, bucket: str, prefix: str = "") -> None:
+        """`client`: boto3's for S3, whose class exists at run time only; `prefix`: empty, or ends with `/`."""
+        self._client = client
+        self._bucket = bucket
+        self._prefix = prefix
+
+    @classmethod
+    def from_url(cls, url: str) -> S3Store:
+        """`s3://bucket/prefix?endpoint=...&region=...`; sends nothing yet. Raises `ConfigError`."""
+        path, _, query = url.removeprefix("s3://").partition("?")
+        bucket, _, prefix = path.partition("/")
+        options = dict(parse_qsl(query))
+        if not bucket or not options.keys() <= _OPTIONS:
+            raise ConfigError(f"store URL {url!r}: write s3://bucket/prefix?endpoint=http://host:port&region=eu-west-1")
+        try:
+            client = _client(options.get("endpoint"), options.get("region"))
+        except (BotoCoreError, ValueError) as error:
+            raise ConfigError(f"store URL {url!r}: {error}") from error
+        return cls(client, bucket, prefix.strip("/") + "/" if prefix.strip("/") else "")
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        """One range read."""
+        if length == 0:
+            self.head(key)
+            return b""
+        return self._read(key, start, length)
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+        """One request, or parts where large; a conditional write is always one request (at most 5 GiB)."""
+        target = self._target(key)
+        with self._errors(key):
+            if len(data) >= _PART_BYTES and not if_absent:
+                self._client.upload_fileobj(io.BytesIO(data), **target, Config=_TRANSFER)
+                return self.head(key)
+            condition: Any = {"IfNoneMatch": "*"} if if_absent else {}
+            answer = self._client.put_object(**target, Body=data, **condition)
+        return ObjectInfo(key, len(data), answer["ETag"].strip('"'))
+
+    def put_file(self, key: str, path: str) -> ObjectInfo:
+        """Upload a file, in parts where large."""
+        with self._errors(key):
+            try:
+                self._client.upload_file(path, **self._target(key), Config=_TRANSFER)
+            except OSError as error:
+                raise NotFound(f"{path} cannot be read: {error.strerror}") from error
+        return self.head(key)
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size and ETag."""
+        with self._errors(key):
+            answer = self._client.head_object(**self._target(key))
+        return ObjectInfo(key, answer["ContentLength"], answer["ETag"].strip('"'))
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Page by page. Markers of empty folders, as consoles make them, are left out."""
+        with self._errors(prefix):
+            pages = self._client.get_paginator("list_objects_v2")
+            at_once = {"PageSize": _PAGE_KEYS}
+            for page in pages.paginate(Bucket=self._bucket, Prefix=self._prefix + prefix, PaginationConfig=at_once):
+                for item in page.get("Contents", []):
+                    key = item["Key"].removeprefix(self._prefix)
+                    if is_key(key):
+                        yield ObjectInfo(key, item["Size"], item["ETag"].strip('"'))
+
+    def delete(self, key: str) -> None:
+        """Remove an object."""
+        with self._errors(key):
+            self._client.delete_object(**self._target(key))
+
+    def open(self, key: str) -> BinaryIO:
+        """A file read in ranges. Raises `Conflict` from a read when the object is replaced meanwhile."""
+        info = self.head(key)
+        condition = {"IfMatch": f'"{info.etag}"'}
+        return io.BufferedReader(RangedFile(info.size_bytes, lambda at, size: self._read(key, at, size, **condition)))
+
+    def local_path(self, key: str) -> str | None:
+        """Never there."""
+        checked(key)
+        return None
+
+    def uri(self, key: str) -> str:
+        """`s3://bucket/prefix/key`."""
+        return f"s3://{self._bucket}/{self._prefix}{checked(key)}"
+
+    def _target(self, key: str) -> Any:
+        return {"Bucket": self._bucket, "Key": self._prefix + checked(key)}
+
+    def _read(self, key: str, start: int, length: int | None, **condition: str) -> bytes:
+        request = self._target(key) | condition
+        if start or length is not None:
+            request["Range"] = f"bytes={start}-{'' if length is None else start + length - 1}"
+        with self._errors(key):
+            try:
+                data: bytes = self._client.get_object(**request)["Body"].read()
+                return data
+            except ClientError as error:
+                if _code(error) in ("InvalidRange", "416"):
+                    return b""
+                raise
+
+    @contextmanager
+    def _errors(self, key: str) -> Iterator[None]:
+        """botocore's errors as ours."""
+        where = f"s3://{self._bucket}/{self._prefix}{key}"
+        try:
+            yield
+        except ClientError as error:
+            raise self._mapped(error, where) from error
+        except S3UploadFailedError as error:
+            cause = error.__context__
+            raise (self._mapped(cause, where) if isinstance(cause, ClientError) else Unavailable(str(error))) from error
+        except (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError, ProfileNotFound) as error:
+            raise ConfigError(
+                f"{where}: {error}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role"
+            ) from error
+        except ParamValidationError as error:
+            raise ConfigError(f"{where}: {error}") from error
+        except BotoCoreError as error:
+            raise Unavailable(f"{where}: {error}") from error
+
+    def _mapped(self, error: ClientError, where: str) -> EsspError:
+        code = _code(error)
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        if code in _GONE:
+            return NotFound(f"there is no object {where}")
+        if code in _TAKEN:
+            return Conflict(f"{where}: somebody else was first, or it has changed ({code})")
+        if code == "NoSuchBucket":
+            endpoint = self._client.meta.endpoint_url
+            remedy = f"create it: aws s3 mb s3://{self._bucket} --endpoint-url {endpoint}"
+            return ConfigError(f"{where}: there is no bucket {self._bucket}; {remedy}")
+        if code in _DENIED:
+            return ConfigError(f"{where}: {code}; check the credentials, and that they may list, read and write there")
+        if code in _ELSEWHERE:
+            return ConfigError(f"{where}: the bucket is in another region; name it in the URL: ?region=...")
+        if code == "NotImplemented":
+            return ConfigError(f"{where}: the server cannot do this ({error}); conditional writes are needed")
+        if status >= 500 or code in _BUSY:
+            return Unavailable(f"{where}: {error}")
+        return PermanentError(f"{where}: {error}")
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def _client(endpoint: str | None, region: str | None) -> Any:
+    options: dict[str, Any] = {}
+    if endpoint:
+        options = {
+            "s3": {"addressing_style": "path"},
+            "request_checksum_calculation": "when_required",
+            "response_checksum_validation": "when_required",
+        }
+    config = Config(
+        connect_timeout=5,
+        read_timeout=60,
+        max_pool_connections=32,
+        retries={"mode": "standard", "total_max_attempts": 4},
+        **options,
+    )
+    # A session of its own: boto3's default one is not safe to share between threads.
+    return boto3.session.Session(region_name=region).client("s3", endpoint_url=endpoint, config=config)

@@ -1,0 +1,198 @@
+"""Every object store passes the one suite, and what only one of them has."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from essp_common.errors import ConfigError, Conflict, NotFound, Unavailable
+from essp_common.objects import s3
+from essp_common.objects.directory import DirectoryStore
+from essp_common.objects.port import ObjectStore
+from essp_common.objects.s3 import S3Store
+from essp_common.testing.objects_contract import MIB, ObjectsContract, patterned
+from essp_common.wiring import Stores, open_store
+
+
+class TestDirectoryStore(ObjectsContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> ObjectStore:
+        return open_store(f"file://{tmp_path}/store")
+
+
+@pytest.mark.integration
+class TestS3Store(ObjectsContract):
+    @pytest.fixture
+    def store(self, empty_s3_url: str) -> ObjectStore:
+        return open_store(empty_s3_url)
+
+
+def test_directory_write_leaves_nothing_else_behind(tmp_path: Path) -> None:
+    store = DirectoryStore(str(tmp_path))
+    store.put("a", b"1")
+    store.put("a", b"2")
+    with pytest.raises(Conflict):
+        store.put("a", b"3", if_absent=True)
+    with pytest.raises(NotFound):
+        store.put_file("a", str(tmp_path / "absent"))
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_directory_does_not_list_what_a_crash_left(tmp_path: Path) -> None:
+    (tmp_path / ".essp-0123.tmp").write_bytes(b"half")
+    assert list(DirectoryStore(str(tmp_path)).list()) == []
+
+
+def test_directory_reads_through_links_but_writes_only_inside(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "v.mp4").write_bytes(b"video")
+    store = DirectoryStore(str(tmp_path / "store"))
+    store.put("kept", b"x")
+    (tmp_path / "store" / "link").symlink_to(outside)
+    (tmp_path / "store" / "file").symlink_to(outside / "v.mp4")
+    assert store.get("link/v.mp4") == store.get("file") == b"video"
+    assert [info.key for info in store.list()] == ["file", "kept", "link/v.mp4"]
+    for write in (lambda: store.put("link/new", b"x"), lambda: store.delete("link/v.mp4")):
+        with pytest.raises(NotFound, match="symbolic link"):
+            write()
+    store.put("file", b"replaces the link")
+    assert (outside / "v.mp4").read_bytes() == b"video"
+    assert os.listdir(outside) == ["v.mp4"]
+
+
+def test_directory_lists_circles_broken_links_and_pipes_safely(tmp_path: Path) -> None:
+    store = DirectoryStore(str(tmp_path))
+    store.put("a/v", b"x")
+    (tmp_path / "a" / "circle").symlink_to(tmp_path)
+    (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    assert [info.key for info in store.list()] == ["a/v"]
+    with pytest.raises(NotFound, match="not a file"):
+        store.open("pipe")
+
+
+def test_directory_leaves_out_names_that_no_message_can_carry(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"caf\xe9.avi")).write_bytes(b"x")
+    (tmp_path / "new\nline").write_bytes(b"x")
+    assert list(DirectoryStore(str(tmp_path)).list()) == []
+
+
+def test_directory_object_and_folder_of_one_name(tmp_path: Path) -> None:
+    store = DirectoryStore(str(tmp_path))
+    store.put("a/b", b"x")
+    with pytest.raises(Conflict, match="is a folder"):
+        store.put("a", b"x")
+    with pytest.raises(Conflict, match="part of its path is an object"):
+        store.put("a/b/c", b"x")
+    assert [info.key for info in store.list()] == ["a/b"]
+
+
+def test_directory_etag_sees_a_change_of_the_same_size(tmp_path: Path) -> None:
+    store = DirectoryStore(str(tmp_path))
+    before = store.put("a", b"one")
+    os.utime(tmp_path / "a", ns=(0, 1))
+    assert store.head("a").etag != before.etag
+
+
+def test_directory_is_its_own_local_path(tmp_path: Path) -> None:
+    store = open_store(f"file://{tmp_path}")
+    store.put("a/b", b"x")
+    assert store.local_path("a/b") == f"{tmp_path}/a/b"
+    assert store.uri("a/b") == f"file://{tmp_path}/a/b"
+
+
+@pytest.mark.parametrize("url", ["file://relative", "file:relative", "file://"])
+def test_directory_url_is_checked(url: str) -> None:
+    with pytest.raises(ConfigError, match="absolute path"):
+        DirectoryStore.from_url(url)
+
+
+def test_whole_file_system_is_a_store(tmp_path: Path) -> None:
+    (tmp_path / "v.mp4").write_bytes(b"video")
+    store, key = Stores(["file:///"]).resolve(f"file://{tmp_path}/v.mp4")
+    assert store.get(key) == b"video"
+    assert store.uri(key) == f"file://{tmp_path}/v.mp4"
+
+
+@pytest.mark.parametrize("url", ["s3://", "s3:///prefix", "s3://bucket?endpont=http://host"])
+def test_s3_url_is_checked(url: str) -> None:
+    with pytest.raises(ConfigError, match="store URL"):
+        S3Store.from_url(url)
+
+
+@pytest.mark.integration
+def test_s3_uri_leads_back_to_the_object(empty_s3_url: str) -> None:
+    store = open_store(empty_s3_url)
+    store.put("a/b", b"x")
+    found, key = Stores([empty_s3_url]).resolve(store.uri("a/b"))
+    assert found.get(key) == b"x"
+    below = Stores([empty_s3_url]).under(store.uri("a"))
+    assert [info.key for info in below.list()] == ["b"]
+
+
+@pytest.mark.integration
+def test_s3_folder_markers_are_no_objects(empty_s3_url: str) -> None:
+    store = S3Store.from_url(empty_s3_url)
+    store.put("a/b", b"x")
+    store._client.put_object(Bucket=store._bucket, Key=store._prefix + "a/", Body=b"")
+    assert [info.key for info in store.list()] == ["a/b"]
+
+
+@pytest.mark.integration
+def test_s3_list_goes_on_after_a_page(empty_s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3, "_PAGE_KEYS", 3)
+    store = open_store(empty_s3_url)
+    keys = [f"many/{number}" for number in range(8)]
+    for key in keys:
+        store.put(key, b"")
+    assert [info.key for info in store.list("many/")] == keys
+
+
+@pytest.mark.integration
+def test_s3_object_that_changes_while_it_is_read(empty_s3_url: str) -> None:
+    store = open_store(empty_s3_url)
+    data = patterned(4 * MIB)
+    store.put("v", data)
+    with store.open("v") as file:
+        assert file.read(8) == data[:8]
+        store.put("v", data[::-1])
+        file.seek(3 * MIB)
+        with pytest.raises(Conflict, match="changed"):
+            file.read(8)
+
+
+@pytest.mark.integration
+def test_s3_bucket_that_is_not_there(s3_url: str) -> None:
+    query = s3_url.partition("?")[2]
+    store = S3Store.from_url(f"s3://no-such-bucket/x?{query}")
+    for operation in (lambda: store.get("a"), lambda: store.put("a", b"x"), lambda: list(store.list())):
+        with pytest.raises(ConfigError, match="aws s3 mb s3://no-such-bucket"):
+            operation()
+
+
+@pytest.mark.integration
+def test_s3_without_credentials(s3_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    store = S3Store.from_url(s3_url)
+    with pytest.raises(ConfigError, match="AWS_ACCESS_KEY_ID"):
+        store.get("a")
+
+
+def test_s3_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    source = tmp_path / "source"
+    source.write_bytes(b"x")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        store = S3Store.from_url(f"s3://bucket?endpoint=http://127.0.0.1:{unused.getsockname()[1]}")
+        for operation in (lambda: store.get("a"), lambda: store.put_file("a", str(source)), lambda: list(store.list())):
+            with pytest.raises(Unavailable, match="s3://bucket/"):
+                operation()

@@ -1,0 +1,92 @@
+"""A file read in ranges: the same bytes as the object, by few requests."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from essp_common.errors import Unavailable
+from essp_common.objects.ranged import CACHED_BLOCKS, LARGEST_REQUEST_BLOCKS, RangedFile
+
+BLOCK = 16
+
+
+class Source:
+    """Bytes that remember which ranges were asked for."""
+
+    def __init__(self, size: int) -> None:
+        self.data = bytes(i * 7 % 251 for i in range(size))
+        self.requests: list[tuple[int, int]] = []
+
+    def fetch(self, start: int, length: int) -> bytes:
+        assert 0 <= start < start + length <= len(self.data), "asks for no byte that is not there"
+        self.requests.append((start, length))
+        return self.data[start : start + length]
+
+    def open(self) -> io.BufferedReader:
+        return io.BufferedReader(RangedFile(len(self.data), self.fetch, BLOCK), buffer_size=BLOCK)
+
+
+@given(
+    size=st.integers(0, 700),
+    moves=st.lists(st.tuples(st.sampled_from([0, 1, 2]), st.integers(-800, 800), st.integers(-1, 300)), max_size=12),
+)
+def test_reads_like_a_file_in_memory(size: int, moves: list[tuple[int, int, int]]) -> None:
+    source = Source(size)
+    ranged, plain = source.open(), io.BytesIO(source.data)
+    for whence, offset, length in moves:
+        base = (0, plain.tell(), size)[whence]
+        target = max(0, base + offset)
+        assert ranged.seek(target - base, whence) == plain.seek(target)
+        assert ranged.read(length) == plain.read(length)
+        assert ranged.tell() == plain.tell()
+
+
+def test_requests_grow_while_reading_on() -> None:
+    source = Source(BLOCK * 40)
+    assert source.open().read() == source.data
+    blocks = [length // BLOCK for _, length in source.requests]
+    assert blocks == [1, 2, 4, 8, 8, 8, 8, 1]
+    assert max(blocks) == LARGEST_REQUEST_BLOCKS
+
+
+def test_jump_asks_for_one_block() -> None:
+    source = Source(BLOCK * 40)
+    file = source.open()
+    file.read(BLOCK * 7)
+    source.requests.clear()
+    file.seek(BLOCK * 30 + 3)
+    file.read(5)
+    assert source.requests == [(BLOCK * 30, BLOCK)]
+
+
+def test_seeking_back_asks_for_nothing() -> None:
+    source = Source(BLOCK * CACHED_BLOCKS)
+    file = source.open()
+    file.read()
+    asked = len(source.requests)
+    for position in (0, BLOCK * 9 + 1, BLOCK * 3):
+        file.seek(position)
+        assert file.read(BLOCK) == source.data[position : position + BLOCK]
+    assert len(source.requests) == asked
+
+
+def test_memory_is_bounded() -> None:
+    source = Source(BLOCK * 100)
+    raw = RangedFile(len(source.data), source.fetch, BLOCK)
+    while raw.read(BLOCK):
+        assert len(raw._blocks) <= CACHED_BLOCKS
+
+
+def test_short_answer_is_no_data() -> None:
+    file = RangedFile(100, lambda start, length: b"short", BLOCK)
+    with pytest.raises(Unavailable, match="5 bytes came where 16"):
+        file.read(10)
+
+
+def test_position_before_the_start() -> None:
+    with pytest.raises(ValueError, match="cannot seek"):
+        Source(9).open().raw.seek(-1)
