@@ -26,7 +26,7 @@ Kind = Literal["auto", "folders", "ucf101", "csv"]
 VIDEO_SUFFIXES = frozenset(
     f".{name}"
     for name in (
-        *("3gp", "asf", "avi", "divx", "flv", "m2ts", "m4v", "mjpeg", "mjpg", "mkv", "mov"),
+        *("3gp", "asf", "avi", "divx", "flv", "ivf", "m2ts", "m4v", "mkv", "mov"),
         *("mp4", "mpeg", "mpg", "mts", "mxf", "ogv", "ts", "vob", "webm", "wmv"),
     )
 )

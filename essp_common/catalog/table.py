@@ -210,10 +210,11 @@ def _read_table(store: ObjectStore, key: str, uri: str, columns: Collection[str]
         file = pq.ParquetFile(path if path is not None else pa.BufferReader(store.get(key)))
         metadata = file.schema_arrow.metadata or {}
         version = metadata.get(_VERSION_KEY, b"").decode()
+        if not version:
+            raise PermanentError(f"{uri} is a Parquet file, but not a catalog")
         if version != VERSION:
-            made = f"a catalog of version {version}" if version else "not a catalog"
             remedy = "make it again with `essp catalog build`"
-            raise ConfigError(f"{uri} is {made}; this is ESSP with catalogs of version {VERSION}: {remedy}")
+            raise ConfigError(f"{uri} is a catalog of version {version}, this is ESSP with version {VERSION}: {remedy}")
         return file.read(columns=wanted)
     except FileNotFoundError as error:
         raise NotFound(f"{uri}: no such catalog") from error
