@@ -1,0 +1,81 @@
+"""The videos a child has open: found by uri, checked against the catalog, the latest used kept.
+
+A video is opened where it lies: by path on this machine's disk, otherwise through the object store in ranges.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass
+
+from essp_common.errors import BadVideo, NotFound
+from essp_common.objects.port import ObjectInfo
+from essp_common.pb.v1.messages_pb2 import Video
+from essp_common.video.container import Limits, VideoFile
+from essp_common.video.reader import Reader
+from essp_common.wiring import Stores
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    reader: Reader
+    source: VideoFile
+    info: ObjectInfo
+
+    def close(self) -> None:
+        self.reader.close()
+        _close(self.source)
+
+
+class Shelf:
+    """Open videos, at most `capacity` of them."""
+
+    def __init__(self, stores: Stores, limits: Limits, capacity: int) -> None:
+        self._stores = stores
+        self._limits = limits
+        self._capacity = capacity
+        self._open: OrderedDict[str, _Open] = OrderedDict()
+
+    def reader(self, video: Video) -> Reader:
+        """A reader of the video as the catalog knows it.
+
+        Raises `BadVideo` (`vanished`, `changed`, or what is wrong with the file) and `Unavailable`.
+        """
+        store, key = self._stores.resolve(video.uri)
+        try:
+            info = store.head(key)
+            _check_unchanged(video, info)
+            held = self._open.get(video.uri)
+            if held is not None and held.info == info:
+                self._open.move_to_end(video.uri)
+                return held.reader
+            self.drop(video)
+            source = store.local_path(key) or store.open(key)
+        except NotFound as error:
+            raise BadVideo(f"{video.uri} is not there", "vanished") from error
+        try:
+            reader = Reader(source, self._limits)
+        except BaseException:
+            _close(source)
+            raise
+        self._open[video.uri] = _Open(reader, source, info)
+        if len(self._open) > self._capacity:
+            self._open.popitem(last=False)[1].close()
+        return reader
+
+    def drop(self, video: Video) -> None:
+        """Close a video whose reader gave up."""
+        with suppress(KeyError):
+            self._open.pop(video.uri).close()
+
+
+def _close(source: VideoFile) -> None:
+    if not isinstance(source, str):
+        source.close()
+
+
+def _check_unchanged(video: Video, info: ObjectInfo) -> None:
+    """Another file than the one in the catalog has other frames: never decode it in its place."""
+    if (video.size_bytes and video.size_bytes != info.size_bytes) or (video.etag and video.etag != info.etag):
+        raise BadVideo(f"{video.uri} is not the file that the catalog was built from; build it again", "changed")
