@@ -62,16 +62,17 @@ class MemoryCache:
                 "give the cache more (memory://?bytes=...) or make clips smaller"
             )
         with self._lock:
-            self._drop(key)
             if not consumers:
+                self._drop(key)
                 return
-            if self._used_bytes + size_bytes > self._limit_bytes:
+            if not self._has_room(key, size_bytes):
                 self._drop_expired()
-            if self._used_bytes + size_bytes > self._limit_bytes:
+            if not self._has_room(key, size_bytes):
                 self._full_count += 1
                 raise CacheFull(
                     f"the cache holds {self._used_bytes} of {self._limit_bytes} bytes: no room for {size_bytes}"
                 )
+            self._drop(key)
             self._entries[key] = _Entry(value, size_bytes, set(consumers), self._clock() + ttl_s)
             self._used_bytes += size_bytes
 
@@ -109,6 +110,11 @@ class MemoryCache:
         with self._lock:
             self._entries.clear()
             self._used_bytes = 0
+
+    def _has_room(self, key: str, size_bytes: int) -> bool:
+        """Whether so many bytes fit once `key` has been replaced."""
+        replaced = self._entries.get(key)
+        return self._used_bytes - (replaced.size_bytes if replaced else 0) + size_bytes <= self._limit_bytes
 
     def _alive(self, key: str) -> _Entry | None:
         entry = self._entries.get(key)

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import FrameCache, clip_key
 from essp_common.cache.redis import RedisCache
-from essp_common.errors import CacheMiss, ConfigError, Unavailable
+from essp_common.errors import CacheFull, CacheMiss, ConfigError, Unavailable
 from essp_common.testing.cache_contract import KEY, TTL_S, CacheContract
 from essp_common.wiring import open_cache
 from services.servers.servers import RedisServer
@@ -72,6 +72,17 @@ def test_memory_value_expires() -> None:
     with pytest.raises(CacheMiss):
         cache.get(KEY)
     assert cache.usage().used_bytes == 0
+
+
+def test_memory_replaces_in_place_and_keeps_the_old_value_when_that_does_not_fit() -> None:
+    cache = MemoryCache(limit_bytes=10)
+    cache.put(KEY, b"1234567", ["trainer.a"], TTL_S)
+    cache.put(clip_key("job-b", 1, 0, 0, 0), b"12", ["trainer.a"], TTL_S)
+    cache.put(KEY, b"12345678", ["trainer.a"], TTL_S)
+    with pytest.raises(CacheFull):
+        cache.put(KEY, b"123456789", ["trainer.a"], TTL_S)
+    assert cache.get(KEY) == b"12345678"
+    assert cache.usage().used_bytes == 10
 
 
 def test_memory_expired_value_makes_room() -> None:
