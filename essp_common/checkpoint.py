@@ -26,7 +26,6 @@ from essp_common import layout
 from essp_common.errors import NotFound, PermanentError
 from essp_common.layout import Position
 from essp_common.objects.port import ObjectStore
-from essp_common.spec import JobSpec
 
 _log = logging.getLogger(__name__)
 _MANIFEST = "manifest.json"
@@ -100,10 +99,13 @@ class Manifest(_Document):
     """The epoch whose training the weights saw last."""
     position: Position
     """Where training goes on."""
+    running: dict[str, float] = {}
+    """Sums of the pass that is half done there."""
     spec_digest: str
+    """Of all in the job that decides what the weights become; another one cannot be resumed from here."""
     model: ModelDescription
     metrics: dict[str, float] = {}
-    """Of the pass that ended here, if one did."""
+    """Of the last pass that was over."""
     best: Best | None = None
     history: tuple[PassRecord, ...] = ()
     scores: dict[str, str] = {}
@@ -118,12 +120,6 @@ class Manifest(_Document):
     def key(self) -> str:
         """Where the manifest lies in the job's store."""
         return layout.checkpoint(self.trainer, self.step) + _MANIFEST
-
-
-def spec_digest(spec: JobSpec) -> str:
-    """SHA-256 of a job's specification in a canonical form."""
-    document = json.dumps(spec.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(document.encode()).hexdigest()
 
 
 def save(store: ObjectStore, manifest: Manifest, files: Mapping[str, bytes], keep: int) -> Manifest:

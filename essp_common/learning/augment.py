@@ -50,7 +50,7 @@ def evaluation_view(clip: Frames, crop: int) -> Frames:
 def resized(frames: Frames, side: int) -> Frames:
     """`frames` as squares of `side` pixels, bilinear; a copy in any case."""
     if frames.shape[1] == frames.shape[2] == side:
-        return np.ascontiguousarray(frames)
+        return frames.copy()
     exact = frames.dtype == np.uint8 and frames.shape[3] <= _COLOUR_CHANNELS
     source = _tensor(frames).permute(0, 3, 1, 2)
     made = functional.interpolate(

@@ -1,0 +1,81 @@
+"""What a trainer has to do: one training of one job, as the job's snapshot says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Self
+
+from essp_common.errors import ConfigError
+from essp_common.layout import Position
+from essp_common.pb.v1.messages_pb2 import Control, PassPlan, Purpose
+from essp_common.spec import JobSpec, StreamSpec, TrainerSpec
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One training."""
+
+    job: str
+    trainer: str
+    spec: JobSpec
+    training: TrainerSpec
+    stream: StreamSpec
+    classes: tuple[str, ...]
+    passes: tuple[PassPlan, ...]
+    versions: dict[str, str]
+    fence: int
+
+    @classmethod
+    def of(cls, command: Control, trainer: str) -> Self:
+        """The training called `trainer` of a job. Raises `ConfigError` when the job has none of that name."""
+        snapshot = command.snapshot
+        spec = JobSpec.model_validate_json(snapshot.spec_json)
+        if trainer not in spec.trainers:
+            known = ", ".join(spec.trainers) or "none"
+            raise ConfigError(f"job {command.job} has no trainer {trainer!r}; it has: {known}")
+        training = spec.trainers[trainer]
+        return cls(
+            job=command.job,
+            trainer=trainer,
+            spec=spec,
+            training=training,
+            stream=spec.streams[training.stream],
+            classes=tuple(snapshot.classes),
+            passes=tuple(snapshot.passes),
+            versions=dict(snapshot.versions),
+            fence=command.fence,
+        )
+
+    @property
+    def consumer(self) -> str:
+        """The id under which the trainer acks."""
+        return f"trainer.{self.trainer}"
+
+    @property
+    def end(self) -> Position:
+        """Where everything is done."""
+        return Position(len(self.passes), 0)
+
+    def clips_before(self, position: Position) -> int:
+        """Clips of all passes before a position."""
+        return sum(plan.clips for plan in self.passes[: position.pass_index]) + position.clips
+
+    def digest(self) -> str:
+        """SHA-256 of all in the job that decides what the weights become.
+
+        Raising a budget, adding epochs or another trainer, or moving to another device leaves it the same, so such
+        a job can be resumed.
+        """
+        own = self.training.model_dump(
+            mode="json", exclude={"device", "threads", "checkpoint_clips", "keep_checkpoints"}
+        )
+        spec = self.spec.model_dump(mode="json", include={"data", "clip", "sampling"})
+        document = {"spec": spec, "stream": self.stream.model_dump(mode="json"), "training": own}
+        return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def purpose_name(purpose: Purpose) -> str:
+    """train, validation, test or predict: as in file names and histories."""
+    return Purpose.Name(purpose).lower()

@@ -1,0 +1,157 @@
+"""The trainer: one model, one stream of one job, from the first clip or the last checkpoint to the final one.
+
+It waits for the job to start, finds out where an earlier run left off, and runs a `Session`. It returns when the
+final checkpoint is durable, or when it is drained or the job ends; started again, it goes on from there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+import torch
+
+from essp_common.control import ENDED, ControlFeed
+from essp_common.errors import EsspError, TransientError
+from essp_common.layout import Position
+from essp_common.learning.augment import evaluation_view, training_view
+from essp_common.learning.inputs import layout_of
+from essp_common.learning.models import starting_weights
+from essp_common.learning.networks import network
+from essp_common.ordered import IntakeOptions, OrderedIntake, Taken
+from essp_common.pb.v1.messages_pb2 import TRAIN, Control
+from essp_common.process import cpu_count
+from essp_common.service import Service
+from essp_common.wiring import Adapters
+from services.trainer.archive import Archive
+from services.trainer.assignment import Assignment
+from services.trainer.config import TrainerConfig
+from services.trainer.prefetch import Frames, Prefetch, PrefetchOptions, View
+from services.trainer.progress import Clock, Reporter
+from services.trainer.session import Session, Wish
+from services.trainer.training import choose_device
+
+log = logging.getLogger(__name__)
+
+_WAIT_S = 0.5
+_UNDER_WAY = frozenset({Control.START, Control.PAUSE, Control.RESUME})
+_OVER = frozenset({Control.COMPLETE, Control.FAIL})
+
+
+class Trainer:
+    """Runs one training."""
+
+    def __init__(
+        self, config: TrainerConfig, adapters: Adapters, control: ControlFeed, clock: Clock = time.monotonic
+    ) -> None:
+        self.name = f"trainer.{config.trainer}"
+        self._config = config
+        self._adapters = adapters
+        self._control = control
+        self._clock = clock
+        self._draining = threading.Event()
+
+    def run(self) -> None:
+        """Wait for the job, train, leave. Raises what makes the training impossible, after telling the master."""
+        command = self._await_start()
+        if command is None:
+            return
+        assignment = Assignment.of(command, self._config.trainer)
+        interval_s = self._config.settings.report_interval_s
+        reporter = Reporter(self._adapters.bus, assignment, self._config.worker, interval_s, self._clock)
+        try:
+            self._train(assignment, reporter)
+        except TransientError:
+            if not self._draining.is_set():
+                raise
+            log.warning("%s: left without a checkpoint, as a server did not answer", self.name)
+        except EsspError as error:
+            reporter.failed(error)
+            raise
+
+    def drain(self) -> None:
+        """Save between two batches, then let `run` return."""
+        self._draining.set()
+
+    def _await_start(self) -> Control | None:
+        """The command that the job is under way; None when drained first, or when the job is over."""
+        while not self._draining.is_set():
+            if self._control.state(self._config.job) in _OVER:
+                return None
+            command = self._control.wait(self._config.job, _WAIT_S, _UNDER_WAY)
+            if command is not None:
+                return command
+        return None
+
+    def _train(self, assignment: Assignment, reporter: Reporter) -> None:
+        training = assignment.training
+        torch.set_num_threads(training.threads or max(1, cpu_count() // self._config.settings.trainings))
+        device = choose_device(training.device, self._config.rank.local_rank)
+        archive = Archive(self._adapters.stores.under(assignment.spec.output), assignment)
+        latest = archive.latest()
+        if latest is not None and latest.final:
+            reporter.checkpoint(latest, archive.uri(latest), archive.scores_uri(latest))
+            return
+        network(training.model)  # an unknown name is told now, not when the first clip shows the input's shape
+        start = Position(0, 0) if latest is None else latest.position
+        intake = OrderedIntake(
+            self._adapters.bus, self._adapters.cache, self._intake_options(assignment), assignment.passes, start
+        )
+        prefetch = self._prefetch(assignment, intake, start)
+        try:
+            session = Session(assignment, archive, intake, prefetch, reporter, device, self._wish, self._clock)
+            if latest is None:
+                session.start_from(starting_weights(self._adapters.stores, training.weights))
+            else:
+                session.resume(latest)
+            session.run()
+        finally:
+            prefetch.close()
+
+    def _wish(self) -> Wish:
+        state = self._control.state(self._config.job)
+        if self._draining.is_set() or state in ENDED or state == Control.DRAIN:
+            return Wish.LEAVE
+        return Wish.PAUSE if state == Control.PAUSE else Wish.GO_ON
+
+    def _intake_options(self, assignment: Assignment) -> IntakeOptions:
+        return IntakeOptions(
+            job=assignment.job,
+            consumer=assignment.consumer,
+            stream=assignment.training.stream,
+            feature=assignment.stream.feature,
+            worker=self._config.worker,
+            fence=assignment.fence,
+        )
+
+    def _prefetch(self, assignment: Assignment, intake: OrderedIntake, start: Position) -> Prefetch:
+        settings = self._config.settings
+        batch_size = assignment.training.batch_size
+        options = PrefetchOptions(
+            batch_size=batch_size,
+            ahead=settings.prefetch_batches * batch_size,
+            loaders=settings.loaders,
+            wanted_frames=assignment.stream.params.get("frames", 1) if assignment.stream.feature == "rgb" else None,
+            name=assignment.trainer,
+        )
+        owns = self._intake_options(assignment).owns
+        return Prefetch(intake, assignment.passes, start, _view(assignment), owns, options)
+
+
+def build(config: TrainerConfig, adapters: Adapters, control: ControlFeed) -> Service:
+    """A trainer of one training of one job."""
+    return Trainer(config, adapters, control)
+
+
+def _view(assignment: Assignment) -> View:
+    """What the model sees of a clip: a random part while training, the centre otherwise."""
+    augment, layout = assignment.training.augment, layout_of(assignment.stream.feature)
+    identity = (assignment.spec.sampling.seed, assignment.trainer)
+
+    def view(item: Taken, frames: Frames) -> Frames:
+        if item.clip.purpose != TRAIN:
+            return evaluation_view(frames, augment.crop)
+        return training_view(frames, augment, layout, *identity, item.clip.epoch, item.clip.index)
+
+    return view

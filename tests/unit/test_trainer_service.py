@@ -1,0 +1,370 @@
+"""A trainer as the rest of the system meets it: clips in by bus and cache, weights, scores and progress out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from essp_common import checkpoint, layout, scores
+from essp_common.cache.port import clip_key
+from essp_common.errors import ConfigError, NotFound
+from essp_common.layout import Position
+from essp_common.pb.v1.messages_pb2 import TEST, TRAIN, VALIDATION, Control
+from services.trainer.training import Diverged
+from tests.unit.training_jobs import CLASSES, Place, Running, Stage, job_spec, pass_plans, train
+
+
+def finished(path: Path, places: Sequence[Place] | None = None, **options: Any) -> Stage:
+    """A job of two epochs, trained in one go."""
+    stage = Stage(job_spec(path, **options), pass_plans(2))
+    train(stage, places)
+    return stage
+
+
+def final_weights(stage: Stage) -> bytes:
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    assert manifest.final
+    return checkpoint.load_files(stage.store, manifest)[checkpoint.MODEL_FILE]
+
+
+def last_training_state(stage: Stage) -> dict[str, bytes]:
+    """Weights and momentum at the end of the last TRAIN pass."""
+    steps = checkpoint.steps(stage.store, "one")
+    manifest = checkpoint.read(stage.store, "one", steps[-2])
+    return checkpoint.load_files(stage.store, manifest) | {"updates": str(manifest.updates).encode()}
+
+
+def test_a_job_ends_with_weights_scores_and_an_empty_cache(tmp_path: Path) -> None:
+    stage = finished(tmp_path)
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    assert manifest.final
+    assert manifest.position == Position(len(stage.plans), 0)
+    assert manifest.model.classes == CLASSES
+    assert manifest.model.channels == 3
+    assert [(r.purpose, r.epoch) for r in manifest.history] == [
+        ("train", 0),
+        ("validation", 0),
+        ("train", 1),
+        ("validation", 1),
+        ("test", 0),
+    ]
+    for purpose, epoch, clips in (("validation", 0, 6), ("validation", 1, 6), ("test", 0, 6)):
+        table = scores.read(stage.store, layout.scores("one", purpose, epoch))
+        assert table.clip_index.tolist() == list(range(clips))
+        assert np.allclose(table.probabilities.sum(axis=1), 1)
+    assert stage.cache.usage().keys == 0
+    assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 0
+
+
+def test_the_master_hears_of_every_clip_once_and_of_every_pass(tmp_path: Path) -> None:
+    stage = finished(tmp_path)
+    trained = [(report.purpose, report.epoch, index) for report in stage.reports("trained") for index in report.indices]
+    assert trained == [(plan.purpose, plan.epoch, i) for plan in stage.plans for i in range(plan.clips)]
+    passes = [(report.purpose, report.epoch) for report in stage.reports("pass_report")]
+    assert passes == [(plan.purpose, plan.epoch) for plan in stage.plans]
+    evaluation = stage.reports("pass_report")[1].metrics
+    assert {"top1", "top5", "mAP", "video_top1", "video_mAP", "loss", "data_wait_ratio"} <= set(evaluation)
+    ready = stage.reports("checkpoint")
+    assert [report.final for report in ready] == [False, False, True]
+    assert ready[-1].scores_uri.endswith(".parquet")
+    assert stage.reports("step")[-1].clips_done == 6
+
+
+def test_arrival_order_and_repeated_messages_do_not_change_the_weights(tmp_path: Path) -> None:
+    plain = finished(tmp_path / "plain")
+    places = plain.every_place()
+    random.Random(5).shuffle(places)
+    stage = Stage(job_spec(tmp_path / "mixed"), pass_plans(2))
+    stage.command(Control.START)
+    stage.feed(places[:20])
+    stage.announce_again(places[3:15])
+    stage.feed(places[20:])
+    stage.announce_again(places)
+    with Running(stage) as running:
+        running.join()
+    assert running.error is None
+    assert final_weights(stage) == final_weights(plain)
+    assert last_training_state(stage) == last_training_state(plain)
+    assert stage.cache.usage().keys == 0
+
+
+@pytest.mark.parametrize("stop_after", [(0, 4), (0, 7), (0, 9), (1, 3), (2, 5), (4, 2)])
+def test_resumed_equals_uninterrupted(tmp_path: Path, stop_after: Place) -> None:
+    whole = finished(tmp_path / "whole")
+    stage = Stage(job_spec(tmp_path / "parts"), pass_plans(2))
+    places = stage.every_place()
+    fed = places.index(stop_after) + 1
+    stage.command(Control.START)
+    stage.feed(places[:fed])
+    with Running(stage) as running:
+        complete = sum(1 for number, index in places[:fed] if _batch_is_complete(stage, places[:fed], number, index))
+        while sum(len(report.indices) for report in stage.reports("trained")) < complete:
+            stage.progress(timeout_s=1.0)
+    assert running.error is None
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    start = manifest.position
+
+    again = Stage(stage.spec, stage.plans)  # a new process: nothing is left but the store
+    again.command(Control.START)
+    again.feed(place for place in places if Position(*place) >= start)
+    with Running(again) as running:
+        running.join()
+    assert running.error is None
+    assert final_weights(again) == final_weights(whole)
+    assert last_training_state(again) == last_training_state(whole)
+    for purpose, epoch in (("validation", 0), ("validation", 1), ("test", 0)):
+        name = layout.scores("one", purpose, epoch)
+        assert again.store.get(name) == whole.store.get(name)
+
+
+def _batch_is_complete(stage: Stage, fed: Sequence[Place], number: int, index: int) -> bool:
+    last = min(stage.plans[number].clips, (index // 4 + 1) * 4) - 1
+    return (number, last) in fed
+
+
+def test_a_drained_trainer_stands_between_two_batches(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage.command(Control.START)
+    stage.feed([(0, i) for i in range(7)])
+    with Running(stage) as running:
+        stage.wait_for("trained")
+    assert running.error is None
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    assert manifest.position == Position(0, 4)
+    assert manifest.updates == 1
+    assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 3
+
+
+def test_what_no_checkpoint_holds_is_delivered_again(tmp_path: Path) -> None:
+    """A trainer that dies is played by one whose store refuses its last checkpoint."""
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage.command(Control.START)
+    stage.feed([(0, i) for i in range(10)] + [(1, i) for i in range(6)] + [(2, i) for i in range(4)])
+    with Running(stage) as running:
+        while sum(len(report.indices) for report in stage.reports("trained")) < 20:
+            stage.progress(timeout_s=1.0)
+        (tmp_path / "trainers" / "one" / "checkpoints" / f"{20:010d}").write_text("in the way")
+    assert running.error is not None
+    assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 10
+    assert checkpoint.steps(stage.store, "one") == [10]
+
+
+def test_skipped_indices_are_stepped_over(tmp_path: Path) -> None:
+    skipped = [(0, 2), (0, 4), (0, 5), (0, 6), (0, 7), (1, 0), (3, 1), (4, 5)]
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    train(stage, skipped=skipped)
+    trained = {(r.purpose, r.epoch, i) for r in stage.reports("trained") for i in r.indices}
+    assert (TRAIN, 0, 2) not in trained
+    assert (TRAIN, 0, 3) in trained
+    assert (TEST, 0, 5) not in trained
+    assert len(scores.read(stage.store, layout.scores("one", "validation", 0))) == 5
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    assert checkpoint.read(stage.store, "one", checkpoint.steps(stage.store, "one")[-2]).updates == 2 + 3
+
+
+def test_lost_bytes_are_asked_for_again(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    places = stage.every_place()
+    stage.command(Control.START)
+    stage.announce_again([(0, 1)])
+    stage.feed(place for place in places if place != (0, 1))
+    with Running(stage) as running:
+        [lost] = stage.wait_for("failed")
+        assert (lost.failed.kind, lost.failed.clip.index, lost.failed.stage) == ("lost", 1, "trainer")
+        stage.feed([(0, 1)])
+        running.join()
+    assert running.error is None
+    assert final_weights(stage) == final_weights(finished(tmp_path / "plain"))
+
+
+def test_damaged_bytes_are_asked_for_again(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    places = stage.every_place()
+    stage.command(Control.START)
+    stage.feed(places)
+    key = clip_key("tiny", TRAIN, 0, 3, 0)
+    value = bytes(stage.cache.get(key))
+    stage.cache.put(key, value[:-1], ["trainer.one"], 600)
+    with Running(stage) as running:
+        [lost] = stage.wait_for("failed")
+        assert (lost.failed.kind, lost.failed.clip.index) == ("lost", 3)
+        stage.feed([(0, 3)])
+        running.join()
+    assert running.error is None
+    assert final_weights(stage) == final_weights(finished(tmp_path / "plain"))
+
+
+def test_a_loss_that_is_not_finite_touches_no_parameter(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path, feature="heat"), pass_plans(2))
+    stage.command(Control.START)
+    stage.feed([(0, i) for i in range(4)], frames=np.zeros((1, 20, 20, 4), np.float32))
+    stage.feed([(0, i) for i in range(4, 8)], frames=np.full((1, 20, 20, 4), np.nan, np.float32))
+    with Running(stage) as running:
+        running.join()
+    assert isinstance(running.error, Diverged)
+    [failed] = stage.wait_for("failed")
+    assert failed.failed.kind == "diverged"
+    assert "lower optimizer.lr" in failed.failed.reason
+    assert [list(report.indices) for report in stage.reports("trained")] == [[0, 1, 2, 3]]
+    assert checkpoint.read_latest(stage.store, "one") is None
+
+
+def test_the_best_validation_is_kept_tested_and_made_final(tmp_path: Path) -> None:
+    """The second epoch shows nothing but black, which ruins what the first has learned."""
+    plans = pass_plans(2, train=40)
+    stage = Stage(job_spec(tmp_path / "two", keep_checkpoints=1), plans)
+    stage.command(Control.START)
+    stage.feed(place for place in stage.every_place() if place[0] != 2)
+    stage.feed([(2, i) for i in range(40)], frames=np.zeros((3, 20, 20, 3), np.uint8))
+    with Running(stage) as running:
+        running.join()
+    assert running.error is None
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    assert manifest.best is not None
+    assert manifest.best.epoch == manifest.epoch == 0
+    assert checkpoint.steps(stage.store, "one") == [40, manifest.step]
+    assert manifest.scores["validation"] == layout.scores("one", "validation", 0)
+
+    only = Stage(job_spec(tmp_path / "one", epochs=1), pass_plans(1, train=40))
+    train(only)
+    assert final_weights(stage) == final_weights(only)
+    assert stage.store.get(manifest.scores["test"]) == only.store.get(layout.scores("one", "test", 0))
+
+
+def test_a_pause_saves_and_a_resume_goes_on(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    places = stage.every_place()
+    stage.command(Control.START)
+    stage.feed(places[:6])
+    with Running(stage) as running:
+        stage.wait_for("trained")
+        stage.command(Control.PAUSE)
+        stage.wait_for("checkpoint")
+        stage.command(Control.RESUME)
+        stage.feed(places[6:])
+        running.join()
+    assert running.error is None
+    assert final_weights(stage) == final_weights(finished(tmp_path / "plain"))
+
+
+def test_a_stop_saves_and_leaves(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage.command(Control.START)
+    stage.feed([(0, i) for i in range(9)])
+    with Running(stage) as running:
+        stage.wait_for("trained", 2)
+        stage.command(Control.STOP)
+        running.join()
+    assert running.error is None
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    assert manifest.position == Position(0, 8)
+
+
+def test_checkpoints_within_an_epoch(tmp_path: Path) -> None:
+    stage = finished(tmp_path, checkpoint_clips=4, keep_checkpoints=20)
+    assert checkpoint.steps(stage.store, "one") == [4, 8, 10, 20, 24, 26, 39]
+
+
+def test_waiting_for_clips_is_measured(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path), pass_plans(1, test=0))
+    places = stage.every_place()
+    stage.command(Control.START)
+    stage.feed(places[:9])
+    with Running(stage) as running:
+        stage.wait_for("trained", 2)
+        stage.wait_for("step", 4)  # the later ones tell of waiting alone
+        stage.feed(places[9:])
+        running.join()
+    assert running.error is None
+    metrics = stage.reports("pass_report")[0].metrics
+    assert 0 < metrics["data_wait_ratio"] <= 1
+    waiting = [report.data_wait_ratio for report in stage.reports("step") if report.clips_done == 8]
+    assert waiting == sorted(waiting)
+
+
+def test_a_finished_training_only_says_so_again(tmp_path: Path) -> None:
+    stage = finished(tmp_path)
+    before = checkpoint.read_latest(stage.store, "one")
+    again = Stage(stage.spec, stage.plans)
+    again.command(Control.START)
+    with Running(again) as running:
+        running.join()
+    assert running.error is None
+    [ready] = again.reports("checkpoint")
+    assert ready.final
+    assert checkpoint.read_latest(stage.store, "one") == before
+
+
+def test_without_validation_and_test_the_last_weights_are_final(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path), pass_plans(1, validation=0, test=0))
+    train(stage)
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    assert manifest.final
+    assert manifest.scores == {}
+    assert final_weights(stage) == last_training_state(stage)[checkpoint.MODEL_FILE]
+
+
+def test_flow_comes_from_its_own_topic(tmp_path: Path) -> None:
+    stage = finished(tmp_path, feature="flow")
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    assert manifest.model.channels == 4
+    assert stage.cache.usage().keys == 0
+
+
+def test_other_settings_cannot_be_resumed(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage.command(Control.START)
+    stage.feed([(0, i) for i in range(4)])
+    with Running(stage):
+        stage.wait_for("trained")
+    other = Stage(job_spec(tmp_path, dropout=0.1), pass_plans(2))
+    with pytest.raises(ConfigError, match="made with other"):
+        train(other)
+
+
+def test_unknown_names_are_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no model 'tall'"):
+        train(Stage(job_spec(tmp_path, model="tall"), pass_plans(1)), places=[])
+    with pytest.raises(ConfigError, match="package:wide"):
+        train(Stage(job_spec(tmp_path, weights="package:wide"), pass_plans(1)), places=[])
+    missing = (tmp_path / "none.safetensors").as_uri()
+    with pytest.raises(ConfigError, match="weights"):
+        train(Stage(job_spec(tmp_path, weights=missing), pass_plans(1)), places=[])
+
+
+def test_two_trainings_in_one_process_do_not_influence_each_other(tmp_path: Path) -> None:
+    alone = finished(tmp_path / "alone")
+    stages = [Stage(job_spec(tmp_path / name), pass_plans(2)) for name in ("first", "second")]
+    for stage in stages:
+        stage.command(Control.START)
+        stage.feed(stage.every_place())
+    with Running(stages[0]) as one, Running(stages[1]) as other:
+        one.join()
+        other.join()
+    assert one.error is None
+    assert other.error is None
+    assert final_weights(stages[0]) == final_weights(stages[1]) == final_weights(alone)
+
+
+def test_a_job_that_is_over_is_not_waited_for(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path), pass_plans(1))
+    stage.command(Control.COMPLETE)
+    with Running(stage) as running:
+        running.join()
+    with pytest.raises(NotFound):
+        stage.store.head(layout.latest("one"))
+    assert VALIDATION not in {report.purpose for report in stage.reports("pass_report")}
