@@ -43,7 +43,7 @@ class Member(_Section):
     """Its weights (safetensors), beside the manifest."""
     sha256: str
     checkpoint: str
-    """URI of the checkpoint that the weights were taken from, for the record."""
+    """URI of the checkpoint (its manifest) that the weights were taken from, for the record."""
     epoch: int
 
 

@@ -88,6 +88,6 @@ def _member(store: ObjectStore, spec: JobSpec, trainer: str, final: Manifest, we
         model=final.model,
         file=key.rpartition("/")[2],
         sha256=hashlib.sha256(data).hexdigest(),
-        checkpoint=store.uri(layout.checkpoint(trainer, final.step)),
+        checkpoint=store.uri(final.key),
         epoch=final.epoch,
     )
