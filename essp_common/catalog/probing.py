@@ -30,6 +30,7 @@ PROBE = "essp_common.video.probe:probe"
 """Import string of what reads one file, given as a path or a binary file. Not imported here: it loads FFmpeg."""
 
 _TRIES = 3  # of a file whose store does not answer
+_CRASH_S = 5.0  # until a process that has closed its pipe is gone
 _log = logging.getLogger(__name__)
 
 
@@ -101,17 +102,17 @@ class Prober:
                 raise ConfigError(
                     f"reading videos needs the package {message['missing']!r}: pip install 'essp[decoder]'"
                 )
-            child.begin(self._options.timeout_s)
+            child.begin()
             return
         if "unavailable" in message:
             raise Unavailable(message["unavailable"])
         done, uri = child.uri, next(waiting, None)
-        if uri is None or not child.ask(uri, self._options.timeout_s):
+        if uri is None or not child.ask(uri):
             self._replace(child, uri)
         yield Outcome(done, message["facts"], message["error"])
 
     def _crashed(self, child: _Child, waiting: Iterator[str]) -> Iterator[Outcome]:
-        status = child.end()
+        status = child.end(_CRASH_S)
         if not child.ready:
             raise EsspError(f"a process that reads videos could not start ({status}); its message is above")
         if not child.fresh:
@@ -122,7 +123,7 @@ class Prober:
 
     def _start(self, uri: str | None) -> None:
         if uri is not None:
-            self._children.append(_Child(self._roots, self._options.probe, uri))
+            self._children.append(_Child(self._roots, self._options, uri))
 
     def _replace(self, child: _Child, uri: str | None) -> None:
         child.end()
@@ -133,12 +134,13 @@ class Prober:
 class _Child:
     """One child process and the file it is reading."""
 
-    def __init__(self, roots: tuple[str, ...], probe: str, uri: str) -> None:
+    def __init__(self, roots: tuple[str, ...], options: ProbeOptions, uri: str) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, probe, roots), name="catalog-probe", daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, roots, options), name="catalog-probe", daemon=True)
         self._process.start()
         theirs.close()  # else its end would go unnoticed
+        self._timeout_s = options.timeout_s
         self.uri = uri
         self.ready = False
         self.fresh = True
@@ -146,39 +148,39 @@ class _Child:
         self.deadline = math.inf
         """When this file has had its time, on the monotonic clock."""
 
-    def begin(self, timeout_s: float) -> None:
+    def begin(self) -> None:
         """The process says that it is there: give it its first file."""
         self.ready = True
-        self._send(timeout_s)
+        self._send()
 
-    def ask(self, uri: str, timeout_s: float) -> bool:
+    def ask(self, uri: str) -> bool:
         """Give it another file. False when the process is gone."""
         self.uri, self.fresh = uri, False
         try:
-            self._send(timeout_s)
+            self._send()
         except (BrokenPipeError, ConnectionResetError):
             return False
         return True
 
-    def end(self) -> str:
-        """Make sure that the process is gone; how it ended."""
+    def end(self, patience_s: float = 0.0) -> str:
+        """Make sure that the process is gone; how it ended, if it did so by itself in this time."""
         self.connection.close()
-        self._process.join(timeout=0.2)  # one that has crashed is about to tell its own status
+        self._process.join(patience_s)
         self._process.kill()
         self._process.join()
         code = self._process.exitcode or 0
-        return signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        return signal.strsignal(-code) or f"signal {-code}" if code < 0 else f"exit status {code}"
 
-    def _send(self, timeout_s: float) -> None:
-        self.deadline = time.monotonic() + timeout_s
+    def _send(self) -> None:
+        self.deadline = time.monotonic() + self._timeout_s
         self.connection.send_bytes(self.uri.encode())
 
 
-def _serve(connection: Connection, probe: str, roots: tuple[str, ...]) -> None:
+def _serve(connection: Connection, roots: tuple[str, ...], options: ProbeOptions) -> None:
     """The child: answer one file after the other until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    module, _, name = probe.partition(":")
+    module, _, name = options.probe.partition(":")
     try:
         function = getattr(import_module(module), name)
     except ModuleNotFoundError as error:
@@ -189,7 +191,10 @@ def _serve(connection: Connection, probe: str, roots: tuple[str, ...]) -> None:
     while True:
         try:
             uri = connection.recv_bytes().decode()
+            # The parent sees to the limit; should it be gone, the alarm ends a reader that hangs.
+            signal.setitimer(signal.ITIMER_REAL, 2 * options.timeout_s)
             connection.send_bytes(json.dumps(_facts(uri, stores, function)).encode())
+            signal.setitimer(signal.ITIMER_REAL, 0)
         except (EOFError, BrokenPipeError, ConnectionResetError):
             return
 
