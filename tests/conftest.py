@@ -7,6 +7,7 @@ database, a broker of its own, a prefix of its own. `unique` names topics, group
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 import uuid
@@ -61,14 +62,14 @@ def redis_cluster_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
 @pytest.fixture(scope="session")
 def kafka_url(server_logs: Path) -> Iterator[str]:
     """`kafka://...` of the session; topics and groups are to be named after `unique`."""
-    with KafkaServer(server_logs) as server:
+    with KafkaServer(server_logs, session_timeout_ms=2000) as server:
         yield server.url
 
 
 @pytest.fixture
 def own_kafka_url(tmp_path: Path) -> Iterator[str]:
     """A broker for this test alone, so that the topics of ESSP can be used under their own names."""
-    with KafkaServer(tmp_path) as server:
+    with KafkaServer(tmp_path, session_timeout_ms=2000) as server:
         yield server.url
 
 
@@ -94,6 +95,14 @@ def s3_url(s3_server: S3Server) -> str:
 def empty_s3_url(s3_server: S3Server, unique: str) -> str:
     """A prefix with nothing in it, for this test alone."""
     return s3_server.store(BUCKET, unique)
+
+
+@pytest.fixture
+def unused_port() -> Iterator[int]:
+    """A port on which nothing answers: it is bound, so that nobody else gets it, and does not listen."""
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        yield int(reserved.getsockname()[1])
 
 
 @pytest.fixture

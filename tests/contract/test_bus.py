@@ -2,23 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+import logging
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from essp_common.bus.kafka import KafkaBus
+from essp_common.bus.kafka import KafkaBus, KafkaOptions
+from essp_common.bus.kafka_subscription import KafkaSubscription, Undelivered
 from essp_common.bus.memory import MemoryBus
 from essp_common.bus.port import Bus
-from essp_common.testing.bus_contract import BusContract
+from essp_common.errors import ConfigError, Unavailable
+from essp_common.testing.bus_contract import BusContract, Open, finish, numbers, take
+from services.servers.servers import KafkaServer
+
+
+@pytest.fixture
+def collected(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """What a test leaves to the garbage collector is collected before the next one; log records would hold it."""
+    with caplog.at_level(logging.CRITICAL + 1, "kafka"):
+        yield
+    gc.collect()
+
+
+def leaves_sockets(test: Callable[..., None]) -> Callable[..., None]:
+    """kafka-python leaves the closing of sockets that failed to connect to the garbage collector."""
+    test = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")(test)
+    return pytest.mark.usefixtures("collected")(test)
 
 
 @pytest.mark.usefixtures("no_thread_leaks")
 class TestMemoryBus(BusContract):
     @pytest.fixture
     def bus(self) -> Iterator[Bus]:
-        bus = MemoryBus.from_url("memory://")
+        bus = MemoryBus(retained=10)
         yield bus
         bus.close()
+
+    def test_each_url_gives_a_bus_of_its_own(self) -> None:
+        one, other = MemoryBus.from_url("memory://"), MemoryBus.from_url("memory://")
+        one.ensure_topics({"t": 1})
+        other.ensure_topics({"t": 1})
+        one.publish("t", b"", b"1")
+        assert not other.subscribe(["t"], None).poll(1, 0.0)
+
+    def test_options_are_refused(self) -> None:
+        with pytest.raises(ConfigError, match="no options"):
+            MemoryBus.from_url("memory://?size=3")
+
+    def test_memory_is_freed_when_all_groups_are_done(
+        self, bus: Bus, topic: str, subscribe: Open, publish_numbers: Callable[..., None]
+    ) -> None:
+        fast, slow = subscribe("fast"), subscribe("slow")
+        publish_numbers(0, 100, 0)
+        finish(fast, take(fast, 100))
+        held = take(slow, 100)
+        assert len(take(subscribe(None), 100)) == 100, "a group has not finished them"
+        finish(slow, held)
+        assert 10 <= len(take(subscribe(None), 1)) <= 30
+
+    def test_topic_without_groups_is_kept_from_the_start(
+        self, bus: Bus, topic: str, subscribe: Open, publish_numbers: Callable[..., None]
+    ) -> None:
+        publish_numbers(0, 500, 0)
+        finish(reader := subscribe(None), take(reader, 500))
+        assert len(take(subscribe(None), 500)) == 500
+
+    def test_closed_bus_wakes_and_refuses(self, bus: Bus, topic: str, subscribe: Open) -> None:
+        subscription = subscribe("g")
+        bus.close()
+        with pytest.raises(Unavailable, match="closed"):
+            subscription.poll(1, 30.0)
+        with pytest.raises(Unavailable, match="closed"):
+            bus.publish(topic, b"", b"")
 
 
 @pytest.mark.integration
@@ -29,3 +88,85 @@ class TestKafkaBus(BusContract):
         bus = KafkaBus.from_url(kafka_url)
         yield bus
         bus.close()
+
+    def test_killed_member_hands_over(self, bus: Bus, kafka_url: str, topic: str, subscribe: Open) -> None:
+        for number in range(20):
+            bus.publish(topic, str(number).encode(), str(number).encode())
+        bus.flush()
+        code = (
+            "import signal, warnings; warnings.simplefilter('ignore');"
+            "from essp_common.bus.kafka import KafkaBus;"
+            f"s = KafkaBus.from_url({kafka_url!r}).subscribe([{topic!r}], 'g');"
+            "n = 0\nwhile n < 20: n += len(s.poll(100, 0.2))\nprint('held', flush=True); signal.pause()"
+        )
+        member = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        assert member.stdout is not None
+        try:
+            assert member.stdout.readline() == "held\n"
+        finally:
+            member.kill()
+            member.wait()
+            member.stdout.close()
+        assert sorted(numbers(take(subscribe("g"), 20))) == list(range(20))
+
+    def test_commit_does_not_overtake_a_lost_message(self, bus: Bus, kafka_url: str, topic: str) -> None:
+        """Work whose messages were lost is delivered again to the same subscriber."""
+        for number in range(5):
+            bus.publish(topic, b"k", str(number).encode())
+        bus.flush()
+        losses = [Undelivered("lost")]
+
+        def flush(timeout_s: float) -> None:
+            if losses:
+                raise losses.pop()
+
+        client = KafkaOptions.from_url(kafka_url).consumer()
+        subscription = KafkaSubscription(client, [topic], "g", None, flush)
+        try:
+            first = take(subscription, 5)
+            finish(subscription, first)
+            with pytest.raises(Unavailable, match="lost"):
+                take(subscription, 1)
+            again = take(subscription, 5)
+            assert numbers(again) == numbers(first)
+            finish(subscription, again)
+        finally:
+            subscription.close()
+        assert bus.backlog(topic, "g") == 0
+
+    @leaves_sockets
+    def test_broker_that_goes_away_is_unavailable(self, tmp_path: Path) -> None:
+        with KafkaServer(tmp_path) as server:
+            bus = KafkaBus.from_url(f"{server.url}&connect_timeout_ms=500")
+            bus.ensure_topics({"t": 1})
+            bus.publish("t", b"", b"1")
+            bus.flush()
+        bus.publish("t", b"", b"2")
+        with pytest.raises(Unavailable, match="flush"):
+            bus.flush(0.2)
+        with pytest.raises(Unavailable, match="close"):
+            bus.close()
+
+
+@leaves_sockets
+@pytest.mark.usefixtures("no_thread_leaks")
+def test_unreachable_broker_is_unavailable(unused_port: int) -> None:
+    bus = KafkaBus.from_url(f"kafka://127.0.0.1:{unused_port}?connect_timeout_ms=200")
+    with pytest.raises(Unavailable, match=f"create topics: .*{unused_port}"):
+        bus.ensure_topics({"t": 1})
+    with pytest.raises(Unavailable, match="publish to t"):
+        bus.publish("t", b"", b"")
+    with pytest.raises(Unavailable, match="subscribe to t"):
+        bus.subscribe(["t"], "g")
+    with pytest.raises(Unavailable, match="backlog of t"):
+        bus.backlog("t", "g")
+    bus.flush()
+    bus.close()
+    with pytest.raises(Unavailable, match="closed"):
+        bus.publish("t", b"", b"")
+
+
+@pytest.mark.parametrize("url", ["kafka://", "kafka://h:1/db", "kafka://h:1?nonsense=1", "kafka://h:1?linger_ms=soon"])
+def test_wrong_kafka_url_is_a_configuration_error(url: str) -> None:
+    with pytest.raises(ConfigError, match="bus URL"):
+        KafkaBus.from_url(url)
