@@ -11,7 +11,8 @@ Guarantees:
 - `take` gives every index of every pass from `start` on exactly once, in order, with its bytes, or as `skipped`; the
   end of each pass is said too, also of a pass of which this rank has no clip.
 - A message for what was taken before is acked again and dropped: delivery is at least once, and a clip that was made
-  again for another consumer has this one among those that must ack.
+  again for another consumer has this one among those that must ack. If it was released before, that is reported
+  again too, so that a master that starts anew learns how far this consumer is.
 - Bytes that are gone (`CacheMiss`) are reported as `lost`; the master issues the same seed again, and `take` goes on
   with that index when its message arrives. `retake` does the same for bytes that turn out damaged.
 
@@ -134,6 +135,7 @@ class OrderedIntake:
         self._passes = list(passes)
         self._pass_of = {(plan.purpose, plan.epoch): i for i, plan in enumerate(self._passes)}
         self._waiting: dict[tuple[int, int], _Arrival] = {}
+        self._held: set[tuple[int, int]] = set()  # taken and not released
         self._pass = start.pass_index
         self._index = self._owned_from(start.clips)
         topic = topics.stream_topic(options.feature)
@@ -174,28 +176,20 @@ class OrderedIntake:
         """The bytes of the clip that was taken last are no good: have them made again, and take it once more."""
         self._cache.ack(item.key, self._options.consumer)
         self._make_again(item.clip, item.record, reason)
+        self._held.discard((item.pass_index, item.clip.index))
         self._pass, self._index = item.pass_index, item.clip.index
 
     def release(self, items: Iterable[Taken]) -> None:
         """Done with these: free their bytes, and tell the master, durably."""
         indices: dict[tuple[Purpose, int], list[int]] = defaultdict(list)
         for item in items:
+            self._held.discard((item.pass_index, item.clip.index))
             if item.skipped:
                 continue
             self._cache.ack(item.key, self._options.consumer)
             indices[(item.clip.purpose, item.clip.epoch)].append(item.clip.index)
         for (purpose, epoch), done in indices.items():
-            self._report(
-                Progress(
-                    trained=Trained(
-                        job=self._options.job,
-                        purpose=purpose,
-                        epoch=epoch,
-                        consumer=self._options.consumer,
-                        indices=done,
-                    )
-                )
-            )
+            self._report_trained(purpose, epoch, done)
         if indices:
             self._bus.flush()
 
@@ -230,6 +224,7 @@ class OrderedIntake:
                 self._lost(arrival)
                 return None
         del self._waiting[(self._pass, self._index)]
+        self._held.add((self._pass, self._index))
         self._index = self._owned_from(self._index + 1)
         return Taken(
             self._pass_of[_pass_key(arrival)], arrival.clip, arrival.key, value, arrival.skipped, arrival.record
@@ -242,7 +237,14 @@ class OrderedIntake:
 
     def _make_again(self, clip: ClipRef, record: Record, reason: str) -> None:
         stage = self._options.consumer.partition(".")[0]
-        failed = Failed(clip=clip, stage=stage, reason=reason, kind="lost", stream=self._options.stream)
+        failed = Failed(
+            clip=clip,
+            stage=stage,
+            reason=reason,
+            kind="lost",
+            stream=self._options.stream,
+            consumer=self._options.consumer,
+        )
         self._report(Progress(failed=failed))
         self._bus.flush()
         self._subscription.done(record)
@@ -263,6 +265,9 @@ class OrderedIntake:
         pass_index = self._pass_of.get(_pass_key(arrival), -1)
         place = (pass_index, arrival.clip.index)
         if place < (self._pass, self._index):
+            if pass_index >= 0 and not arrival.skipped and place not in self._held:
+                self._report_trained(arrival.clip.purpose, arrival.clip.epoch, [arrival.clip.index])
+                self._bus.flush()
             self._drop(arrival, ack=True)
             return
         present = self._waiting.get(place)
@@ -278,6 +283,12 @@ class OrderedIntake:
         if ack and arrival.key:
             self._cache.ack(arrival.key, self._options.consumer)
         self._subscription.done(arrival.record)
+
+    def _report_trained(self, purpose: Purpose, epoch: int, indices: Sequence[int]) -> None:
+        trained = Trained(
+            job=self._options.job, purpose=purpose, epoch=epoch, consumer=self._options.consumer, indices=indices
+        )
+        self._report(Progress(trained=trained))
 
     def _report(self, progress: Progress) -> None:
         progress.job = self._options.job

@@ -233,18 +233,20 @@ class Trained(_message.Message):
     def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., consumer: _Optional[str] = ..., indices: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Failed(_message.Message):
-    __slots__ = ("clip", "stage", "reason", "kind", "stream")
+    __slots__ = ("clip", "stage", "reason", "kind", "stream", "consumer")
     CLIP_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
     clip: ClipRef
     stage: str
     reason: str
     kind: str
     stream: str
-    def __init__(self, clip: _Optional[_Union[ClipRef, _Mapping]] = ..., stage: _Optional[str] = ..., reason: _Optional[str] = ..., kind: _Optional[str] = ..., stream: _Optional[str] = ...) -> None: ...
+    consumer: str
+    def __init__(self, clip: _Optional[_Union[ClipRef, _Mapping]] = ..., stage: _Optional[str] = ..., reason: _Optional[str] = ..., kind: _Optional[str] = ..., stream: _Optional[str] = ..., consumer: _Optional[str] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("pool", "gauges")
