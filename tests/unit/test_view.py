@@ -1,0 +1,249 @@
+"""What people see of a job: the live dashboard, plain lines, JSON lines, and the table at the end."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from services.cli.dashboard import dashboard, duration, results, size
+from services.cli.view import JsonView, LiveView, PlainView, open_view
+from services.master.status import JobEvent, JobStatus
+
+WHEN = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    """A training job of two streams in its second epoch."""
+    passes = [
+        {"purpose": p, "epoch": e, "clips": 100, "issued": 100, "done": {"trainer.rgb": 100}, "skipped": 0}
+        for e in range(2)
+        for p in ("train", "validation")
+    ]
+    passes[2]["done"] = {"trainer.rgb": 48, "trainer.flow": 40}
+    passes[3]["done"] = {"trainer.rgb": 0, "trainer.flow": 0}
+    rgb = {
+        "name": "rgb",
+        "stream": "rgb",
+        "purpose": "train",
+        "epoch": 1,
+        "clips_done": 48,
+        "loss": 1.234,
+        "top1": 0.5,
+        "data_wait_ratio": 0.031,
+        "clips_per_s": 25.0,
+        "queue": 6,
+        "reports": [
+            {"purpose": "train", "epoch": 0, "metrics": {"loss": 2.0, "top1": 0.2, "data_wait_ratio": 0.05}},
+            {"purpose": "validation", "epoch": 0, "metrics": {"loss": 1.5, "top1": 0.3, "video_top1": 0.333}},
+        ],
+        "checkpoint": None,
+        "final": False,
+    }
+    flow = rgb | {"name": "flow", "stream": "flow", "clips_done": 40, "data_wait_ratio": 0.41, "reports": []}
+    found = {
+        "name": "demo",
+        "kind": "train",
+        "state": "running",
+        "reason": "",
+        "output": "file:///runs/demo",
+        "created": WHEN,
+        "ended": None,
+        "elapsed_s": 83.0,
+        "progress": {"done": 240, "total": 400, "clips_per_s": 12.34, "eta_s": 130.0, "current": 2},
+        "passes": passes,
+        "credits": {
+            "budget_bytes": 64 * 2**20,
+            "outstanding_bytes": 32 * 2**20,
+            "outstanding_clips": 21,
+            "waiting": True,
+        },
+        "cache": {"used_bytes": 30 * 2**20, "limit_bytes": 256 * 2**20, "keys": 33, "full_count": 2},
+        "pools": [
+            {
+                "name": "decoder",
+                "workers": 2,
+                "done": 1240,
+                "clips_per_s": 55.5,
+                "seconds_per_clip": 0.0123,
+                "gauges": {"busy": 2.0},
+            },
+        ],
+        "trainers": [rgb, flow],
+        "counts": dict.fromkeys(
+            ["issued", "decoded", "extracted", "delivered", "failed", "replaced", "skipped", "lost", "reissued"], 0
+        ),
+        "failures": [
+            {
+                "stage": "decoder",
+                "kind": "truncated",
+                "count": 3,
+                "examples": [{"video": "a/[b].mp4", "reason": "the video ends before its frame 12"}],
+            }
+        ],
+        "result": None,
+        "last_event": 7,
+    }
+    return found | changes
+
+
+def status(**changes: Any) -> JobStatus:
+    return JobStatus.model_validate(document(**changes))
+
+
+METRICS = {
+    "weight.rgb": 0.4,
+    "weight.flow": 0.6,
+    **{
+        f"{split}.{name}.{figure}": value
+        for split in ("validation", "test")
+        for name, value in (("rgb", 0.25), ("flow", 0.33), ("fused", 0.987))
+        for figure in ("top1", "top5", "mAP", "log_loss")
+    },
+}
+
+
+def completed(**changes: Any) -> JobStatus:
+    result = {"uri": "file:///runs/demo/model/manifest.json", "metrics": METRICS}
+    return status(state="completed", result=result, failures=[], **changes)
+
+
+def text(renderable: Any, width: int = 110) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(renderable)
+    return str(console.file.getvalue())  # type: ignore[attr-defined]
+
+
+def lines_of(rendered: str, *words: str) -> list[list[str]]:
+    """The words of every line that has all of `words`."""
+    return [line.split() for line in rendered.splitlines() if all(word in line for word in words)]
+
+
+def test_dashboard_tells_how_far_the_job_is() -> None:
+    shown = text(dashboard(status()))
+    assert "demo running" in shown
+    assert "60.0 % · 240 of 400 clips · 12.3 clips/s · 1:23 gone · about 2:10 to go" in shown
+    assert "train, epoch 2 · pass 3 of 4 · 40 of 100 clips" in shown, "the slowest consumer counts"
+
+
+def test_dashboard_shows_pools_cache_and_streams() -> None:
+    shown = text(dashboard(status()))
+    assert "frame cache: 30.0 MiB of 256 MiB in 33 keys · 2 times full" in shown
+    assert "on the way: 21 clips, 32.0 MiB of 64.0 MiB · waiting for consumers" in shown
+    (pool,) = lines_of(shown, "decoder", "12.3")
+    assert pool[1:-1] == ["decoder", "2", "1,240", "55.5", "12.3", "2", "–"]
+    (rgb,) = lines_of(shown, "rgb", "1.234")
+    assert rgb[1:-1] == ["rgb", "train", "2", "48", "25.0", "1.234", "50.0", "%", "3.1", "%", "6", "33.3", "%"]
+    (failure,) = lines_of(shown, "truncated")
+    assert "a/[b].mp4:" in failure, "brackets in names are not markup"
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 110, 200])
+def test_dashboard_fits_any_width(width: int) -> None:
+    assert max(len(line) for line in text(dashboard(status()), width).splitlines()) <= width
+
+
+def test_dashboard_of_a_job_that_has_not_begun() -> None:
+    progress = {"done": 0, "total": 0, "clips_per_s": 0.0, "eta_s": None, "current": 0}
+    shown = text(dashboard(status(state="pending", progress=progress, passes=[], pools=[], trainers=[], cache=None)))
+    assert "demo pending" in shown
+    assert "0.0 %" in shown
+    assert "to go" not in shown
+
+
+def test_results_are_a_table_of_streams_and_their_fusion() -> None:
+    shown = text(results(completed()))
+    (flow,) = lines_of(shown, "flow")
+    assert flow[:4] == ["flow", "0.600", "33.0", "%"]
+    (fused,) = lines_of(shown, "fused")
+    assert fused == ["fused", *["98.7", "%"] * 6]
+    assert "file:///runs/demo/model/manifest.json" in shown
+
+
+def test_results_without_a_validation_split_show_the_test_split_only() -> None:
+    metrics = {name: value for name, value in METRICS.items() if not name.startswith("validation.")}
+    shown = text(results(status(state="completed", result={"uri": "u", "metrics": metrics}, failures=[])))
+    assert "validation" not in shown
+    (fused,) = lines_of(shown, "fused")
+    assert fused == ["fused", *["98.7", "%"] * 3]
+
+
+def test_results_of_a_failed_job_say_why() -> None:
+    shown = text(results(status(state="failed", reason="more than 20 % of the clips could not be decoded")))
+    assert "failed: more than 20 % of the clips could not be decoded" in shown
+    assert lines_of(shown, "truncated", "3")
+
+
+def consoles(terminal: bool) -> tuple[Console, Console]:
+    out, err = io.StringIO(), io.StringIO()
+    kind = {"TERM": "xterm"} if terminal else {}
+    return (
+        Console(file=out, width=110, color_system=None),
+        Console(file=err, width=110, force_terminal=terminal, color_system=None, _environ=kind),
+    )
+
+
+def written(console: Console) -> str:
+    return str(console.file.getvalue())  # type: ignore[attr-defined]
+
+
+def test_without_a_terminal_lines_come_at_an_interval_and_when_something_happened() -> None:
+    out, err = consoles(terminal=False)
+    with open_view(out=out, err=err) as view:
+        assert isinstance(view, PlainView)
+        for elapsed in (80.0, 81.0, 89.9, 90.0, 95.0):
+            view.show(status(elapsed_s=elapsed))
+        event = JobEvent(id=8, time=WHEN, kind="failure", message="a.mp4: damaged", data={})
+        view.show(status(elapsed_s=96.0), [event])
+        view.result(completed(elapsed_s=97.0))
+    shown = written(err).splitlines()
+    assert [line.split()[0] for line in shown] == ["1:20", "1:20", "1:20", "1:30", "1:36", "1:37"]
+    assert shown[0].endswith("rgb: train 1: loss 2.000, top-1 20.0 %, data wait 5.0 %")
+    assert shown[1].endswith("rgb: validation 1: loss 1.500, top-1 30.0 %, by video 33.3 %")
+    assert "running 60.0 %, train, epoch 2, 12.3 clips/s, about 2:10 to go, rgb loss 1.234 top-1 50.0 %" in shown[2]
+    assert shown[2].endswith("3 failed")
+    assert shown[4].endswith("a.mp4: damaged")
+    assert "completed" in shown[5]
+    assert lines_of(written(out), "fused"), "results go to stdout"
+
+
+def test_json_lines_are_statuses_events_and_the_result() -> None:
+    out, err = consoles(terminal=True)
+    with open_view(json_lines=True, out=out, err=err) as view:
+        assert isinstance(view, JsonView)
+        event = JobEvent(id=8, time=WHEN, kind="pass", message="pass over", data={"epoch": 1})
+        view.show(status(elapsed_s=10.0), [event])
+        view.show(status(elapsed_s=10.5))
+        view.show(status(elapsed_s=11.0))
+        view.result(completed(elapsed_s=12.0))
+    lines = [json.loads(line) for line in written(out).splitlines()]
+    assert [next(iter(line)) for line in lines] == ["event", "status", "status", "result"]
+    assert lines[0]["event"]["data"] == {"epoch": 1}
+    assert JobStatus.model_validate(lines[1]["status"]) == status(elapsed_s=10.0)
+    assert lines[3]["result"]["state"] == "completed"
+    assert written(err) == ""
+
+
+def test_on_a_terminal_the_dashboard_is_live_and_results_stay() -> None:
+    out, err = consoles(terminal=True)
+    with open_view(out=out, err=err) as view:
+        assert isinstance(view, LiveView)
+        view.show(status())
+        view.result(completed())
+    assert "train, epoch 2" in written(err)
+    assert "\x1b[2K" in written(err), "the dashboard is wiped at the end"
+    assert "fused" in written(out)
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0, "0:00"), (59.6, "1:00"), (3723, "1:02:03")])
+def test_durations(seconds: float, shown: str) -> None:
+    assert duration(seconds) == shown
+
+
+@pytest.mark.parametrize(("count", "shown"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 * 2**40, "5.0 TiB")])
+def test_sizes(count: int, shown: str) -> None:
+    assert size(count) == shown
