@@ -186,9 +186,7 @@ clip_specs = st.builds(ClipSpec, frames=st.integers(1, 20), stride=st.integers(1
 
 
 @given(lengths, clip_specs, st.integers(0, 2**32), st.integers(1, 4))
-def test_every_clip_fits_its_video(
-    all_lengths: dict[str, list[int]], clip: ClipSpec, seed: int, per_video: int
-) -> None:
+def test_every_clip_fits_its_video(counts: dict[str, list[int]], clip: ClipSpec, seed: int, per_video: int) -> None:
     """Clips lie within their video; one that is shorter than a clip starts at its first frame."""
     view = view_of(counts)
     span = (clip.frames - 1) * clip.stride + 1
