@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
+import shlex
+import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -92,3 +96,42 @@ def test_server_ends_with_a_killed_starter(tmp_path: Path) -> None:
         assert ended, "redis-server outlived its starter"
     finally:
         os.close(handle)
+
+
+def up(*options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "services.cli.main", "servers", "up", *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_command_starts_three_and_stops_them(tmp_path: Path, number: int) -> None:
+    process = up("--json", "--redis-memory", "8MiB", "--dir", str(tmp_path / "logs"))
+    assert process.stdout is not None
+    settings = json.loads(process.stdout.readline())
+    endpoint = json.loads(settings["ESSP_STORES"])[0].partition("endpoint=")[2]
+    ports = [urlsplit(url).port for url in (settings["ESSP_BUS"], settings["ESSP_CACHE"], endpoint)]
+    assert all(port and accepts(port) for port in ports)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 0, errors
+    assert not any(port and accepts(port) for port in ports)
+    assert {path.name for path in (tmp_path / "logs").iterdir()} >= {"redis.log", "kafka.log", "s3.log"}
+
+
+def test_command_prints_lines_for_a_shell(tmp_path: Path) -> None:
+    process = up("--dir", str(tmp_path))
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(6)]
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    words = [shlex.split(line) for line in lines]
+    assert {word[0] for word in words} == {"export"}
+    names = {word[1].partition("=")[0] for word in words}
+    assert names >= {"ESSP_BUS", "ESSP_CACHE", "ESSP_STORES", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
+
+
+def test_command_refuses_a_size_that_is_none(tmp_path: Path) -> None:
+    process = up("--redis-memory", "much")
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert "--redis-memory 'much' is not a size" in errors
