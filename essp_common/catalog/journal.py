@@ -13,8 +13,9 @@ from essp_common.catalog.table import Catalog, VideoRow, read_catalog, write_cat
 from essp_common.errors import ConfigError, PermanentError
 from essp_common.objects.port import ObjectStore
 
-_ROWS = 2000
-_SECONDS = 5.0
+ROWS = 2000
+SECONDS = 5.0
+"""At most so much is lost when a build is killed: this many files, or what was read in this time."""
 
 
 class Journal:
@@ -40,7 +41,7 @@ class Journal:
     def add(self, row: VideoRow) -> None:
         """Remember a file; saves now and then."""
         self._rows.append(row)
-        if len(self._rows) >= _ROWS or self._clock() - self._saved >= _SECONDS:
+        if len(self._rows) >= ROWS or self._clock() - self._saved >= SECONDS:
             self.save()
 
     def save(self) -> None:
