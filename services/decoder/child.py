@@ -1,9 +1,7 @@
 """The process that touches untrusted video: `python -m services.decoder.child SOCKET MEMORY`, started by `sandbox.py`.
 
-It imports PyAV and NumPy, and the store's client where videos lie in one; it never sees the bus or the cache. Over
-the socket it takes a greeting (JSON: `Greeting`) and says that it is ready. Then for each work unit it takes the size
-of the shared memory and a `DecodeSeed`, and answers with a JSON object (see `Child.answer`) once the clips lie in the
-shared memory, as values of the cache. It ends when the socket does.
+It imports PyAV and NumPy, and the store's client where videos lie in one; it never sees the bus or the cache.
+`protocol.py` says what goes over the socket. It ends when the socket does.
 """
 
 from __future__ import annotations
@@ -12,49 +10,26 @@ import json
 import math
 import mmap
 import resource
-import struct
+import socket
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.codec import encode, frame_buffer
+from essp_common.cache.port import Buffer
+from essp_common.codec import encode, frame_buffer, raw_bytes
 from essp_common.errors import BadVideo, EsspError, PermanentError, TransientError
-from essp_common.pb.v1.messages_pb2 import DecodeSeed
 from essp_common.video.container import Limits
 from essp_common.wiring import Stores
-from services.decoder.rooms import Room, rooms
+from services.decoder.memory import Place
+from services.decoder.protocol import READY, Channel, Greeting, Request, Shape, clip_shapes, is_raw
 from services.decoder.sources import Shelf
 
-MEMORY_SIZE = struct.Struct("<Q")
-"""In front of each `DecodeSeed`."""
-
-READY = b"ready"
-
 _OPEN_FILES = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Greeting:
-    """What a child is told once."""
-
-    stores: tuple[str, ...]
-    open_videos: int
-    video_bytes: int
-    frame_pixels: int
-    address_bytes: int
-    unit_s: float
-    """CPU time of one unit; twice that ends a child whose parent is no longer there to do it."""
-
-    def to_json(self) -> bytes:
-        """As sent."""
-        return json.dumps(asdict(self)).encode()
 
 
 class Child:
@@ -63,54 +38,56 @@ class Child:
     def __init__(self, greeting: Greeting, memory_fd: int) -> None:
         limits = Limits(size_bytes=greeting.video_bytes, pixels=greeting.frame_pixels)
         self._shelf = Shelf(Stores(greeting.stores), limits, greeting.open_videos)
+        self._address_bytes = greeting.address_bytes
         self._memory_fd = memory_fd
         self._memory = memoryview(b"")
 
-    def answer(self, request: bytes) -> bytes:
-        """`{"clips": [bytes | {"reason", "kind"}, ...]}`, or for the unit as a whole `{"reason", "kind"}` where it
-        cannot be decoded, `{"reason", "retry_after_s"}` where trying again may help."""
-        (size,) = MEMORY_SIZE.unpack_from(request)
-        unit = DecodeSeed.FromString(request[MEMORY_SIZE.size :])
-        if size != len(self._memory):
-            self._memory = memoryview(mmap.mmap(self._memory_fd, size))
+    def answer(self, request: Request) -> dict[str, Any]:
+        """Decode a unit; see `protocol.py` for the answer."""
+        video = request.unit.video
+        if request.memory_bytes != len(self._memory):
+            _limit(resource.RLIMIT_AS, self._address_bytes + 2 * request.memory_bytes)
+            self._memory = memoryview(mmap.mmap(self._memory_fd, request.memory_bytes))
         try:
-            clips = self._decode(unit)
+            return {"clips": self._decode(request)}
         except TransientError as error:
-            return _packed({"reason": str(error), "retry_after_s": error.retry_after_s})
+            return {"reason": str(error), "retry_after_s": error.retry_after_s}
         except EsspError as error:
-            self._shelf.drop(unit.video)
-            return _packed(_told(error))
+            self._shelf.drop(video)
+            return _told(error)
         except MemoryError:
-            self._shelf.drop(unit.video)
-            return _packed({"reason": "decoding needs more memory than a child may have", "kind": "limit"})
-        return _packed({"clips": clips})
+            self._shelf.drop(video)
+            return {"reason": "decoding needs more memory than a child may have", "kind": "limit"}
 
-    def _decode(self, unit: DecodeSeed) -> list[int | dict[str, Any]]:
-        places = rooms(unit)
+    def _decode(self, request: Request) -> list[int | dict[str, Any]]:
+        unit = request.unit
         reader = self._shelf.reader(unit.video)
-        raw = unit.recipe.codec.name in ("", "raw")
-        values: list[memoryview] = []
-        frames: list[NDArray[np.uint8]] = []
-        for place in places:
-            if raw:
-                value, array = frame_buffer(place.shape, "u1", self._memory[place.start : place.stop])
-                values.append(value)
-            else:
-                array = np.empty(place.shape, np.uint8)
-            frames.append(array)
-        outcomes = reader.read(unit.seeds, unit.recipe.resize, frames, strict=unit.recipe.strict)
-        if any(outcomes):
-            self._shelf.drop(unit.video)
-        if raw:
-            return [_told(error) if error else len(value) for error, value in zip(outcomes, values, strict=True)]
-        return [
-            _told(error) if error else self._store(encode(array, unit.recipe.codec), place)
-            for error, array, place in zip(outcomes, frames, places, strict=True)
+        raw = is_raw(unit.recipe.codec)
+        shapes = clip_shapes(unit)
+        frames = [
+            self._raw_frames(shape, place) if raw else np.empty(shape, np.uint8)
+            for shape, place in zip(shapes, request.places, strict=True)
         ]
+        errors = reader.read(unit.seeds, unit.recipe.resize, frames, strict=unit.recipe.strict)
+        if any(errors):
+            self._shelf.drop(unit.video)
+        clips: list[int | dict[str, Any]] = []
+        for array, place, error in zip(frames, request.places, errors, strict=True):
+            if error is not None:
+                clips.append(_told(error))
+            elif raw:
+                clips.append(raw_bytes(array.shape, array.dtype))
+            else:
+                clips.append(self._store(encode(array, unit.recipe.codec), place))
+        return clips
 
-    def _store(self, value: Any, place: Room) -> int | dict[str, Any]:
+    def _raw_frames(self, shape: Shape, place: Place) -> NDArray[np.uint8]:
+        """The frames of a raw value that is laid out in its place."""
+        return frame_buffer(shape, "u1", self._memory[place.start : place.start + place.size])[1]
+
+    def _store(self, value: Buffer, place: Place) -> int | dict[str, Any]:
         size = len(value)
-        if size > place.stop - place.start:
+        if size > place.size:
             return _told(BadVideo("the frames do not compress; use another codec for clips", "limit"))
         self._memory[place.start : place.start + size] = value
         return size
@@ -120,43 +97,33 @@ def _told(error: EsspError) -> dict[str, Any]:
     return {"reason": str(error), "kind": getattr(error, "kind", PermanentError.kind)}
 
 
-def _packed(answer: dict[str, Any]) -> bytes:
-    return json.dumps(answer).encode()
+def _limit(which: int, value: int) -> None:
+    """Set a soft limit, as far as the hard one allows."""
+    hard = resource.getrlimit(which)[1]
+    resource.setrlimit(which, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
 def _confine(greeting: Greeting) -> None:
-    """Limits that hold even when the parent is gone. Files cannot be written; pipes and shared memory can."""
-    for limit, value in (
-        (resource.RLIMIT_AS, greeting.address_bytes),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_NOFILE, _OPEN_FILES),
-    ):
-        hard = resource.getrlimit(limit)[1]
-        capped = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(limit, (capped, capped))
-
-
-def _allow_cpu(unit_s: float) -> None:
-    """Move the limit of CPU time ahead of what has been used by now."""
-    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    seconds = math.ceil(time.process_time() + 2 * unit_s)
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds if hard == resource.RLIM_INFINITY else min(seconds, hard), hard))
+    """Limits that hold even when the parent is gone. Files cannot be written; sockets and shared memory can."""
+    _limit(resource.RLIMIT_AS, greeting.address_bytes)
+    _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def main(arguments: Sequence[str]) -> None:
     """Serve the socket until it is closed."""
     socket_fd, memory_fd = map(int, arguments)
-    with Connection(socket_fd) as connection, suppress(EOFError, ConnectionResetError, BrokenPipeError):
-        told = json.loads(connection.recv_bytes())
-        greeting = Greeting(**{**told, "stores": tuple(told["stores"])})
+    channel = Channel(socket.socket(fileno=socket_fd))
+    with suppress(EOFError, ConnectionError):
+        greeting = Greeting.unpacked(channel.receive())
         _confine(greeting)
         child = Child(greeting, memory_fd)
-        connection.send_bytes(READY)
+        channel.send(READY)
         while True:
-            request = connection.recv_bytes()
-            _allow_cpu(greeting.unit_s)
-            connection.send_bytes(child.answer(request))
+            request = Request.unpacked(channel.receive())
+            _limit(resource.RLIMIT_CPU, math.ceil(time.process_time() + 2 * greeting.unit_s))
+            channel.send(json.dumps(child.answer(request)).encode())
 
 
 if __name__ == "__main__":

@@ -10,24 +10,22 @@ from __future__ import annotations
 
 import json
 import logging
-import mmap
 import os
+import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing import Pipe
 from typing import Any
 
+from essp_common.cache.port import Buffer
 from essp_common.errors import BadVideo, EsspError, PermanentError, TransientError, Unavailable
 from essp_common.pb.v1.messages_pb2 import DecodeSeed
-from services.decoder.child import MEMORY_SIZE, READY, Greeting
-from services.decoder.rooms import Room, rooms
+from services.decoder.memory import Place, SharedMemory
+from services.decoder.protocol import READY, Channel, Greeting, Request, clip_shapes, place_bytes
 
 log = logging.getLogger(__name__)
 
-_MIN_MEMORY = 1 << 24
 _START_S = 60.0
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 """One thread a child: several run side by side."""
@@ -43,10 +41,10 @@ class SandboxOptions:
     units: int
     """A child is replaced after so many."""
     clip_bytes: int
-    """Most bytes of shared memory."""
+    """Most bytes of the clips of one unit."""
 
 
-Outcome = bytes | EsspError
+Outcome = Buffer | EsspError
 """A clip as a value of the cache, or why there is none."""
 
 
@@ -55,8 +53,7 @@ class Sandbox:
 
     def __init__(self, options: SandboxOptions) -> None:
         self._options = options
-        self._memory_fd = _anonymous_memory()
-        self._memory = memoryview(b"")
+        self._memory = SharedMemory()
         self._child: _Child | None = None
 
     @property
@@ -79,10 +76,7 @@ class Sandbox:
     def close(self) -> None:
         """End the child and release the memory. Idempotent."""
         self._end_child()
-        self._memory = memoryview(b"")
-        if self._memory_fd >= 0:
-            os.close(self._memory_fd)
-            self._memory_fd = -1
+        self._memory.close()
 
     def _alone(self, unit: DecodeSeed, position: int) -> Outcome:
         single = DecodeSeed()
@@ -96,43 +90,46 @@ class Sandbox:
 
     def _attempt(self, unit: DecodeSeed) -> list[Outcome]:
         try:
-            places = rooms(unit)
-            self._make_room(places)
+            sizes = [place_bytes(shape, unit.recipe.codec) for shape in clip_shapes(unit)]
+            self._check_size(sum(sizes))
         except EsspError as error:
             return [error] * len(unit.seeds)
-        answer = self._ask(MEMORY_SIZE.pack(len(self._memory)) + unit.SerializeToString())
-        if "clips" in answer:
-            return [self._outcome(place, clip) for place, clip in zip(places, answer["clips"], strict=True)]
-        if "retry_after_s" in answer:
-            raise TransientError(answer["reason"], answer["retry_after_s"])
-        return [_error(answer)] * len(unit.seeds)
+        places = [self._memory.take(size) for size in sizes]
+        try:
+            answer = self._ask(Request(self._memory.size, places, unit).packed())
+            clips: Sequence[Any] = answer.get("clips", ())
+            if not clips and "retry_after_s" in answer:
+                raise TransientError(answer["reason"], answer["retry_after_s"])
+        except (_Lost, TransientError):
+            for place in places:
+                self._memory.give_back(place)
+            raise
+        return [self._outcome(place, clip) for place, clip in zip(places, clips or [answer] * len(places), strict=True)]
 
-    def _outcome(self, place: Room, clip: int | dict[str, Any]) -> Outcome:
-        if isinstance(clip, dict):
-            return _error(clip)
-        return bytes(self._memory[place.start : place.start + clip])
+    def _outcome(self, place: Place, clip: int | dict[str, Any]) -> Outcome:
+        if isinstance(clip, int) and 2 * clip > place.size:
+            return self._memory.view(place, clip)
+        try:
+            # A small value is copied rather than left to occupy a large place.
+            return self._memory.copy(place, clip) if isinstance(clip, int) else _error(clip)
+        finally:
+            self._memory.give_back(place)
 
-    def _make_room(self, places: Sequence[Room]) -> None:
-        needed = places[-1].stop if places else 0
-        if needed > self._options.clip_bytes:
-            message = f"the clips of one message would take {needed} bytes, the limit is {self._options.clip_bytes}"
+    def _check_size(self, size: int) -> None:
+        if size > self._options.clip_bytes:
+            message = f"the clips of one message would take {size} bytes, the limit is {self._options.clip_bytes}"
             raise BadVideo(f"{message} (ESSP_DECODER_CLIP_BYTES)", "limit")
-        if needed > len(self._memory):
-            size = max(_MIN_MEMORY, 1 << (needed - 1).bit_length())
-            os.ftruncate(self._memory_fd, size)
-            self._memory = memoryview(mmap.mmap(self._memory_fd, size))
 
     def _ask(self, request: bytes) -> dict[str, Any]:
         child = self._started()
         try:
-            child.connection.send_bytes(request)
-            if not child.connection.poll(self._options.timeout_s):
-                self._end_child()
-                raise _Lost(f"took longer than {self._options.timeout_s:g} s", "timeout")
-            answer: dict[str, Any] = json.loads(child.connection.recv_bytes())
+            child.channel.send(request)
+            answer: dict[str, Any] = json.loads(child.channel.receive(self._options.timeout_s))
+        except TimeoutError as error:
+            self._end_child()
+            raise _Lost(f"took longer than {self._options.timeout_s:g} s", "timeout") from error
         except (EOFError, OSError) as error:
-            code = self._end_child()
-            raise _Lost(f"crashed (exit status {code})", "crashed") from error
+            raise _Lost(f"crashed (exit status {self._end_child()})", "crashed") from error
         child.units += 1
         if child.units >= self._options.units:
             self._end_child()
@@ -142,9 +139,9 @@ class Sandbox:
         """The child, ready. Raises `Unavailable` when it does not get there."""
         if self._child is not None:
             return self._child
-        child = self._child = _Child(self._options.greeting, self._memory_fd)
+        child = self._child = _Child(self._options.greeting, self._memory.fd)
         try:
-            ready = child.connection.poll(_START_S) and child.connection.recv_bytes() == READY
+            ready = child.channel.receive(_START_S) == READY
         except (EOFError, OSError):
             ready = False
         if not ready:
@@ -158,7 +155,8 @@ class Sandbox:
 
 class _Child:
     def __init__(self, greeting: Greeting, memory_fd: int) -> None:
-        self.connection, theirs = Pipe()
+        ours, theirs = socket.socketpair()
+        self.channel = Channel(ours)
         self.units = 0
         command = [sys.executable, "-m", "services.decoder.child", str(theirs.fileno()), str(memory_fd)]
         with theirs:
@@ -169,11 +167,11 @@ class _Child:
                 env=os.environ | _ENVIRONMENT,
                 process_group=0,  # an interrupt at the terminal is for the parent, which drains
             )
-        self.connection.send_bytes(greeting.to_json())
+        self.channel.send(greeting.packed())
 
     def end(self) -> int:
         """Kill the process (it holds nothing) and give its exit status."""
-        self.connection.close()
+        self.channel.close()
         self.process.kill()
         return self.process.wait()
 
@@ -191,11 +189,3 @@ def _error(told: dict[str, Any]) -> EsspError:
     if kind == PermanentError.kind:
         return PermanentError(told["reason"])
     return BadVideo(told["reason"], kind)
-
-
-def _anonymous_memory() -> int:
-    """A file descriptor of memory that other processes can map."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("essp-clips", os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())

@@ -8,8 +8,8 @@ from essp_common.process import cpu_count
 from essp_common.service import Service
 from essp_common.wiring import Adapters
 from essp_common.worker import Worker, WorkerOptions
-from services.decoder.child import Greeting
 from services.decoder.config import DecoderSettings
+from services.decoder.protocol import Greeting
 from services.decoder.sandbox import Sandbox, SandboxOptions
 from services.decoder.stage import NAME, DecodeStage
 

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from essp_common import metrics, topics
 from essp_common.bus.port import Bus, Record
-from essp_common.cache.port import FrameCache, clip_key
+from essp_common.cache.port import Buffer, FrameCache, clip_key
 from essp_common.control import ControlFeed
 from essp_common.errors import EsspError, PermanentError
 from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, DeadLetter, Decoded, DecodeSeed, Failed, Progress, Seed
@@ -93,7 +93,7 @@ class DecodeStage:
         seconds = (time.monotonic() - started) / max(1, len(outcomes))
         return _Held(record, deque(zip(unit.seeds, outcomes, strict=True)), seconds)
 
-    def _deliver(self, unit: DecodeSeed, seed: Seed, value: bytes, seconds: float) -> None:
+    def _deliver(self, unit: DecodeSeed, seed: Seed, value: Buffer, seconds: float) -> None:
         clip = _clip(unit, seed)
         key = clip_key(clip.job, clip.purpose, clip.epoch, clip.index, clip.attempt)
         self._cache.put(key, value, clip_consumers(unit.recipe), unit.recipe.ttl_s)

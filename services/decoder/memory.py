@@ -1,0 +1,92 @@
+"""Memory shared with a child: where it writes clips, and where the cache and its readers find them, uncopied.
+
+A clip's place is taken before it is decoded and comes back by itself: when nothing refers any more to the view that
+was handed out, nor to anything made of it (a slice, a NumPy array), whichever thread let go of the last of them.
+So a clip that a store takes by copying (Redis) occupies its place for the length of a request, one that a cache in
+this process keeps, for as long as it is kept. Pages are used again at once, for touching new ones costs more than
+copying a clip.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+import weakref
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+_PAGE = 4096
+_CLASSES_PER_DOUBLING = 8
+_GROWTH = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A range of the memory."""
+
+    start: int
+    size: int
+
+
+class SharedMemory:
+    """Places in memory behind a file descriptor. Used from one thread; views may be dropped by any."""
+
+    def __init__(self) -> None:
+        self.fd = _anonymous_file()
+        self.size = 0
+        """Of the whole memory, in bytes; it only grows."""
+        self._mapped = mmap.mmap(-1, _PAGE)
+        self._end = 0
+        self._free: defaultdict[int, list[Place]] = defaultdict(list)
+
+    def take(self, size: int) -> Place:
+        """A place of at least `size` bytes, with whatever was there before. Give it back, or hand out a view of it."""
+        size = _size_class(size)
+        try:
+            return self._free[size].pop()
+        except IndexError:
+            pass
+        place = Place(self._end, size)
+        self._end += size
+        if self._end > self.size:
+            self.size = -(-self._end // _GROWTH) * _GROWTH
+            os.ftruncate(self.fd, self.size)
+            self._mapped = mmap.mmap(self.fd, self.size)  # views keep the former mapping, of the same pages, alive
+        return place
+
+    def give_back(self, place: Place) -> None:
+        """The place may be taken again."""
+        self._free[place.size].append(place)
+
+    def copy(self, place: Place, length: int) -> bytes:
+        """The first bytes of a place, which stays taken."""
+        return self._mapped[place.start : place.start + length]
+
+    def view(self, place: Place, length: int) -> memoryview:
+        """The first bytes of a place, read-only. The place comes back when the view and all made of it are gone."""
+        array = np.frombuffer(self._mapped, np.uint8, length, place.start)
+        weakref.finalize(array, self._free[place.size].append, place).atexit = False
+        return array.data.toreadonly()
+
+    def close(self) -> None:
+        """Close the descriptor. Views stay valid. Idempotent."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def _size_class(size: int) -> int:
+    """Few enough sizes that places are found again, at most an eighth too large."""
+    step = max(_PAGE, (1 << (size - 1).bit_length()) // 2 // _CLASSES_PER_DOUBLING)
+    return -(-size // step) * step
+
+
+def _anonymous_file() -> int:
+    """A file descriptor of memory that another process can map; on disk where the system has nothing better."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("essp-clips", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
