@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from essp_common.model import Evaluation, Strategy
 from essp_common.scores import VideoScores
-from services.aggregator.metrics import figures, log_loss, top_k
+from services.aggregator.metrics import figures, log_loss, log_losses, top_k
 
 _GRID_POINTS = 2000
 """At most so many points of the grid: 0.05 apart for two streams, 0.1 for four, coarser for more."""
@@ -127,16 +127,31 @@ def _shifted(weights: Weights, step: float) -> list[Weights]:
 
 
 def try_strategies(names: Sequence[str], parts: Mapping[str, VideoScores]) -> tuple[Strategy, tuple[Strategy, ...]]:
-    """The best strategy on the validation scores, and all that were tried; the first named wins between equals."""
+    """The best strategy on the validation scores, and all that were tried.
+
+    One that is named later has to be better by more than chance: in top-1, or with equal top-1 by a log loss that
+    is lower by more than two standard errors of the difference. Weights that fit the validation videos a little
+    better than plain averaging would otherwise always win, and do no better on others.
+    """
     scores = align(parts)
-    tried = []
-    for name in names:
+    tried: list[Strategy] = []
+    best, best_losses = 0, np.empty(0)
+    for number, name in enumerate(names):
         weights = STRATEGIES[name](scores)
         mixed = np.tensordot(weights, scores.probabilities, axes=1)
         by_trainer = dict(zip(scores.trainers, (float(w) for w in weights), strict=True))
         tried.append(Strategy(name=name, weights=by_trainer, validation=figures(scores.labels, mixed)))
-    best = max(tried, key=lambda s: (s.validation["top1"], -s.validation["log_loss"]))
-    return best, tuple(tried)
+        losses = log_losses(scores.labels, mixed)
+        if number == 0 or _better(tried[number], losses, tried[best], best_losses):
+            best, best_losses = number, losses
+    return tried[best], tuple(tried)
+
+
+def _better(new: Strategy, new_losses: Weights, old: Strategy, old_losses: Weights) -> bool:
+    if new.validation["top1"] != old.validation["top1"]:
+        return new.validation["top1"] > old.validation["top1"]
+    gain = old_losses - new_losses
+    return bool(gain.mean() > 2 * gain.std() / np.sqrt(len(gain)))
 
 
 def evaluate(parts: Mapping[str, VideoScores], weights: Mapping[str, float]) -> Evaluation:

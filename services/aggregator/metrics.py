@@ -25,10 +25,15 @@ def top_k(labels: Labels, scores: Scores, k: int) -> float:
     return float(np.mean(np.any(best == labels[:, None], axis=1)))
 
 
+def log_losses(labels: Labels, probabilities: Scores) -> NDArray[np.float64]:
+    """`(V,)` negative logarithm of the probability given to each label, in nats."""
+    given = probabilities[np.arange(len(labels)), labels].astype(np.float64)
+    return -np.log(np.maximum(given, _LEAST))
+
+
 def log_loss(labels: Labels, probabilities: Scores) -> float:
-    """Mean negative logarithm of the probability given to the label, in nats."""
-    given = probabilities[np.arange(len(labels)), labels]
-    return float(-np.mean(np.log(np.maximum(given, _LEAST))))
+    """Mean of the log losses."""
+    return float(np.mean(log_losses(labels, probabilities)))
 
 
 def average_precision(relevant: NDArray[np.bool_], scores: Scores) -> float:

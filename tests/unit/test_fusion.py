@@ -130,12 +130,27 @@ def test_streams_that_complement_each_other_fuse_to_more_than_either() -> None:
     assert result.members["rgb"]["top1"] == result.members["flow"]["top1"] == 0.5
 
 
-def test_the_first_named_strategy_wins_between_equals() -> None:
+def test_the_first_named_of_equal_strategies_wins() -> None:
     labels = np.arange(12) % 3
     part = video_scores(probabilities(12, 3, 1), labels)
     best, _ = fusion.try_strategies(("average", "weighted"), {"only": part})
     assert best.name == "average"
     assert best.weights == {"only": 1.0}
+
+
+def test_a_gain_that_may_be_chance_does_not_beat_the_average() -> None:
+    """Two streams that are equally good: the weights that fit these very videos best are an accident."""
+    labels = np.arange(40) % 4
+    noise = np.random.Generator(np.random.Philox(5))
+    parts = {}
+    for name in ("a", "b"):
+        sure = np.eye(4)[labels] * 3 + noise.normal(0, 0.3, (40, 4))
+        odds = np.exp(sure)
+        parts[name] = video_scores(odds / odds.sum(axis=1, keepdims=True), labels)
+    best, (average, weighted) = fusion.try_strategies(("average", "weighted"), parts)
+    assert average.validation["top1"] == weighted.validation["top1"] == 1
+    assert weighted.validation["log_loss"] < average.validation["log_loss"]
+    assert best == average
 
 
 def test_only_videos_that_all_have_scored_count() -> None:
