@@ -138,7 +138,13 @@ class _Child:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, roots, options), name="catalog-probe", daemon=True)
-        self._process.start()
+        # Ctrl-C reaches every process of a terminal, but is for the parent, which ends its children: one that starts
+        # with the signal blocked never sees it.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()  # else its end would go unnoticed
         self._timeout_s = options.timeout_s
         self.uri = uri
@@ -178,7 +184,6 @@ class _Child:
 
 def _serve(connection: Connection, roots: tuple[str, ...], options: ProbeOptions) -> None:
     """The child: answer one file after the other until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     module, _, name = options.probe.partition(":")
     try:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Annotated, get_args
+from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
@@ -23,7 +22,7 @@ from essp_common.catalog.sources import Kind
 from essp_common.catalog.summary import COLUMNS, Amount, Summary, summarize
 from essp_common.catalog.table import read_catalog
 from essp_common.config import Settings
-from essp_common.errors import ConfigError
+from essp_common.process import cpu_count
 from essp_common.wiring import Stores
 from services.cli.uris import as_uri
 
@@ -40,7 +39,7 @@ def build_command(
         str, typer.Argument(help="Folder or CSV file of the videos: a path or a URI (s3://bucket/prefix).")
     ],
     out: Annotated[str, typer.Option(help="Where to write the catalog, as in data/videos.parquet.")],
-    kind: Annotated[str, typer.Option(help="How the source is laid out: auto, folders, ucf101 or csv.")] = "auto",
+    kind: Annotated[Kind, typer.Option(help="How the source is laid out.")] = "auto",
     split: Annotated[int, typer.Option(help="UCF-101: which of its train/test divisions.", min=1)] = 1,
     workers: Annotated[int, typer.Option(help="Files read at a time (0: one a core).", min=0)] = 0,
     timeout_s: Annotated[float, typer.Option(help="Seconds one file may take before it is given up.", min=0.1)] = 120.0,
@@ -52,7 +51,7 @@ def build_command(
     the columns path, label, split and start_s, end_s or start_frame, end_frame. Running it again reads only what is
     new or changed; after an interruption it goes on where it stopped.
     """
-    options = BuildOptions(_kind(kind), split, ProbeOptions(workers or os.cpu_count() or 1, timeout_s))
+    options = BuildOptions(kind, split, ProbeOptions(workers or cpu_count(), timeout_s))
     console = Console(stderr=True)
     try:
         with _progress(console) as tell:
@@ -87,29 +86,20 @@ def show_command(
         _show(Console(), summary)
 
 
-def _kind(text: str) -> Kind:
-    for kind in get_args(Kind):
-        if kind == text:
-            return kind  # type: ignore[no-any-return]
-    raise ConfigError(f"--kind {text}: use one of {', '.join(get_args(Kind))}")
-
-
 @contextmanager
 def _progress(console: Console) -> Iterator[Callable[[Progress], None]]:
     """Where a build tells how far it is: a bar on a terminal, now and then a line elsewhere."""
     if not console.is_terminal:
         yield _line_printer(console)
         return
-    columns = (
-        *(TextColumn("reading videos"), BarColumn(), MofNCompleteColumn(), DownloadColumn(binary_units=True)),
-        *(TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), TextColumn("{task.fields[note]}")),
-    )
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
     with Bar(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("read", total=None, rate="", note="listing the source")
+        task = bar.add_task("listing the source", total=None, note="")
 
         def tell(now: Progress) -> None:
-            note = f"{now.problems} unusable" if now.problems else ""
-            bar.update(task, total=now.files_total, completed=now.files_done, rate=f"{now.rate:.1f}/s", note=note)
+            bar.update(
+                task, description="reading videos", total=now.files_total, completed=now.files_done, note=_note(now)
+            )
 
         yield tell
 
@@ -121,10 +111,18 @@ def _line_printer(console: Console) -> Callable[[Progress], None]:
         nonlocal due
         if time.monotonic() >= due:
             due = time.monotonic() + _LINE_EVERY_S
-            eta = "" if now.eta_s is None else f", {_duration(now.eta_s)} left"
-            console.print(f"read {now.files_done} of {now.files_total} files, {now.rate:.1f}/s{eta}", highlight=False)
+            console.print(f"read {now.files_done} of {now.files_total} files, {_note(now)}", soft_wrap=True)
 
     return tell
+
+
+def _note(now: Progress) -> str:
+    parts = [f"{_bytes(now.bytes_done)} of {_bytes(now.bytes_total)}", f"{now.rate:.1f} files/s"]
+    if now.eta_s is not None:
+        parts.append(f"{_duration(now.eta_s)} left")
+    if now.problems:
+        parts.append(f"{now.problems} unusable")
+    return ", ".join(parts)
 
 
 def _closing(built: Built, out: str) -> str:
