@@ -168,16 +168,16 @@ class _Run:
 
 def _runs(seeds: Sequence[Seed]) -> list[_Run]:
     """The seeds in passes forward, each begun at the last keyframe that serves its first seed."""
+    frames = [[min(s.first_frame + slot * s.stride, s.last_frame) for slot in range(s.frame_count)] for s in seeds]
     runs: list[_Run] = []
     reached = -1  # the last frame that the current run decodes
-    for position in sorted(range(len(seeds)), key=lambda i: seeds[i].first_frame):
-        seed = seeds[position]
-        seek = seed.seek if seed.HasField("seek") else None
+    for position in sorted((p for p in range(len(seeds)) if frames[p]), key=lambda p: frames[p][0]):
+        seed, wanted = seeds[position], frames[position]
+        seek = seed.seek if seed.HasField("seek") and seed.seek.frame_index <= wanted[0] else None
         if not runs or (seek is not None and seek.frame_index > reached):
             runs.append(_Run(seek))
-        frames = [min(seed.first_frame + slot * seed.stride, seed.last_frame) for slot in range(seed.frame_count)]
-        runs[-1].wants.extend(_Want(frame, position, slot) for slot, frame in enumerate(frames))
-        reached = max(reached, *frames)
+        runs[-1].wants.extend(_Want(frame, position, slot) for slot, frame in enumerate(wanted))
+        reached = max(reached, wanted[-1])
     for run in runs:
         run.wants.sort(key=lambda want: want.frame)
     return runs
