@@ -10,6 +10,7 @@ frame intervals, rotation metadata, open GOPs, packed B-frames) is an option her
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -37,6 +38,8 @@ _ENCODERS = {
     "ffv1": "ffv1",
 }
 _BITS = 12
+_I_VOP, _B_VOP = 0, 2
+_PLACEHOLDER = b"\x7f"
 _CLOCK = 60_000  # MPEG-4 allows at most 65535 ticks a second
 
 
@@ -124,6 +127,34 @@ def drifting(picture: Picture, count: int, velocity: tuple[int, int] = (1, 0)) -
     """`count` pictures of `picture` moving by `velocity` = (right, down) pixels a frame, wrapping at the edges."""
     for number in range(count):
         yield np.roll(picture, (number * velocity[1], number * velocity[0]), axis=(0, 1))
+
+
+def pack_bframes(source: Path, target: Path) -> Path:
+    """Rewrite an MPEG-4 AVI with B-frames as DivX and XviD pack them: a B-frame shares the packet of the frame that
+    it refers to, and a placeholder of one byte, flagged as a keyframe, stands where it was."""
+    with av.open(str(source)) as container, av.open(str(target), "w") as packed:
+        coded = [bytes(packet) for packet in container.demux(video=0) if packet.size]
+        stream = packed.add_stream_from_template(container.streams.video[0])
+        packets: list[bytes] = []
+        for data in coded:
+            if _vop_type(data) == _B_VOP and _vop_type(packets[-1]) is not None:
+                packets[-1] += data
+                packets.append(_PLACEHOLDER)
+            else:
+                packets.append(data)
+        for time, data in enumerate(packets):
+            packet = av.Packet(re.sub(rb"(?<=\x00\x00\x01\xb2)Lavc[\d.]+", b"DivX503b1393p\0", data))
+            packet.pts = packet.dts = time
+            packet.is_keyframe = _vop_type(data) in (_I_VOP, None)
+            packet.stream = stream
+            packed.mux(packet)
+    return target
+
+
+def _vop_type(packet: bytes) -> int | None:
+    """The kind of the last picture in an MPEG-4 packet (ISO/IEC 14496-2), None where there is none."""
+    at = packet.rfind(b"\0\0\1\xb6")
+    return None if at < 0 else packet[at + 4] >> 6
 
 
 def _steps(step: int) -> Iterator[int]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from essp_common.errors import BadVideo
 from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek
-from essp_common.testing.videos import Encoding, numbered, read_number, write_video
+from essp_common.testing.videos import Encoding, numbered, pack_bframes, read_number, write_video
 from essp_common.video.container import Limits
 from essp_common.video.geometry import output_size
 from essp_common.video.probe import VideoFacts, probe
@@ -41,6 +41,7 @@ CASES = {
     "mpeg4.avi": Encoding(codec="mpeg4"),
     "mpeg4-bframes.avi": Encoding(codec="mpeg4", bframes=2),
     "mpeg4-odd.avi": Encoding(codec="mpeg4"),
+    "mpeg4-packed.avi": Encoding(codec="mpeg4", bframes=2),
     "mpeg2.mp4": Encoding(codec="mpeg2", bframes=2),
     "vp8.webm": Encoding(codec="vp8"),
     "vp9-odd.webm": Encoding(codec="vp9"),
@@ -89,7 +90,8 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sample]:
     made = {}
     for name, encoding in CASES.items():
         size = (161, 121) if "odd" in name else (160, 120)
-        made[name] = Sample(write_video(folder / name, numbered(FRAMES, *size), encoding))
+        path = write_video(folder / name, numbered(FRAMES, *size), encoding)
+        made[name] = Sample(pack_bframes(path, folder / f"re-{name}") if "packed" in name else path)
     return made
 
 
