@@ -1,0 +1,70 @@
+"""Which clips a consumer is done with, kept as small as the order of consumption allows.
+
+Consumers take clips in index order, so of each pass a watermark tells nearly all; what is done beyond it, for reports
+may overtake one another, is a small set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from essp_common.layout import Position
+
+
+class Consumption:
+    """The clips one consumer is done with, over all passes."""
+
+    def __init__(self, sizes: Sequence[int], start: Position) -> None:
+        """`sizes`: clips of each pass. Everything before `start` is done."""
+        self.start = start
+        self._sizes = sizes
+        self._below = [self._before(number) for number in range(len(sizes))]
+        self._beyond: dict[int, set[int]] = {}
+
+    def add(self, pass_index: int, index: int) -> bool:
+        """Count a clip as done; False if it was before."""
+        below = self._below[pass_index]
+        if index == below and pass_index not in self._beyond:
+            self._below[pass_index] = below + 1
+            return True
+        if index < below:
+            return False
+        beyond = self._beyond.setdefault(pass_index, set())
+        if index in beyond:
+            return False
+        beyond.add(index)
+        while below in beyond:
+            beyond.remove(below)
+            below += 1
+        self._below[pass_index] = below
+        if not beyond:
+            del self._beyond[pass_index]
+        return True
+
+    def has(self, pass_index: int, index: int) -> bool:
+        """Whether this clip is done."""
+        return index < self._below[pass_index] or index in self._beyond.get(pass_index, ())
+
+    def wants(self, pass_index: int, index: int) -> bool:
+        """Whether this clip lies at or after where the consumer started."""
+        return (pass_index, index) >= (self.start.pass_index, self.start.clips)
+
+    def done(self, pass_index: int) -> int:
+        """How many clips of a pass are done."""
+        return self._below[pass_index] + len(self._beyond.get(pass_index, ()))
+
+    def total(self) -> int:
+        """How many clips of all passes are done."""
+        return sum(self._below) + sum(map(len, self._beyond.values()))
+
+    def position(self) -> Position:
+        """The first clip that is not done."""
+        for number, (below, size) in enumerate(zip(self._below, self._sizes, strict=True)):
+            if below < size:
+                return Position(number, below)
+        return Position(len(self._sizes), 0)
+
+    def _before(self, pass_index: int) -> int:
+        if pass_index < self.start.pass_index:
+            return self._sizes[pass_index]
+        return min(self.start.clips, self._sizes[pass_index]) if pass_index == self.start.pass_index else 0

@@ -1,0 +1,374 @@
+"""The ledger: the account of every clip of one job, as a pure state machine.
+
+Events in, instructions out: no I/O, no clock, no chance. Duplicated, reordered and late events change nothing.
+
+    planned ──issue──▶ outstanding ──every consumer is done──▶ done
+                         │   ▲
+                         │   └── lost, stalled, replaced: issued again, in place
+                         └──▶ skipped: undecodable, and nothing may take its place
+
+Clips are issued in the order of the passes (`order.py`), as far as the budget goes (`outstanding.py`), and without a
+barrier between passes.
+
+A consumer that restarts from a checkpoint asks (`lost`) for clips that it had reported as trained. Those come back
+as outstanding for this consumer alone; they are not counted twice.
+
+A video that cannot be decoded is replaced in training; in evaluation, and when replacements run out, its index is
+skipped for all. A stream that cannot be extracted is skipped for its own consumers only, since the others may have
+trained the clip already, and what they see must not depend on timing.
+
+Work per event is O(1) amortised, except where clips have to give way or the job has stalled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from essp_common.layout import Position
+from essp_common.pb.v1.messages_pb2 import ClipRef, Decoded, Extracted, Failed, PassPlan, Progress, Trained
+from essp_common.plan import Plan, PlannedClip
+from services.master.consumption import Consumption
+from services.master.credits import Credits
+from services.master.instructions import CompleteJob, FailJob, FinishPass, Instruction, IssueUnit, PublishSkip
+from services.master.order import IssueOrder
+from services.master.outstanding import Entry, Outstanding, Place
+from services.master.parts import CLIP, ClipParts
+
+_SAMPLE = 20
+"""Attempts that have to be known before the share of failures means anything."""
+_LOSSES = 10
+"""A clip whose bytes vanish this often has no bad luck: something removes them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """All that a ledger needs to know of its job."""
+
+    passes: Sequence[PassPlan]
+    plan_of: Callable[[int], Plan]
+    """The plan of a pass, by its number."""
+    parts: ClipParts
+    bounds: Sequence[Sequence[int]]
+    """For each pass, the most bytes of each part of a clip."""
+    replaceable: Sequence[bool]
+    """For each pass, whether another video may take the place of one that fails."""
+    start: Mapping[str, Position]
+    """Where each consumer stands; those who are not named, at the beginning."""
+    finals: frozenset[str]
+    """Trainers that were done before."""
+    budget_bytes: int
+    unit_clips: int
+    """Most clips of one work unit."""
+    locality: int
+    replacements: int
+    dead_ratio: float
+    last_stage: str
+    """The stage whose `Finished` completes the job."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """The ledger in figures; see `status.CountStatus`."""
+
+    issued: int = 0
+    decoded: int = 0
+    extracted: int = 0
+    delivered: int = 0
+    failed: int = 0
+    replaced: int = 0
+    skipped: int = 0
+    lost: int = 0
+    reissued: int = 0
+    duplicates: int = 0
+
+
+@dataclass(slots=True)
+class PassAccount:
+    """What became of the clips of one pass."""
+
+    issued: int = 0
+    closed: int = 0
+    """Every consumer is done with them, or they were skipped."""
+    skipped: set[int] = field(default_factory=set)
+    """Indices at which some consumer or all found nothing."""
+
+
+class Ledger:
+    """The account of one job. Not thread-safe."""
+
+    def __init__(self, terms: Terms) -> None:
+        sizes = [plan.clips for plan in terms.passes]
+        start = {name: terms.start.get(name, Position(0, 0)) for name in terms.parts.consumers}
+        self.counts = Counts()
+        self.consumption = {name: Consumption(sizes, position) for name, position in start.items()}
+        self.passes = [PassAccount() for _ in sizes]
+        for number, account in enumerate(self.passes):
+            account.issued = account.closed = min(c.done(number) for c in self.consumption.values())
+        self.finals = set(terms.finals)
+        self.ended = False
+        self._terms = terms
+        self._parts = terms.parts
+        self._number = {(plan.purpose, plan.epoch): number for number, plan in enumerate(terms.passes)}
+        self._order = IssueOrder(sizes, terms.plan_of, start, terms.unit_clips, terms.locality)
+        self._outstanding = Outstanding(terms.parts, terms.bounds, terms.budget_bytes)
+        self._paused = False
+        self._clips = sum(sizes)
+
+    # --- what the shell calls ---
+
+    def start(self) -> list[Instruction]:
+        """Begin to issue."""
+        return self._settled([])
+
+    def handle(self, progress: Progress) -> list[Instruction]:
+        """Account for one message of `essp.progress`."""
+        out: list[Instruction] = []
+        if self.ended:
+            return out
+        match progress.WhichOneof("event"):
+            case "trained":
+                self._trained(progress.trained, out)
+            case "decoded":
+                self._decoded(progress.decoded)
+            case "extracted":
+                self._extracted(progress.extracted)
+            case "failed":
+                self._failed(progress.failed, out)
+            case "checkpoint" if progress.checkpoint.final:
+                self.finals.add(progress.checkpoint.trainer)
+            case "finished" if progress.finished.stage == self._terms.last_stage:
+                out.append(CompleteJob(progress.finished.uri, dict(progress.finished.metrics)))
+                self.ended = True
+        return self._settled(out)
+
+    def pause(self) -> None:
+        """Issue nothing until `resume`; what is outstanding goes on."""
+        self._paused = True
+
+    def resume(self) -> list[Instruction]:
+        """Issue again."""
+        self._paused = False
+        return self._settled([])
+
+    def stalled(self) -> list[Instruction]:
+        """Nothing was heard for long: issue again what nobody has made, or else what each consumer waits for.
+
+        A seed's message may be gone, or the message about its clip, or who was to make it. Twice is harmless.
+        """
+        if self.ended or self._paused:
+            return []
+        for entry in self._outstanding.unmade() or self._outstanding.lowest():
+            self._outstanding.issue_again(entry, entry.left & self._parts.everyone)
+        return self._settled([])
+
+    # --- for reading ---
+
+    @property
+    def credits(self) -> Credits:
+        """The bytes outstanding, and their budget."""
+        return self._outstanding.credits
+
+    @property
+    def outstanding(self) -> int:
+        """Clips that are outstanding."""
+        return len(self._outstanding)
+
+    @property
+    def out_of_credit(self) -> bool:
+        """More would be issued if there were credit for it."""
+        return not self._paused and not self.ended and self._order.peek() is not None
+
+    @property
+    def closed(self) -> int:
+        """Clips of all passes that every consumer is done with, or that were skipped."""
+        return sum(account.closed for account in self.passes)
+
+    # --- events ---
+
+    def _decoded(self, event: Decoded) -> None:
+        entry = self._current(event.clip)
+        if entry is None or entry.made & 1:
+            self.counts.duplicates += 1
+            return
+        self.counts.decoded += 1
+        self.counts.delivered += bool(self._parts.everyone & self._parts.ackers[CLIP] & entry.left)
+        self._outstanding.made(entry, CLIP, event.bytes)
+
+    def _extracted(self, event: Extracted) -> None:
+        part = self._parts.part_of_stream.get(event.stream, CLIP)
+        entry = self._current(event.clip)
+        if entry is None or part == CLIP or entry.made >> part & 1:
+            self.counts.duplicates += 1
+            return
+        self.counts.extracted += 1
+        self.counts.delivered += 1
+        self._outstanding.made(entry, part, event.bytes)
+        self._outstanding.acked(entry, self._parts.extractor[part - 1], CLIP)
+
+    def _trained(self, event: Trained, out: list[Instruction]) -> None:
+        number = self._number.get((event.purpose, event.epoch))
+        bit = self._parts.bit.get(event.consumer)
+        if number is None or bit is None:
+            return
+        consumption, part = self.consumption[event.consumer], self._parts.part[event.consumer]
+        for index in event.indices:
+            entry = self._outstanding.get((number, index))
+            if entry is None or not entry.left & bit:
+                self.counts.duplicates += 1
+                continue
+            consumption.add(number, index)
+            self._outstanding.acked(entry, bit, part)
+            self._close_if_done(entry, out)
+
+    def _failed(self, event: Failed, out: list[Instruction]) -> None:
+        if event.kind == "lost":
+            self._lost(event, out)
+        elif event.stage in ("decoder", "extractor"):
+            self._undoable(event, out)
+        else:
+            self._fail(f"{event.stage}: {event.reason}", out)
+
+    def _undoable(self, event: Failed, out: list[Instruction]) -> None:
+        """A clip or a stream of it cannot be made."""
+        part = self._parts.part_of_stream.get(event.stream, CLIP) if event.stage == "extractor" else CLIP
+        entry = self._current(event.clip)
+        if entry is None or entry.made >> part & 1 or not entry.left & self._parts.ackers[part]:
+            self.counts.duplicates += 1
+            return
+        self.counts.failed += 1
+        if part != CLIP:
+            self._skip(entry, self._parts.ackers[part] & self._parts.everyone, event.reason, out)
+        elif (other := self._replacement(entry)) is not None:
+            self.counts.replaced += 1
+            entry.clip = other
+            self._outstanding.issue_again(entry, entry.left & self._parts.everyone)
+        else:
+            self._skip(entry, self._parts.everyone, event.reason, out)
+        tried = self.counts.failed + self.counts.decoded
+        if tried >= min(_SAMPLE, self._clips) and self.counts.failed > self._terms.dead_ratio * tried:
+            self._fail(
+                f"{self.counts.failed} of the first {tried} clips could not be made, more than limits.dead_ratio "
+                f"({self._terms.dead_ratio:.0%}) allows; the last was {event.clip.video_id}: {event.reason}",
+                out,
+            )
+
+    def _lost(self, event: Failed, out: list[Instruction]) -> None:
+        """Bytes are gone: make them again, unless that is under way or nobody needs them any more."""
+        number = self._number.get((event.clip.purpose, event.clip.epoch))
+        if number is None:
+            return
+        consumer = "" if event.stage == "extractor" else event.consumer
+        place = (number, event.clip.index)
+        entry = self._outstanding.get(place) or self._fallen_back(place, event.clip.attempt, consumer)
+        if entry is None or entry.clip.attempt != event.clip.attempt or not self._is_missed(entry, event, consumer):
+            self.counts.duplicates += 1
+            return
+        self.counts.lost += 1
+        entry.losses += 1
+        if entry.losses > _LOSSES:
+            what = f"the bytes of clip {event.clip.index} of {event.clip.video_id} were lost {entry.losses} times"
+            self._fail(
+                f"{what}; the cache must not evict (Redis: maxmemory-policy noeviction), and limits.ttl_s has to be "
+                f"longer than clips wait for their consumers; the last reason: {event.reason}",
+                out,
+            )
+        wanted = entry.left | self._parts.bit.get(consumer, 0)
+        self._outstanding.issue_again(entry, wanted & self._parts.everyone)
+
+    def _is_missed(self, entry: Entry, event: Failed, consumer: str) -> bool:
+        """Whether making the clip again is called for: not while that is under way."""
+        if entry.queued:
+            return False
+        if entry.shed or not entry.left:
+            return True
+        if event.stage == "extractor":
+            part = self._parts.part_of_stream.get(event.stream, CLIP)
+            return part != CLIP and bool(entry.made & 1) and not entry.made >> part & 1
+        if self._parts.bit.get(consumer, 0) & entry.left:
+            return bool(entry.made >> self._parts.part[consumer] & 1)
+        return self._has_trained(consumer, entry.place)
+
+    def _fallen_back(self, place: Place, attempt: int, consumer: str) -> Entry | None:
+        """An entry for a clip that was done, and that a consumer needs once more."""
+        if not self._has_trained(consumer, place):
+            return None
+        try:
+            return self._outstanding.reopen(place, self._terms.plan_of(place[0]).clip(place[1], attempt))
+        except (LookupError, IndexError):
+            return None
+
+    def _has_trained(self, consumer: str, place: Place) -> bool:
+        consumption = self.consumption.get(consumer)
+        return consumption is not None and consumption.wants(*place) and consumption.has(*place)
+
+    # --- the end of a clip ---
+
+    def _current(self, clip: ClipRef) -> Entry | None:
+        """The clip that a message is about, if it is being made, and this is its present attempt."""
+        number = self._number.get((clip.purpose, clip.epoch))
+        entry = self._outstanding.get((number, clip.index)) if number is not None else None
+        if entry is None or entry.clip.attempt != clip.attempt or entry.queued or entry.shed:
+            return None
+        return entry
+
+    def _close_if_done(self, entry: Entry, out: list[Instruction]) -> None:
+        if entry.left & self._parts.everyone:
+            return
+        self._outstanding.close(entry)
+        if entry.again:
+            return
+        number = entry.place[0]
+        account = self.passes[number]
+        account.closed += 1
+        if account.closed == self._terms.passes[number].clips:
+            out.append(FinishPass(number))
+
+    def _skip(self, entry: Entry, consumers: int, reason: str, out: list[Instruction]) -> None:
+        number, index = entry.place
+        self.counts.skipped += 1
+        self.passes[number].skipped.add(index)
+        names = self._parts.names(entry.left & consumers)
+        parts = {self._parts.part[name] for name in names}
+        streams = tuple(s for s, part in self._parts.part_of_stream.items() if part in parts)
+        out.append(PublishSkip(number, entry.clip, streams, reason))
+        for name in names:
+            self.consumption[name].add(number, index)
+            self._outstanding.acked(entry, self._parts.bit[name], self._parts.part[name])
+        for part in parts - {CLIP}:
+            self._outstanding.acked(entry, self._parts.extractor[part - 1], CLIP)
+        self._close_if_done(entry, out)
+
+    def _replacement(self, entry: Entry) -> PlannedClip | None:
+        number, index = entry.place
+        attempt = entry.clip.attempt + 1
+        if not self._terms.replaceable[number] or attempt > self._terms.replacements:
+            return None
+        try:
+            return self._terms.plan_of(number).clip(index, attempt)
+        except LookupError:
+            return None
+
+    def _fail(self, reason: str, out: list[Instruction]) -> None:
+        if not self.ended:
+            out.append(FailJob(reason))
+        self.ended = True
+
+    # --- issuing ---
+
+    def _settled(self, out: list[Instruction]) -> list[Instruction]:
+        """`out`, and what can be issued now: first what is to be made again, then what is new."""
+        if self._paused or self.ended:
+            return out
+        while self._outstanding.next_again(out):
+            self.counts.issued += 1
+            self.counts.reissued += 1
+        while self._outstanding.settled and (unit := self._order.peek()) is not None:
+            number, clips, consumers = unit
+            if not self._outstanding.issue(number, clips, self._parts.bits(consumers)):
+                break
+            self._order.take()
+            self.passes[number].issued += len(clips)
+            self.counts.issued += len(clips)
+            out.append(IssueUnit(number, clips, consumers))
+        return out

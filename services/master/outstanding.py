@@ -1,0 +1,175 @@
+"""The clips that are outstanding, and their bytes against the budget.
+
+What has to be made again comes before anything new, the lowest first. If there is no room for it, the furthest clips
+that are ready give way: their bytes are freed, and they are made again when a consumer asks for them; until then
+nothing new is issued. Consumers take clips in index order, so the lowest one outstanding never waits for another. Hence
+the budget is never passed, and yet nothing can get stuck.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from essp_common.plan import PlannedClip
+from services.master.credits import Credits
+from services.master.instructions import Instruction, IssueUnit, ReleaseClip
+from services.master.parts import ClipParts
+
+Place = tuple[int, int]
+"""Pass number and index."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """A clip that is outstanding."""
+
+    place: Place
+    clip: PlannedClip
+    left: int
+    """Who has yet to ack a part of it (bits of `ClipParts`)."""
+    sizes: list[int]
+    """Bytes reserved for each part."""
+    made: int = 0
+    """Which parts are in the cache (bits by part number)."""
+    queued: bool = False
+    """To be issued again, and waiting for its turn."""
+    shed: bool = False
+    """Gave way, and nobody has asked for it yet."""
+    again: bool = False
+    """Done before, and made again for a consumer that fell back."""
+    losses: int = 0
+
+
+class Outstanding:
+    """The entries of one job."""
+
+    def __init__(self, parts: ClipParts, bounds: Sequence[Sequence[int]], budget_bytes: int) -> None:
+        """`bounds`: for each pass, the most bytes of each part of a clip."""
+        self.credits = Credits(budget_bytes)
+        self._parts = parts
+        self._bounds = bounds
+        self._entries: dict[Place, Entry] = {}
+        self._again: list[Place] = []  # a heap
+        self._shed = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, place: Place) -> Entry | None:
+        """The entry of a clip, if it is outstanding."""
+        return self._entries.get(place)
+
+    @property
+    def settled(self) -> bool:
+        """Nothing waits to be made again: there may be something new."""
+        return not self._shed and not self._again
+
+    def unmade(self) -> list[Entry]:
+        """What was issued and is not ready for its consumers yet."""
+        return [e for e in self._entries.values() if not (e.queued or e.shed) and not self._ready(e)]
+
+    def lowest(self) -> list[Entry]:
+        """For each consumer the lowest clip that it is not done with."""
+        found: dict[int, Entry] = {}
+        for place in sorted(self._entries):
+            entry = self._entries[place]
+            for bit in self._parts.bit.values():
+                if entry.left & bit:
+                    found.setdefault(bit, entry)
+        return [e for e in {e.place: e for e in found.values()}.values() if not e.queued]
+
+    # --- the life of an entry ---
+
+    def issue(self, number: int, clips: Sequence[PlannedClip], consumers: int) -> bool:
+        """Take up the clips of a unit, if there is credit for them all."""
+        left = self._parts.demand(consumers)
+        sizes = self._sizes(number, left)
+        if not self.credits.reserve(sum(sizes) * len(clips)):
+            return False
+        for clip in clips:
+            place = (number, clip.index)
+            self._entries[place] = Entry(place, clip, left, sizes.copy())
+        return True
+
+    def reopen(self, place: Place, clip: PlannedClip) -> Entry:
+        """Take up a clip that was done before; for whom, `issue_again` says."""
+        entry = Entry(place, clip, 0, [0] * len(self._parts.ackers), again=True)
+        self._entries[place] = entry
+        return entry
+
+    def made(self, entry: Entry, part: int, size: int) -> None:
+        """A part is in the cache, and so large."""
+        entry.made |= 1 << part
+        actual = size if entry.left & self._parts.ackers[part] else 0
+        self.credits.correct(entry.sizes[part], actual)
+        entry.sizes[part] = actual
+
+    def acked(self, entry: Entry, bit: int, part: int) -> None:
+        """One of those who read a part is done with it; after the last one its bytes are free."""
+        entry.left &= ~bit
+        if not entry.left & self._parts.ackers[part]:
+            self.credits.release(entry.sizes[part])
+            entry.sizes[part] = 0
+
+    def close(self, entry: Entry) -> None:
+        """Every consumer is done with it."""
+        del self._entries[entry.place]
+        self._shed -= entry.shed
+        self.credits.release(sum(entry.sizes))
+
+    # --- making it again ---
+
+    def issue_again(self, entry: Entry, consumers: int) -> None:
+        """Put a clip in line to be made again, for these consumers."""
+        entry.left = self._parts.demand(consumers)
+        self._shed -= entry.shed
+        entry.shed = False
+        if not entry.queued:
+            entry.queued = True
+            heapq.heappush(self._again, entry.place)
+
+    def next_again(self, out: list[Instruction]) -> bool:
+        """Issue the first in line again; False: there is none, or no room for it."""
+        while self._again:
+            entry = self._entries.get(self._again[0])
+            if entry is None or not entry.queued:
+                heapq.heappop(self._again)
+                continue
+            if not self._admit(entry, out):
+                return False
+            heapq.heappop(self._again)
+            return True
+        return False
+
+    def _admit(self, entry: Entry, out: list[Instruction]) -> bool:
+        sizes = self._sizes(entry.place[0], entry.left)
+        while not self.credits.reserve(sum(sizes) - sum(entry.sizes)):
+            if not self._give_way(entry.place, out):
+                return False
+        entry.sizes, entry.made, entry.queued = sizes, 0, False
+        out.append(IssueUnit(entry.place[0], (entry.clip,), self._parts.names(entry.left)))
+        return True
+
+    def _give_way(self, place: Place, out: list[Instruction]) -> bool:
+        """Free the furthest clip that is ready and lies beyond `place`; False: there is none."""
+        ready = [e for e in self._entries.values() if e.place > place and any(e.sizes) and self._ready(e)]
+        if not ready:
+            return False
+        entry = max(ready, key=lambda e: e.place)
+        self.credits.release(sum(entry.sizes))
+        entry.sizes, entry.made = [0] * len(entry.sizes), 0
+        entry.left &= self._parts.everyone
+        if not entry.queued:
+            entry.shed = True
+            self._shed += 1
+        out.append(ReleaseClip(entry.place[0], entry.clip, self._parts.names(entry.left)))
+        return True
+
+    def _ready(self, entry: Entry) -> bool:
+        return self._parts.complete(entry.left, entry.made)
+
+    def _sizes(self, number: int, left: int) -> list[int]:
+        bounds = self._bounds[number]
+        return [bound if left & ackers else 0 for bound, ackers in zip(bounds, self._parts.ackers, strict=True)]

@@ -1,0 +1,343 @@
+"""A world around a ledger: decoders, extractors, a cache and consumers, as simple as they can be, and all at once.
+
+Everything that moves is a message in a bag, so that a test decides what happens next, how often, and what never does.
+Consumers follow the rules of `essp_common.ordered`: in index order, acked again when it is late, `lost` when the bytes
+are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+from essp_common.catalog.table import Catalog, CatalogView, VideoRow
+from essp_common.layout import Position
+from essp_common.pb.v1.messages_pb2 import (
+    TRAIN,
+    VALIDATION,
+    ClipRef,
+    Decoded,
+    Extracted,
+    Failed,
+    PassPlan,
+    Progress,
+    Trained,
+)
+from essp_common.plan import Plan, PlannedClip, plan_of
+from essp_common.spec import ClipSpec, SamplingSpec
+from services.master.instructions import (
+    CompleteJob,
+    FailJob,
+    FinishPass,
+    Instruction,
+    IssueUnit,
+    PublishSkip,
+    ReleaseClip,
+)
+from services.master.ledger import Ledger, Terms
+from services.master.parts import ClipParts
+
+Place = tuple[int, int]
+CLIP_BYTES, STREAM_BYTES = 100, 60
+"""The bounds; what is made is smaller (`actual`)."""
+FEATURES = {"rgb": "rgb", "flow": "flow", "diff": "frame_diff"}
+CONSUMERS = {"trainer.rgb": "rgb", "trainer.flow": "flow"}
+
+
+def view_of(videos: int, classes: int = 2) -> CatalogView:
+    """`videos` videos of 40 frames, in turn of one class and the other."""
+    rows = [
+        VideoRow(f"v{n:03d}", f"file:///v{n}", f"c{n % classes}", "train", 1, "e", frame_count=40, last_frame=39)
+        for n in range(videos)
+    ]
+    return Catalog(tuple(rows)).view(None)
+
+
+def terms(
+    epochs: int = 1,
+    clips: int = 6,
+    videos: int = 4,
+    consumers: Mapping[str, str] = CONSUMERS,
+    start: Mapping[str, Position] | None = None,
+    budget: int = 10_000,
+    locality: int = 0,
+    unit_clips: int = 4,
+    replacements: int = 2,
+    dead_ratio: float = 1.0,
+    kind: str = "class_balanced",
+) -> Terms:
+    """Epochs of training, each with a validation pass, over a small made-up catalog."""
+    view = view_of(videos)
+    clip = ClipSpec(frames=5)
+    sampling = SamplingSpec(kind=kind, clips_per_epoch=clips, clips_per_video=2, locality=locality)
+    purposes = [(purpose, epoch) for epoch in range(epochs) for purpose in (TRAIN, VALIDATION)]
+
+    @cache
+    def plan(number: int) -> Plan:
+        return plan_of(view, clip, sampling, *purposes[number])
+
+    parts = ClipParts(FEATURES, consumers)
+    return Terms(
+        passes=[PassPlan(purpose=p, epoch=e, clips=len(plan(n))) for n, (p, e) in enumerate(purposes)],
+        plan_of=plan,
+        parts=parts,
+        bounds=[[CLIP_BYTES] + [STREAM_BYTES] * len(parts.streams)] * len(purposes),
+        replaceable=[purpose == TRAIN for purpose, _ in purposes],
+        start=start or {},
+        finals=frozenset(),
+        budget_bytes=budget,
+        unit_clips=unit_clips,
+        locality=locality,
+        replacements=replacements,
+        dead_ratio=dead_ratio,
+        last_stage="aggregator",
+    )
+
+
+@dataclass(frozen=True)
+class Seed:
+    """A seed on its way to a decoder."""
+
+    number: int
+    clip: PlannedClip
+    consumers: tuple[str, ...]
+
+
+@dataclass
+class Consumer:
+    """A trainer, which remembers what it trained in what order."""
+
+    name: str
+    stream: str
+    position: Position
+    checkpoint: Position
+    trained: list[Place] = field(default_factory=list)
+    durable: list[Place] = field(default_factory=list)
+    waiting: dict[Place, tuple[PlannedClip, bool]] = field(default_factory=dict)
+    """Place -> (clip, skipped): messages that came and were not taken."""
+    unacked: list[tuple[Place, PlannedClip, bool]] = field(default_factory=list)
+    """Messages that would be delivered again after a restart."""
+
+
+class World:
+    """One job, with everybody who works for it."""
+
+    def __init__(self, the_terms: Terms, bad: Sequence[int] = (), bad_streams: Sequence[int] = ()) -> None:
+        """`bad`: videos that cannot be decoded; `bad_streams`: videos whose flow cannot be extracted."""
+        self.terms = the_terms
+        self.bad, self.bad_streams = set(bad), set(bad_streams)
+        self.ledger = Ledger(the_terms)
+        self.seeds: list[Seed] = []
+        self.extractions: list[tuple[Seed, str]] = []
+        self.events: list[Progress] = []
+        self.cache: dict[tuple[Place, int, str], set[str]] = {}
+        self.used = self.most_used = 0
+        self.finished_passes: list[int] = []
+        self.issued: list[Place] = []
+        self.end: CompleteJob | FailJob | None = None
+        starts = {name: the_terms.start.get(name, Position(0, 0)) for name in the_terms.parts.consumers}
+        self.consumers = {
+            name: Consumer(name, CONSUMERS.get(name, "rgb"), position, position) for name, position in starts.items()
+        }
+        self.do(self.ledger.start())
+
+    # --- the master's side ---
+
+    def do(self, instructions: Sequence[Instruction]) -> None:
+        """What the shell would do."""
+        for instruction in instructions:
+            match instruction:
+                case IssueUnit(number, clips, consumers):
+                    self.seeds += [Seed(number, clip, consumers) for clip in clips]
+                    self.issued += [(number, clip.index) for clip in clips]
+                case PublishSkip(number, clip, streams, _):
+                    for consumer in self.consumers.values():
+                        if consumer.stream in streams:
+                            self._arrive(consumer, (number, clip.index), clip, skipped=True)
+                case ReleaseClip(number, clip, consumers):
+                    for name in consumers:
+                        self._ack((number, clip.index), clip.attempt, name)
+                case FinishPass(number):
+                    self.finished_passes.append(number)
+                case CompleteJob() | FailJob():
+                    self.end = instruction
+
+    def deliver(self, number: int = 0, twice: bool = False) -> None:
+        """Hand an event to the ledger; `twice`: it stays in the bag."""
+        event = self.events[number] if twice else self.events.pop(number)
+        self.do(self.ledger.handle(event))
+
+    # --- the workers' side ---
+
+    def decode(self, number: int = 0, keep: bool = False) -> None:
+        """Decode a seed; `keep`: its message is delivered again later."""
+        seed = self.seeds[number] if keep else self.seeds.pop(number)
+        ref = self._ref(seed.number, seed.clip)
+        if seed.clip.video in self.bad:
+            self.events.append(Progress(failed=Failed(clip=ref, stage="decoder", reason="damaged", kind="damaged")))
+            return
+        extracted = [s for s in self.terms.parts.streams if any(self.consumers[c].stream == s for c in seed.consumers)]
+        readers = {c for c in seed.consumers if self.consumers[c].stream == "rgb"} | {
+            f"extractor.{s}" for s in extracted
+        }
+        place = (seed.number, seed.clip.index)
+        self._put((place, seed.clip.attempt, "clip"), readers)
+        self.events.append(Progress(decoded=Decoded(clip=ref, bytes=self.actual(seed.clip, "clip"))))
+        for consumer in seed.consumers:
+            if self.consumers[consumer].stream == "rgb":
+                self._arrive(self.consumers[consumer], place, seed.clip, skipped=False)
+        self.extractions += [(seed, stream) for stream in extracted]
+
+    def extract(self, number: int = 0) -> None:
+        """Make a stream of a clip."""
+        seed, stream = self.extractions.pop(number)
+        place, ref = (seed.number, seed.clip.index), self._ref(seed.number, seed.clip)
+        if (place, seed.clip.attempt, "clip") not in self.cache:
+            failed = Failed(clip=ref, stage="extractor", reason="gone", kind="lost", stream=stream)
+            self.events.append(Progress(failed=failed))
+            return
+        readers = {c for c in seed.consumers if self.consumers[c].stream == stream}
+        if seed.clip.video in self.bad_streams:
+            failed = Failed(clip=ref, stage="extractor", reason="no", kind="error", stream=stream)
+            self.events.append(Progress(failed=failed))
+        else:
+            self._put((place, seed.clip.attempt, stream), readers)
+            size = self.actual(seed.clip, stream)
+            self.events.append(Progress(extracted=Extracted(clip=ref, stream=stream, bytes=size)))
+            for consumer in readers:
+                self._arrive(self.consumers[consumer], place, seed.clip, skipped=False)
+        self._ack(place, seed.clip.attempt, f"extractor.{stream}")
+
+    # --- the consumers' side ---
+
+    def take(self, name: str) -> bool:
+        """Have a consumer train its next clip; False: that has not come."""
+        consumer = self.consumers[name]
+        place = self._next(consumer)
+        if place is None or place not in consumer.waiting:
+            return False
+        clip, skipped = consumer.waiting.pop(place)
+        if not skipped:
+            key = (place, clip.attempt, "clip" if consumer.stream == "rgb" else consumer.stream)
+            ref = self._ref(place[0], clip)
+            if key not in self.cache:
+                stage = name.partition(".")[0]
+                failed = Failed(
+                    clip=ref, stage=stage, reason="gone", kind="lost", stream=consumer.stream, consumer=name
+                )
+                self.events.append(Progress(failed=failed))
+                return True
+            self._ack(place, clip.attempt, name)
+            self.events.append(self._trained(consumer, place))
+            consumer.trained.append(place)
+        consumer.position = Position(place[0], place[1] + 1)
+        return True
+
+    def checkpoint(self, name: str) -> None:
+        """Make durable what a consumer has trained."""
+        consumer = self.consumers[name]
+        consumer.checkpoint, consumer.durable = consumer.position, list(consumer.trained)
+        here = (consumer.position.pass_index, consumer.position.clips)
+        consumer.unacked = [m for m in consumer.unacked if m[0] >= here]
+
+    def crash(self, name: str) -> None:
+        """Have a consumer fall back to its checkpoint."""
+        consumer = self.consumers[name]
+        consumer.position, consumer.trained = consumer.checkpoint, list(consumer.durable)
+        redelivered, consumer.unacked, consumer.waiting = consumer.unacked, [], {}
+        for place, clip, skipped in redelivered:
+            self._arrive(consumer, place, clip, skipped)
+
+    def flush_cache(self) -> None:
+        """Lose all bytes."""
+        self.cache.clear()
+        self.used = 0
+
+    def done(self, name: str) -> bool:
+        """Whether a consumer is through with everything."""
+        return self._next(self.consumers[name]) is None
+
+    def run(self, limit: int = 20_000) -> None:
+        """Let everybody work until all is done; the watchdog helps when nothing moves."""
+        for _ in range(limit):
+            moved = False
+            while self.seeds or self.extractions or self.events:
+                moved = True
+                if self.seeds:
+                    self.decode()
+                if self.extractions:
+                    self.extract()
+                if self.events:
+                    self.deliver()
+            for name in self.consumers:
+                moved |= self.take(name)
+            if self.end is not None:
+                return
+            if not moved:
+                if all(self.done(name) for name in self.consumers) and not self.ledger.outstanding:
+                    return
+                self.do(self.ledger.stalled())
+        raise AssertionError("the job does not come to an end")
+
+    @staticmethod
+    def actual(clip: PlannedClip, part: str) -> int:
+        """How many bytes a part takes up: a function of the clip, within the bounds."""
+        bound = CLIP_BYTES if part == "clip" else STREAM_BYTES
+        return bound // 4 + (clip.first_frame * 7 + clip.video * 13) % (bound * 3 // 4 + 1)
+
+    def _next(self, consumer: Consumer) -> Place | None:
+        number, index = consumer.position.pass_index, consumer.position.clips
+        while number < len(self.terms.passes):
+            if index < self.terms.passes[number].clips:
+                return (number, index)
+            number, index = number + 1, 0
+        return None
+
+    def _arrive(self, consumer: Consumer, place: Place, clip: PlannedClip, skipped: bool) -> None:
+        if place < (consumer.position.pass_index, consumer.position.clips):
+            self._ack(place, clip.attempt, consumer.name)
+            if not skipped:
+                self.events.append(self._trained(consumer, place))
+            return
+        present = consumer.waiting.get(place)
+        if present is None or present[0].attempt <= clip.attempt:
+            consumer.waiting[place] = (clip, skipped)
+            consumer.unacked.append((place, clip, skipped))
+
+    def _put(self, key: tuple[Place, int, str], readers: set[str]) -> None:
+        size = self._size(key)
+        self.used += 0 if key in self.cache else size
+        self.cache[key] = readers
+        self.most_used = max(self.most_used, self.used)
+
+    def _ack(self, place: Place, attempt: int, name: str) -> None:
+        for key in [key for key in self.cache if key[:2] == (place, attempt)]:
+            if name.startswith("extractor.") and key[2] != "clip":
+                continue
+            self.cache[key] = self.cache[key] - {name}
+            if not self.cache[key]:
+                del self.cache[key]
+                self.used -= self._size(key)
+
+    def _size(self, key: tuple[Place, int, str]) -> int:
+        (number, index), attempt, part = key
+        return self.actual(self.terms.plan_of(number).clip(index, attempt), part)
+
+    def _trained(self, consumer: Consumer, place: Place) -> Progress:
+        plan = self.terms.passes[place[0]]
+        return Progress(
+            trained=Trained(purpose=plan.purpose, epoch=plan.epoch, consumer=consumer.name, indices=[place[1]])
+        )
+
+    def _ref(self, number: int, clip: PlannedClip) -> ClipRef:
+        plan = self.terms.passes[number]
+        return ClipRef(
+            purpose=plan.purpose,
+            epoch=plan.epoch,
+            index=clip.index,
+            attempt=clip.attempt,
+            class_id=clip.class_id,
+            video_id=f"v{clip.video:03d}",
+            first_frame=clip.first_frame,
+        )
