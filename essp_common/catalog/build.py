@@ -103,7 +103,7 @@ def build(
     try:
         with Prober(roots, replace(options.probe, workers=max(1, min(options.probe.workers, len(wanted))))) as prober:
             for outcome in prober.read(wanted):
-                row = read[outcome.uri] = _file_row(wanted[outcome.uri], outcome)
+                row = read[outcome.uri] = file_row(wanted[outcome.uri], outcome)
                 journal.add(row)
                 tally.count(row)
     except BaseException:
@@ -178,7 +178,8 @@ def _files(listing: Listing) -> dict[str, VideoRow]:
     }
 
 
-def _file_row(file: VideoRow, outcome: Outcome) -> VideoRow:
+def file_row(file: VideoRow, outcome: Outcome) -> VideoRow:
+    """The row of a whole file: what was known of it, and what reading it came to."""
     if outcome.error is not None:
         return replace(file, error=outcome.error)
     facts: dict[str, Any] = {

@@ -10,9 +10,10 @@ command to build it again. Columns are the fields of `VideoRow`, with `time_base
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -157,15 +158,12 @@ _COLUMNS: dict[str, pa.DataType] = {
     "error": _STRING,
 }
 _REQUIRED = ("id", "uri", "class_name", "split", "size_bytes", "etag", "error")
-_NAMES = tuple(field.name for field in fields(VideoRow))
 
 
 def write_catalog(store: ObjectStore, key: str, catalog: Catalog) -> None:
     """Store a catalog, rows by id; what lay at `key` is replaced whole. Equal rows give equal bytes."""
     rows = sorted(catalog.rows, key=lambda row: row.id)
-    values: dict[str, list[Any]] = {
-        name: [getattr(row, name) for row in rows] for name in _NAMES if name != "time_base"
-    }
+    values: dict[str, list[Any]] = {f.name: [getattr(row, f.name) for row in rows] for f in fields(VideoRow)}
     values["time_base_num"] = [row.time_base[0] for row in rows]
     values["time_base_den"] = [row.time_base[1] for row in rows]
     metadata = {_VERSION_KEY: VERSION, _SOURCE_KEY: catalog.source}
@@ -191,12 +189,8 @@ def read_catalog(store: ObjectStore, key: str, columns: Collection[str] | None =
     for name in ("keyframe_pts", "keyframe_frame", "keyframe_offset"):
         if name in values:
             values[name] = [tuple(frames) for frames in values[name]]
-    names = [name for name in _NAMES if name in values]
-    if names == list(_NAMES):
-        rows = tuple(map(VideoRow, *(values[name] for name in names)))
-    else:
-        columnwise = zip(*(values[name] for name in names), strict=True)
-        rows = tuple(VideoRow(**dict(zip(names, row, strict=True))) for row in columnwise)
+    fieldwise = (values.get(f.name) or repeat(f.default, table.num_rows) for f in fields(VideoRow))
+    rows = tuple(map(VideoRow, *fieldwise))
     return Catalog(rows, table.schema.metadata.get(_SOURCE_KEY, b"").decode())
 
 
@@ -207,16 +201,19 @@ def _read_table(store: ObjectStore, key: str, uri: str, columns: Collection[str]
         wanted = [*plain, *(("time_base_num", "time_base_den") if "time_base" in columns else ())]
     path = store.local_path(key)
     try:
-        file = pq.ParquetFile(path if path is not None else pa.BufferReader(store.get(key)))
-        metadata = file.schema_arrow.metadata or {}
-        version = metadata.get(_VERSION_KEY, b"").decode()
-        if not version:
-            raise PermanentError(f"{uri} is a Parquet file, but not a catalog")
-        if version != VERSION:
-            remedy = "make it again with `essp catalog build`"
-            raise ConfigError(f"{uri} is a catalog of version {version}, this is ESSP with version {VERSION}: {remedy}")
-        return file.read(columns=wanted)
+        with pq.ParquetFile(path if path is not None else pa.BufferReader(store.get(key))) as file:
+            _check_version(uri, file.schema_arrow.metadata or {})
+            return file.read(columns=wanted)
     except FileNotFoundError as error:
         raise NotFound(f"{uri}: no such catalog") from error
     except (pa.ArrowInvalid, pa.ArrowException, OSError) as error:
         raise PermanentError(f"{uri} cannot be read as a catalog: {error}") from error
+
+
+def _check_version(uri: str, metadata: Mapping[bytes, bytes]) -> None:
+    version = metadata.get(_VERSION_KEY, b"").decode()
+    if not version:
+        raise PermanentError(f"{uri} is a Parquet file, but not a catalog")
+    if version != VERSION:
+        remedy = "make it again with `essp catalog build`"
+        raise ConfigError(f"{uri} is a catalog of version {version}, this is ESSP with version {VERSION}: {remedy}")
