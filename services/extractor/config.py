@@ -1,0 +1,16 @@
+"""Settings of an extractor: those of every service (`essp_common.config`), and which features it makes."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from essp_common.config import Settings
+
+
+class ExtractorSettings(Settings):
+    """What an extractor needs to know. The parameters of a feature come with each clip."""
+
+    features: tuple[str, ...] = ()
+    """Features to make (`essp extractor ls`), a JSON list. Empty: all that are installed."""
+    extractor_lanes: int = Field(0, ge=0, le=1024)
+    """Clips worked on at a time, for each feature. 0: as many as CPUs (cgroup limits count)."""

@@ -1,0 +1,153 @@
+"""What an extractor does with a message: a clip in, its features out.
+
+For each stream of a `ClipReady` that asks for this stage's feature: the clip is read from the cache, the feature goes
+into it, then `FeatureReady` is published and `Extracted` reported; last the clip is acked. Keys follow from the clip's
+identity, so doing a message twice is harmless. A clip whose bytes are gone was either extracted before (a redelivery)
+or lost; it is reported as lost, and the master, who knows which, has it made again or not.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from essp_common import codec, metrics, topics
+from essp_common.bus.port import Bus, Record
+from essp_common.cache.port import FrameCache, stream_key
+from essp_common.control import ControlFeed
+from essp_common.errors import CacheMiss, EsspError, PermanentError
+from essp_common.features import registry
+from essp_common.features.port import Extractor
+from essp_common.pb.v1.messages_pb2 import (
+    ClipReady,
+    DeadLetter,
+    Extracted,
+    Failed,
+    FeatureReady,
+    Progress,
+    StreamRequest,
+)
+from essp_common.recipe import extractor_consumer
+
+NAME = "extractor"
+
+
+class ExtractStage:
+    """One lane of an extractor of one feature."""
+
+    def __init__(self, bus: Bus, cache: FrameCache, control: ControlFeed, feature: str, worker: str) -> None:
+        self._bus = bus
+        self._cache = cache
+        self._control = control
+        self._feature = feature
+        self._worker = worker
+        self._extractors: dict[str, Extractor] = {}
+
+    def setup(self) -> None:
+        """Find the feature, so that an unknown one is told at the start."""
+        registry.extractor_class(self._feature)
+
+    def handle(self, record: Record) -> None:
+        """Make this feature of one clip, for each stream that wants it."""
+        ready = _parsed(record)
+        streams = [stream for stream in ready.recipe.streams if stream.feature == self._feature]
+        if not streams or ready.skipped or self._control.ended(ready.clip.job):
+            return
+        try:
+            clip: NDArray[np.uint8] = codec.decode(self._cache.get(ready.key))
+        except CacheMiss as error:
+            for stream in streams:
+                self._fail(ready, stream, error, "lost")
+            self._bus.flush()
+            return
+        for stream in streams:
+            self._extract(ready, stream, clip)
+        self._bus.flush()
+        for stream in streams:
+            self._cache.ack(ready.key, extractor_consumer(stream.stream))
+
+    def reject(self, record: Record, error: EsspError, attempts: int) -> None:
+        """Report the clip for each stream it was wanted for, and free it."""
+        try:
+            ready = _parsed(record)
+        except PermanentError:
+            ready = None
+        if ready is not None:
+            for stream in ready.recipe.streams:
+                if stream.feature == self._feature:
+                    self._fail(ready, stream, error, _kind(error))
+                    self._cache.ack(ready.key, extractor_consumer(stream.stream))
+        letter = DeadLetter(
+            topic=record.topic,
+            message=record.value,
+            reason=str(error),
+            kind=_kind(error),
+            attempts=attempts,
+            worker=self._worker,
+            time_ms=time.time_ns() // 1_000_000,
+        )
+        self._bus.publish(topics.DEADLETTER, record.key, letter.SerializeToString())
+        self._bus.flush()
+
+    def close(self) -> None:
+        """Nothing outlives the lane."""
+        self._extractors.clear()
+
+    def _extract(self, ready: ClipReady, stream: StreamRequest, clip: NDArray[np.uint8]) -> None:
+        started = time.monotonic()
+        feature: NDArray[Any] = self._extractor(stream.params_json).extract(clip)
+        value = codec.encode(feature, stream.codec)
+        key = stream_key(ready.key, stream.stream)
+        self._cache.put(key, value, list(stream.consumers), ready.recipe.ttl_s)
+        message = FeatureReady(clip=ready.clip, stream=stream.stream, key=key, bytes=len(value))
+        self._bus.publish(
+            topics.features(self._feature),
+            str(ready.clip.index).encode(),
+            message.SerializeToString(),
+            partition=ready.clip.index % topics.DATA_PARTITIONS,
+        )
+        extracted = Extracted(
+            clip=ready.clip, stream=stream.stream, bytes=len(value), seconds=time.monotonic() - started
+        )
+        self._report(ready, Progress(extracted=extracted))
+
+    def _extractor(self, params_json: str) -> Extractor:
+        extractor = self._extractors.get(params_json)
+        if extractor is None:
+            extractor = registry.create(self._feature, json.loads(params_json))
+            extractor.setup()
+            self._extractors[params_json] = extractor
+        return extractor
+
+    def _fail(self, ready: ClipReady, stream: StreamRequest, error: EsspError, kind: str) -> None:
+        metrics.FAILURES.labels(NAME, kind).inc()
+        failed = Failed(
+            clip=ready.clip,
+            stage=NAME,
+            reason=str(error),
+            kind=kind,
+            stream=stream.stream,
+            consumer=extractor_consumer(stream.stream),
+        )
+        self._report(ready, Progress(failed=failed))
+
+    def _report(self, ready: ClipReady, progress: Progress) -> None:
+        job = ready.clip.job
+        progress.job, progress.worker = job, self._worker
+        self._bus.publish(topics.PROGRESS, job.encode(), progress.SerializeToString())
+
+
+def _parsed(record: Record) -> ClipReady:
+    try:
+        return ClipReady.FromString(record.value)
+    except DecodeError as error:
+        raise PermanentError(f"record {record.offset} of {record.topic} is not a ClipReady message") from error
+
+
+def _kind(error: EsspError) -> str:
+    return error.kind if isinstance(error, PermanentError) else PermanentError.kind
