@@ -115,8 +115,8 @@ def _whole(file: VideoFile, packets: Packets, limits: Limits) -> _Index:
                 raise BadVideo(f"more than {limits.frames} frames", "limit")
         if first is None:
             raise BadVideo("the decoder gives no frame", "empty")
-        shown, places = _places(stamps, packets.keyframes)
-        seekable = bool(shown) and _repeats(reader, shown, places, digests)
+    shown, places = _places(stamps, packets.keyframes)
+    seekable = bool(shown) and _repeats(file, limits, shown, places, digests)
     return _Index(len(stamps), first, shown if seekable else (), places if seekable else (), seekable)
 
 
@@ -132,16 +132,22 @@ def _places(
     return shown, tuple(place[keyframe.pts] for keyframe in shown)
 
 
-def _repeats(reader: Reader, keyframes: Sequence[Keyframe], places: Sequence[int], digests: Sequence[int]) -> bool:
-    """From each keyframe, up to the next, the same frames as from the start."""
+def _repeats(
+    file: VideoFile, limits: Limits, keyframes: Sequence[Keyframe], places: Sequence[int], digests: Sequence[int]
+) -> bool:
+    """From each keyframe, up to the next, the same frames as from the start.
+
+    By a decoder that has not seen the start: some need what stands only there (which version of x264 made a
+    4:4:4 file, for one) and give other frames without it. Hence backwards.
+    """
     ends = (*places[1:], len(digests))
-    for keyframe, place, end in zip(keyframes, places, ends, strict=True):
-        if not place:
-            continue
-        seek = Seek(pts=keyframe.pts, frame_index=place)
-        again = reader.from_keyframe(seek)
-        if again is None or [digest(frame) for frame in islice(again, end - place)] != list(digests[place:end]):
-            return False
+    with Reader(file, limits) as reader:
+        for keyframe, place, end in reversed(list(zip(keyframes, places, ends, strict=True))):
+            if not place:
+                continue
+            again = reader.from_keyframe(Seek(pts=keyframe.pts, frame_index=place))
+            if again is None or [digest(frame) for frame in islice(again, end - place)] != list(digests[place:end]):
+                return False
     return True
 
 
@@ -149,28 +155,33 @@ def _sampled(file: VideoFile, packets: Packets, limits: Limits) -> _Index | None
     """The index that orderly packets give, if the middle and the last group of pictures bear it out."""
     stamps = sorted(stamp for stamp in packets.pts if stamp is not None)
     keyframes, places = _places(stamps, packets.keyframes)
-    with Reader(file, limits) as reader:
+    if len(keyframes) < 2:
+        return None
+    with Reader(file, limits) as reader, Reader(file, limits) as fresh:
         first = next(frame for _, frame in reader.frames())
-        for sample in {len(keyframes) // 2, len(keyframes) - 1} - {0}:
+        for sample in sorted({len(keyframes) // 2, len(keyframes) - 1}, reverse=True):
             end = places[sample + 1] if sample + 1 < len(keyframes) else len(stamps)
-            if not _bears_out(reader, keyframes, places, sample, stamps[:end]):
+            if not _bears_out(reader, fresh, keyframes, places, sample, stamps[:end]):
                 return None
-        if len(keyframes) == 1:
-            return None
     return _Index(len(stamps), first, keyframes, places, seekable=True)
 
 
 def _bears_out(
-    reader: Reader, keyframes: Sequence[Keyframe], places: Sequence[int], sample: int, stamps: Sequence[int]
+    reader: Reader,
+    fresh: Reader,
+    keyframes: Sequence[Keyframe],
+    places: Sequence[int],
+    sample: int,
+    stamps: Sequence[int],
 ) -> bool:
     """Keyframe number `sample` and what follows, to the end of `stamps`: the frames that the packets promise, and
-    the same ones as when decoding begins a keyframe earlier."""
+    the same from a decoder that has not seen the start as from one that has and begins a keyframe earlier."""
     before, place = places[sample - 1], places[sample]
     longer = reader.from_keyframe(Seek(pts=keyframes[sample - 1].pts, frame_index=before))
     if longer is None:
         return False
     expected = [(frame.pts, digest(frame)) for frame in islice(longer, place - before, len(stamps) - before)]
-    shorter = reader.from_keyframe(Seek(pts=keyframes[sample].pts, frame_index=place))
+    shorter = fresh.from_keyframe(Seek(pts=keyframes[sample].pts, frame_index=place))
     if shorter is None:
         return False
     found = [(frame.pts, digest(frame)) for frame in islice(shorter, len(stamps) - place)]

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import av
 import pytest
+from av.video.frame import VideoFrame
 
 from essp_common.errors import BadVideo
+from essp_common.pb.v1.messages_pb2 import Seek
 from essp_common.testing.videos import Encoding, numbered, pack_bframes, write_video
 from essp_common.video import probe as probing
 from essp_common.video.container import Limits
 from essp_common.video.probe import VideoFacts, probe
+from essp_common.video.reader import Reader
 
 FRAMES = 50
 
@@ -80,6 +85,30 @@ def test_keyframes_that_do_not_stand_alone_are_not_trusted(tmp_path: Path) -> No
     assert facts.frame_count == FRAMES
     assert not facts.seekable
     assert facts.keyframe_pts == ()
+
+
+class _NeedsTheStart(Reader):
+    """A decoder that goes wrong unless it has seen the first packet, as with 4:4:4 files of old x264 versions."""
+
+    seen = False
+
+    def frames(self, seek: Seek | None = None, *, strict: bool = True) -> Iterator[tuple[int, VideoFrame]]:
+        self.seen = True
+        return super().frames(seek, strict=strict)
+
+    def from_keyframe(self, seek: Seek, *, strict: bool = True) -> Iterator[VideoFrame] | None:
+        shown = super().from_keyframe(seek, strict=strict)
+        return shown if self.seen or shown is None else islice(shown, 1, None)
+
+
+@pytest.mark.usefixtures("depth")
+def test_keyframes_that_need_the_start_of_the_file_are_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_video(tmp_path / "a.mp4", numbered(FRAMES), Encoding())
+    assert probe(str(path)).seekable
+    monkeypatch.setattr(probing, "Reader", _NeedsTheStart)
+    assert not probe(str(path)).seekable
 
 
 @pytest.mark.usefixtures("depth")
