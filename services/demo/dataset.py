@@ -1,9 +1,9 @@
 """The demonstration's labelled video set: real encoded files in which appearance and motion are both needed.
 
-Classes are pairs (texture x motion): `brick-left`, `grass-up`, ... Knowing the texture alone leaves four motions to
+Classes are pairs (texture x motion): `coins-left`, `grass-up`, ... Knowing the texture alone leaves four motions to
 guess from, knowing the motion alone leaves three textures: at best 1/4 and 1/3 right.
 
-    directory/{train,validation,test}/<class>/<number>.{mp4,mov,mkv,avi}
+    directory/{train,validation,test}/<class>/<take>.{mp4,mov,mkv,avi}
 
 Files differ in codec, container, size, frame rate, length, GOP and B-frames, in the same way for every class. They are
 a function of `seed` alone, byte for byte. Each appears whole or not at all, and what is there already is left, so that
@@ -17,11 +17,9 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-
-import numpy as np
 
 from essp_common.errors import ConfigError
 from essp_common.testing.videos import Encoding, write_video
@@ -32,7 +30,6 @@ CLASSES = tuple(f"{texture}-{motion}" for texture in TEXTURES for motion in MOTI
 MANIFEST = "dataset.json"
 
 _VERSION = 1
-_FRAMES = (24, 40)
 _SHARES = {"train": 4, "validation": 1, "test": 1}  # of 6
 _PARTIAL = ".partial"  # folder of the files that are being written
 _BATCH = 6  # videos that a process makes at a time
@@ -63,8 +60,7 @@ class _Video:
     texture: str
     motion: str
     split: str
-    number: int
-    """Within its class, over all splits."""
+    take: int
 
 
 def make_dataset(
@@ -100,19 +96,19 @@ def make_dataset(
 
 def _videos(root: Path, videos_per_class: int) -> Iterator[_Video]:
     splits = [split for split, share in _SHARES.items() for _ in range(share)]
-    for number in range(videos_per_class):
-        split = splits[number % len(splits)]
+    for take in range(videos_per_class):
+        split = splits[take % len(splits)]
         for texture in TEXTURES:
             for motion in MOTIONS:
                 # The format changes with every round of the splits too, so that each split has all of them.
-                suffix = _format(number).suffix
+                suffix = _format(take).suffix
                 yield _Video(
-                    root / split / f"{texture}-{motion}" / f"{number:04d}.{suffix}", texture, motion, split, number
+                    root / split / f"{texture}-{motion}" / f"{take:04d}.{suffix}", texture, motion, split, take
                 )
 
 
-def _format(number: int) -> _Format:
-    return _FORMATS[(number + number // len(_FORMATS)) % len(_FORMATS)]
+def _format(take: int) -> _Format:
+    return _FORMATS[(take + take // len(_FORMATS)) % len(_FORMATS)]
 
 
 def _claim(root: Path, manifest: dict[str, int]) -> None:
@@ -141,9 +137,6 @@ def _make(root: Path, videos: list[_Video], seed: int) -> int:
 
 
 def _write(path: Path, video: _Video, seed: int) -> None:
-    form = _format(video.number)
-    label = CLASSES.index(f"{video.texture}-{video.motion}")
-    rng = np.random.default_rng([seed, label, video.number])
-    frames = int(rng.integers(_FRAMES[0], _FRAMES[1] + 1))
-    scene = Scene(video.texture, video.motion, video.split, form.width, form.height, frames)
-    write_video(path, render(scene, rng), form.encoding)
+    form = _format(video.take)
+    scene = Scene(video.texture, video.motion, video.split, video.take, form.width, form.height)
+    write_video(path, render(scene, seed), form.encoding)
