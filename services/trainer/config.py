@@ -1,4 +1,4 @@
-"""Settings of a trainer: those of every service (`essp_common.config`), how it prefetches, and which rank it is.
+"""Settings of a trainer: those of every service (`essp_common.config`) and how it prefetches.
 
 What to train and how is in the job, not here.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from essp_common.config import Settings
 
@@ -26,19 +25,6 @@ class TrainerSettings(Settings):
     """Trainings that share this machine: a trainer with `threads: 0` takes this share of its CPUs."""
 
 
-class Rank(BaseSettings):
-    """Which of a trainer's processes this is: the variables that `torchrun` sets."""
-
-    model_config = SettingsConfigDict(extra="ignore", frozen=True)
-
-    rank: int = Field(0, ge=0)
-    world_size: int = Field(1, ge=1)
-    local_rank: int = Field(0, ge=0)
-    """Number of the process on this machine, hence of its GPU."""
-    master_addr: str = "127.0.0.1"
-    master_port: int = 29500
-
-
 @dataclass(frozen=True, kw_only=True)
 class TrainerConfig:
     """One training of one job, as this process does it."""
@@ -48,4 +34,3 @@ class TrainerConfig:
     worker: str
     """This process's name in messages."""
     settings: TrainerSettings = field(default_factory=TrainerSettings)
-    rank: Rank = field(default_factory=Rank)

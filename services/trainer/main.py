@@ -10,7 +10,7 @@ import typer
 from essp_common.control import ControlFeed
 from essp_common.process import serve, worker_name
 from essp_common.wiring import Adapters
-from services.trainer.config import Rank, TrainerConfig, TrainerSettings
+from services.trainer.config import TrainerConfig, TrainerSettings
 from services.trainer.service import build
 
 
@@ -21,5 +21,5 @@ def main(
     """Train one model on one stream. Settings come from the environment (ESSP_BUS, ESSP_CACHE, ESSP_STORES, ...)."""
     settings = TrainerSettings()
     with closing(Adapters.from_settings(settings)) as adapters, closing(ControlFeed(adapters.bus)) as control:
-        config = TrainerConfig(job=job, trainer=trainer, worker=worker_name(settings), settings=settings, rank=Rank())
+        config = TrainerConfig(job=job, trainer=trainer, worker=worker_name(settings), settings=settings)
         serve(build(config, adapters, control), settings)

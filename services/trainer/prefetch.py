@@ -2,9 +2,9 @@
 
     intake ──take──▶ decode (one thread) ──▶ crop, resize, mirror (pool of loaders) ──▶ queue ──next──▶ batches
 
-Batch b of a pass holds the indices `[b * size, (b + 1) * size)`, of which a rank takes those it owns; an index that
-was skipped leaves its batch smaller, and the last batch of a pass has what is left. So what is in a batch depends
-on the job alone, and a training that stops between two batches goes on with the very same ones.
+Batch b of a pass holds the indices `[b * size, (b + 1) * size)`; an index that was skipped leaves its batch smaller,
+and the last batch of a pass has what is left. So what is in a batch depends on the job alone, and a training that stops
+between two batches goes on with the very same ones.
 
 At most `ahead` clips are held beyond the batch in hand. Bytes of the cache that turn out damaged are treated as
 lost: they are made again. What stops the thread is raised by `next`.
@@ -85,7 +85,6 @@ class PrefetchOptions:
     """How batches are cut and how far ahead they are prepared."""
 
     batch_size: int
-    """Indices of a batch, over all ranks."""
     ahead: int
     loaders: int
     wanted_frames: int | None
@@ -94,7 +93,7 @@ class PrefetchOptions:
 
 
 class Prefetch:
-    """Prepares the batches of one rank. `next` is used from one thread."""
+    """Prepares the batches of a training. `next` is used from one thread."""
 
     def __init__(
         self,
@@ -102,14 +101,12 @@ class Prefetch:
         passes: Sequence[PassPlan],
         start: Position,
         view: View,
-        owns: Callable[[int], bool],
         options: PrefetchOptions,
     ) -> None:
         """Start preparing at `start`. `intake` belongs to this object from now on, but for `release` and `commit`."""
         self._intake = intake
         self._passes = passes
         self._view = view
-        self._owns = owns
         self._options = options
         self._queue: deque[_Prepared | PassEnd] = deque()
         self._changed = threading.Condition()
@@ -131,8 +128,7 @@ class Prefetch:
         deadline = time.monotonic() + timeout_s
         plan = self._passes[self._pass]
         stop = min(plan.clips, (self._begin // self._options.batch_size + 1) * self._options.batch_size)
-        wanted = sum(self._owns(index) for index in range(self._begin, stop))
-        while len(self._partial) < wanted:
+        while len(self._partial) < stop - self._begin:
             prepared = self._pop(deadline)
             if prepared is None:
                 return None

@@ -87,7 +87,7 @@ class Trainer:
     def _train(self, assignment: Assignment, reporter: Reporter) -> None:
         training = assignment.training
         torch.set_num_threads(training.threads or max(1, cpu_count() // self._config.settings.trainings))
-        device = choose_device(training.device, self._config.rank.local_rank)
+        device = choose_device(training.device)
         archive = Archive(self._adapters.stores.under(assignment.spec.output), assignment)
         latest = archive.latest()
         if latest is not None and latest.final:
@@ -135,8 +135,7 @@ class Trainer:
             wanted_frames=assignment.stream.params.get("frames", 1) if assignment.stream.feature == "rgb" else None,
             name=assignment.trainer,
         )
-        owns = self._intake_options(assignment).owns
-        return Prefetch(intake, assignment.passes, start, _view(assignment), owns, options)
+        return Prefetch(intake, assignment.passes, start, _view(assignment), options)
 
 
 def build(config: TrainerConfig, adapters: Adapters, control: ControlFeed) -> Service:

@@ -118,13 +118,13 @@ def learning_rate(rates: OptimizerSpec, epoch: int) -> float:
     return rates.lr * rates.gamma ** sum(epoch >= step for step in rates.steps)
 
 
-def choose_device(wanted: str, local_rank: int) -> torch.device:
+def choose_device(wanted: str) -> torch.device:
     """The device of `TrainerSpec.device`. Raises `ConfigError` when CUDA is asked for and there is none."""
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise ConfigError("device: cuda is not available here; use auto or cpu, or install torch for CUDA")
-    return torch.device("cuda", local_rank % torch.cuda.device_count())
+    return torch.device("cuda")
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:
