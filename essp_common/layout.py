@@ -9,6 +9,7 @@ trainers/<trainer>/history.json                  the metrics of every pass
 model/manifest.json                              the fused model: classes, streams, members, evidence; written last
 model/<trainer>.safetensors                      the weights of one member: `model/` can be copied and used alone
 predictions.parquet                              (predict jobs)
+fences/<number>                                  the newest: who may speak for the job (see services/master/launch.py)
 report/                                          report.html and its pictures
 """
 
@@ -20,11 +21,17 @@ SPEC = "spec.json"
 MODEL_MANIFEST = "model/manifest.json"
 PREDICTIONS = "predictions.parquet"
 REPORT = "report/"
+FENCES = "fences/"
 
 
 def checkpoint(trainer: str, step: int) -> str:
     """Prefix of one checkpoint's objects; steps sort by name."""
     return f"trainers/{trainer}/checkpoints/{step:010d}/"
+
+
+def fence(number: int) -> str:
+    """The mark of the job's n-th start."""
+    return f"{FENCES}{number:010d}"
 
 
 def latest(trainer: str) -> str:

@@ -1,7 +1,7 @@
 """The flow as one table: topic, message, key, who writes it, who reads it.
 
     topic                  message       key          written by            read by
-    essp.seeds             DecodeSeed    video id     master                decoders (one group)
+    essp.seeds             DecodeSeed    video uri    master                decoders (one group)
     essp.clips             ClipReady     clip index   decoder, master (*)   extractor groups; trainers of `rgb`
     essp.features.<name>   FeatureReady  clip index   extractor, master (*) each trainer of that feature
     essp.progress          Progress      job          everyone              master

@@ -12,6 +12,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from essp_common.pb.v1.messages_pb2 import PREDICT, TEST, TRAIN, VALIDATION
+
+PurposeName = Literal["train", "validation", "test", "predict"]
+PURPOSES: dict[int, PurposeName] = {TRAIN: "train", VALIDATION: "validation", TEST: "test", PREDICT: "predict"}
+"""How people call what a pass is for."""
+
 
 class JobState(StrEnum):
     """The lifecycle of a job: `pending -> running <-> paused -> completed | failed | stopped`."""
@@ -36,7 +42,7 @@ class _Model(BaseModel):
 class PassStatus(_Model):
     """One pass over a plan."""
 
-    purpose: Literal["train", "validation", "test", "predict"]
+    purpose: PurposeName
     epoch: int
     clips: int
     """How many it has."""
@@ -103,7 +109,7 @@ class PoolStatus(_Model):
 class PassReport(_Model):
     """What came out of a pass of one trainer."""
 
-    purpose: Literal["train", "validation", "test", "predict"]
+    purpose: PurposeName
     epoch: int
     metrics: dict[str, float]
 
@@ -113,7 +119,7 @@ class TrainerStatus(_Model):
 
     name: str
     stream: str
-    purpose: Literal["train", "validation", "test", "predict"] | None
+    purpose: PurposeName | None
     """What it is at; null before its first report."""
     epoch: int
     clips_done: int

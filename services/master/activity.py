@@ -1,0 +1,168 @@
+"""Who works on a job and how fast, from the messages of the last seconds. For people; nothing is decided by it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from essp_common.pb.v1.messages_pb2 import Heartbeat, PassReport, Progress, Purpose, StepReport
+from services.master import status
+
+WINDOW_S = 10.0
+_ALIVE_S = 30.0
+"""A worker that was silent for so long is not counted any more."""
+
+
+class Rate:
+    """How much came in, per second, over a sliding window."""
+
+    def __init__(self, window_s: float = WINDOW_S) -> None:
+        self._window_s = window_s
+        self._seconds: deque[tuple[int, float]] = deque()
+        self._sum = 0.0
+        self._since: float | None = None
+
+    def add(self, amount: float, now_s: float) -> None:
+        """`amount` came in now."""
+        self._since = now_s if self._since is None else self._since
+        second = int(now_s)
+        if self._seconds and self._seconds[-1][0] == second:
+            self._seconds[-1] = (second, self._seconds[-1][1] + amount)
+        else:
+            self._seconds.append((second, amount))
+        self._sum += amount
+        self._forget(now_s)
+
+    def per_s(self, now_s: float) -> float:
+        """The present rate."""
+        self._forget(now_s)
+        if self._since is None:
+            return 0.0
+        return self._sum / min(self._window_s, max(1.0, now_s - self._since))
+
+    @property
+    def amount(self) -> float:
+        """What came in within the window."""
+        return self._sum
+
+    def _forget(self, now_s: float) -> None:
+        while self._seconds and self._seconds[0][0] < now_s - self._window_s:
+            self._sum -= self._seconds.popleft()[1]
+
+
+@dataclass
+class _Pool:
+    done: int = 0
+    clips: Rate = field(default_factory=Rate)
+    seconds: Rate = field(default_factory=Rate)
+    seen: dict[str, float] = field(default_factory=dict)
+    gauges: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+@dataclass
+class _Training:
+    stream: str
+    step: StepReport | None = None
+    reports: list[status.PassReport] = field(default_factory=list)
+    checkpoint: str | None = None
+
+
+class Activity:
+    """The workers of one job."""
+
+    def __init__(self, features: dict[str, str], trainers: dict[str, str]) -> None:
+        """`features`: stream -> feature. `trainers`: trainer -> stream."""
+        self._features = features
+        self._pools: dict[str, _Pool] = {}
+        self._trainings = {name: _Training(stream) for name, stream in trainers.items()}
+
+    def note(self, progress: Progress, now_s: float) -> None:
+        """Take notice of one message."""
+        match progress.WhichOneof("event"):
+            case "decoded":
+                self._worked("decoder", progress.worker, progress.decoded.seconds, now_s)
+            case "extracted":
+                feature = self._features.get(progress.extracted.stream, progress.extracted.stream)
+                self._worked(f"extractor.{feature}", progress.worker, progress.extracted.seconds, now_s)
+            case "heartbeat":
+                self._beat(progress.heartbeat, progress.worker, now_s)
+            case "step":
+                if training := self._trainings.get(progress.step.trainer):
+                    training.step = progress.step
+            case "pass_report":
+                if training := self._trainings.get(progress.pass_report.trainer):
+                    training.reports.append(_report(progress.pass_report))
+            case "checkpoint":
+                if training := self._trainings.get(progress.checkpoint.trainer):
+                    training.checkpoint = progress.checkpoint.uri
+
+    def recall(self, trainer: str, reports: list[status.PassReport], checkpoint: str) -> None:
+        """What an earlier run had come to."""
+        self._trainings[trainer].reports = list(reports)
+        self._trainings[trainer].checkpoint = checkpoint
+
+    def pools(self, now_s: float) -> tuple[status.PoolStatus, ...]:
+        """The pools that worked on the job, by name."""
+        return tuple(_pool(name, self._pools[name], now_s) for name in sorted(self._pools))
+
+    def trainers(self, finals: set[str]) -> tuple[status.TrainerStatus, ...]:
+        """The trainings, in the order of the job."""
+        return tuple(_trainer(name, training, name in finals) for name, training in self._trainings.items())
+
+    def _worked(self, name: str, worker: str, seconds: float, now_s: float) -> None:
+        pool = self._pools.setdefault(name, _Pool())
+        pool.done += 1
+        pool.clips.add(1, now_s)
+        pool.seconds.add(seconds, now_s)
+        pool.seen[worker] = now_s
+
+    def _beat(self, heartbeat: Heartbeat, worker: str, now_s: float) -> None:
+        pool = self._pools.setdefault(heartbeat.pool, _Pool())
+        pool.seen[worker] = now_s
+        pool.gauges[worker] = dict(heartbeat.gauges)
+
+
+def purpose_name(purpose: Purpose) -> status.PurposeName:
+    """`train`, `validation`, `test` or `predict`."""
+    return status.PURPOSES[purpose]
+
+
+def _pool(name: str, pool: _Pool, now_s: float) -> status.PoolStatus:
+    alive = [worker for worker, seen in pool.seen.items() if now_s - seen <= _ALIVE_S]
+    gauges: dict[str, float] = {}
+    for worker in alive:
+        for gauge, value in pool.gauges.get(worker, {}).items():
+            gauges[gauge] = gauges.get(gauge, 0.0) + value
+    rate = pool.clips.per_s(now_s)
+    pool.seconds.per_s(now_s)
+    return status.PoolStatus(
+        name=name,
+        workers=len(alive),
+        done=pool.done,
+        clips_per_s=rate,
+        seconds_per_clip=pool.seconds.amount / pool.clips.amount if pool.clips.amount else None,
+        gauges=gauges,
+    )
+
+
+def _trainer(name: str, training: _Training, final: bool) -> status.TrainerStatus:
+    step = training.step
+    return status.TrainerStatus(
+        name=name,
+        stream=training.stream,
+        purpose=purpose_name(step.purpose) if step else None,
+        epoch=step.epoch if step else 0,
+        clips_done=step.clips_done if step else 0,
+        loss=step.loss if step else None,
+        top1=step.top1 if step else None,
+        data_wait_ratio=step.data_wait_ratio if step else None,
+        clips_per_s=step.clips_per_s if step else None,
+        queue=step.queue if step else None,
+        reports=tuple(training.reports),
+        checkpoint=training.checkpoint,
+        final=final,
+    )
+
+
+def _report(report: PassReport) -> status.PassReport:
+    return status.PassReport(purpose=purpose_name(report.purpose), epoch=report.epoch, metrics=dict(report.metrics))

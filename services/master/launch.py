@@ -1,0 +1,167 @@
+"""How a job comes to life: from its specification to all that is known before the first seed.
+
+Everything that can be wrong with a job is found here, before anything is published: unknown fields of the catalog,
+features that cannot be made, a budget that is too small, an output that another job wrote to. A job whose output holds
+checkpoints goes on from them.
+
+Each start takes the next fencing number from the output store, by a write that only one can win. Of two masters of one
+job the higher number counts; the other finds out and lets go.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from essp_common import layout
+from essp_common.catalog.table import Catalog, read_catalog
+from essp_common.checkpoint import Manifest, read_latest
+from essp_common.errors import ConfigError, Conflict, NotFound
+from essp_common.layout import Position
+from essp_common.objects.port import ObjectStore
+from essp_common.pb.v1.messages_pb2 import TRAIN, JobSnapshot
+from essp_common.plan import empty_classes
+from essp_common.spec import JobSpec
+from essp_common.wiring import Stores
+from services.master.ledger import Ledger, Terms
+from services.master.passes import Passes
+from services.master.sizing import bounds_of, parts_of, unit_clips
+
+log = logging.getLogger(__name__)
+
+_PACKAGES = ("essp", "numpy", "av", "opencv-python-headless", "torch", "torchvision", "torchmetrics")
+_OWN = ("trainers/", "model/", layout.REPORT, layout.SPEC, layout.PREDICTIONS)
+"""What a job writes, and `fresh` removes; its catalog and its fences stay."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A job that may begin."""
+
+    spec: JobSpec
+    passes: Passes
+    ledger: Ledger
+    snapshot: JobSnapshot
+    fence: int
+    manifests: Mapping[str, Manifest]
+    """The checkpoints that trainers go on from, by trainer."""
+    warnings: tuple[str, ...]
+
+
+def launch(spec: JobSpec, stores: Stores, fresh: bool = False) -> Launch:
+    """Prepare a job. Raises `ConfigError`, naming the field and the remedy.
+
+    `fresh` removes what an earlier run left in the output.
+    """
+    catalog = _catalog(spec, stores)
+    passes = Passes(spec, catalog)
+    parts = parts_of(spec)
+    bounds = bounds_of(passes, parts)
+    clips = unit_clips(spec, bounds)
+    output = stores.under(spec.output)
+    _claim(output, spec, fresh)
+    manifests = {name: found for name in spec.trainers if (found := read_latest(output, name)) is not None}
+    terms = Terms(
+        passes=passes.plans,
+        plan_of=passes.plan,
+        parts=parts,
+        bounds=bounds,
+        replaceable=[purpose == TRAIN for purpose, _ in passes.order],
+        start={f"trainer.{name}": _start(found, passes) for name, found in manifests.items()},
+        finals=frozenset(name for name, found in manifests.items() if found.final),
+        budget_bytes=spec.limits.budget,
+        unit_clips=clips,
+        locality=spec.sampling.locality,
+        replacements=spec.limits.replacements,
+        dead_ratio=spec.limits.dead_ratio,
+        last_stage="aggregator" if spec.predictor is None else "predictor",
+    )
+    snapshot = JobSnapshot(
+        spec_json=spec.model_dump_json(),
+        classes=catalog.classes,
+        versions=_versions(),
+        passes=passes.plans,
+        plan_digest=passes.digest(),
+    )
+    return Launch(spec, passes, Ledger(terms), snapshot, _fence(output), manifests, _warnings(passes))
+
+
+def _catalog(spec: JobSpec, stores: Stores) -> Catalog:
+    if not spec.data.catalog:
+        raise ConfigError("data.catalog: is required; make one with `essp catalog build`")
+    try:
+        return read_catalog(*stores.resolve(spec.data.catalog))
+    except NotFound as error:
+        raise ConfigError(f"data.catalog: {error}; make one with `essp catalog build`") from error
+
+
+def _claim(output: ObjectStore, spec: JobSpec, fresh: bool) -> None:
+    """Write the job's specification to its output, which has to be its own."""
+    if fresh:
+        for key in [info.key for info in output.list() if info.key.startswith(_OWN)]:
+            output.delete(key)
+    try:
+        known = json.loads(output.get(layout.SPEC))
+    except NotFound:
+        known = None
+    except ValueError as error:
+        raise ConfigError(f"output: {output.uri(layout.SPEC)} is not a job; choose another output") from error
+    if known is not None:
+        differing = _differing(known, spec.model_dump(mode="json"))
+        if differing:
+            raise ConfigError(
+                f"output: {output.uri('')} holds another job, which differs in {', '.join(differing)}; choose another "
+                "name and output, or start with `fresh` to remove what is there"
+            )
+    output.put(layout.SPEC, (spec.model_dump_json(indent=2) + "\n").encode())
+
+
+def _differing(known: Any, wanted: Any, where: str = "") -> list[str]:
+    """The fields in which two specifications differ, but for those that do not change what is computed."""
+    if where.split(".")[0] == "limits" or where.split(".")[-1] in ("device", "threads", "keep_checkpoints"):
+        return []
+    if isinstance(known, dict) and isinstance(wanted, dict):
+        names = sorted(known.keys() | wanted.keys())
+        return [
+            field for n in names for field in _differing(known.get(n), wanted.get(n), f"{where}.{n}" if where else n)
+        ]
+    return [] if known == wanted else [where]
+
+
+def _start(manifest: Manifest, passes: Passes) -> Position:
+    """Where a trainer goes on; one that is done, after everything."""
+    return Position(len(passes.plans), 0) if manifest.final else manifest.position
+
+
+def _fence(output: ObjectStore) -> int:
+    number = max((int(info.key.rpartition("/")[2]) for info in output.list(layout.FENCES)), default=0)
+    while True:
+        number += 1
+        try:
+            output.put(layout.fence(number), b"{}", if_absent=True)
+        except Conflict:
+            continue
+        for old in range(max(1, number - 3), number):
+            output.delete(layout.fence(old))
+        return number
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _warnings(passes: Passes) -> tuple[str, ...]:
+    view = passes.view(0)
+    if passes.spec.predictor is not None or not (missing := empty_classes(view)):
+        return ()
+    return (f"no usable training video of {len(missing)} of {len(view.classes)} classes: {', '.join(missing[:10])}",)

@@ -1,0 +1,111 @@
+"""From the ledger's instructions to messages: work units for decoders, and what has consumers step over an index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from essp_common import topics
+from essp_common.cache.port import clip_key, stream_key
+from essp_common.catalog.table import VideoRow
+from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, DecodeSeed, FeatureReady, Recipe, Seed, Video
+from essp_common.plan import PlannedClip, seek_to
+from essp_common.recipe import recipe_of
+from essp_common.spec import JobSpec
+from services.master.instructions import IssueUnit, PublishSkip, ReleaseClip
+from services.master.passes import Passes
+
+
+class SeedWriter:
+    """Writes the messages of one job."""
+
+    def __init__(self, spec: JobSpec, passes: Passes, fence: int) -> None:
+        self._job = spec.name
+        self._features = {name: stream.feature for name, stream in spec.streams.items()}
+        self._consumers = spec.consumers()
+        self._passes = passes
+        self._fence = fence
+        self._whole = recipe_of(spec)
+        self._recipe = lru_cache(maxsize=64)(self._recipe_for)
+
+    def unit(self, instruction: IssueUnit) -> tuple[bytes, DecodeSeed]:
+        """Key and message of a work unit."""
+        number, clips = instruction.pass_index, instruction.clips
+        row = self._passes.view(number).rows[clips[0].video]
+        purpose, epoch = self._passes.order[number]
+        message = DecodeSeed(
+            job=self._job,
+            purpose=purpose,
+            epoch=epoch,
+            fence=self._fence,
+            video=Video(
+                id=row.id,
+                uri=row.uri,
+                size_bytes=row.size_bytes,
+                etag=row.etag,
+                frame_count=row.frame_count,
+                width=row.width,
+                height=row.height,
+                seekable=row.seekable,
+            ),
+            seeds=[_seed(row, clip) for clip in clips],
+            recipe=self._recipe(instruction.consumers),
+        )
+        return row.uri.encode(), message
+
+    def skips(self, instruction: PublishSkip) -> Iterator[tuple[str, ClipReady | FeatureReady]]:
+        """Topic and message for each stream that has nothing at an index."""
+        clip = self._ref(instruction.pass_index, instruction.clip)
+        if any(self._features[stream] == "rgb" for stream in instruction.streams):
+            yield topics.CLIPS, ClipReady(clip=clip, skipped=instruction.reason)
+        for stream in instruction.streams:
+            feature = self._features[stream]
+            if feature != "rgb":
+                yield topics.features(feature), FeatureReady(clip=clip, stream=stream, skipped=instruction.reason)
+
+    def releases(self, instruction: ReleaseClip) -> Iterator[tuple[str, str]]:
+        """Cache key and consumer of each ack that frees a clip."""
+        ref = self._ref(instruction.pass_index, instruction.clip)
+        clip = clip_key(ref.job, ref.purpose, ref.epoch, ref.index, ref.attempt)
+        for consumer in instruction.consumers:
+            stream = self._consumers[consumer]
+            yield clip if self._features[stream] == "rgb" else stream_key(clip, stream), consumer
+
+    def _ref(self, number: int, clip: PlannedClip) -> ClipRef:
+        purpose, epoch = self._passes.order[number]
+        return ClipRef(
+            job=self._job,
+            purpose=purpose,
+            epoch=epoch,
+            index=clip.index,
+            attempt=clip.attempt,
+            class_id=clip.class_id,
+            video_id=self._passes.view(number).rows[clip.video].id,
+            first_frame=clip.first_frame,
+        )
+
+    def _recipe_for(self, consumers: tuple[str, ...]) -> Recipe:
+        """The job's recipe, for these consumers alone."""
+        recipe = Recipe()
+        recipe.CopyFrom(self._whole)
+        del recipe.streams[:]
+        for stream in self._whole.streams:
+            wanted = [name for name in stream.consumers if name in consumers]
+            if wanted:
+                recipe.streams.add().CopyFrom(stream)
+                del recipe.streams[-1].consumers[:]
+                recipe.streams[-1].consumers.extend(wanted)
+        return recipe
+
+
+def _seed(row: VideoRow, clip: PlannedClip) -> Seed:
+    return Seed(
+        index=clip.index,
+        attempt=clip.attempt,
+        class_id=clip.class_id,
+        first_frame=clip.first_frame,
+        frame_count=clip.frame_count,
+        stride=clip.stride,
+        seek=seek_to(row, clip.first_frame),
+        last_frame=row.last_frame,
+    )
