@@ -1,0 +1,201 @@
+"""`essp predict`: classify videos with a trained model, through the same decoders and extractors as training.
+
+The videos become a catalog and a predict job, both in a temporary folder, which is run in this process. Answers go
+to stdout; a video that cannot be used is reported with the reason, the others are classified, and the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from essp_common import layout
+from essp_common.catalog.build import file_row
+from essp_common.catalog.probing import ProbeOptions, Prober
+from essp_common.catalog.sources import VIDEO_SUFFIXES
+from essp_common.catalog.table import Catalog, VideoRow, write_catalog
+from essp_common.config import Settings
+from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError
+from essp_common.model import FusedModel, open_model
+from essp_common.predictions import Prediction, read_predictions
+from essp_common.process import cpu_count, set_up_logging
+from essp_common.spec import JobSpec
+from essp_common.wiring import Stores
+from services.cli.uris import as_uri
+from services.local.composition import Embedded
+from services.master.status import JobState, JobStatus
+
+_LOOK_S = 0.1
+_CATALOG = "catalog.parquet"
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What came of it, by video in the order asked."""
+
+    model: str
+    classes: tuple[str, ...]
+    rows: tuple[Prediction, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Every video has a class."""
+        return all(row.class_name is not None for row in self.rows)
+
+
+def main(
+    videos: Annotated[list[str], typer.Argument(help="Video files, folders of them, or their URIs.")],
+    model: Annotated[str, typer.Option(help="Fused model: a job's output, or its `model` folder; path or URI.")],
+    top: Annotated[int, typer.Option(help="How many classes to show of each video.", min=1)] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the services' logs.")] = False,
+) -> None:
+    """Classify videos with a trained model."""
+    settings = Settings()
+    set_up_logging(settings if verbose else settings.model_copy(update={"log_level": "ERROR"}))
+    answers = classify(videos, as_uri(model), settings, Console(stderr=True))
+    if as_json:
+        typer.echo(json.dumps(document(answers, top), indent=2))
+    else:
+        Console().print(table(answers, top))
+    if not answers.complete:
+        raise typer.Exit(1)
+
+
+def classify(videos: Sequence[str], model_uri: str, settings: Settings, console: Console) -> Answers:
+    """Probe, run the job, collect the answers. `console` shows how far it is.
+
+    Raises `NotFound` for a model that is not there, `EsspError` when the job fails as a whole.
+    """
+    _, model = open_model(Stores(settings.stores), model_uri)
+    rows = probe(find(videos, Stores(settings.stores)), settings)
+    found: dict[str, Prediction] = {
+        row.id: Prediction(row.id, None, 0, (), row.error) for row in rows if row.error is not None
+    }
+    usable = [row for row in rows if row.error is None]
+    if usable:
+        with TemporaryDirectory(prefix="essp-predict-") as folder:
+            local = settings.model_copy(
+                update={"bus": "memory://", "cache": "memory://", "stores": (*settings.stores, f"file://{folder}")}
+            )
+            found |= {row.video_id: row for row in _run(model, model_uri, usable, local, f"file://{folder}", console)}
+    missing = Prediction("", None, 0, (), "nothing of it was decoded")
+    answers = tuple(found.get(row.id, replace(missing, video_id=row.id)) for row in rows)
+    return Answers(model_uri, model.classes, answers)
+
+
+def find(videos: Iterable[str], stores: Stores) -> list[VideoRow]:
+    """A row for each video file that is meant, a folder's files by name; what is not there is a row with the reason."""
+    rows: dict[str, VideoRow] = {}
+    for text in videos:
+        for row in _meant(text, stores):
+            rows.setdefault(row.uri, row)
+    return list(rows.values())
+
+
+def probe(rows: Sequence[VideoRow], settings: Settings) -> list[VideoRow]:
+    """Fill in what the files hold, or why they cannot be used."""
+    wanted = {row.uri: row for row in rows if row.error is None}
+    options = ProbeOptions(workers=max(1, min(cpu_count(), len(wanted))))
+    with Prober(settings.stores, options) as prober:
+        read = {outcome.uri: file_row(wanted[outcome.uri], outcome) for outcome in prober.read(wanted)}
+    return [read.get(row.uri, row) for row in rows]
+
+
+def job_of(model: FusedModel, model_uri: str, output: str) -> JobSpec:
+    """The predict job: clips as in training, and only the streams that have a say."""
+    streams = {member.stream: model.streams[member.stream].model_dump() for member in model.deciding}
+    return JobSpec.model_validate(
+        {
+            "name": "predict",
+            "output": output,
+            "data": {"catalog": f"{output}/{_CATALOG}"},
+            "clip": model.clip.model_dump(),
+            "sampling": {"kind": "uniform", "clips_per_video": model.clips_per_video},
+            "streams": streams,
+            "predictor": {"model": model_uri},
+            "limits": {"dead_ratio": 1.0},  # each bad video is reported; they do not spoil the others
+        }
+    )
+
+
+def table(answers: Answers, top: int) -> Table:
+    """One block a video, the likeliest class first."""
+    shown = Table("video", "class", Column("score", justify="right"), box=None, padding=(0, 2, 0, 0))
+    for row in answers.rows:
+        name = Text(row.video_id, overflow="fold")
+        if row.class_name is None:
+            shown.add_row(name, Text(row.error or "", "red"), "")
+        for rank, (class_name, score) in enumerate(row.top(answers.classes, top)):
+            style = "bold" if rank == 0 else "dim"
+            shown.add_row("" if rank else name, Text(class_name, style), Text(f"{100 * score:.1f} %", style))
+        if row.class_name is not None and row.error is not None:
+            shown.add_row("", Text(f"from {row.clips} clips only: {row.error}", "yellow"), "")
+    return shown
+
+
+def document(answers: Answers, top: int) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "model": answers.model,
+        "videos": [
+            {
+                "video": row.video_id,
+                "class": row.class_name,
+                "top": [{"class": name, "score": score} for name, score in row.top(answers.classes, top)],
+                "clips": row.clips,
+                "error": row.error,
+            }
+            for row in answers.rows
+        ],
+    }
+
+
+def _meant(text: str, stores: Stores) -> list[VideoRow]:
+    uri = as_uri(text)
+    try:
+        store, key = stores.resolve(uri)
+        info = store.head(key)
+        return [VideoRow(text, uri, "", "", info.size_bytes, info.etag)]
+    except NotFound as error:
+        missing = VideoRow(text, uri, "", "", 0, "", error=f"vanished: {error}")
+    except PermanentError as error:
+        return [VideoRow(text, uri, "", "", 0, "", error=f"{error.kind}: {error}")]
+    try:
+        folder = stores.under(uri)
+        files = [info for info in folder.list() if PurePosixPath(info.key).suffix.lower() in VIDEO_SUFFIXES]
+    except (NotFound, ConfigError):
+        return [missing]
+    shown = text.rstrip("/")
+    return [
+        VideoRow(f"{shown}/{info.key}", folder.uri(info.key), "", "", info.size_bytes, info.etag) for info in files
+    ] or [missing]
+
+
+def _run(
+    model: FusedModel, model_uri: str, rows: Sequence[VideoRow], settings: Settings, output: str, console: Console
+) -> list[Prediction]:
+    store = Stores(settings.stores).under(output)
+    write_catalog(store, _CATALOG, Catalog(tuple(rows)))
+    spec = job_of(model, model_uri, output)
+    with Embedded(spec, settings) as embedded, console.status(f"classifying {len(rows)} videos") as shown:
+        while not embedded.ended(_LOOK_S):
+            shown.update(_progress(embedded.status(), len(rows)))
+        status = embedded.status()
+    if status.state != JobState.COMPLETED:
+        raise EsspError(f"the videos were not classified: {status.reason or status.state}")
+    answers, _ = read_predictions(store, layout.PREDICTIONS)
+    return answers
+
+
+def _progress(status: JobStatus, videos: int) -> str:
+    return f"classifying {videos} videos: {status.progress.done} of {status.progress.total} clips"
