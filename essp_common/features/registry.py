@@ -58,7 +58,7 @@ def extractor_class(name: str) -> type[Extractor]:
     entry = _entry(name)
     try:
         found = entry.load()
-    except Exception as error:  # noqa: BLE001 - a foreign package may fail in any way; it must not take others along
+    except Exception as error:  # a foreign package may fail in any way
         raise ConfigError(
             f"extractor {name!r} of {_package(entry)} cannot be loaded ({entry.value}): {type(error).__name__}: {error}"
         ) from error

@@ -3,7 +3,8 @@ Segment Networks, Wang et al., 2016)."""
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,18 +38,19 @@ class FrameDiff:
         return ArraySpec((1, height, width, channels * self._length), "uint8")
 
     def setup(self) -> None:
+        """Import OpenCV and bind it to this thread: the lanes of the worker are what runs in parallel."""
         import cv2
 
-        self._weighted_sum = cv2.addWeighted
-        self._merge = cv2.merge
+        cv2.setNumThreads(1)
+        self._cv2: Any = cv2
 
     def extract(self, clip: NDArray[np.uint8]) -> NDArray[np.uint8]:
         frames = np.ascontiguousarray(clip[centre_window(len(clip), self._length + 1)])
         _, height, width, channels = frames.shape
         rows = frames.reshape(len(frames), height, width * channels)  # OpenCV sees one plane for each frame
         differences = [
-            self._weighted_sum(following, 1, previous, -1, ZERO).reshape(height, width, channels)
-            for previous, following in zip(rows[:-1], rows[1:], strict=True)
+            self._cv2.addWeighted(following, 1, previous, -1, ZERO).reshape(height, width, channels)
+            for previous, following in pairwise(rows)
         ]
-        stacked: NDArray[np.uint8] = self._merge(differences)
+        stacked: NDArray[np.uint8] = self._cv2.merge(differences)
         return stacked.reshape(1, height, width, channels * self._length)
