@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 GROUP = "aggregator"
 _POLL_S = 0.2
-_CONTROL_S = 30.0
+_CONTROL_S = 10.0
 """How long a job may be unknown: its START was published long before its last checkpoint."""
 
 
