@@ -70,6 +70,8 @@ class Sandbox:
         try:
             return self._attempt(unit)
         except _Lost as lost:
+            if lost.kind == "timeout" and len(unit.seeds) == 1:
+                return [_bad(lost)]
             log.warning("decoder child %s on %s; its seeds are tried again, one by one", lost, unit.video.id)
         return [self._alone(unit, position) for position in range(len(unit.seeds))]
 
@@ -86,7 +88,7 @@ class Sandbox:
         try:
             return self._attempt(single)[0]
         except _Lost as lost:
-            return BadVideo(f"the decoder {lost}", lost.kind)
+            return _bad(lost)
 
     def _attempt(self, unit: DecodeSeed) -> list[Outcome]:
         try:
@@ -139,8 +141,9 @@ class Sandbox:
         """The child, ready. Raises `Unavailable` when it does not get there."""
         if self._child is not None:
             return self._child
-        child = self._child = _Child(self._options.greeting, self._memory.fd)
+        child = self._child = _Child(self._memory.fd)
         try:
+            child.channel.send(self._options.greeting.packed())
             ready = child.channel.receive(_START_S) == READY
         except (EOFError, OSError):
             ready = False
@@ -154,7 +157,7 @@ class Sandbox:
 
 
 class _Child:
-    def __init__(self, greeting: Greeting, memory_fd: int) -> None:
+    def __init__(self, memory_fd: int) -> None:
         ours, theirs = socket.socketpair()
         self.channel = Channel(ours)
         self.units = 0
@@ -167,7 +170,6 @@ class _Child:
                 env=os.environ | _ENVIRONMENT,
                 process_group=0,  # an interrupt at the terminal is for the parent, which drains
             )
-        self.channel.send(greeting.packed())
 
     def end(self) -> int:
         """Kill the process (it holds nothing) and give its exit status."""
@@ -182,6 +184,10 @@ class _Lost(Exception):
     def __init__(self, message: str, kind: str) -> None:
         super().__init__(message)
         self.kind = kind
+
+
+def _bad(lost: _Lost) -> BadVideo:
+    return BadVideo(f"the decoder {lost}", lost.kind)
 
 
 def _error(told: dict[str, Any]) -> EsspError:
