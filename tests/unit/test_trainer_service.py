@@ -258,6 +258,22 @@ def test_a_pause_saves_and_a_resume_goes_on(tmp_path: Path) -> None:
     assert final_weights(stage) == final_weights(finished(tmp_path / "plain"))
 
 
+def test_a_pause_within_an_evaluation_keeps_its_messages(tmp_path: Path) -> None:
+    """It will begin again at the first clip of its pass, should the process end."""
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage.command(Control.START)
+    stage.feed(stage.every_place()[:-2])
+    with Running(stage):
+        while sum(len(report.indices) for report in stage.reports("trained")) < 36:
+            stage.progress(timeout_s=1.0)
+        stage.command(Control.PAUSE)
+        stage.wait_for("checkpoint", 3)
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    assert manifest.position == Position(4, 0)
+    assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 4
+
+
 def test_a_stop_saves_and_leaves(tmp_path: Path) -> None:
     stage = Stage(job_spec(tmp_path), pass_plans(2))
     stage.command(Control.START)
