@@ -1,0 +1,242 @@
+"""`essp job`: start, watch, pause, resume and stop jobs of a running master, over REST.
+
+The master is at `--server` or ESSP_SERVER; its token is ESSP_API_TOKEN. Exit codes are those of `essp`; besides,
+5: the token is missing or wrong, 7: `wait` ran out of time.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, PermanentError, Unavailable
+from essp_common.spec import load_spec
+from services.cli.dashboard import dashboard, duration, results
+from services.master.status import JobState, JobStatus, JobSummary
+
+app = typer.Typer(no_args_is_help=True, help="Start, watch, pause, resume and stop jobs over REST.")
+
+EXIT_FAILED, EXIT_DENIED, EXIT_TIMEOUT = 1, 5, 7
+_TIMEOUT_S = 30.0
+_LOOK_S = 1.0
+
+Server = Annotated[str, typer.Option("--server", envvar="ESSP_SERVER", help="URL of the master.", show_envvar=True)]
+Token = Annotated[str, typer.Option("--token", envvar="ESSP_API_TOKEN", hidden=True, show_envvar=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Name = Annotated[str, typer.Argument(help="The job.")]
+_SERVER = "http://127.0.0.1:8080"
+
+
+@app.command()
+def start(
+    file: Annotated[Path, typer.Argument(help="The job file (YAML or JSON).")],
+    fresh: Annotated[bool, typer.Option(help="Remove what an earlier run of the job left.")] = False,
+    wait_for_it: Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")] = False,
+    server: Server = _SERVER,
+    token: Token = "",
+    as_json: AsJson = False,
+) -> None:
+    """Start a job; one that has ended goes on from its checkpoints."""
+    spec = load_spec(str(file))
+    with _client(server, token) as client:
+        answer = _ask(client, "POST", "/v1/jobs", params={"fresh": fresh}, content=spec.model_dump_json())
+        _print(JobStatus.model_validate(answer), as_json)
+        if wait_for_it:
+            _wait(client, spec.name, None, as_json)
+
+
+@app.command("ls")
+def list_jobs(server: Server = _SERVER, token: Token = "", as_json: AsJson = False) -> None:
+    """List jobs, newest first."""
+    with _client(server, token) as client:
+        answer = _ask(client, "GET", "/v1/jobs")
+    if as_json:
+        typer.echo(json.dumps(answer))
+        return
+    table = Table(box=None)
+    for column in ("NAME", "KIND", "STATE", "PROGRESS", "CLIPS/S", "ETA", "FAILED"):
+        table.add_column(column)
+    for job in map(JobSummary.model_validate, answer):
+        share = job.done / job.total if job.total else 1.0
+        eta = duration(job.eta_s) if job.eta_s is not None else "-"
+        table.add_row(job.name, job.kind, job.state, f"{share:.0%}", f"{job.clips_per_s:.1f}", eta, str(job.failed))
+    Console().print(table)
+
+
+@app.command()
+def get(name: Name, server: Server = _SERVER, token: Token = "", as_json: AsJson = False) -> None:
+    """Show all there is to know of a job."""
+    with _client(server, token) as client:
+        _print(_get(client, name), as_json)
+
+
+@app.command()
+def pause(name: Name, server: Server = _SERVER, token: Token = "", as_json: AsJson = False) -> None:
+    """Issue nothing more until `resume`; what is in hand is finished."""
+    _act("pause", name, server, token, as_json)
+
+
+@app.command()
+def resume(name: Name, server: Server = _SERVER, token: Token = "", as_json: AsJson = False) -> None:
+    """Go on after a pause."""
+    _act("resume", name, server, token, as_json)
+
+
+@app.command()
+def stop(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    server: Server = _SERVER,
+    token: Token = "",
+    as_json: AsJson = False,
+) -> None:
+    """End a job; its trainers save first, so it can be started again and goes on."""
+    if not yes:
+        typer.confirm(f"Stop job {name}?", abort=True, err=True)
+    _act("stop", name, server, token, as_json)
+
+
+@app.command()
+def wait(
+    name: Name,
+    timeout: Annotated[float | None, typer.Option(help="Seconds to wait at most.")] = None,
+    server: Server = _SERVER,
+    token: Token = "",
+    as_json: AsJson = False,
+) -> None:
+    """Wait until a job has ended: exit code 0 if it completed, 1 if not, 7 when time is up."""
+    with _client(server, token) as client:
+        _wait(client, name, timeout, as_json)
+
+
+@app.command()
+def events(
+    name: Name,
+    after: Annotated[int, typer.Option(help="Only events after this id.", min=0)] = 0,
+    server: Server = _SERVER,
+    token: Token = "",
+    as_json: AsJson = False,
+) -> None:
+    """Follow what happens to a job until it has ended."""
+    with _client(server, token) as client:
+        for event in _events(client, name, after):
+            typer.echo(
+                json.dumps(event) if as_json else f"{event['time'][:19]}  {event['kind']:<10} {event['message']}"
+            )
+
+
+def _act(action: str, name: str, server: str, token: str, as_json: bool) -> None:
+    with _client(server, token) as client:
+        _print(JobStatus.model_validate(_ask(client, "POST", f"/v1/jobs/{name}:{action}")), as_json)
+
+
+def _wait(client: httpx.Client, name: str, timeout_s: float | None, as_json: bool) -> None:
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        try:
+            status = _get(client, name)
+        except Unavailable as error:  # a master that restarts comes back
+            if deadline is None:
+                raise
+            status = None
+            typer.echo(f"essp: {error}; trying again", err=True)
+        if status is not None and status.state.ended:
+            break
+        if deadline is not None and time.monotonic() >= deadline:
+            typer.echo(f"essp: job {name} has not ended within {timeout_s:g} s; it goes on", err=True)
+            raise typer.Exit(EXIT_TIMEOUT)
+        time.sleep(_LOOK_S if deadline is None else max(0.0, min(_LOOK_S, deadline - time.monotonic())))
+    if as_json:
+        typer.echo(status.model_dump_json())
+    else:
+        Console().print(results(status))
+    if status.state is not JobState.COMPLETED:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _get(client: httpx.Client, name: str) -> JobStatus:
+    return JobStatus.model_validate(_ask(client, "GET", f"/v1/jobs/{name}"))
+
+
+def _print(status: JobStatus, as_json: bool) -> None:
+    if as_json:
+        typer.echo(status.model_dump_json())
+    else:
+        Console().print(dashboard(status))
+
+
+def _client(server: str, token: str) -> httpx.Client:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        return httpx.Client(base_url=server.rstrip("/"), headers=headers, timeout=_TIMEOUT_S)
+    except httpx.InvalidURL as error:
+        raise ConfigError(f"--server {server!r} is not a URL; write for example {_SERVER}") from error
+
+
+def _ask(client: httpx.Client, method: str, path: str, **more: Any) -> Any:
+    try:
+        response = client.request(method, path, **more)
+    except (httpx.TransportError, httpx.InvalidURL) as error:
+        raise _unreachable(client, error) from error
+    _check(response)
+    return response.json()
+
+
+def _events(client: httpx.Client, name: str, after: int) -> Iterator[dict[str, Any]]:
+    """The events of a job, from its server-sent event stream; broken off, it is taken up again."""
+    ended = False
+    while not ended:
+        try:
+            timeout = httpx.Timeout(_TIMEOUT_S)
+            with client.stream("GET", f"/v1/jobs/{name}/events", params={"after": after}, timeout=timeout) as response:
+                if response.is_error:
+                    response.read()
+                _check(response)
+                for kind, data in _server_sent(response.iter_lines()):
+                    if kind == "status":
+                        ended = JobState(data["state"]).ended and after >= data["last_event"]
+                    else:
+                        after = data["id"]
+                        yield data
+        except httpx.RemoteProtocolError:
+            continue
+        except httpx.TransportError as error:
+            raise _unreachable(client, error) from error
+
+
+def _server_sent(lines: Iterator[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Event and data of each server-sent event; our events have one line of data each."""
+    kind = ""
+    for line in lines:
+        field, _, value = line.partition(": ")
+        if field == "event":
+            kind = value
+        elif field == "data":
+            yield kind, json.loads(value)
+
+
+def _check(response: httpx.Response) -> None:
+    """Raise what a problem document means."""
+    if not response.is_error:
+        return
+    try:
+        detail = str(response.json()["detail"])
+    except (ValueError, KeyError, TypeError):
+        detail = f"{response.request.url} answered {response.status_code}; is that a master of ESSP?"
+    if response.status_code == 401:
+        typer.echo(f"essp: {detail}", err=True)
+        raise typer.Exit(EXIT_DENIED)
+    kinds: dict[int, type[EsspError]] = {404: NotFound, 409: Conflict, 422: ConfigError, 503: Unavailable}
+    raise kinds.get(response.status_code, PermanentError)(detail)
+
+
+def _unreachable(client: httpx.Client, error: Exception) -> Unavailable:
+    return Unavailable(f"no master answers at {client.base_url} ({error}); start one, or set --server or ESSP_SERVER")

@@ -1,0 +1,32 @@
+"""`essp master`: run jobs for whoever asks over REST."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Annotated
+
+import typer
+
+from essp_common.errors import ConfigError
+from essp_common.process import serve, worker_name
+from essp_common.wiring import Adapters
+from services.master.api import create_app
+from services.master.config import MasterSettings
+from services.master.server import ApiServer, MasterProcess
+from services.master.service import build
+
+
+def main(
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: all.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port of the REST API.", min=0, max=65535)] = 8080,
+) -> None:
+    """Issue seeds, account for them, serve the REST API. Settings come from the environment (ESSP_BUS, ...)."""
+    settings = MasterSettings()
+    if not settings.api_token.get_secret_value() and not settings.api_open:
+        raise ConfigError(
+            "the API needs a token: set ESSP_API_TOKEN to a secret that callers show, "
+            "or ESSP_API_OPEN=true where only trusted people reach it"
+        )
+    with closing(Adapters.from_settings(settings)) as adapters:
+        master = build(adapters, settings, worker_name(settings), adopt=True)
+        serve(MasterProcess(master, ApiServer(create_app(master, settings), host, port)), settings)

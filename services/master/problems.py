@@ -1,0 +1,77 @@
+"""Errors of the API as RFC 9457 problem documents (`application/problem+json`).
+
+Every error answer has `type`, `title`, `status` and `detail`; `detail` says what to do. A job that is not valid has
+`errors` besides: one entry for each field, with what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, TransientError
+
+log = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+_STATUS: tuple[tuple[type[EsspError], int, str], ...] = (
+    (ConfigError, 422, "The job cannot be run as it is"),
+    (NotFound, 404, "There is no such job"),
+    (Conflict, 409, "The state does not allow it"),
+    (TransientError, 503, "A server does not answer"),
+)
+
+
+def problem(
+    status: int, title: str, detail: str, headers: Mapping[str, str] | None = None, **more: Any
+) -> JSONResponse:
+    """One problem document."""
+    body = {"type": "about:blank", "title": title, "status": status, "detail": detail, **more}
+    return JSONResponse(body, status, dict(headers or {}), media_type=MEDIA_TYPE)
+
+
+def field_errors(message: str) -> list[dict[str, str]]:
+    """The lines `field: what is wrong` of a `ConfigError`, taken apart."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    if len(lines) > 1:
+        lines = lines[1:]
+    found = []
+    for line in lines:
+        field, colon, detail = line.partition(": ")
+        if colon and " " not in field:
+            found.append({"field": field, "detail": detail})
+    return found
+
+
+def install(app: FastAPI) -> None:
+    """Have every error of `app` answered as a problem."""
+
+    @app.exception_handler(EsspError)
+    async def on_essp_error(request: Request, error: EsspError) -> JSONResponse:
+        for kind, status, title in _STATUS:
+            if isinstance(error, kind):
+                more = {"errors": field_errors(str(error))} if kind is ConfigError else {}
+                headers = {"Retry-After": "1"} if kind is TransientError else None
+                return problem(status, title, str(error), headers, **more)
+        return problem(500, "It failed", str(error))
+
+    @app.exception_handler(RequestValidationError)
+    async def on_invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:
+        errors = [{"field": ".".join(str(p) for p in e["loc"]), "detail": str(e["msg"])} for e in error.errors()]
+        return problem(422, "The request is not valid", "; ".join(f"{e['field']}: {e['detail']}" for e in errors))
+
+    @app.exception_handler(HTTPException)
+    async def on_http_error(request: Request, error: HTTPException) -> JSONResponse:
+        detail = str(error.detail) if error.status_code != 404 else f"nothing lies at {request.url.path}; see /v1/jobs"
+        return problem(error.status_code, str(error.detail), detail, error.headers)
+
+    @app.exception_handler(Exception)
+    async def on_defect(request: Request, error: Exception) -> JSONResponse:
+        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        return problem(500, "It failed", "a defect of the master; its log says more")

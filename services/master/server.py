@@ -1,0 +1,67 @@
+"""The API as a service: uvicorn in whatever thread runs it, without signal handlers of its own."""
+
+from __future__ import annotations
+
+import socket
+
+import uvicorn
+from fastapi import FastAPI
+
+from essp_common.errors import ConfigError
+from essp_common.process import run_all
+from services.master.service import Master
+
+_GRACE_S = 3
+"""After a drain: how long answers under way, such as event streams, may take."""
+
+
+class ApiServer:
+    """Serves an app over HTTP. Implements `essp_common.service.Service`."""
+
+    name = "api"
+
+    def __init__(self, app: FastAPI, host: str, port: int) -> None:
+        """Listen at once (`port` 0: a free one, see `port`). Raises `ConfigError` when the port is taken."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            self._socket = socket.create_server((host, port), family=family)
+        except OSError as error:
+            raise ConfigError(f"{host}:{port}: {error.strerror}; choose another with --host and --port") from error
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=_GRACE_S
+        )
+        self._server = uvicorn.Server(config)
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self._socket.getsockname()[1])
+
+    def run(self) -> None:
+        """Serve until drained."""
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._socket.close()
+
+    def drain(self) -> None:
+        """Let `run` return."""
+        self._server.should_exit = True
+
+
+class MasterProcess:
+    """A master and its API as one service."""
+
+    name = "master"
+
+    def __init__(self, master: Master, api: ApiServer) -> None:
+        self._services = (api, master)
+
+    def run(self) -> None:
+        """Run both until drained, or until one fails."""
+        run_all(self._services)
+
+    def drain(self) -> None:
+        """Let both end."""
+        for service in self._services:
+            service.drain()
