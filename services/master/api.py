@@ -142,9 +142,7 @@ def _health_routes(app: FastAPI, master: Master) -> None:
 
     @app.get("/metrics", include_in_schema=False)
     def metrics() -> Response:
-        def running() -> list[JobStatus]:
-            return [
-                master.status(job.name) for job in master.jobs() if job.state in (JobState.RUNNING, JobState.PAUSED)
-            ]
-
         return Response(exposition(running), media_type=CONTENT_TYPE_LATEST)
+
+    def running() -> list[JobStatus]:
+        return [master.status(job.name) for job in master.jobs() if not job.state.ended]
