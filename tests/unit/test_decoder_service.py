@@ -37,7 +37,7 @@ from essp_common.pb.v1.messages_pb2 import (
 )
 from essp_common.testing.videos import Encoding, numbered, read_number, write_video
 from essp_common.video.probe import probe
-from essp_common.wiring import Adapters, Stores
+from essp_common.wiring import Adapters, Stores, open_store
 from services.decoder.config import DecoderSettings
 from services.decoder.memory import SharedMemory
 from services.decoder.sandbox import Outcome, Sandbox, SandboxOptions
@@ -256,6 +256,20 @@ def test_a_child_that_cannot_start_is_not_blamed_on_the_video(
     monkeypatch.setattr("sys.executable", "/bin/false")
     with _closing(Sandbox(options)) as sandbox, pytest.raises(Unavailable, match="does not start"):
         sandbox.decode(unit(folder, "a.mp4", 2))
+
+
+@pytest.mark.integration
+def test_videos_in_an_object_store_are_read_there(s3_url: str, folder: Path) -> None:
+    store = open_store(s3_url)
+    info = store.put_file("videos/a.mp4", str(folder / "a.mp4"))
+    work = unit(folder, "a.mp4", 3, 30)
+    work.video.uri, work.video.etag = store.uri("videos/a.mp4"), info.etag
+    with _closing(Sandbox(sandbox_options(DecoderSettings(stores=(s3_url,))))) as sandbox:
+        assert [numbers(outcome)[0] for outcome in sandbox.decode(work)] == [3, 30]
+        store.put("videos/a.mp4", b"another")
+        assert kinds(sandbox.decode(work)) == ["changed"] * 2
+        store.delete("videos/a.mp4")
+        assert kinds(sandbox.decode(work)) == ["vanished"] * 2
 
 
 # --- the stage ---
