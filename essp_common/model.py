@@ -17,6 +17,7 @@ from essp_common import layout
 from essp_common.checkpoint import ModelDescription
 from essp_common.errors import NotFound, PermanentError
 from essp_common.objects.port import ObjectStore
+from essp_common.scores import Rule
 from essp_common.spec import ClipSpec, StreamSpec
 from essp_common.wiring import Stores
 
@@ -51,6 +52,7 @@ class Strategy(_Section):
     """One way of fusing, as it did on the validation split."""
 
     name: str
+    rule: Rule
     weights: dict[str, float]
     validation: Figures
 
@@ -79,6 +81,8 @@ class FusedModel(_Section):
     members: tuple[Member, ...]
     strategy: str
     """The strategy that was chosen; `strategies` has the evidence."""
+    rule: Rule
+    """How it makes one score of the members' (`essp_common.scores.mix`)."""
     strategies: tuple[Strategy, ...]
     validation: Evaluation | None
     """Null: the job had no validation split; the streams then count the same."""

@@ -13,6 +13,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,12 @@ from essp_common.errors import PermanentError
 from essp_common.objects.port import ObjectStore
 
 _CLASSES = b"essp.classes"
+_NO_VETO = 1e-4
+"""In a product no model's score counts as less than this: one that is sure, and wrong, can be outvoted."""
+
+Rule = Literal["mean", "product"]
+"""How the scores of several models become one."""
+
 _COLUMNS = ("video_id", "class_id", "clip_index", "scores")
 
 
@@ -89,8 +96,8 @@ def by_video(table: ScoreTable) -> VideoScores:
     )
 
 
-def fuse(parts: Mapping[str, VideoScores], weights: Mapping[str, float]) -> VideoScores:
-    """The weighted mean of several models' scores, for every video that any of them (of weight > 0) has scored.
+def fuse(parts: Mapping[str, VideoScores], weights: Mapping[str, float], rule: Rule) -> VideoScores:
+    """Several models' scores as one, for every video that any of them (of weight > 0) has scored.
 
     Where some have not, the weights of the others are scaled up to take their place.
     """
@@ -100,17 +107,35 @@ def fuse(parts: Mapping[str, VideoScores], weights: Mapping[str, float]) -> Vide
     classes = next(iter(used.values())).classes
     videos = sorted({video for part in used.values() for video in part.video_id})
     row_of = {video: row for row, video in enumerate(videos)}
-    total = np.zeros((len(videos), len(classes)))
-    weight = np.zeros(len(videos))
+    stacked = np.ones((len(used), len(videos), len(classes)))
+    weight = np.zeros((len(used), len(videos)))
     class_id = np.full(len(videos), -1, dtype=np.int32)
-    for name, part in used.items():
+    for number, (name, part) in enumerate(used.items()):
         if part.classes != classes:
             raise ValueError(f"{name} was trained for other classes than the rest")
         rows = np.array([row_of[video] for video in part.video_id], dtype=np.intp)
-        total[rows] += weights[name] * part.probabilities
-        weight[rows] += weights[name]
+        stacked[number, rows] = part.probabilities
+        weight[number, rows] = weights[name]
         class_id[rows] = part.class_id
-    return VideoScores(tuple(videos), class_id, total / weight[:, None], classes)
+    return VideoScores(tuple(videos), class_id, mix(stacked, weight / weight.sum(axis=0), rule), classes)
+
+
+def mix(probabilities: NDArray[np.float64], weights: NDArray[np.float64], rule: Rule) -> NDArray[np.float64]:
+    """`(N, V, C)` scores of N models, with weights `(N, V)` or `(N, 1)` that sum to 1 over N, as one `(V, C)`.
+
+    `mean`: the weighted mean. `product`: the product of the scores, each to the power of its weight times the number
+    of models that effectively take part (1 / sum of squared weights), so that equal weights give the plain product and
+    a single model its own scores. It is Bayes' rule for models whose errors are independent given the class (Kittler
+    et al., "On combining classifiers", PAMI 1998), and what averaging the scores before the softmax comes to.
+    """
+    if rule == "mean":
+        mean: NDArray[np.float64] = np.sum(weights[..., None] * probabilities, axis=0)
+        return mean
+    taking_part = 1 / np.sum(weights**2, axis=0)
+    logs = np.sum(weights[..., None] * np.log(np.maximum(probabilities, _NO_VETO)), axis=0) * taking_part[:, None]
+    odds = np.exp(logs - logs.max(axis=1, keepdims=True))
+    product: NDArray[np.float64] = odds / odds.sum(axis=1, keepdims=True)
+    return product
 
 
 def write(store: ObjectStore, key: str, table: ScoreTable) -> None:

@@ -178,8 +178,11 @@ class TrainerSpec(_Section):
 class AggregationSpec(_Section):
     """How the streams' scores become one."""
 
-    strategies: tuple[Literal["average", "weighted"], ...] = Field(("average", "weighted"), min_length=1)
-    """All are tried on the validation split; the best is kept."""
+    strategies: tuple[Literal["average", "product", "weighted", "weighted_product"], ...] = Field(
+        ("average", "product", "weighted", "weighted_product"), min_length=1
+    )
+    """All are tried on the validation split; one that comes later has to be clearly better. `average`: the mean of the
+    streams' scores. `product`: their product. `weighted`, `weighted_product`: with weights found on that split."""
 
 
 class PredictorSpec(_Section):

@@ -48,9 +48,10 @@ def assemble(store: ObjectStore, job: str, spec: JobSpec, finals: Mapping[str, M
             streams={trainer.stream: spec.streams[trainer.stream] for trainer in spec.trainers.values()},
             members=tuple(_member(store, spec, name, final, best.weights[name]) for name, final in finals.items()),
             strategy=best.name,
+            rule=best.rule,
             strategies=tried,
-            validation=_evaluation(validation, best.weights),
-            test=_evaluation(test, best.weights),
+            validation=_evaluation(validation, best),
+            test=_evaluation(test, best),
             versions=next(iter(finals.values())).versions,
         )
     except ValueError as error:
@@ -67,13 +68,13 @@ def _scores(store: ObjectStore, finals: Mapping[str, Manifest], purpose: str) ->
     return {name: scores.by_video(scores.read(store, final.scores[purpose])) for name, final in finals.items()}
 
 
-def _evaluation(parts: Mapping[str, VideoScores], weights: Mapping[str, float]) -> Evaluation | None:
-    return evaluate(parts, weights) if parts else None
+def _evaluation(parts: Mapping[str, VideoScores], chosen: Strategy) -> Evaluation | None:
+    return evaluate(parts, chosen.weights, chosen.rule) if parts else None
 
 
 def _equal(finals: Mapping[str, Manifest]) -> Strategy:
     """Without a validation split there is nothing to choose by."""
-    return Strategy(name="average", weights=dict.fromkeys(finals, 1 / len(finals)), validation={})
+    return Strategy(name="average", rule="mean", weights=dict.fromkeys(finals, 1 / len(finals)), validation={})
 
 
 def _member(store: ObjectStore, spec: JobSpec, trainer: str, final: Manifest, weight: float) -> Member:

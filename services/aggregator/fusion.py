@@ -1,10 +1,11 @@
 """Late fusion: how much each stream's opinion counts, found on the validation split.
 
-The fused score of a video is the weighted mean of the streams' probabilities, each of them the mean over the video's
-clips (Simonyan & Zisserman, "Two-stream convolutional networks", 2014; Wang et al., "Temporal segment networks", 2016
-weight the streams by hand). Weights are searched on a grid over the simplex, then refined around the best point. What
-counts is top-1 by video; log loss decides between equals, so that the figures of a small validation split, where many
-weights are equally good, don't leave the choice to chance.
+The score of a video is the mean over its clips, for each stream; the streams' scores are fused as a weighted mean
+(Simonyan & Zisserman, "Two-stream convolutional networks", 2014) or as a weighted product, which is what averaging
+before the softmax comes to (Wang et al., "Temporal segment networks", 2016). Where each stream knows one half of the
+answer, as texture and motion, the product is much the better. Weights are searched on a grid over the simplex, then
+refined around the best point. What counts is top-1 by video; log loss decides between equals, so that a small
+validation split, where many weights are equally good, does not leave the choice to chance.
 
 Pure functions, no randomness: equal scores give equal weights.
 """
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essp_common.model import Evaluation, Strategy
-from essp_common.scores import VideoScores
+from essp_common.scores import Rule, VideoScores, mix
 from services.aggregator.metrics import figures, log_loss, log_losses, top_k
 
 _GRID_POINTS = 2000
@@ -68,24 +69,30 @@ def align(parts: Mapping[str, VideoScores]) -> Aligned:
     )
 
 
-def average(scores: Aligned) -> Weights:
+def equal(scores: Aligned, rule: Rule) -> Weights:
     """Every trainer counts the same."""
     return np.full(len(scores.trainers), 1 / len(scores.trainers))
 
 
-def weighted(scores: Aligned) -> Weights:
-    """The weights that do best on these scores; never worse than `average`, which is among those tried."""
+def searched(scores: Aligned, rule: Rule) -> Weights:
+    """The weights that do best on these scores; never worse than equal ones, which are among those tried."""
 
     def objective(weights: Weights) -> tuple[float, float]:
-        mixed = np.tensordot(weights, scores.probabilities, axes=1)
+        mixed = mix(scores.probabilities, weights[:, None], rule)
         return top_k(scores.labels, mixed, 1), -log_loss(scores.labels, mixed)
 
-    candidates = [average(scores), *simplex_grid(len(scores.trainers), grid_divisions(len(scores.trainers)))]
+    candidates = [equal(scores, rule), *simplex_grid(len(scores.trainers), grid_divisions(len(scores.trainers)))]
     best = max(candidates, key=objective)  # the first of equals
     return refine(best, 1 / grid_divisions(len(scores.trainers)) / 2, objective)
 
 
-STRATEGIES: dict[str, Callable[[Aligned], Weights]] = {"average": average, "weighted": weighted}
+STRATEGIES: dict[str, tuple[Rule, Callable[[Aligned, Rule], Weights]]] = {
+    "average": ("mean", equal),
+    "product": ("product", equal),
+    "weighted": ("mean", searched),
+    "weighted_product": ("product", searched),
+}
+"""Name in a job -> how scores are fused, and where the weights come from."""
 
 
 def grid_divisions(streams: int) -> int:
@@ -137,10 +144,11 @@ def try_strategies(names: Sequence[str], parts: Mapping[str, VideoScores]) -> tu
     tried: list[Strategy] = []
     best, best_losses = 0, np.empty(0)
     for number, name in enumerate(names):
-        weights = STRATEGIES[name](scores)
-        mixed = np.tensordot(weights, scores.probabilities, axes=1)
+        rule, find = STRATEGIES[name]
+        weights = find(scores, rule)
+        mixed = mix(scores.probabilities, weights[:, None], rule)
         by_trainer = dict(zip(scores.trainers, (float(w) for w in weights), strict=True))
-        tried.append(Strategy(name=name, weights=by_trainer, validation=figures(scores.labels, mixed)))
+        tried.append(Strategy(name=name, rule=rule, weights=by_trainer, validation=figures(scores.labels, mixed)))
         losses = log_losses(scores.labels, mixed)
         if number == 0 or _better(tried[number], losses, tried[best], best_losses):
             best, best_losses = number, losses
@@ -154,14 +162,13 @@ def _better(new: Strategy, new_losses: Weights, old: Strategy, old_losses: Weigh
     return bool(gain.mean() > 2 * gain.std() / np.sqrt(len(gain)))
 
 
-def evaluate(parts: Mapping[str, VideoScores], weights: Mapping[str, float]) -> Evaluation:
+def evaluate(parts: Mapping[str, VideoScores], weights: Mapping[str, float], rule: Rule) -> Evaluation:
     """Figures of each trainer and of their fusion on one split."""
     scores = align(parts)
-    common = {name: part for name, part in zip(scores.trainers, scores.probabilities, strict=True)}
-    mixed = sum(weights[name] * part for name, part in common.items())
+    mixed = mix(scores.probabilities, np.array([weights[name] for name in scores.trainers])[:, None], rule)
     return Evaluation(
         videos=len(scores.labels),
         left_out=len(scores.left_out),
-        members={name: figures(scores.labels, part) for name, part in common.items()},
-        fused=figures(scores.labels, np.asarray(mixed)),
+        members={n: figures(scores.labels, p) for n, p in zip(scores.trainers, scores.probabilities, strict=True)},
+        fused=figures(scores.labels, mixed),
     )

@@ -59,7 +59,8 @@ trainers:                     # one training of one model on one stream each
     stream: flow
 
 aggregation:
-  strategies: [average, weighted]   # tried on the validation split, the best is kept
+  # tried on the validation split; one that comes later has to be clearly better
+  strategies: [average, product, weighted, weighted_product]
 
 limits:
   budget: 512MiB              # clips and features outstanding at once

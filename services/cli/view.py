@@ -154,7 +154,7 @@ def _progress(status: JobStatus) -> str:
     if progress.eta_s is not None:
         parts.append(f"about {duration(progress.eta_s)} to go")
     for trainer in status.trainers:
-        if trainer.loss is not None and not trainer.final:
+        if trainer.loss is not None and trainer.clips_done and not trainer.final:
             wait = percent(trainer.data_wait_ratio)
             parts.append(f"{trainer.name} loss {trainer.loss:.3f} top-1 {percent(trainer.top1)} data wait {wait}")
     if failed := sum(failure.count for failure in status.failures):

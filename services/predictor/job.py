@@ -216,7 +216,7 @@ def _answers(model: FusedModel, streams: list[StreamPass]) -> list[Prediction]:
         clips |= stream.clips()
         errors.update(stream.errors)
     if parts:
-        fused = fuse(parts, model.weights)
+        fused = fuse(parts, model.weights, model.rule)
     else:
         fused = VideoScores((), np.zeros(0, np.int32), np.zeros((0, len(model.classes))), model.classes)
     return predictions(fused, clips, errors)

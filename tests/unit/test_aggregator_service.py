@@ -139,8 +139,9 @@ def test_the_model_says_all_that_is_needed_to_use_it(job: FinishedJob) -> None:
         ("rgb", "rgb", 32, BEST_EPOCH),
         ("flow", "motion", 32, BEST_EPOCH),
     ]
-    assert [s.name for s in fused.strategies] == ["average", "weighted"]
-    assert fused.strategy in {"average", "weighted"}
+    assert [s.name for s in fused.strategies] == list(job.spec.aggregation.strategies)
+    chosen = next(s for s in fused.strategies if s.name == fused.strategy)
+    assert (fused.rule, fused.weights) == (chosen.rule, chosen.weights)
     assert fused.validation is not None
     assert fused.test is not None
     assert fused.test.members["rgb"]["top1"] < 0.8

@@ -81,6 +81,7 @@ def test_grid_stays_small(streams: int) -> None:
 @given(st.integers(1, 4), cases)
 @settings(max_examples=25, deadline=None)
 def test_weights_are_a_point_of_the_simplex_that_no_grid_point_beats(streams: int, case: tuple[int, int, int]) -> None:
+    """By brute force, for the mean."""
     videos, classes, seed = case
     labels = np.random.Generator(np.random.Philox(seed)).integers(0, classes, videos)
     parts = {f"t{i}": video_scores(probabilities(videos, classes, seed + i), labels) for i in range(streams)}
@@ -91,7 +92,7 @@ def test_weights_are_a_point_of_the_simplex_that_no_grid_point_beats(streams: in
         correct = sum(int(np.argmax(row)) == label for row, label in zip(mixed, labels, strict=True))
         return correct / videos, -float(np.mean([-np.log(row[c]) for row, c in zip(mixed, labels, strict=True)]))
 
-    weights = fusion.weighted(aligned)
+    weights = fusion.searched(aligned, "mean")
     assert weights.sum() == pytest.approx(1)
     assert weights.min() >= 0
     top1, loss = quality(weights)
@@ -101,7 +102,7 @@ def test_weights_are_a_point_of_the_simplex_that_no_grid_point_beats(streams: in
     assert top1 >= best_top1 - 1e-12
     if top1 == best_top1:
         assert loss >= best_loss - 1e-9
-    assert np.array_equal(weights, fusion.weighted(aligned)), "the same scores, the same weights"
+    assert np.array_equal(weights, fusion.searched(aligned, "mean")), "the same scores, the same weights"
 
 
 def test_a_stream_that_knows_nothing_gets_little_weight() -> None:
@@ -125,9 +126,38 @@ def test_streams_that_complement_each_other_fuse_to_more_than_either() -> None:
     motion = np.stack([np.where(np.arange(4) % 2 == label % 2, 0.5, 0.0) for label in labels])
     parts = {"rgb": video_scores(texture, labels), "flow": video_scores(motion, labels)}
     best, _ = fusion.try_strategies(("average", "weighted"), parts)
-    result = fusion.evaluate(parts, best.weights)
+    result = fusion.evaluate(parts, best.weights, best.rule)
     assert result.fused["top1"] == 1
     assert result.members["rgb"]["top1"] == result.members["flow"]["top1"] == 0.5
+
+
+def test_halves_of_the_answer_that_are_not_equally_sure_need_the_product() -> None:
+    """A stream's guess among what it cannot tell apart must not outvote what the other knows."""
+    random = np.random.Generator(np.random.Philox(11))
+    labels = np.arange(120) % 12
+
+    def stream(known: np.ndarray) -> VideoScores:
+        odds = np.where(known, random.gamma(4.0, size=known.shape), 0.02)
+        return video_scores(odds / odds.sum(axis=1, keepdims=True), labels)
+
+    classes = np.arange(12)
+    parts = {
+        "rgb": stream(classes[None] // 4 == labels[:, None] // 4),
+        "flow": stream(classes[None] % 4 == labels[:, None] % 4),
+    }
+    best, (mean, product) = fusion.try_strategies(("weighted", "product"), parts)
+    assert best == product
+    assert (best.rule, best.weights) == ("product", {"rgb": 0.5, "flow": 0.5})
+    assert product.validation["top1"] == 1
+    assert mean.validation["top1"] < 0.9
+
+
+def test_the_weighted_product_is_never_worse_than_the_plain_one() -> None:
+    labels = np.arange(40) % 5
+    parts = {name: video_scores(probabilities(40, 5, seed), labels) for seed, name in enumerate("abc")}
+    _, (plain, weighted) = fusion.try_strategies(("product", "weighted_product"), parts)
+    quality = [(s.validation["top1"], -s.validation["log_loss"]) for s in (plain, weighted)]
+    assert quality[1] >= quality[0]
 
 
 def test_the_first_named_of_equal_strategies_wins() -> None:
@@ -160,7 +190,7 @@ def test_only_videos_that_all_have_scored_count() -> None:
     aligned = fusion.align({"rgb": rgb, "flow": flow})
     assert aligned.labels.tolist() == [1, 2]
     assert aligned.left_out == ("a", "d")
-    result = fusion.evaluate({"rgb": rgb, "flow": flow}, {"rgb": 0.5, "flow": 0.5})
+    result = fusion.evaluate({"rgb": rgb, "flow": flow}, {"rgb": 0.5, "flow": 0.5}, "mean")
     assert (result.videos, result.left_out, result.fused["top1"]) == (2, 2, 1.0)
 
 

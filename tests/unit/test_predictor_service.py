@@ -92,6 +92,7 @@ def model_at(root: Path) -> str:
         streams=spec.streams,
         members=tuple(members),
         strategy="weighted",
+        rule="mean",
         strategies=(),
         validation=None,
         test=None,

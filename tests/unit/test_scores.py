@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from essp_common import scores
 from essp_common.errors import NotFound, PermanentError
 from essp_common.objects.directory import DirectoryStore
-from essp_common.scores import ScoreTable, VideoScores
+from essp_common.scores import Rule, ScoreTable, VideoScores
 
 
 def table(rows: int, classes: int, seed: int) -> ScoreTable:
@@ -97,23 +96,54 @@ def of(videos: str, rows: list[list[float]]) -> VideoScores:
 
 def test_fusing_takes_the_weighted_mean_and_fills_gaps_with_the_others() -> None:
     rgb, flow = of("ab", [[1.0, 0.0], [0.6, 0.4]]), of("bc", [[0.0, 1.0], [0.2, 0.8]])
-    fused = scores.fuse({"rgb": rgb, "flow": flow}, {"rgb": 0.75, "flow": 0.25})
+    fused = scores.fuse({"rgb": rgb, "flow": flow}, {"rgb": 0.75, "flow": 0.25}, "mean")
     assert fused.video_id == ("a", "b", "c")
     assert fused.probabilities == pytest.approx(np.array([[1.0, 0.0], [0.45, 0.55], [0.2, 0.8]]))
 
 
-def test_a_model_of_no_weight_has_no_say() -> None:
+@pytest.mark.parametrize("rule", ["mean", "product"])
+def test_a_model_of_no_weight_has_no_say(rule: Rule) -> None:
     rgb, flow = of("a", [[1.0, 0.0]]), of("ab", [[0.0, 1.0], [0.0, 1.0]])
-    fused = scores.fuse({"rgb": rgb, "flow": flow}, {"rgb": 1.0, "flow": 0.0})
-    assert (fused.video_id, fused.probabilities.tolist()) == (("a",), [[1.0, 0.0]])
+    fused = scores.fuse({"rgb": rgb, "flow": flow}, {"rgb": 1.0, "flow": 0.0}, rule)
+    assert fused.video_id == ("a",)
+    assert fused.probabilities == pytest.approx(np.array([[1.0, 0.0]]), abs=2e-4)
     with pytest.raises(ValueError, match="no weight"):
-        scores.fuse({"rgb": rgb}, {"rgb": 0.0})
+        scores.fuse({"rgb": rgb}, {"rgb": 0.0}, rule)
+
+
+def test_a_product_of_equal_weights_is_the_product_of_the_scores() -> None:
+    rgb, flow = of("ab", [[0.6, 0.4], [0.9, 0.1]]), of("b", [[0.3, 0.7]])
+    fused = scores.fuse({"rgb": rgb, "flow": flow}, {"rgb": 0.5, "flow": 0.5}, "product")
+    assert fused.probabilities[0] == pytest.approx([0.6, 0.4]), "one model alone keeps its scores"
+    assert fused.probabilities[1] == pytest.approx(np.array([0.27, 0.07]) / 0.34)
+
+
+def test_in_a_product_nobody_has_a_veto() -> None:
+    sure, others = of("a", [[0.0, 1.0]]), of("a", [[0.999, 0.001]])
+    parts = {"sure": sure, "one": others, "two": others}
+    fused = scores.fuse(parts, dict.fromkeys(parts, 1 / 3), "product")
+    assert fused.probabilities[0, 0] > 0.9
+
+
+@given(st.integers(1, 4), st.integers(0, 2**32))
+@settings(max_examples=50, deadline=None)
+def test_fused_scores_are_probabilities_by_any_rule_and_continuous_in_the_weights(models: int, seed: int) -> None:
+    random = np.random.Generator(np.random.Philox(seed))
+    stacked = random.dirichlet(np.ones(5), (models, 7))
+    weights = random.dirichlet(np.ones(models))[:, None]
+    rules: tuple[Rule, ...] = ("mean", "product")
+    for rule in rules:
+        mixed = scores.mix(stacked, weights, rule)
+        assert mixed.sum(axis=1) == pytest.approx(np.ones(7))
+        assert mixed.min() >= 0
+        nudged = weights + 1e-9 * np.linspace(-1, 1, models)[:, None]
+        assert scores.mix(stacked, nudged / nudged.sum(), rule) == pytest.approx(mixed, abs=1e-6)
 
 
 def test_models_of_other_classes_are_not_fused() -> None:
     other = VideoScores(("a",), np.zeros(1, np.int32), np.ones((1, 2)), ("y", "z"))
     with pytest.raises(ValueError, match="other classes"):
-        scores.fuse({"rgb": of("a", [[1.0, 0.0]]), "flow": other}, {"rgb": 0.5, "flow": 0.5})
+        scores.fuse({"rgb": of("a", [[1.0, 0.0]]), "flow": other}, {"rgb": 0.5, "flow": 0.5}, "mean")
 
 
 def test_selecting_keeps_the_asked_order() -> None:

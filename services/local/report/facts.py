@@ -85,7 +85,7 @@ def _common(parts: Mapping[str, VideoScores], model: FusedModel) -> tuple[dict[s
         return {}, VideoScores((), np.zeros(0, np.int32), nothing, model.classes)
     videos = sorted(set.intersection(*(set(part.video_id) for part in parts.values())))
     chosen = {name: part.select(videos) for name, part in parts.items()}
-    return chosen, scores.fuse(chosen, model.weights)
+    return chosen, scores.fuse(chosen, model.weights, model.rule)
 
 
 def _rows(spec: JobSpec, stores: Stores) -> dict[str, VideoRow]:

@@ -126,7 +126,8 @@ def draw_samples(samples: Sequence[Sample], theme: Theme) -> bytes:
             if picture is not None:
                 axes.imshow(picture)
         verdict = "" if sample.label == sample.predicted else f" taken for {sample.predicted}"
-        cells[0].set_title(f"{sample.label}{verdict}, {100 * sample.score:.0f} %", loc="left", fontsize=9, color=theme.ink)
+        title = f"{sample.label}{verdict}, {100 * sample.score:.0f} %"
+        cells[0].set_title(title, loc="left", fontsize=9, color=theme.ink)
     for axes, head in zip(grid[-1], heads, strict=True):
         axes.text(0.5, -0.04, head, transform=axes.transAxes, ha="center", va="top", fontsize=8, color=theme.ink)
     return png(figure, theme)
