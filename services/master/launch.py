@@ -114,7 +114,7 @@ def _claim(output: ObjectStore, spec: JobSpec, fresh: bool) -> None:
         differing = _differing(known, spec.model_dump(mode="json"))
         if differing:
             raise ConfigError(
-                f"output: {output.uri('')} holds another job, which differs in {', '.join(differing)}; choose another "
+                f"output: {spec.output} holds another job, which differs in {', '.join(differing)}; choose another "
                 "name and output, or start with `fresh` to remove what is there"
             )
     output.put(layout.SPEC, (spec.model_dump_json(indent=2) + "\n").encode())

@@ -70,9 +70,9 @@ def _bounds(spec: JobSpec, view: CatalogView, streams: Sequence[str]) -> list[in
     bounds = [0] * (1 + len(streams))
     for height, width in sizes:
         clip = ArraySpec((spec.clip.frames, height, width, 3), "uint8")
-        outputs = [output_of(spec.streams[s].feature, spec.streams[s].params, clip) for s in streams]
+        outputs = {name: output_of(stream.feature, stream.params, clip) for name, stream in spec.streams.items()}
         made = [most_bytes(clip, spec.clip.codec)]
-        made += [most_bytes(array, spec.streams[s].codec) for s, array in zip(streams, outputs, strict=True)]
+        made += [most_bytes(outputs[name], spec.streams[name].codec) for name in streams]
         bounds = [max(known, new) for known, new in zip(bounds, made, strict=True)]
     return bounds
 
