@@ -28,11 +28,14 @@ class FeatureLayout:
 
 
 _SIGNED = FeatureLayout(photograph=False)
+_FLOW = FeatureLayout(photograph=False, mirrored_channels=slice(0, None, 2))  # dx, dy, dx, dy, ...
 _LAYOUTS = {
     "rgb": FeatureLayout(photograph=True),
     "frame_stack": FeatureLayout(photograph=True),
     "frame_diff": _SIGNED,
-    "flow": FeatureLayout(photograph=False, mirrored_channels=slice(0, None, 2)),  # dx, dy, dx, dy, ...
+    "flow": _FLOW,
+    "flow_bidirectional": _FLOW,
+    "flow_warped": _FLOW,
 }
 
 IMAGENET = Scale((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
