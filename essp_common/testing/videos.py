@@ -72,7 +72,9 @@ def write_video(path: str | Path, pictures: Iterable[Picture], encoding: Encodin
     path = Path(path)
     pictures = iter(pictures)
     first = next(pictures)
-    with av.open(str(path), "w") as container:
+    # Matroska's ids are random otherwise.
+    options = {"fflags": "+bitexact"} if path.suffix in (".mkv", ".webm") else {}
+    with av.open(str(path), "w", options=options) as container:
         name = _ENCODERS[encoding.codec]
         stream = cast(VideoStream, container.add_stream(name, rate=encoding.fps, options=_options(encoding)))
         stream.height, stream.width = first.shape[:2]
@@ -178,7 +180,9 @@ def _options(encoding: Encoding) -> dict[str, str]:
     if encoding.codec in ("h264", "hevc", "mpeg4", "mpeg2"):
         options["bf"] = str(encoding.bframes)
     if encoding.codec == "h264":
-        options |= {"preset": "veryfast", "x264-params": f"scenecut=0:open-gop={int(encoding.open_gop)}:threads=1"}
+        # With B-frames, x264's macroblock tree comes out differently once in ten times.
+        params = f"scenecut=0:mbtree=0:open-gop={int(encoding.open_gop)}:threads=1"
+        options |= {"preset": "veryfast", "x264-params": params}
     elif encoding.codec == "hevc":
         params = f"log-level=none:scenecut=0:open-gop={int(encoding.open_gop)}:pools=1:frame-threads=1"
         options |= {"preset": "ultrafast", "x265-params": params}

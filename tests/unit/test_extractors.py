@@ -1,0 +1,234 @@
+"""The built-in features: optical flow against motions that are known exactly, the others against plain NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
+
+from essp_common.errors import BadFrames
+from essp_common.features import registry
+from essp_common.features.port import ArraySpec, Extractor
+from essp_common.features.quantization import ZERO, dequantize, negate, quantization_error, quantize
+from essp_common.features.sampling import centre_window, evenly_spaced
+
+SIDE = 128
+MARGIN = 16  # flow is not judged where the picture leaves or enters
+BOUND = 8.0
+
+Clip = NDArray[np.uint8]
+Matrix = NDArray[np.float64]
+
+
+def ready(name: str, **params: Any) -> Extractor:
+    extractor = registry.create(name, params)
+    extractor.setup()
+    return extractor
+
+
+def moving_picture(step: Matrix, shift: tuple[float, float], frames: int, side: int = SIDE) -> Clip:
+    """A smooth texture, evaluated at exact places: frame t+1 shows at `step @ p + shift` what frame t shows at p.
+
+    Places are (x, y) from the centre of the picture.
+    """
+    rng = np.random.default_rng(7)
+    waves = rng.uniform(-0.09, 0.09, (40, 2))  # cycles a pixel
+    phases, amplitudes = rng.uniform(0, 2 * np.pi, (3, 40)), rng.uniform(4, 14, 40)
+    y, x = np.mgrid[0:side, 0:side] - (side - 1) / 2
+    place = np.stack([x, y], axis=-1)
+    back = np.linalg.inv(step)
+    clip = np.empty((frames, side, side, 3), np.uint8)
+    for frame in clip:
+        for channel in range(3):
+            angle = 2 * np.pi * (place @ waves.T) + phases[channel]
+            frame[..., channel] = np.clip(128 + np.sin(angle) @ amplitudes, 0, 255)
+        place = (place - np.array(shift)) @ back.T
+    return clip
+
+
+def true_flow(step: Matrix, shift: tuple[float, float]) -> NDArray[np.float64]:
+    y, x = np.mgrid[0:SIDE, 0:SIDE] - (SIDE - 1) / 2
+    place = np.stack([x, y], axis=-1)
+    return place @ (step - np.eye(2)).T + np.array(shift)
+
+
+def rotation(degrees: float) -> Matrix:
+    angle = np.radians(degrees)
+    return np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+
+
+MOTIONS = {
+    "still": (np.eye(2), (0.0, 0.0)),
+    "right": (np.eye(2), (2.5, 0.0)),
+    "up": (np.eye(2), (0.0, -1.5)),
+    "left_and_down": (np.eye(2), (-3.25, 2.0)),
+    "clockwise": (rotation(2.0), (0.0, 0.0)),
+    "zoom_in": (np.eye(2) * 1.03, (0.0, 0.0)),
+    "zoom_out": (np.eye(2) * 0.97, (0.0, 0.0)),
+}
+METHODS = {
+    "ultrafast": ({"method": "dis", "preset": "ultrafast"}, 0.25),
+    "fast": ({"method": "dis", "preset": "fast"}, 0.20),
+    "medium": ({"method": "dis", "preset": "medium"}, 0.10),
+    "farneback": ({"method": "farneback"}, 0.15),
+}
+"""Parameters, and the mean end-point error allowed, in pixels; quantisation alone makes up to 0.03 of it."""
+
+
+@pytest.mark.parametrize("motion", MOTIONS)
+@pytest.mark.parametrize("method", METHODS)
+def test_flow_measures_known_motion(method: str, motion: str) -> None:
+    params, allowed = METHODS[method]
+    step, shift = MOTIONS[motion]
+    codes = ready("flow", length=2, bound=BOUND, **params).extract(moving_picture(step, shift, 3))
+    assert codes.shape == (1, SIDE, SIDE, 4)
+    inside = np.s_[MARGIN:-MARGIN, MARGIN:-MARGIN]
+    for field in (codes[0, ..., 0:2], codes[0, ..., 2:4]):
+        error = np.linalg.norm(dequantize(field, BOUND) - true_flow(step, shift), axis=-1)[inside]
+        assert error.mean() < allowed, f"mean end-point error {error.mean():.3f} px"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_flow_of_a_still_picture_is_exactly_zero(method: str) -> None:
+    clip = np.repeat(moving_picture(np.eye(2), (0, 0), 1), 4, axis=0)
+    codes = ready("flow", length=3, **METHODS[method][0]).extract(clip)
+    assert np.all(codes == ZERO)
+
+
+@pytest.mark.parametrize("value", [0, 128, 255])
+@pytest.mark.parametrize("method", METHODS)
+def test_flow_of_nothing_is_zero(method: str, value: int) -> None:
+    codes = ready("flow", length=1, **METHODS[method][0]).extract(np.full((2, 48, 64, 3), value, np.uint8))
+    assert np.all(codes == ZERO)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 3), (8, 8), (15, 200), (200, 11), (31, 33), (24, 400)])
+@pytest.mark.parametrize("method", METHODS)
+def test_flow_takes_frames_of_any_size(method: str, size: tuple[int, int]) -> None:
+    """OpenCV's DIS fails or crashes on small and on long, thin frames."""
+    clip = np.random.default_rng(0).integers(0, 256, (3, *size, 3), dtype=np.uint8)
+    codes = ready("flow", length=2, **METHODS[method][0]).extract(clip)
+    assert codes.shape == (1, *size, 4)
+    assert codes.min() >= 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_flow_depends_on_the_clip_alone(method: str) -> None:
+    """OpenCV's DIS object remembers what it did for small pictures before."""
+    small = moving_picture(np.eye(2), (1.0, 0.0), 3, side=40)
+    large = moving_picture(np.eye(2), (1.0, 0.5), 3, side=96)
+    extractor = ready("flow", length=2, **METHODS[method][0])
+    first = [extractor.extract(clip) for clip in (small, large, small, large)]
+    fresh = [ready("flow", length=2, **METHODS[method][0]).extract(clip) for clip in (small, large)]
+    for seen, expected in zip(first, fresh * 2, strict=True):
+        assert np.array_equal(seen, expected)
+
+
+def test_flow_saturates_at_its_bound() -> None:
+    clip = moving_picture(np.eye(2), (4.0, -4.0), 2)
+    codes = ready("flow", method="farneback", length=1, bound=1.0).extract(clip)
+    inside = codes[0, MARGIN:-MARGIN, MARGIN:-MARGIN]
+    assert np.all(inside[..., 0] == 255)
+    assert np.all(inside[..., 1] == 1)
+
+
+def test_flow_uses_the_middle_of_a_long_clip() -> None:
+    clip = moving_picture(np.eye(2), (1.0, 0.0), 9)
+    extractor = ready("flow", length=2)
+    assert np.array_equal(extractor.extract(clip), extractor.extract(clip[3:6]))
+
+
+@given(
+    hnp.arrays(np.float32, hnp.array_shapes(max_dims=3, max_side=8), elements=st.floats(-200, 200, width=32)),
+    st.floats(0.5, 100),
+)
+def test_quantisation_error_is_bounded(flow: NDArray[np.float32], bound: float) -> None:
+    codes = quantize(flow, bound)
+    assert codes.dtype == np.uint8
+    assert codes.min() >= 1
+    error = np.abs(dequantize(codes, bound) - np.clip(flow, -bound, bound))
+    assert error.max() <= quantization_error(bound) * (1 + 1e-4)
+
+
+@given(hnp.arrays(np.float32, (3, 4), elements=st.floats(-50, 50, width=32)), st.floats(0.5, 100))
+def test_negated_codes_are_codes_of_negated_flow(flow: NDArray[np.float32], bound: float) -> None:
+    assert np.array_equal(negate(quantize(flow, bound)), quantize(-flow, bound))
+
+
+def test_zero_and_what_is_no_number_are_the_code_of_zero() -> None:
+    flow = np.array([0.0, -0.0, np.nan], np.float32)
+    assert np.all(quantize(flow, 20.0) == ZERO)
+    assert np.all(dequantize(quantize(flow, 20.0), 20.0) == 0)
+
+
+clips = st.tuples(st.integers(1, 8), st.integers(1, 12), st.integers(1, 12)).flatmap(
+    lambda size: hnp.arrays(np.uint8, (*size, 3))
+)
+
+
+@settings(deadline=None)
+@given(clips, st.data())
+def test_frame_stack_is_frames_side_by_side(clip: Clip, data: st.DataObject) -> None:
+    length = data.draw(st.integers(1, len(clip)))
+    stack = ready("frame_stack", length=length).extract(clip)
+    assert np.array_equal(stack[0], np.concatenate(list(clip[centre_window(len(clip), length)]), axis=-1))
+
+
+@settings(deadline=None)
+@given(clips.filter(lambda clip: len(clip) > 1), st.data())
+def test_frame_diff_is_saturated_difference(clip: Clip, data: st.DataObject) -> None:
+    length = data.draw(st.integers(1, len(clip) - 1))
+    difference = np.diff(clip[centre_window(len(clip), length + 1)].astype(int), axis=0)
+    expected = np.clip(difference, -128, 127) + 128
+    assert np.array_equal(ready("frame_diff", length=length).extract(clip)[0], np.concatenate(list(expected), axis=-1))
+
+
+@settings(deadline=None)
+@given(clips, st.data())
+def test_rgb_gives_frames_of_the_clip(clip: Clip, data: st.DataObject) -> None:
+    frames = data.draw(st.integers(1, len(clip)))
+    chosen = ready("rgb", frames=frames).extract(clip)
+    assert np.array_equal(chosen, clip[evenly_spaced(len(clip), frames)])
+
+
+@given(st.integers(1, 500), st.integers(1, 500))
+def test_evenly_spaced_frames_are_the_middles_of_equal_segments(frame_count: int, wanted: int) -> None:
+    if frame_count < wanted:
+        with pytest.raises(BadFrames):
+            evenly_spaced(frame_count, wanted)
+        return
+    frames = np.array(evenly_spaced(frame_count, wanted))
+    middles = (np.arange(wanted) + 0.5) * frame_count / wanted
+    assert np.all(np.abs(frames + 0.5 - middles) <= 0.5 + 1e-9)
+    assert np.all(np.diff(frames) >= 1)
+
+
+def test_single_frame_is_inside_the_centre_window() -> None:
+    for frame_count in range(1, 40):
+        window = centre_window(frame_count, min(frame_count, 11))
+        assert window.start <= evenly_spaced(frame_count, 1)[0] < window.stop
+
+
+BUILT_IN = {"rgb": {"frames": 3}, "frame_stack": {"length": 4}, "frame_diff": {"length": 4}, "flow": {"length": 4}}
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_declared_output_is_what_is_made(name: str) -> None:
+    clip = np.random.default_rng(0).integers(0, 256, (7, 40, 56, 3), dtype=np.uint8)
+    clip.flags.writeable = False
+    feature = ready(name, **BUILT_IN[name]).extract(clip)
+    declared = registry.output_of(name, BUILT_IN[name], ArraySpec(clip.shape, "uint8"))
+    assert (declared.shape, declared.dtype) == (feature.shape, str(feature.dtype))
+    assert declared.nbytes == feature.nbytes
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_clip_that_is_too_short_is_refused(name: str) -> None:
+    extractor = ready(name, **BUILT_IN[name])
+    with pytest.raises(BadFrames, match=r"raise clip\.frames"):
+        extractor.extract(np.zeros((extractor.frames_needed() - 1, 32, 32, 3), np.uint8))
