@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator
 from importlib.metadata import version
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Header, Query, Request, Response
+from fastapi import Depends, FastAPI, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.concurrency import run_in_threadpool
@@ -111,7 +111,17 @@ def _action(master: Master, action: str) -> Any:
 
 
 def _event_route(app: FastAPI, master: Master) -> None:
-    @app.get("/v1/jobs/{name}/events", operation_id="job_events", response_class=EventSourceResponse, responses=_ERRORS)
+    def known_job(name: str) -> None:
+        """Refuse an unknown job before the stream begins."""
+        master.status(name)
+
+    @app.get(
+        "/v1/jobs/{name}/events",
+        operation_id="job_events",
+        response_class=EventSourceResponse,
+        responses=_ERRORS,
+        dependencies=[Depends(known_job)],
+    )
     async def job_events(
         name: str,
         after: Annotated[int, Query(ge=0, description="Only events after this id.")] = 0,

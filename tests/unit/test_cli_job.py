@@ -1,0 +1,132 @@
+"""`essp job` against a real API: what it prints, and how it exits."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from essp_common.errors import ConfigError, Conflict, NotFound, Unavailable
+from services.cli import job as cli
+from services.master.api import create_app
+from services.master.config import MasterSettings
+from services.master.server import ApiServer
+from tests.unit.fleet import Fleet, adapters_in, make_job, master_over, run_to_rest
+
+
+class Live:
+    """A master whose API listens on a port; it accounts for progress when the test says so."""
+
+    def __init__(self, folder: Path, token: str = "") -> None:
+        self.adapters = adapters_in(folder)
+        self.master = master_over(self.adapters)
+        settings = MasterSettings.model_validate({"api_token": token})
+        self.server = ApiServer(create_app(self.master, settings), "127.0.0.1", 0)
+        self.job = make_job(folder)
+        self.file = folder / "job.json"
+        self.file.write_text(self.job.model_dump_json())
+        self.fleet = Fleet(self.adapters, self.job)
+        self.thread = threading.Thread(target=self.server.run)
+        self.thread.start()
+
+    def essp(self, *arguments: str) -> Result:
+        """Run `essp job ...`; errors of ESSP are raised, for `main` turns them into exit codes."""
+        url = f"http://127.0.0.1:{self.server.port}"
+        result = CliRunner().invoke(cli.app, [*arguments, "--server", url])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    def complete(self) -> None:
+        run_to_rest(self.master, self.fleet)
+        self.fleet.finish()
+        run_to_rest(self.master, self.fleet)
+
+    def close(self) -> None:
+        self.server.drain()
+        self.thread.join()
+        self.fleet.close()
+        self.adapters.close()
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[Live]:
+    made = Live(tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_job_from_start_to_end(live: Live) -> None:
+    started = live.essp("start", str(live.file), "--json")
+    assert json.loads(started.stdout)["state"] == "running"
+    assert "small" in live.essp("ls").stdout
+    assert json.loads(live.essp("ls", "--json").stdout)[0]["total"] == 44
+    assert "running" in live.essp("get", "small").stdout
+    assert json.loads(live.essp("pause", "small", "--json").stdout)["state"] == "paused"
+    assert json.loads(live.essp("resume", "small", "--json").stdout)["state"] == "running"
+    assert live.essp("wait", "small", "--timeout", "0").exit_code == cli.EXIT_TIMEOUT
+    live.complete()
+    assert live.essp("wait", "small").exit_code == 0
+    events = [json.loads(line) for line in live.essp("events", "small", "--json").stdout.splitlines()]
+    assert [event["id"] for event in events] == list(range(1, len(events) + 1))
+    assert "completed" in live.essp("events", "small", "--after", "3").stdout
+
+
+def test_a_job_that_did_not_complete_exits_with_1(live: Live) -> None:
+    live.essp("start", str(live.file))
+    assert live.essp("stop", "small", "--yes").exit_code == 0
+    assert live.essp("wait", "small").exit_code == cli.EXIT_FAILED
+
+
+def test_stop_asks_first(live: Live) -> None:
+    live.essp("start", str(live.file))
+    url = f"http://127.0.0.1:{live.server.port}"
+    refused = CliRunner().invoke(cli.app, ["stop", "small", "--server", url], input="n\n")
+    assert refused.exit_code == 1
+    assert live.master.status("small").state == "running"
+
+
+def test_errors_are_those_of_essp(live: Live, tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="there is no job 'no'"):
+        live.essp("get", "no")
+    with pytest.raises(NotFound):
+        live.essp("events", "no")
+    live.essp("start", str(live.file))
+    with pytest.raises(Conflict, match="running"):
+        live.essp("start", str(live.file))
+    live.essp("stop", "small", "--yes")
+    live.file.write_text(make_job(tmp_path, epochs=9).model_dump_json())
+    with pytest.raises(ConfigError, match="differs in epochs"):
+        live.essp("start", str(live.file))
+    assert live.essp("start", str(live.file), "--fresh").exit_code == 0
+
+
+def test_no_master_there_says_what_to_do() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    result = CliRunner().invoke(cli.app, ["ls", "--server", f"http://127.0.0.1:{port}"])
+    assert isinstance(result.exception, Unavailable)
+    assert "ESSP_SERVER" in str(result.exception)
+
+
+def test_the_token_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = Live(tmp_path, token="swordfish")
+    try:
+        assert live.essp("ls").exit_code == cli.EXIT_DENIED
+        monkeypatch.setenv("ESSP_API_TOKEN", "swordfish")
+        assert live.essp("ls").exit_code == 0
+    finally:
+        live.close()
+
+
+def test_every_command_is_documented() -> None:
+    group: Any = typer.main.get_command(cli.app)
+    assert set(group.commands) == {"start", "ls", "get", "pause", "resume", "stop", "wait", "events"}
+    assert all(command.help for command in group.commands.values())
