@@ -27,11 +27,12 @@ EXIT_CODES: tuple[tuple[type[EsspError], int], ...] = (
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Work with data and jobs": {
-        "demo": ("services.demo.main:main", "Make a labelled video set and run the whole journey on it."),
+        "demo": ("services.cli.demo:main", "Make a labelled video set and run the whole journey on it."),
         "init": ("services.cli.init:main", "Write a commented job file for a data set."),
         "validate": ("services.cli.validate:main", "Check a job file, and say what it would do."),
         "run": ("services.cli.run:main", "Run a job in this process; no servers needed."),
         "predict": ("services.cli.predict:main", "Classify videos with a trained model."),
+        "report": ("services.cli.report:main", "Make the report of a finished training job."),
         "catalog": ("services.cli.catalog:app", "Build and show catalogs of videos."),
         "extractor": ("services.cli.extractor:app", "List, describe, preview and run feature extractors."),
     },

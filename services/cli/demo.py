@@ -1,0 +1,85 @@
+"""`essp demo`: the whole journey on a labelled set that it makes itself.
+
+    DIR/videos/           the set: real encoded files (services/demo/dataset.py)
+    DIR/catalog.parquet   facts about them
+    DIR/job.yaml          the job, to read and to change
+    DIR/run/              checkpoints, fused model, report
+
+Running it again goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from essp_common.catalog.build import BuildOptions, build
+from essp_common.config import Settings
+from essp_common.process import EXIT_INTERRUPTED
+from services.cli.dashboard import size
+from services.cli.run import run_watched
+from services.cli.uris import as_uri
+from services.cli.view import open_view
+from services.demo.dataset import CLASSES, make_dataset
+from services.demo.job import write_job
+from services.local.composition import EmbeddedOptions
+from services.master.status import JobState, JobStatus
+
+
+def main(
+    directory: Annotated[Path, typer.Option("--dir", help="Where everything goes.")] = Path("demo"),
+    videos_per_class: Annotated[int, typer.Option(help="Videos of each of the 12 classes.", min=6)] = 30,
+    epochs: Annotated[int, typer.Option(help="Training epochs.", min=1)] = 8,
+    clips_per_epoch: Annotated[int, typer.Option(help="Clips of one epoch.", min=16)] = 480,
+    seed: Annotated[int, typer.Option(help="Of the video set.", min=0)] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print events and status as JSON lines.")] = False,
+) -> None:
+    """Make a labelled video set, train two streams on it, fuse them, and classify videos that none of them has seen.
+
+    The classes are pairs of a texture and a motion: one frame tells only the texture, optical flow only the motion.
+    """
+    directory = directory.absolute()
+    console = Console(stderr=True)
+    videos = directory / "videos"
+    _make_videos(videos, videos_per_class, seed, console)
+    build(as_uri(str(videos)), as_uri(str(directory / "catalog.parquet")), Settings().stores, BuildOptions("folders"))
+    path, spec = write_job(directory, epochs, clips_per_epoch)
+    console.print(f"training {', '.join(spec.trainers)} on {videos}, as {path} says", highlight=False, soft_wrap=True)
+    status = run_watched(spec, open_view(as_json), EmbeddedOptions())
+    if not status.state.ended:
+        console.print("saved; the same command goes on from there")
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if status.state != JobState.COMPLETED:
+        console.print(f"the job {status.state}: {status.reason}")
+        raise typer.Exit(1)
+    _account(directory, status, console)
+    console.print(f"try: essp predict {videos}/test/*/0005.* --model {directory}/run", highlight=False, soft_wrap=True)
+
+
+def _make_videos(videos: Path, per_class: int, seed: int, console: Console) -> None:
+    with Progress(
+        TextColumn("making videos"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console
+    ) as bar:
+        task = bar.add_task("videos", total=per_class * len(CLASSES))
+        make_dataset(videos, per_class, seed, lambda done, total: bar.update(task, completed=done, total=total))
+
+
+def _account(directory: Path, status: JobStatus, console: Console) -> None:
+    """What lies on the disk now, by what it is; anything that is none of these would be intermediate."""
+    kinds = {"videos": "videos", "catalog.parquet": "catalog", "job.yaml": "job", "run": "checkpoints, model, report"}
+    sizes = dict.fromkeys([*kinds.values(), "intermediate files"], 0)
+    for file in directory.rglob("*"):
+        if file.is_file():
+            top = file.relative_to(directory).parts[0]
+            sizes[kinds.get(top, "intermediate files")] += file.stat().st_size
+    listed = ", ".join(f"{name} {size(count)}" for name, count in sizes.items())
+    console.print(f"on disk: {listed}", highlight=False, soft_wrap=True)
+    console.print(
+        f"{status.counts.decoded} clips were decoded once and fed {len(status.trainers)} trainings",
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,90 @@
+"""`essp run`: a job in this process, watched live."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from essp_common.config import Settings
+from essp_common.process import EXIT_INTERRUPTED, set_up_logging
+from essp_common.spec import JobSpec, load_spec
+from essp_common.wiring import Stores
+from services.cli.view import View, open_view
+from services.local.composition import Embedded, EmbeddedOptions
+from services.master.status import JobState, JobStatus
+
+_LOOK_S = 0.25
+
+
+def main(
+    job: Annotated[Path, typer.Argument(help="The job file (YAML or JSON); `essp init` writes one.")],
+    fresh: Annotated[bool, typer.Option(help="Forget what an earlier run of this job left, and begin again.")] = False,
+    serve: Annotated[
+        int, typer.Option(help="Also serve the REST API on this port of localhost (0: do not).", min=0, max=65535)
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print events and status as JSON lines.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the services' logs.")] = False,
+) -> None:
+    """Run a job in this process, without servers. Ctrl-C saves and leaves; the same command goes on from there."""
+    spec = load_spec(str(job))
+    status = run_watched(spec, open_view(as_json), EmbeddedOptions(fresh=fresh, serve=serve), verbose)
+    if not status.state.ended:
+        typer.echo(f"saved; to go on: essp run {job}", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if status.state != JobState.COMPLETED:
+        typer.echo(f"essp: job {spec.name} {status.state}: {status.reason}", err=True)
+        raise typer.Exit(1)
+
+
+def run_watched(spec: JobSpec, view: View, options: EmbeddedOptions, verbose: bool = False) -> JobStatus:
+    """Run a job to its end, or until Ctrl-C, which saves; then the report. The status it was left in."""
+    settings = Settings()
+    set_up_logging(settings if verbose else settings.model_copy(update={"log_level": "ERROR"}))
+    seen = 0
+    with view, _interruptible() as interrupted:
+        with Embedded(spec, settings, options) as embedded:
+            ended = False
+            while not (ended or interrupted.is_set()):
+                ended = embedded.ended(_LOOK_S)
+                events = embedded.events(seen)
+                seen = events[-1].id if events else seen
+                view.show(embedded.status(), events)
+        status = embedded.status()
+        if status.state.ended:
+            view.result(status)
+    if status.state == JobState.COMPLETED and spec.predictor is None:
+        # Drawing takes a few seconds and another library; only now is it known to be wanted.
+        from services.local.report.folder import write_report
+
+        stores = Stores(settings.stores)
+        typer.echo(f"report: {write_report(stores.under(spec.output), stores, status)}", err=True)
+    return status
+
+
+@contextmanager
+def _interruptible() -> Iterator[threading.Event]:
+    """Within this block the first Ctrl-C (or SIGTERM) sets the event; the second ends the process as ever."""
+    interrupted = threading.Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def on_signal(*_: object) -> None:
+        restore()
+        interrupted.set()
+        typer.echo("saving, to go on later (again: leave at once) ...", err=True)
+
+    for number in before:
+        signal.signal(number, on_signal)
+    try:
+        yield interrupted
+    finally:
+        restore()

@@ -1,0 +1,60 @@
+"""The demonstration's job, as the file a user would write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from essp_common.spec import JobSpec, parse_spec
+
+TEMPLATE = """\
+# The demonstration's job: two streams, each of which sees only half of what tells the classes apart.
+name: demo
+output: file://{directory}/run
+epochs: {epochs}
+
+data:
+  catalog: file://{directory}/catalog.parquet
+
+clip:
+  frames: 6                     # a flow stack of 5 needs 6
+  resize: {{mode: crop, height: 96, width: 96}}
+
+sampling:
+  kind: class_balanced
+  seed: 0
+  clips_per_epoch: {clips_per_epoch}
+  clips_per_video: 2
+
+streams:
+  rgb: {{feature: rgb}}
+  flow: {{feature: flow, params: {{method: dis, length: 5}}}}
+
+trainers:
+  rgb:
+    stream: rgb
+    model: small
+    batch_size: 16
+    dropout: 0.2
+    optimizer: {{lr: 0.03, steps: [{step}]}}
+    augment: {{crop: 80, flip: false}}    # left and right are different classes
+  flow:
+    stream: flow
+    model: small
+    batch_size: 16
+    dropout: 0.2
+    optimizer: {{lr: 0.03, steps: [{step}]}}
+    augment: {{crop: 80, flip: false}}
+
+limits:
+  budget: 64MiB
+"""
+
+
+def write_job(directory: Path, epochs: int, clips_per_epoch: int) -> tuple[Path, JobSpec]:
+    """Write `job.yaml` for the set in `directory`; the file and what it says."""
+    text = TEMPLATE.format(
+        directory=directory, epochs=epochs, clips_per_epoch=clips_per_epoch, step=max(1, epochs * 2 // 3)
+    )
+    path = directory / "job.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path, parse_spec(text, str(path))

@@ -1,0 +1,140 @@
+"""Whole journeys of a job in one process: from videos to a fused model, and what must hold on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from essp_common import topics
+from essp_common.catalog.build import BuildOptions, build
+from essp_common.config import Settings
+from essp_common.model import open_model
+from essp_common.pb.v1.messages_pb2 import DecodeSeed
+from essp_common.spec import JobSpec
+from essp_common.wiring import Stores
+from services.local.composition import Embedded, EmbeddedOptions
+from services.master.status import JobState, JobStatus
+from tests.flow.conftest import MakeJob
+
+STORES = Stores(("file:///",))
+
+
+def finish(job: Embedded) -> JobStatus:
+    """Wait until the job has ended."""
+    while not job.ended(0.05):
+        pass
+    return job.status()
+
+
+def run(spec: JobSpec, options: EmbeddedOptions | None = None) -> JobStatus:
+    """Run a job to its end."""
+    with Embedded(spec, Settings(), options or EmbeddedOptions()) as job:
+        return finish(job)
+
+
+def weights_of(spec: JobSpec) -> dict[str, str]:
+    """Trainer -> digest of the weights that were fused."""
+    _, model = open_model(STORES, f"{spec.output}/model")
+    return {member.trainer: member.sha256 for member in model.members}
+
+
+@contextmanager
+def issued_by(job: Embedded) -> Iterator[list[tuple[int, ...]]]:
+    """The seeds that the master issues while in this block, each as numbers, in order of their indices."""
+    subscription = job.adapters.bus.subscribe([topics.SEEDS], group=None)
+    seeds: list[tuple[int, ...]] = []
+    yield seeds
+    while records := subscription.poll(1000, 0.05):
+        for message in (DecodeSeed.FromString(record.value) for record in records):
+            for seed in message.seeds:
+                video = int(hashlib.sha256(message.video.id.encode()).hexdigest()[:8], 16)
+                seeds.append((message.purpose, message.epoch, seed.index, seed.attempt, video, seed.first_frame))
+    seeds.sort()
+    subscription.close()
+
+
+def test_every_clip_is_trained_once_by_every_trainer_and_nothing_stays_in_the_cache(make_job: MakeJob) -> None:
+    spec = make_job()
+    with Embedded(spec, Settings()) as job:
+        status = finish(job)
+        assert job.adapters.cache.usage().keys == 0
+    assert status.state is JobState.COMPLETED, status.reason
+    for passed in status.passes:
+        assert passed.done == {"trainer.rgb": passed.clips, "trainer.flow": passed.clips}
+    assert status.counts.decoded == sum(passed.clips for passed in status.passes)
+    assert status.counts.skipped == status.counts.failed == status.counts.reissued == 0
+    _, model = open_model(STORES, f"{spec.output}/model")
+    assert model.classes == ("left", "right")
+    assert {member.stream for member in model.members} == {"rgb", "flow"}
+    assert model.test is not None
+    assert model.test.videos == 4
+
+
+def test_seeds_and_weights_do_not_depend_on_the_number_of_workers(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = []
+    for name, processes in (("one", "1"), ("three", "3")):
+        monkeypatch.setenv("ESSP_DECODER_PROCESSES", processes)
+        spec = make_job(name)
+        with Embedded(spec, Settings()) as job, issued_by(job) as seeds:
+            assert finish(job).state is JobState.COMPLETED
+        runs.append((seeds, weights_of(spec)))
+    assert runs[0][0]
+    assert runs[0] == runs[1]
+
+
+def test_a_drained_run_goes_on_and_ends_with_the_weights_of_one_never_stopped(make_job: MakeJob) -> None:
+    whole = make_job("whole")
+    assert run(whole).state is JobState.COMPLETED
+    parted = make_job("parted")
+    with Embedded(parted, Settings()) as job:
+        while not job.ended(0.01) and job.status().progress.done < 10:
+            pass
+    assert not job.status().state.ended
+    assert run(parted).state is JobState.COMPLETED
+    assert weights_of(parted) == weights_of(whole)
+
+
+def test_outstanding_bytes_stay_under_the_budget(make_job: MakeJob) -> None:
+    """The cache is sampled all the while; with so small a budget the trainers are what is waited for."""
+    spec = make_job(budget="256KiB")
+    most = 0
+    with Embedded(spec, Settings()) as job:
+        while not job.ended(0.002):
+            most = max(most, job.adapters.cache.usage().used_bytes)
+            assert job.status().credits.outstanding_bytes <= spec.limits.budget
+        status = job.status()
+    assert status.state is JobState.COMPLETED, status.reason
+    assert 0 < most <= spec.limits.budget
+
+
+def test_damaged_videos_are_replaced_in_training_skipped_in_evaluation_and_counted(
+    videos: Path, make_job: MakeJob, tmp_path: Path
+) -> None:
+    damaged = tmp_path / "videos"
+    shutil.copytree(videos, damaged)
+    catalog = tmp_path / "catalog.parquet"
+    build(f"file://{damaged}", f"file://{catalog}", ("file:///",), BuildOptions("folders"))
+    # After the catalog was made, so that only decoding can find out.
+    (damaged / "train" / "left" / "0.mp4").unlink()
+    broken = damaged / "test" / "right" / "1.avi"
+    broken.write_bytes(broken.read_bytes()[:2000])
+    spec = make_job(clips=24)
+    spec = spec.model_copy(update={"data": spec.data.model_copy(update={"catalog": f"file://{catalog}"})})
+    status = run(spec)
+    assert status.state is JobState.COMPLETED, status.reason
+    kinds = {failure.kind for failure in status.failures}
+    assert kinds == {"vanished", "changed"}
+    assert status.counts.replaced > 0
+    assert status.counts.skipped == 2
+    for passed in status.passes:
+        assert passed.done == {"trainer.rgb": passed.clips, "trainer.flow": passed.clips}
+    _, model = open_model(STORES, f"{spec.output}/model")
+    assert model.test is not None
+    assert model.test.videos == 3
