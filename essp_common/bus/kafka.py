@@ -23,7 +23,8 @@ from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka import errors as kafka_errors
 from kafka.admin import OffsetSpec
 
-from essp_common.bus.kafka_subscription import KafkaSubscription, Undelivered, connected, mapped
+from essp_common.bus.kafka_clients import Undelivered, connected, mapped
+from essp_common.bus.kafka_subscription import KafkaSubscription
 from essp_common.errors import ConfigError, NotFound, Unavailable
 
 _BATCH_BYTES = 64 * 1024

@@ -1,12 +1,15 @@
-"""Reading from Kafka: one consumer, with commits of what is done below which nothing is left.
+"""Reading from Kafka: one consumer, polled by a thread of its own, and commits of what is done.
 
-Two threads touch a consumer: the one that polls, and kafka-python's own, which sends heartbeats and tells of
-rebalances; `done` comes from any. What they share, the watermark of every partition that is ours, is guarded by one
-lock. Commits are sent at most every `COMMIT_INTERVAL_S` while polling, before partitions are given up, and at
-close; each only after what was published before has been flushed. Where that failed for good, the consumer goes
-back to the last commit, so that the work whose messages were lost is done again.
+kafka-python takes part in a rebalance only while it is being polled, and a join that completes between two polls is
+thrown away and begun again. Hence a thread polls without a pause, holds what it read until the subscriber asks for it
+(a few hundred messages, then it pauses the partitions), and does all else with the consumer too, which is not
+thread-safe: commits, seeks, leaving. The subscriber's `poll` only waits for that thread. One lock guards what they
+share with `done`, which comes from any thread, and with kafka-python's own thread, which tells of rebalances.
 
-The share of a group is dealt cooperatively: a rebalance takes only the partitions that move.
+Commits are sent at most every `COMMIT_INTERVAL_S`, before partitions are given up, and at close; each only after
+what was published before has been flushed. Where that failed for good, the consumer goes back to the last commit, so
+that the work whose messages were lost is done again. The share of a group is dealt cooperatively: a rebalance takes
+only the partitions that move. A subscriber that does not poll for `ABANDONED_S` loses its share soon after.
 """
 
 from __future__ import annotations
@@ -14,22 +17,28 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from kafka import ConsumerRebalanceListener, KafkaConsumer, OffsetAndMetadata, TopicPartition
 from kafka import errors as kafka_errors
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
-from kafka.net.compat import KafkaNetClient
+from kafka.structs import MemberState
 
+from essp_common.bus.kafka_clients import Undelivered, connected, mapped
 from essp_common.bus.port import Record
 from essp_common.bus.watermark import Watermark
-from essp_common.errors import ConfigError, NotFound, PermanentError, Unavailable
+from essp_common.errors import EsspError, NotFound, TransientError, Unavailable
 
 log = logging.getLogger(__name__)
 
 COMMIT_INTERVAL_S = 0.5
+ABANDONED_S = 240.0
+_MAX_POLL_INTERVAL_MS = 60_000
+_POLL_MS = 100
+_READ_AHEAD = 200
+"""Messages held ready: asking kafka-python costs about as much for a hundred as for one."""
 _FLUSH_TIMEOUT_S = 5.0
 _REVOKE_FLUSH_TIMEOUT_S = 1.0
 """Shorter: heartbeats stand still meanwhile."""
@@ -37,32 +46,6 @@ _CLOSE_TIMEOUT_MS = 5_000
 _PROBE_IDLE_S = 10.0
 """Silence after which the broker is asked whether it is there: the consumer itself reconnects for ever, silently."""
 _PROBE_TIMEOUT_MS = 5_000
-
-_MISCONFIGURED = (
-    kafka_errors.AuthorizationError,
-    kafka_errors.SaslAuthenticationFailedError,
-    kafka_errors.UnsupportedVersionError,
-    kafka_errors.KafkaConfigurationError,
-)
-
-
-class Undelivered(Unavailable):
-    """Messages that were published before are lost for good."""
-
-
-@contextmanager
-def mapped(action: str) -> Iterator[None]:
-    """kafka-python's errors as ESSP's."""
-    try:
-        yield
-    except kafka_errors.MessageSizeTooLargeError as error:
-        raise PermanentError(f"{action}: {error}") from error
-    except _MISCONFIGURED as error:
-        raise ConfigError(
-            f"{action}: {type(error).__name__}: {error}; check ESSP_BUS and the broker's rights"
-        ) from error
-    except (kafka_errors.KafkaError, OSError) as error:
-        raise Unavailable(f"{action}: {type(error).__name__}: {error}") from error
 
 
 class KafkaSubscription:
@@ -78,70 +61,82 @@ class KafkaSubscription:
     ) -> None:
         """`client`: settings of the consumer. `flush` makes durable what was published."""
         self._group = group
+        self._auto = group is not None and partitions is None
+        """The group deals the partitions."""
         self._flush = flush
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._read: deque[tuple[TopicPartition, Record]] = deque()
+        self._owned: set[TopicPartition] = set()
         self._watermarks: dict[TopicPartition, Watermark] = {}
         self._committed: dict[TopicPartition, int] = {}
-        """Where each partition would be read from again; the first offset delivered, until there is a commit."""
-        self._owned: set[TopicPartition] = set()
+        """Where each partition would be read from again; the first offset handed out, until there is a commit."""
         self._paused = False
-        self._closed = False
+        self._error: EsspError | None = None
+        self._closing = threading.Event()
+        self._polled = False
+        self._asked_at = self._heard_at = time.monotonic()
         self._next_commit = 0.0
-        self._last_sign = time.monotonic()
         self._consumer = _connect(client, group)
         try:
             self._start(topics, partitions)
         except BaseException:
             self._consumer.close(autocommit=False)
             raise
+        self._thread = threading.Thread(target=self._run, name=f"essp-kafka-{group or topics[0]}", daemon=True)
+        self._thread.start()
 
     def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]:
-        with mapped("poll"):
-            if self._closed:
-                return ()
-            self._commit_when_due()
-            polled = self._consumer.poll(timeout_ms=int(timeout_s * 1000), max_records=max_records)
-            records = self._track(polled)
-            self._probe(bool(polled))
-            return records
+        with self._changed:
+            self._asked_at = time.monotonic()
+            self._changed.wait_for(
+                lambda: self._error or self._closing.is_set() or (self._read and not self._paused), timeout_s
+            )
+            if self._error is not None:
+                error, self._error = self._error, None
+                raise error
+            return [] if self._paused or self._closing.is_set() else self._hand_out(max_records)
 
     def done(self, record: Record) -> None:
-        with self._lock:
+        with self._changed:
             watermark = self._watermarks.get(TopicPartition(record.topic, record.partition))
             if watermark is not None:
                 watermark.done(record.offset)
 
     def pause(self) -> None:
-        with self._lock:
-            self._paused = True
-            self._consumer.pause(*self._owned)
+        self._paused = True
 
     def resume(self) -> None:
-        with self._lock:
-            self._paused = False
-            self._consumer.resume(*self._owned)
+        self._paused = False
 
     def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        with mapped("close"):
-            try:
-                offsets = self._durable(_FLUSH_TIMEOUT_S)
-                if offsets:
-                    self._consumer.commit(offsets, timeout_ms=_CLOSE_TIMEOUT_MS)
-            except (kafka_errors.KafkaError, Unavailable) as error:
-                log.warning("last commit of group %s failed, its records are delivered again: %s", self._group, error)
-            finally:
-                self._owned = set()
-                self._consumer.close(autocommit=False, timeout_ms=_CLOSE_TIMEOUT_MS)
+        with self._changed:
+            self._closing.set()
+            self._changed.notify_all()
+        self._thread.join()
 
-    # --- partitions ---
+    def _hand_out(self, max_records: int) -> list[Record]:
+        taken = [self._read.popleft() for _ in range(min(max_records, len(self._read)))]
+        if len(self._read) < _READ_AHEAD // 2:
+            self._changed.notify_all()
+        if self._group is not None:
+            for slot, record in taken:
+                self._watermark(slot, record.offset).delivered(record.offset)
+        return [record for _, record in taken]
+
+    def _watermark(self, slot: TopicPartition, offset: int) -> Watermark:
+        """The partition's watermark; a new one when it is read anew, from `offset`."""
+        watermark = self._watermarks.get(slot)
+        if watermark is None or offset < watermark.position:
+            watermark = self._watermarks[slot] = Watermark(offset)
+            self._committed[slot] = offset
+        return watermark
+
+    # --- the thread that owns the consumer ---
 
     def _start(self, topics: Sequence[str], partitions: Sequence[int] | None) -> None:
         slots = [slot for topic in topics for slot in self._slots(topic)]
         self._probed = slots[0]
-        if self._group is not None and partitions is None:
+        if self._auto:
             self._consumer.subscribe(topics, listener=_Listener(self))
             return
         self._owned = {slot for slot in slots if partitions is None or slot.partition in partitions}
@@ -153,15 +148,98 @@ class KafkaSubscription:
             raise NotFound(f"there is no topic {topic}; ensure_topics creates it")
         return [TopicPartition(topic, number) for number in sorted(numbers)]
 
+    def _run(self) -> None:
+        try:
+            while not self._closing.is_set():
+                try:
+                    with mapped("poll"):
+                        self._step()
+                except EsspError as error:
+                    self._tell(error)
+                    self._closing.wait(error.retry_after_s if isinstance(error, TransientError) else 1.0)
+        except Exception as error:
+            log.exception("reading for group %s has stopped", self._group)
+            self._tell(Unavailable(f"reading has stopped: {type(error).__name__}: {error}"))
+        finally:
+            self._leave()
+
+    def _step(self) -> None:
+        self._commit_when_due()
+        now = time.monotonic()
+        if now - self._asked_at > ABANDONED_S and self._auto:
+            self._closing.wait(1.0)
+            return
+        full = not self._wait_for_room()
+        with self._changed:
+            owned = self._owned & self._consumer.assignment()
+        (self._consumer.pause if full else self._consumer.resume)(*owned)
+        self._polled = True
+        # What was found full was waited for already, unless the group is being dealt anew.
+        polled = self._consumer.poll(timeout_ms=1 if full and self._settled() else _POLL_MS, max_records=_READ_AHEAD)
+        if polled or full:
+            self._heard_at = now
+            self._keep(polled)
+        elif now - self._heard_at > _PROBE_IDLE_S:
+            self._heard_at = now
+            self._consumer.beginning_offsets([self._probed], timeout_ms=_PROBE_TIMEOUT_MS)
+
+    def _wait_for_room(self) -> bool:
+        """False when enough is held ready, and stays so for a while."""
+        patience_s = _POLL_MS / 1000 if self._settled() else 0.0
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: len(self._read) < _READ_AHEAD // 2 or self._closing.is_set(), patience_s
+            )
+
+    def _settled(self) -> bool:
+        """No join is under way, so nothing is thrown away if the consumer is not polled for a moment."""
+        return not self._auto or self._consumer.group_metadata().state == MemberState.STABLE
+
+    def _keep(self, polled: Mapping[TopicPartition, Sequence[Any]]) -> None:
+        """Hold what was read until it is asked for; nothing of a partition that was taken from us meanwhile."""
+        with self._changed:
+            for slot, messages in polled.items():
+                if slot in self._owned:
+                    self._read.extend(
+                        (slot, Record(slot.topic, slot.partition, m.offset, m.key or b"", m.value)) for m in messages
+                    )
+            self._changed.notify_all()
+
+    def _tell(self, error: EsspError) -> None:
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
+
+    def _leave(self) -> None:
+        try:
+            self._finish_joining()
+            offsets = self._durable(_FLUSH_TIMEOUT_S)
+            if offsets:
+                self._consumer.commit(offsets, timeout_ms=_CLOSE_TIMEOUT_MS)
+        except (kafka_errors.KafkaError, Unavailable) as error:
+            log.warning("last commit of group %s failed, its records are delivered again: %s", self._group, error)
+        finally:
+            self.lost(set(self._owned))
+            try:
+                self._consumer.close(autocommit=False, timeout_ms=_CLOSE_TIMEOUT_MS)
+            except kafka_errors.KafkaError as error:
+                log.warning("group %s left without a goodbye: %s", self._group, error)
+
+    def _finish_joining(self) -> None:
+        """A member that leaves in the midst of joining is missed by the others until its session times out."""
+        deadline = time.monotonic() + _CLOSE_TIMEOUT_MS / 1000
+        while self._polled and not self._settled() and time.monotonic() < deadline:
+            self._consumer.poll(timeout_ms=_POLL_MS, max_records=1)
+
+    # --- rebalances, told by kafka-python's own thread ---
+
     def gained(self, slots: Collection[TopicPartition]) -> None:
-        """These partitions are ours now. Called from the consumer's own thread."""
-        with self._lock:
+        """These partitions are ours now."""
+        with self._changed:
             self._owned |= set(slots)
-            if self._paused:
-                self._consumer.pause(*slots)
 
     def giving_up(self, slots: Collection[TopicPartition]) -> None:
-        """These partitions go to somebody else: commit what is done of them. From the consumer's own thread."""
+        """These partitions go to somebody else: commit what is done of them."""
         try:
             offsets = self._durable(_REVOKE_FLUSH_TIMEOUT_S)
         except Unavailable as error:
@@ -171,33 +249,10 @@ class KafkaSubscription:
         self.lost(slots)
 
     def lost(self, slots: Collection[TopicPartition]) -> None:
-        """These partitions are somebody else's already. From the consumer's own thread."""
-        with self._lock:
+        """These partitions are somebody else's already."""
+        with self._changed:
             self._owned -= set(slots)
-            for slot in slots:
-                self._watermarks.pop(slot, None)
-                self._committed.pop(slot, None)
-
-    def _track(self, polled: Mapping[TopicPartition, Sequence[Any]]) -> list[Record]:
-        """Note what is handed out; nothing of a partition that was taken from us meanwhile is."""
-        records: list[Record] = []
-        with self._lock:
-            for slot, messages in polled.items():
-                if slot not in self._owned:
-                    continue
-                if self._group is not None:
-                    self._track_partition(slot, messages)
-                records += [Record(slot.topic, slot.partition, m.offset, m.key or b"", m.value) for m in messages]
-        return records
-
-    def _track_partition(self, slot: TopicPartition, messages: Sequence[Any]) -> None:
-        first = messages[0].offset
-        watermark = self._watermarks.get(slot)
-        if watermark is None or first < watermark.position:
-            watermark = self._watermarks[slot] = Watermark(first)
-            self._committed[slot] = first
-        for message in messages:
-            watermark.delivered(message.offset)
+            self._forget(set(slots))
 
     # --- commits ---
 
@@ -215,7 +270,7 @@ class KafkaSubscription:
 
     def _durable(self, timeout_s: float) -> dict[TopicPartition, OffsetAndMetadata]:
         """What may be committed and is not yet. What was published before it was done is flushed first."""
-        with self._lock:
+        with self._changed:
             moved = {
                 slot: OffsetAndMetadata(watermark.committable, "", -1)
                 for slot, watermark in self._watermarks.items()
@@ -233,25 +288,23 @@ class KafkaSubscription:
         if isinstance(answer, BaseException):
             log.info("commit of group %s failed and is sent again: %s", self._group, answer)
             return
-        with self._lock:
+        with self._changed:
             for slot, offset in offsets.items():
                 if slot in self._committed:
                     self._committed[slot] = max(self._committed[slot], offset.offset)
 
     def _go_back(self) -> None:
-        """Have everything that is not committed delivered again."""
-        with self._lock:
+        """Have everything that was handed out and is not committed delivered again."""
+        with self._changed:
             for slot in self._watermarks:
                 self._consumer.seek(slot, self._committed[slot])
-            self._watermarks.clear()
+            self._forget(set(self._watermarks))
 
-    def _probe(self, sign: bool) -> None:
-        now = time.monotonic()
-        if sign or self._paused:
-            self._last_sign = now
-        elif now - self._last_sign > _PROBE_IDLE_S:
-            self._last_sign = now
-            self._consumer.beginning_offsets([self._probed], timeout_ms=_PROBE_TIMEOUT_MS)
+    def _forget(self, slots: Collection[TopicPartition]) -> None:
+        self._read = deque((slot, record) for slot, record in self._read if slot not in slots)
+        for slot in slots:
+            self._watermarks.pop(slot, None)
+            self._committed.pop(slot, None)
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -270,22 +323,6 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         self._subscription.lost(lost)
 
 
-def connected(make: Callable[..., Any], **settings: Any) -> Any:
-    """A client of kafka-python. One that cannot connect leaves nothing behind: by itself it would leave a thread."""
-    opened: list[KafkaNetClient] = []
-
-    def open_client(**config: Any) -> KafkaNetClient:
-        opened.append(KafkaNetClient(**config))
-        return opened[-1]
-
-    try:
-        return make(kafka_client=open_client, **settings)
-    except BaseException:
-        for client in opened:
-            client.close()
-        raise
-
-
 def _connect(client: Mapping[str, Any], group: str | None) -> KafkaConsumer:
     session_timeout_ms = client["session_timeout_ms"]
     return connected(
@@ -293,6 +330,7 @@ def _connect(client: Mapping[str, Any], group: str | None) -> KafkaConsumer:
         **client,
         group_id=group,
         heartbeat_interval_ms=session_timeout_ms // 5,
+        max_poll_interval_ms=_MAX_POLL_INTERVAL_MS,
         partition_assignment_strategy=[CooperativeStickyAssignor],
         enable_auto_commit=False,
         auto_offset_reset="earliest",

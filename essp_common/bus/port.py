@@ -39,7 +39,8 @@ class Subscription(Protocol):
     def done(self, record: Record) -> None:
         """This record needs no redelivery. Thread-safe, in any order.
 
-        What is committed of a partition is the offset below which everything is done.
+        What is committed of a partition is the offset below which everything is done, and only once all that was
+        published on the same bus before is durable: work may be called done without a flush for each record.
         """
 
     def pause(self) -> None:

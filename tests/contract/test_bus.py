@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from essp_common.bus.kafka import KafkaBus, KafkaOptions
-from essp_common.bus.kafka_subscription import KafkaSubscription, Undelivered
+from essp_common.bus.kafka_clients import Undelivered
+from essp_common.bus.kafka_subscription import KafkaSubscription
 from essp_common.bus.memory import MemoryBus
 from essp_common.bus.port import Bus
 from essp_common.errors import ConfigError, Unavailable
