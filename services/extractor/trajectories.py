@@ -26,6 +26,7 @@ is more than 0.7 of the path).
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -170,8 +171,8 @@ class Trajectories:
             ]
         )
         motion = np.linalg.norm(motions, axis=2).sum(axis=0)
-        shape = np.moveaxis(motions, 0, 1).reshape(len(path), -1) / (motion + NOTHING)[:, None]
-        described = [self._normalised(tracks.histograms[name].reshape(len(path), -1)) for name in DESCRIPTORS]
+        shape = _flat(np.moveaxis(motions, 0, 1)) / (motion + NOTHING)[:, None]
+        described = [self._normalised(_flat(tracks.histograms[name])) for name in DESCRIPTORS]
         return np.hstack([facts, shape, *described]).astype(np.float32)[kept], motion[kept]
 
     def _of_the_scene(self, motions: _Floats) -> NDArray[np.bool_]:
@@ -211,3 +212,8 @@ class ImprovedTrajectories(Trajectories):
 
     def _normalised(self, histograms: _Floats) -> _Floats:
         return root(histograms)
+
+
+def _flat(values: _Floats) -> _Floats:
+    """All but the first axis in one."""
+    return values.reshape(len(values), math.prod(values.shape[1:]))

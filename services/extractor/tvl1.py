@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _Plane = NDArray[np.float32]
-_SMALLEST_LEVEL = 16
+_SMALLEST_LEVEL = 8
 """No pyramid level has a shorter side than this, in pixels."""
 _PRESMOOTHING = 0.8
 """Sigma, in pixels, of the blur before a frame is halved or differentiated (IPOL 2013, section 5)."""
