@@ -17,7 +17,7 @@ data:
 
 clip:
   frames: 6                     # a flow stack of 5 needs 6
-  resize: {{mode: crop, height: 96, width: 96}}
+  resize: {{mode: crop, height: 128, width: 128}}
 
 sampling:
   kind: class_balanced
@@ -35,15 +35,15 @@ trainers:
     model: small
     batch_size: 16
     dropout: 0.2
-    optimizer: {{lr: 0.03, steps: [{step}]}}
-    augment: {{crop: 80, flip: false}}    # left and right are different classes
+    optimizer: {{lr: 0.05, steps: {steps}, weight_decay: 0.005}}
+    augment: {{crop: 112, scales: [1.0, 0.875], flip: false}}    # left and right are different classes
   flow:
     stream: flow
     model: small
     batch_size: 16
     dropout: 0.2
-    optimizer: {{lr: 0.03, steps: [{step}]}}
-    augment: {{crop: 80, flip: false}}
+    optimizer: {{lr: 0.05, steps: {steps}, weight_decay: 0.005}}
+    augment: {{crop: 112, scales: [1.0, 0.875], flip: false}}
 
 limits:
   budget: 64MiB
@@ -53,7 +53,10 @@ limits:
 def write_job(directory: Path, epochs: int, clips_per_epoch: int) -> tuple[Path, JobSpec]:
     """Write `job.yaml` for the set in `directory`; the file and what it says."""
     text = TEMPLATE.format(
-        directory=directory, epochs=epochs, clips_per_epoch=clips_per_epoch, step=max(1, epochs * 2 // 3)
+        directory=directory,
+        epochs=epochs,
+        clips_per_epoch=clips_per_epoch,
+        steps=[max(1, epochs // 2), max(1, epochs * 3 // 4)],
     )
     path = directory / "job.yaml"
     path.write_text(text, encoding="utf-8")
