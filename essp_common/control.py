@@ -55,9 +55,14 @@ class ControlFeed:
         control = self.latest(job)
         return Control.COMMAND_UNSPECIFIED if control is None else control.command
 
-    def ended(self, job: str) -> bool:
-        """The job was stopped, is complete or has failed: what is still queued of it may be dropped."""
-        return self.state(job) in ENDED
+    def ended(self, job: str, fence: int = 0) -> bool:
+        """The job was stopped, is complete or has failed: what is still queued of it may be dropped.
+
+        `fence`: of the work at hand. Work with a higher one belongs to a later start of the job, of which this
+        process has not heard yet.
+        """
+        control = self.latest(job)
+        return control is not None and control.command in ENDED and fence <= control.fence
 
     def snapshot(self, job: str) -> JobSnapshot | None:
         """What the job is, or None while nothing is known of it."""

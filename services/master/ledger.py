@@ -105,6 +105,8 @@ class Ledger:
         self.passes = [PassAccount() for _ in sizes]
         for number, account in enumerate(self.passes):
             account.issued = account.closed = min(c.done(number) for c in self.consumption.values())
+        self.closed = sum(account.closed for account in self.passes)
+        """Clips of all passes that every consumer is done with, or that were skipped."""
         self.finals = set(terms.finals)
         self.ended = False
         self._terms = terms
@@ -178,11 +180,6 @@ class Ledger:
     def out_of_credit(self) -> bool:
         """More would be issued if there were credit for it."""
         return not self._paused and not self.ended and self._order.peek() is not None
-
-    @property
-    def closed(self) -> int:
-        """Clips of all passes that every consumer is done with, or that were skipped."""
-        return sum(account.closed for account in self.passes)
 
     # --- events ---
 
@@ -321,6 +318,7 @@ class Ledger:
         number = entry.place[0]
         account = self.passes[number]
         account.closed += 1
+        self.closed += 1
         if account.closed == self._terms.passes[number].clips:
             out.append(FinishPass(number))
 

@@ -53,6 +53,7 @@ class Outstanding:
         self._entries: dict[Place, Entry] = {}
         self._again: list[Place] = []  # a heap
         self._shed = 0
+        self._needs: dict[tuple[int, int], tuple[int, list[int], int]] = {}  # by pass and consumers
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -84,9 +85,13 @@ class Outstanding:
 
     def issue(self, number: int, clips: Sequence[PlannedClip], consumers: int) -> bool:
         """Take up the clips of a unit, if there is credit for them all."""
-        left = self._parts.demand(consumers)
-        sizes = self._sizes(number, left)
-        if not self.credits.reserve(sum(sizes) * len(clips)):
+        need = self._needs.get((number, consumers))
+        if need is None:
+            left = self._parts.demand(consumers)
+            sizes = self._sizes(number, left)
+            need = self._needs[(number, consumers)] = (left, sizes, sum(sizes))
+        left, sizes, size = need
+        if not self.credits.reserve(size * len(clips)):
             return False
         for clip in clips:
             place = (number, clip.index)

@@ -71,6 +71,13 @@ def test_late_reader_knows_what_was_said_before(bus: MemoryBus) -> None:
         feed.close()
 
 
+def test_work_of_a_later_start_is_not_over(bus: MemoryBus, feed: ControlFeed) -> None:
+    send(bus, Control.STOP, fence=2)
+    assert feed.wait("job", LIMIT_S, {Control.STOP})
+    assert feed.ended("job", fence=2)
+    assert not feed.ended("job", fence=3)
+
+
 def test_deposed_master_is_ignored(bus: MemoryBus, feed: ControlFeed) -> None:
     send(bus, Control.START, fence=2)
     send(bus, Control.STOP, fence=1)

@@ -388,7 +388,7 @@ def test_a_full_cache_does_not_decode_twice(sandbox: Sandbox, folder: Path, monk
 
 def test_seeds_of_a_stopped_job_are_dropped(world: World, sandbox: Sandbox, folder: Path) -> None:
     with _stage(world, sandbox) as (stage, control):
-        stop = Control(job="j", fence=1, command=Control.STOP)
+        stop = Control(job="j", fence=7, command=Control.STOP)
         world.bus.publish(topics.CONTROL, b"j", stop.SerializeToString())
         assert control.wait("j", LIMIT_S, [Control.STOP]) is not None
         stage.handle(_record(unit(folder, "a.mp4", 2)))

@@ -12,8 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from essp_common.layout import Position
 from essp_common.pb.v1.messages_pb2 import CheckpointReady, ClipRef, Decoded, Failed, Finished, Progress, Trained
-from services.master.instructions import CompleteJob, FailJob, IssueUnit
-from tests.unit.ledger_world import CLIP_BYTES, STREAM_BYTES, World, terms
+from essp_common.plan import PlannedClip
+from services.master.instructions import CompleteJob, FailJob, Instruction, IssueUnit, ReleaseClip
+from services.master.outstanding import Entry, Outstanding
+from services.master.parts import ClipParts
+from tests.unit.ledger_world import CLIP_BYTES, FEATURES, STREAM_BYTES, World, terms
 
 BOTH = CLIP_BYTES + STREAM_BYTES
 
@@ -214,6 +217,64 @@ def test_a_consumer_that_fell_back_gets_its_clips_again_though_the_budget_is_ful
     check_at_rest(world)
     assert world.ledger.counts.lost >= 12
     assert world.most_used <= 4 * BOTH
+
+
+def ready_all(world: World) -> None:
+    """Make everything that was issued, and account for it."""
+    while world.seeds or world.extractions or world.events:
+        if world.seeds:
+            world.decode()
+        if world.extractions:
+            world.extract()
+        if world.events:
+            world.deliver()
+
+
+def test_the_furthest_clip_gives_way_and_does_not_block_once_it_is_done_after_all() -> None:
+    world = World(terms(clips=8, budget=2 * CLIP_BYTES, unit_clips=1, consumers={"trainer.rgb": "rgb"}))
+    world.actual = lambda clip, part: CLIP_BYTES  # type: ignore[method-assign, assignment]
+    ready_all(world)
+    world.take("trainer.rgb")
+    ready_all(world)
+    assert world.issued == [(0, 0), (0, 1), (0, 2)]
+    world.take("trainer.rgb")
+    held = world.events.pop()  # clip 1 is trained, and the master has not heard of it
+    world.crash("trainer.rgb")  # it begins anew: clip 0 is gone
+    world.take("trainer.rgb")
+    world.deliver()
+    assert world.issued[-1] == (0, 0), "clip 2 gave way to it"
+    assert world.ledger.credits.outstanding_bytes == 2 * CLIP_BYTES
+    world.events.append(held)
+    world.deliver()
+    world.events.append(
+        Progress(trained=Trained(purpose=1, epoch=0, consumer="trainer.rgb", indices=[2]))
+    )  # so was clip 2
+    world.deliver()
+    assert world.issued[-1] == (0, 3), "nothing is owed any more, so there is room for something new"
+    world.run()
+    assert world.ledger.outstanding == 0
+
+
+def test_clips_give_way_to_those_before_them_only() -> None:
+    parts = ClipParts(FEATURES, {"trainer.rgb": "rgb"})
+    outstanding = Outstanding(parts, [[CLIP_BYTES]], 2 * CLIP_BYTES)
+    clips = [PlannedClip(index, 0, 0, 0, 0, 5, 1) for index in range(8)]
+    assert outstanding.issue(0, clips[3:5], parts.everyone)
+    for index in (3, 4):
+        outstanding.made(present(outstanding.get((0, index))), 0, CLIP_BYTES)
+    out: list[Instruction] = []
+    outstanding.issue_again(outstanding.reopen((0, 7), clips[7]), parts.everyone)
+    assert not outstanding.next_again(out)
+    assert out == []
+    outstanding.issue_again(outstanding.reopen((0, 1), clips[1]), parts.everyone)
+    assert outstanding.next_again(out)
+    names = ("trainer.rgb",)
+    assert out == [ReleaseClip(0, clips[4], names), IssueUnit(0, (clips[1],), names)]
+
+
+def present(entry: Entry | None) -> Entry:
+    assert entry is not None
+    return entry
 
 
 def test_consumers_start_where_their_checkpoints_are() -> None:
