@@ -24,7 +24,7 @@ def parse_bytes(value: object) -> object:
     text = value.strip().upper().replace(" ", "")
     number = text.rstrip("KMGIB")
     unit = text[len(number) :]
-    if unit not in _UNITS:
+    if unit not in _UNITS or not number.replace(".", "", 1).isdigit():
         raise ValueError(f"{value!r} is not a size; write for example 256MiB or 2GB")
     return int(float(number) * _UNITS[unit])
 
@@ -167,8 +167,6 @@ class TrainerSpec(_Section):
     """Mixed precision (CUDA only)."""
     threads: int = Field(0, ge=0)
     """CPU threads for the model (0: shared evenly between the trainings of a process)."""
-    world_size: int = Field(1, ge=1, le=64)
-    """Ranks that train together (DDP)."""
     checkpoint_clips: int = Field(0, ge=0)
     """Also save every so many clips within an epoch (0: at the end of each epoch)."""
     keep_checkpoints: int = Field(2, ge=1)
@@ -197,14 +195,10 @@ class LimitsSpec(_Section):
 
     budget: ByteSize = 256 * 2**20
     """Bytes of clips and features outstanding at once, over all workers."""
-    attempts: int = Field(3, ge=1)
-    """Tries of one seed before its video is given up and another of its class is drawn."""
     replacements: int = Field(5, ge=0)
     """Other videos tried in place of one that cannot be decoded, before its index is skipped."""
     dead_ratio: float = Field(0.2, ge=0, le=1)
     """The job fails when more than this share of its seeds could not be decoded."""
-    decode_timeout_s: float = Field(30.0, gt=0)
-    """Wall-clock limit for decoding one work unit."""
     ttl_s: int = Field(3600, ge=1)
     """Life of a cache key whose consumers never ack."""
     strict: bool = True

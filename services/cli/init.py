@@ -64,7 +64,7 @@ aggregation:
 
 limits:
   budget: 512MiB              # clips and features outstanding at once
-  attempts: 3                 # tries of a seed before another video of its class takes its place
+  replacements: 5             # videos of the same class tried in place of one that cannot be decoded
   dead_ratio: 0.2             # the job fails when more of its clips than this could not be decoded
 """
 

@@ -36,10 +36,6 @@ class Assignment:
             known = ", ".join(spec.trainers) or "none"
             raise ConfigError(f"job {command.job} has no trainer {trainer!r}; it has: {known}")
         training = spec.trainers[trainer]
-        if training.world_size > 1:
-            raise ConfigError(
-                f"trainers.{trainer}.world_size: a training over several processes is not supported; set 1"
-            )
         return cls(
             job=command.job,
             trainer=trainer,

@@ -357,8 +357,6 @@ def test_unknown_names_are_told_at_once(tmp_path: Path) -> None:
         train(Stage(job_spec(tmp_path, model="tall"), pass_plans(1)), places=[])
     with pytest.raises(ConfigError, match="package:wide"):
         train(Stage(job_spec(tmp_path, weights="package:wide"), pass_plans(1)), places=[])
-    with pytest.raises(ConfigError, match="world_size"):
-        train(Stage(job_spec(tmp_path, world_size=2), pass_plans(1)), places=[])
     missing = (tmp_path / "none.safetensors").as_uri()
     with pytest.raises(ConfigError, match="weights"):
         train(Stage(job_spec(tmp_path, weights=missing), pass_plans(1)), places=[])
