@@ -28,8 +28,9 @@ def quantization_error(bound: float) -> float:
 def quantize(displacement: NDArray[np.float32], bound: float) -> NDArray[np.uint8]:
     """Codes of displacements in pixels, any shape. What is not a number counts as no motion."""
     scaled = displacement * np.float32(_HALF_RANGE / bound)
-    np.nan_to_num(scaled, copy=False, nan=0.0)
     np.clip(scaled, -_HALF_RANGE, _HALF_RANGE, out=scaled)
+    if np.isnan(scaled.sum()):  # five times cheaper than replacing at once what is hardly ever there
+        np.nan_to_num(scaled, copy=False, nan=0.0)
     np.rint(scaled, out=scaled)
     scaled += ZERO
     return scaled.astype(np.uint8)

@@ -18,7 +18,7 @@ TEXTURES = {"coins": 0.6, "grass": 0.7, "gravel": 1.1}
 """What a foreground is made of, the first half of a class: photographs, and the scale at which each is shown. The
 scales even out how much detail there is for optical flow to hold on to, which otherwise tells textures apart."""
 
-BACKGROUNDS = ("astronaut", "brick", "camera", "chelsea", "coffee", "moon", "rocket")
+BACKGROUNDS = ("astronaut", "brick", "camera", "chelsea", "coffee", "hubble_deep_field", "rocket")
 
 _PARTS = {
     "train": (0.0, 1.0, 0.0, 0.6),
