@@ -151,19 +151,15 @@ class Trajectories:
     def _rows(self, tracks: Tracks, clip: tuple[int, ...]) -> tuple[_Floats, _Floats]:
         """The rows of those tracks that are worth keeping, and how much motion is in each."""
         points, motions = tracks.points * np.float32(tracks.scale), tracks.motions * np.float32(tracks.scale)
-        lengths = np.linalg.norm(np.diff(points, axis=0), axis=2)
-        deviation = points.std(axis=0)
-        path, longest_step = lengths.sum(axis=0), lengths.max(axis=0)
-        kept = tracks.alive & (deviation >= STILL_PX).any(axis=1) & (deviation <= WANDERING_PX).all(axis=1)
-        kept &= (longest_step <= JUMP_PX) | (longest_step <= JUMP_PART * path)
-        kept &= self._of_the_scene(motions)
+        kept = tracks.alive & sound(points) & self._of_the_scene(motions)
+        path = np.linalg.norm(np.diff(points, axis=0), axis=2).sum(axis=0)
         frames, height, width, _ = clip
         mean, end = points.mean(axis=0), tracks.start + self._settings.volume.length
         facts = np.column_stack(
             [
                 np.full(len(path), end),
                 mean,
-                deviation,
+                points.std(axis=0),
                 path,
                 np.full(len(path), tracks.scale),
                 mean / (width, height),
@@ -212,6 +208,15 @@ class ImprovedTrajectories(Trajectories):
 
     def _normalised(self, histograms: _Floats) -> _Floats:
         return root(histograms)
+
+
+def sound(points: _Floats) -> NDArray[np.bool_]:
+    """Which of the tracks through these points, `(length + 1, n, 2)` px, neither rest, nor wander, nor jump."""
+    steps = np.linalg.norm(np.diff(points, axis=0), axis=2)
+    deviation = points.std(axis=0)
+    jumping = (steps.max(axis=0) > JUMP_PX) & (steps.max(axis=0) > JUMP_PART * steps.sum(axis=0))
+    found: NDArray[np.bool_] = (deviation >= STILL_PX).any(axis=1) & (deviation <= WANDERING_PX).all(axis=1) & ~jumping
+    return found
 
 
 def _flat(values: _Floats) -> _Floats:

@@ -38,10 +38,11 @@ def places(height: int, width: int) -> NDArray[np.float64]:
 def texture(place: NDArray[np.float64], seed: int) -> NDArray[np.uint8]:
     """Sums of waves, the longer the stronger as in photographs, at any places `(..., 2)`: `(..., 3)`."""
     rng = np.random.default_rng(seed)
-    lengths, directions = np.geomspace(8, 90, 50), rng.uniform(0, 2 * np.pi, 50)
-    angles = place @ (2 * np.pi / lengths * np.stack([np.cos(directions), np.sin(directions)]))
-    colours = [np.sin(angles + rng.uniform(0, 2 * np.pi, 50)) @ (2 * lengths**0.5) for _ in range(3)]
-    return np.clip(128 + np.stack(colours, axis=-1), 0, 255).astype(np.uint8)
+    lengths, directions = np.geomspace(8, 90, 32), rng.uniform(0, 2 * np.pi, 32)
+    waves = 2 * np.pi / lengths * np.stack([np.cos(directions), np.sin(directions)])
+    strengths = 2.5 * lengths**0.5 * rng.uniform(0.7, 1.3, (3, 32))
+    values = 128 + np.sin(place @ waves + rng.uniform(0, 2 * np.pi, 32)) @ strengths.T
+    return np.clip(values, 0, 255).astype(np.uint8)
 
 
 def moving(step: Matrix, shift: tuple[float, float], frames: int, size: tuple[int, int] = (96, 128)) -> Clip:
