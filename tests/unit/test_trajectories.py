@@ -144,7 +144,7 @@ def test_points_are_set_where_there_is_structure_and_none_is_near() -> None:
 
 
 def test_points_are_set_again_where_the_picture_moves_on() -> None:
-    found = tracks(moving(STILL, (4.0, 0.0), 13), length=6, **FINE)
+    found = tracks(moving(STILL, (5.0, 0.0), 13), length=6, **FINE)
     ends, counts = np.unique(found[:, 0], return_counts=True)
     assert set(ends) == {6, 7, 8, 9, 10, 11, 12}
     assert counts[0] > 3 * counts[1], "one frame on, only the side where the picture came in is free"
