@@ -24,6 +24,7 @@ _STATE_STYLE = {
 _BAR_WIDTH = 28
 _STARVED = 0.2
 """A trainer that waits for more of its time than this is drawn as starved."""
+_SHORT = {"validation": "val.", "test": "test"}
 _FIGURES = (("top1", "top-1"), ("top5", "top-5"), ("mAP", "mAP"))
 
 
@@ -179,7 +180,7 @@ def _failures(failures: Iterable[FailureStatus]) -> Table:
 def _figures(status: JobStatus) -> Table:
     metrics = {} if status.result is None else status.result.metrics
     splits = [split for split in ("validation", "test") if f"{split}.fused.top1" in metrics]
-    table = _table("by video", "weight", *(f"{split}\n{label}" for split in splits for _, label in _FIGURES))
+    table = _table("by video", "weight", *(f"{_SHORT[split]}\n{label}" for split in splits for _, label in _FIGURES))
     for name in [*(trainer.name for trainer in status.trainers), "fused"]:
         weight = metrics.get(f"weight.{name}")
         cells = [percent(metrics.get(f"{split}.{name}.{figure}")) for split in splits for figure, _ in _FIGURES]

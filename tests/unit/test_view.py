@@ -167,7 +167,7 @@ def test_results_are_a_table_of_streams_and_their_fusion() -> None:
 def test_results_without_a_validation_split_show_the_test_split_only() -> None:
     metrics = {name: value for name, value in METRICS.items() if not name.startswith("validation.")}
     shown = text(results(status(state="completed", result={"uri": "u", "metrics": metrics}, failures=[])))
-    assert "validation" not in shown
+    assert "val." not in shown
     (fused,) = lines_of(shown, "fused")
     assert fused == ["fused", *["98.7", "%"] * 3]
 

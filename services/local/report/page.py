@@ -85,7 +85,7 @@ def _results(run: Run) -> str:
     for member in run.model.members:
         cells = [member.trainer, member.model.name, f"{member.weight:.3f}", str(member.epoch + 1)]
         rows.append((cells + _figures(run.row(member.trainer), splits), False))
-    rows.append((["fused", run.model.strategy, "", "", *_figures(run.row(None), splits)], True))
+    rows.append((["fused", "", "", "", *_figures(run.row(None), splits)], True))
     left_out = "".join(
         f'<p class="quiet">{found.left_out} {split} videos are left out: some trainer could not score them.</p>'
         for split, found in (("validation", run.model.validation), ("test", run.model.test))
@@ -127,7 +127,10 @@ def _strategies(run: Run) -> str:
         )
         for tried in run.model.strategies
     ]
-    why = "<p class=quiet>Chosen on the validation split: top-1, then log loss. The test split had no say.</p>"
+    why = (
+        '<p class="quiet">Chosen on the validation split; one has to be clearly better than those above it. '
+        "The test split had no say.</p>"
+    )
     return section("Fusion", table(head, rows) + why)
 
 

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 COUNT = 5
 _WIDTH = 2.1
 """Inches of one picture."""
+_DPI = 80
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def draw_samples(samples: Sequence[Sample], theme: Theme) -> bytes:
     heads = ["first frame", "middle frame", "last frame", *streams]
     aspect = max(sample.clip.shape[1] / sample.clip.shape[2] for sample in samples)
     size = (_WIDTH * len(heads), len(samples) * (_WIDTH * aspect + 0.35) + 0.2)
-    figure = Figure(figsize=size, dpi=110, layout="constrained")
+    figure = Figure(figsize=size, dpi=_DPI, layout="constrained")
     grid = figure.subplots(len(samples), len(heads), squeeze=False)
     for sample, cells in zip(samples, grid, strict=True):
         middle = len(sample.clip) // 2
