@@ -16,15 +16,15 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from essp_common.catalog.table import VideoRow
-from essp_common.errors import EsspError
+from essp_common.errors import ConfigError, EsspError
 from essp_common.features import registry
+from essp_common.features.drawing import Picture, pictures
 from essp_common.pb.v1.messages_pb2 import Seed
 from essp_common.recipe import recipe_of
-from essp_common.spec import JobSpec
+from essp_common.spec import JobSpec, StreamSpec
 from essp_common.video.geometry import output_size
 from essp_common.video.reader import Reader
 from essp_common.wiring import Stores
-from services.local.report.drawing import Picture, picture_of
 from services.local.report.facts import Run
 from services.local.report.plots import Theme, png
 
@@ -73,9 +73,9 @@ def read_samples(run: Run, stores: Stores, positions: Sequence[int]) -> list[Sam
         try:
             clip = read_clip(run.spec, row, stores)
             drawn = {
-                name: _draw(stream.feature, stream.params, clip)
+                name: picture
                 for name, stream in run.model.streams.items()
-                if stream.feature != "rgb"
+                if stream.feature != "rgb" and (picture := _draw(stream, clip)) is not None
             }
         except EsspError as error:
             log.warning("no sample of %s: %s", row.id, error)
@@ -134,7 +134,13 @@ def draw_samples(samples: Sequence[Sample], theme: Theme) -> bytes:
     return png(figure, theme)
 
 
-def _draw(feature: str, params: Mapping[str, Any], clip: NDArray[np.uint8]) -> Picture:
-    extractor = registry.create(feature, params)
+def _draw(stream: StreamSpec, clip: NDArray[np.uint8]) -> Picture | None:
+    """The middle one of a stream's pictures; None for a feature that is not of pictures."""
+    extractor = registry.create(stream.feature, stream.params)
     extractor.setup()
-    return picture_of(feature, extractor.extract(clip))
+    feature = extractor.extract(clip)
+    try:
+        drawn = pictures(stream.feature, feature)
+    except ConfigError:
+        return None
+    return drawn[len(drawn) // 2]
