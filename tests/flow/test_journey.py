@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,12 +13,12 @@ from essp_common import topics
 from essp_common.catalog.build import BuildOptions, build
 from essp_common.config import Settings
 from essp_common.model import open_model
-from essp_common.pb.v1.messages_pb2 import DecodeSeed
 from essp_common.spec import JobSpec
 from essp_common.wiring import Stores
 from services.local.composition import Embedded, EmbeddedOptions
 from services.master.status import JobState, JobStatus
 from tests.flow.conftest import MakeJob
+from tests.journeys import IssuedSeed, seeds_in, weights_of
 
 STORES = Stores(("file:///",))
 
@@ -37,23 +36,14 @@ def run(spec: JobSpec, options: EmbeddedOptions | None = None) -> JobStatus:
         return finish(job)
 
 
-def weights_of(spec: JobSpec) -> dict[str, str]:
-    """Trainer -> digest of the weights that were fused."""
-    _, model = open_model(STORES, f"{spec.output}/model")
-    return {member.trainer: member.sha256 for member in model.members}
-
-
 @contextmanager
-def issued_by(job: Embedded) -> Iterator[list[tuple[int, ...]]]:
-    """The seeds that the master issues while in this block, each as numbers, in order of their indices."""
+def issued_by(job: Embedded) -> Iterator[list[IssuedSeed]]:
+    """The seeds that the master issues while in this block, in order of their indices."""
     subscription = job.adapters.bus.subscribe([topics.SEEDS], group=None)
-    seeds: list[tuple[int, ...]] = []
+    seeds: list[IssuedSeed] = []
     yield seeds
     while records := subscription.poll(1000, 0.05):
-        for message in (DecodeSeed.FromString(record.value) for record in records):
-            for seed in message.seeds:
-                video = int(hashlib.sha256(message.video.id.encode()).hexdigest()[:8], 16)
-                seeds.append((message.purpose, message.epoch, seed.index, seed.attempt, video, seed.first_frame))
+        seeds += seeds_in(records, job.status().name)
     seeds.sort()
     subscription.close()
 
@@ -84,7 +74,7 @@ def test_seeds_and_weights_do_not_depend_on_the_number_of_workers(
         spec = make_job(name)
         with Embedded(spec, Settings()) as job, issued_by(job) as seeds:
             assert finish(job).state is JobState.COMPLETED
-        runs.append((seeds, weights_of(spec)))
+        runs.append((seeds, weights_of(STORES, spec.output)))
     assert runs[0][0]
     assert runs[0] == runs[1]
 
@@ -98,7 +88,7 @@ def test_a_drained_run_goes_on_and_ends_with_the_weights_of_one_never_stopped(ma
             pass
     assert not job.status().state.ended
     assert run(parted).state is JobState.COMPLETED
-    assert weights_of(parted) == weights_of(whole)
+    assert weights_of(STORES, parted.output) == weights_of(STORES, whole.output)
 
 
 def test_outstanding_bytes_stay_under_the_budget(make_job: MakeJob) -> None:
