@@ -3,7 +3,7 @@
 Another package adds a feature with one line of its `pyproject.toml`,
 
     [project.entry-points."essp.extractors"]
-    hog = "our_package.hog:Hog"
+    depth = "our_package.depth:Depth"
 
 and a class that follows `essp_common.features.port.Extractor`. Nothing is imported until a feature is created, so
 an extractor that fails to import is an error of that one alone, which says whose it is.

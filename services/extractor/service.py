@@ -1,11 +1,18 @@
-"""The extractor: for each feature a pool worker (`essp_common.worker`) in a consumer group of its own."""
+"""The extractor: a pool worker (`essp_common.worker`) for one or more features.
+
+All features of a process are made from one delivery of each clip, so that they share what they have in common (flow,
+foremost). Its consumer group is named after them: processes with the same features deal the clips out among
+themselves, those with other features see each clip as well.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from essp_common import topics
 from essp_common.control import ControlFeed
 from essp_common.features import registry
-from essp_common.process import cpu_count, run_all
+from essp_common.process import cpu_count
 from essp_common.service import Service
 from essp_common.wiring import Adapters
 from essp_common.worker import Worker, WorkerOptions
@@ -19,46 +26,35 @@ class Extractor:
     name = NAME
 
     def __init__(self, adapters: Adapters, settings: ExtractorSettings, worker: str) -> None:
-        """Join a group for each feature. Raises `ConfigError` for a feature that is not installed."""
+        """Join the group of these features. Raises `ConfigError` for a feature that is not installed."""
         features = settings.features or tuple(name for name in registry.names() if name != "rgb")
         for feature in features:
             registry.extractor_class(feature)
         adapters.bus.ensure_topics({topics.features(f): topics.DATA_PARTITIONS for f in features})
         self._control = ControlFeed(adapters.bus)
-        lanes = settings.extractor_lanes or cpu_count()
-        self._workers = [_FeatureWorker(adapters, self._control, feature, worker, lanes) for feature in features]
+        group = group_of(features)
+        self._worker = Worker(
+            group,
+            adapters.bus.subscribe([topics.CLIPS], group),
+            lambda: ExtractStage(adapters.bus, adapters.cache, self._control, features, worker),
+            WorkerOptions(lanes=settings.extractor_lanes or cpu_count()),
+        )
 
     def run(self) -> None:
         """Extract until drained."""
         try:
-            run_all(self._workers)
+            self._worker.run()
         finally:
             self._control.close()
 
     def drain(self) -> None:
         """Finish the clips in hand, then let `run` return."""
-        for worker in self._workers:
-            worker.drain()
-
-
-class _FeatureWorker:
-    """The worker of one feature."""
-
-    def __init__(self, adapters: Adapters, control: ControlFeed, feature: str, worker: str, lanes: int) -> None:
-        self.name = f"{NAME}.{feature}"
-        subscription = adapters.bus.subscribe([topics.CLIPS], self.name)
-        self._worker = Worker(
-            self.name,
-            subscription,
-            lambda: ExtractStage(adapters.bus, adapters.cache, control, feature, worker),
-            WorkerOptions(lanes=lanes),
-        )
-
-    def run(self) -> None:
-        self._worker.run()
-
-    def drain(self) -> None:
         self._worker.drain()
+
+
+def group_of(features: Iterable[str]) -> str:
+    """The consumer group of extractors of these features: `extractor.flow`, `extractor.flow+hof`."""
+    return f"{NAME}.{'+'.join(sorted(set(features)))}"
 
 
 def build(adapters: Adapters, settings: ExtractorSettings, worker: str) -> Service:

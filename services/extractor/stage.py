@@ -1,15 +1,19 @@
 """What an extractor does with a message: a clip in, its features out.
 
-For each stream of a `ClipReady` that asks for this stage's feature: the clip is read from the cache, the feature goes
-into it, then `FeatureReady` is published and `Extracted` reported; last the clip is acked. Keys follow from the clip's
-identity, so doing a message twice is harmless. A clip whose bytes are gone was either extracted before (a redelivery)
-or lost; it is reported as lost, and the master, who knows which, has it made again or not.
+For each stream of a `ClipReady` that asks for one of this stage's features: the clip is read from the cache (once, and
+what its features have in common is made once), the feature goes into it, then `FeatureReady` is published and
+`Extracted` reported; last the clip is acked. A stream that cannot be made does not keep the others from it.
+
+Keys follow from the clip's identity, so doing a message twice is harmless. A clip whose bytes are gone was either
+extracted before (a redelivery) or lost; it is reported as lost, and the master, who knows which, has it made again or
+not.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -20,8 +24,9 @@ from essp_common import codec, metrics, topics
 from essp_common.bus.port import Bus, Record
 from essp_common.cache.port import FrameCache, stream_key
 from essp_common.control import ControlFeed
-from essp_common.errors import CacheMiss, EsspError, PermanentError
+from essp_common.errors import CacheMiss, EsspError, PermanentError, TransientError
 from essp_common.features import registry
+from essp_common.features.intermediates import Intermediates, extract_with
 from essp_common.features.port import Extractor
 from essp_common.pb.v1.messages_pb2 import (
     ClipReady,
@@ -38,24 +43,30 @@ NAME = "extractor"
 
 
 class ExtractStage:
-    """One lane of an extractor of one feature."""
+    """One lane of an extractor of some features."""
 
-    def __init__(self, bus: Bus, cache: FrameCache, control: ControlFeed, feature: str, worker: str) -> None:
+    def __init__(
+        self, bus: Bus, cache: FrameCache, control: ControlFeed, features: Collection[str], worker: str
+    ) -> None:
         self._bus = bus
         self._cache = cache
         self._control = control
-        self._feature = feature
+        self._features = features
         self._worker = worker
-        self._extractors: dict[str, Extractor] = {}
+        self._extractors: dict[tuple[str, str], Extractor] = {}
+        self._made: set[str] = set()
+        """Streams of the record in hand."""
 
     def setup(self) -> None:
-        """Find the feature, so that an unknown one is told at the start."""
-        registry.extractor_class(self._feature)
+        """Find the features, so that an unknown one is told at the start."""
+        for feature in self._features:
+            registry.extractor_class(feature)
 
     def handle(self, record: Record) -> None:
-        """Make this feature of one clip, for each stream that wants it."""
+        """Make the features of one clip, for each stream that wants one."""
+        self._made.clear()
         ready = _parsed(record)
-        streams = [stream for stream in ready.recipe.streams if stream.feature == self._feature]
+        streams = self._streams(ready)
         if not streams or ready.skipped or self._control.ended(ready.clip.job):
             return
         try:
@@ -65,23 +76,25 @@ class ExtractStage:
                 self._fail(ready, stream, error, "lost")
             self._bus.flush()
             return
-        for stream in streams:
-            self._extract(ready, stream, clip)
+        shared = Intermediates(clip)
+        errors = [problem for stream in streams if (problem := self._problem(ready, stream, shared)) is not None]
         self._bus.flush()
+        if errors:
+            raise errors[0]
         for stream in streams:
             self._cache.ack(ready.key, extractor_consumer(stream.stream))
 
     def reject(self, record: Record, error: EsspError, attempts: int) -> None:
-        """Report the clip for each stream it was wanted for, and free it."""
+        """Report the clip for each stream that could not be made, and free it."""
         try:
             ready = _parsed(record)
         except PermanentError:
             ready = None
         if ready is not None:
-            for stream in ready.recipe.streams:
-                if stream.feature == self._feature:
+            for stream in self._streams(ready):
+                if stream.stream not in self._made:
                     self._fail(ready, stream, error, _kind(error))
-                    self._cache.ack(ready.key, extractor_consumer(stream.stream))
+                self._cache.ack(ready.key, extractor_consumer(stream.stream))
         letter = DeadLetter(
             topic=record.topic,
             message=record.value,
@@ -98,15 +111,29 @@ class ExtractStage:
         """Nothing outlives the lane."""
         self._extractors.clear()
 
-    def _extract(self, ready: ClipReady, stream: StreamRequest, clip: NDArray[np.uint8]) -> None:
+    def _streams(self, ready: ClipReady) -> list[StreamRequest]:
+        return [stream for stream in ready.recipe.streams if stream.feature in self._features]
+
+    def _problem(self, ready: ClipReady, stream: StreamRequest, shared: Intermediates) -> Exception | None:
+        """Make one stream; what is wrong with it, if anything. Back-pressure and the like are raised."""
+        try:
+            self._extract(ready, stream, shared)
+        except TransientError:
+            raise
+        except Exception as error:  # noqa: BLE001  raised when the other streams have had their turn
+            return error
+        self._made.add(stream.stream)
+        return None
+
+    def _extract(self, ready: ClipReady, stream: StreamRequest, shared: Intermediates) -> None:
         started = time.monotonic()
-        feature: NDArray[Any] = self._extractor(stream.params_json).extract(clip)
+        feature: NDArray[Any] = extract_with(self._extractor(stream), shared)
         value = codec.encode(feature, stream.codec)
         key = stream_key(ready.key, stream.stream)
         self._cache.put(key, value, list(stream.consumers), ready.recipe.ttl_s)
         message = FeatureReady(clip=ready.clip, stream=stream.stream, key=key, bytes=len(value))
         self._bus.publish(
-            topics.features(self._feature),
+            topics.features(stream.feature),
             str(ready.clip.index).encode(),
             message.SerializeToString(),
             partition=ready.clip.index % topics.DATA_PARTITIONS,
@@ -116,12 +143,13 @@ class ExtractStage:
         )
         self._report(ready, Progress(extracted=extracted))
 
-    def _extractor(self, params_json: str) -> Extractor:
-        extractor = self._extractors.get(params_json)
+    def _extractor(self, stream: StreamRequest) -> Extractor:
+        kind = (stream.feature, stream.params_json)
+        extractor = self._extractors.get(kind)
         if extractor is None:
-            extractor = registry.create(self._feature, json.loads(params_json))
+            extractor = registry.create(stream.feature, json.loads(stream.params_json))
             extractor.setup()
-            self._extractors[params_json] = extractor
+            self._extractors[kind] = extractor
         return extractor
 
     def _fail(self, ready: ClipReady, stream: StreamRequest, error: EsspError, kind: str) -> None:

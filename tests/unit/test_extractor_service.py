@@ -167,7 +167,7 @@ def test_clips_of_an_ended_job_are_dropped() -> None:
     world.decoded(0)
     with closing(ControlFeed(world.bus)) as control, closing(world.bus.subscribe([topics.CLIPS], "g")) as clips:
         assert control.wait(JOB, 60, [Control.STOP])
-        stage = ExtractStage(world.bus, world.cache, control, "flow", "extractor-1")
+        stage = ExtractStage(world.bus, world.cache, control, ["flow"], "extractor-1")
         stage.setup()
         (record,) = clips.poll(1, 60)
         stage.handle(record)
