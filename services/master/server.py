@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 
 import uvicorn
@@ -10,6 +11,8 @@ from fastapi import FastAPI
 from essp_common.errors import ConfigError
 from essp_common.process import run_all
 from services.master.service import Master
+
+log = logging.getLogger(__name__)
 
 _GRACE_S = 3
 """After a drain: how long answers under way, such as event streams, may take."""
@@ -31,6 +34,7 @@ class ApiServer:
             app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=_GRACE_S
         )
         self._server = uvicorn.Server(config)
+        self._url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     @property
     def port(self) -> int:
@@ -39,6 +43,7 @@ class ApiServer:
 
     def run(self) -> None:
         """Serve until drained."""
+        log.info("api: listening on %s", self._url)
         try:
             self._server.run(sockets=[self._socket])
         finally:

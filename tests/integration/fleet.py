@@ -1,0 +1,197 @@
+"""ESSP as it is deployed: each service a process of its own, started by its command, found through the environment.
+
+A process that ends with an error fails whatever waits at that moment, with the end of its log. Each has a session of
+its own, so that nothing of it is left behind, whatever it started.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+import httpx
+
+from services.master.status import JobStatus
+
+T = TypeVar("T")
+
+_COMMAND = [sys.executable, "-m", "services.cli.main"]
+_LOOK_S = 0.05
+_UNTIL_S = 60.0
+_LEAVE_S = 20.0
+_LOG_LINES = 40
+
+
+class Process:
+    """One `essp ...` process."""
+
+    def __init__(self, arguments: list[str], environment: Mapping[str, str], log: Path) -> None:
+        self.arguments = arguments
+        self.log = log
+        with log.open("wb") as output:
+            self.popen = subprocess.Popen(
+                [*_COMMAND, *arguments],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def check(self) -> None:
+        """Fails if it has ended with an error."""
+        assert self.popen.poll() in (None, 0), self.story()
+
+    def story(self) -> str:
+        """What it was, how it ended, and what it said last."""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
+        return "\n".join([f"`essp {' '.join(self.arguments)}` has status {self.popen.poll()}; its log ends:", *lines])
+
+    def signal_group(self, number: signal.Signals) -> bool:
+        """Signal it and all that it started; False when there is nothing of it left. Signal 0 only asks."""
+        try:
+            os.killpg(self.popen.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+class Fleet:
+    """The processes of one deployment. Leaving the block ends all of them."""
+
+    def __init__(self, environment: Mapping[str, str], folder: Path) -> None:
+        """`environment`: where the servers are. `folder` takes a log of each process."""
+        self._environment = {**os.environ, **environment}
+        self._folder = folder
+        self._processes: list[Process] = []
+        self._started = 0
+
+    def start(self, *arguments: str) -> Process:
+        """Start `essp ARGUMENTS`."""
+        self._started += 1
+        log = self._folder / f"{self._started:02}-{arguments[0]}.log"
+        process = Process(list(arguments), self._environment, log)
+        self._processes.append(process)
+        return process
+
+    def run(self, *arguments: str, status: int = 0) -> str:
+        """What `essp ARGUMENTS` prints to stdout; it has to end with this status."""
+        done = subprocess.run(
+            [*_COMMAND, *arguments], env=self._environment, capture_output=True, text=True, timeout=_UNTIL_S
+        )
+        assert done.returncode == status, f"`essp {' '.join(arguments)}` ended with {done.returncode}: {done.stderr}"
+        return done.stdout
+
+    def kill(self, process: Process) -> None:
+        """End one process, and it alone, as if its machine had lost power."""
+        self._processes.remove(process)
+        process.popen.kill()
+        process.popen.wait()
+        self.until("what it had started is gone", lambda: not process.signal_group(signal.Signals(0)) or None)
+
+    def ended(self, process: Process) -> None:
+        """Wait until a process has ended by itself, which it has to do without an error."""
+        self.until(f"{process.arguments} has ended", lambda: process.popen.poll() == 0 or None)
+        self._processes.remove(process)
+
+    def until(self, what: str, look: Callable[[], T | None], timeout_s: float = _UNTIL_S) -> T:
+        """The first thing but None that `look` finds. Fails when time is up, or when a process has failed."""
+        deadline = time.monotonic() + timeout_s
+        while (found := look()) is None:
+            stories = "\n\n".join(process.story() for process in self._processes)
+            assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}\n\n{stories}"
+            self._watch()
+        return found
+
+    def close(self) -> None:
+        """Drain all processes; fails if one does not leave in time, or with an error. Nothing of them is left."""
+        try:
+            for process in self._processes:
+                process.popen.terminate()
+            deadline = time.monotonic() + _LEAVE_S
+            for process in self._processes:
+                try:
+                    process.popen.wait(max(0.0, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    raise AssertionError(f"not drained within {_LEAVE_S:g} s: {process.story()}") from None
+                process.check()
+        finally:
+            for process in self._processes:
+                process.signal_group(signal.SIGKILL)
+                process.popen.wait()
+            self._processes.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _watch(self) -> None:
+        """For a moment, see whether a process fails."""
+        for process in self._processes:
+            process.check()
+        try:
+            self._processes[0].popen.wait(_LOOK_S)
+        except subprocess.TimeoutExpired:
+            return
+
+
+class Api:
+    """The REST API of the fleet's master, as a program sees it."""
+
+    def __init__(self, fleet: Fleet, master: Process, token: str) -> None:
+        """Wait until it answers."""
+        self._fleet = fleet
+        self.url = fleet.until("the API listens", lambda: _address(master.log))
+        self._client = httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=30.0)
+        fleet.until("the master is ready", self._ready)
+
+    def close(self) -> None:
+        """Close connections."""
+        self._client.close()
+
+    def status(self, job: str) -> JobStatus:
+        """The job as it stands."""
+        response = self._client.get(f"/v1/jobs/{job}")
+        assert response.status_code == 200, response.text
+        return JobStatus.model_validate_json(response.content)
+
+    def start(self, text: str) -> int:
+        """Ask for a job to be started; the status code."""
+        return self._client.post("/v1/jobs", content=text).status_code
+
+    def ask(self, job: str, action: str) -> int:
+        """Ask for `pause`, `resume` or `stop`; the status code."""
+        return self._client.post(f"/v1/jobs/{job}:{action}").status_code
+
+    def until(self, job: str, what: str, condition: Callable[[JobStatus], bool]) -> JobStatus:
+        """The job's status, once the condition holds. Fails when the job fails, or when time is up."""
+
+        def look() -> JobStatus | None:
+            status = self.status(job)
+            assert status.state != "failed", status.reason
+            return status if condition(status) else None
+
+        return self._fleet.until(f"job {job}: {what}", look)
+
+    def _ready(self) -> bool | None:
+        try:
+            return self._client.get("/readyz").status_code == 200 or None
+        except httpx.TransportError:
+            return None
+
+
+def _address(log: Path) -> str | None:
+    found = re.search(r"listening on (http://\S+)", log.read_text(encoding="utf-8"))
+    return found and found[1]

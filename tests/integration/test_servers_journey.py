@@ -1,0 +1,257 @@
+"""Whole journeys over real servers: every service its own process, videos, catalog and results on S3.
+
+What is compared against is the same job run in this process over folders: which clips, and which weights to the bit.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from essp_common import layout, topics
+from essp_common.catalog.build import BuildOptions, build
+from essp_common.checkpoint import read_latest
+from essp_common.config import Settings
+from essp_common.objects.port import ObjectStore
+from essp_common.spec import parse_spec
+from essp_common.wiring import Stores, open_bus
+from services.local.composition import Embedded
+from services.master.status import JobState, JobStatus
+from services.servers.servers import KafkaServer, RedisServer, S3Server
+from tests.conftest import BUCKET
+from tests.integration.fleet import Api, Fleet, Process
+from tests.journeys import IssuedSeed, job_text, make_videos, seeds_in, weights_of
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+BUDGET = "256KiB"
+"""Room for about 9 clips: without all of its trainers no job gets further."""
+BATCH = 4
+TOKEN = "a-secret"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What every run of the job has to come to."""
+
+    seeds: list[IssuedSeed]
+    weights: dict[str, str]
+
+
+@dataclass
+class World:
+    """The deployment that the tests of this module share."""
+
+    fleet: Fleet
+    api: Api
+    store: ObjectStore
+    stores: Stores
+    root: str
+    """URI of the S3 prefix."""
+    redis: RedisServer
+    bus_url: str
+    decoders: list[Process]
+    folder: Path
+
+    def job(self, name: str) -> str:
+        """A job file of the small set, all of it on S3."""
+        output, catalog = f"{self.root}/runs/{name}", f"{self.root}/catalog.parquet"
+        return job_text(name, output=output, catalog=catalog, budget=BUDGET)
+
+    def output(self, name: str) -> str:
+        return f"{self.root}/runs/{name}"
+
+    def trainer(self, job: str, name: str) -> Process:
+        return self.fleet.start("trainer", "--job", job, "--trainer", name)
+
+    def completed(self, job: str) -> JobStatus:
+        """The job, once it is complete; every clip was trained once by every trainer, and the cache is empty."""
+        status = self.api.until(job, "has ended", lambda status: status.state.ended)
+        assert status.state is JobState.COMPLETED, status.reason
+        for passed in status.passes:
+            assert passed.done == {"trainer.rgb": passed.clips, "trainer.flow": passed.clips}
+        assert status.counts.failed == status.counts.skipped == 0
+        self.empty_cache()
+        return status
+
+    def empty_cache(self) -> None:
+        """Wait until nothing is in Redis any more."""
+        self.fleet.until("Redis is empty", lambda: self.redis.execute("DBSIZE") == b":0\r\n" or None)
+
+    def seeds(self, job: str, count: int) -> list[IssuedSeed]:
+        """So many seeds that were issued for a job, in order of their indices."""
+        bus = open_bus(self.bus_url)
+        subscription = bus.subscribe([topics.SEEDS], group=None)
+        seeds: list[IssuedSeed] = []
+
+        def enough() -> bool | None:
+            seeds.extend(seeds_in(subscription.poll(1000, 0.2), job))
+            return len(seeds) >= count or None
+
+        try:
+            self.fleet.until(f"{count} seeds are on the bus", enough)
+        finally:
+            subscription.close()
+            bus.close()
+        return sorted(seeds)
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("videos")
+    make_videos(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def expected(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Expected:
+    """The job run in this process, over folders and memory."""
+    folder = tmp_path_factory.mktemp("embedded")
+    catalog, output = f"file://{folder}/catalog.parquet", f"file://{folder}/run"
+    build(f"file://{videos}", catalog, ("file:///",), BuildOptions("folders"))
+    spec = parse_spec(job_text("whole", output=output, catalog=catalog, budget=BUDGET))
+    seeds: list[IssuedSeed] = []
+    with Embedded(spec, Settings()) as job:
+        subscription = job.adapters.bus.subscribe([topics.SEEDS], group=None)
+        while not job.ended(0.05):
+            pass
+        assert job.status().state is JobState.COMPLETED, job.status().reason
+        while records := subscription.poll(1000, 0.0):
+            seeds += seeds_in(records, spec.name)
+        subscription.close()
+    return Expected(sorted(seeds), weights_of(Stores(("file:///",)), output))
+
+
+@pytest.fixture(scope="module")
+def world(
+    videos: Path, s3_server: S3Server, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
+    """Servers, the small set on S3, and every service but the trainers, which belong to a job."""
+    folder = tmp_path_factory.mktemp("fleet")
+    prefix = uuid.uuid4().hex[:10]
+    store_url = s3_server.store(BUCKET, prefix)
+    stores, root = Stores((store_url,)), f"s3://{BUCKET}/{prefix}"
+    store = stores.under(root)
+    for path in sorted(videos.rglob("*.*")):
+        store.put_file(f"videos/{path.relative_to(videos)}", str(path))
+    redis_server.execute("FLUSHALL")
+    with KafkaServer(folder, session_timeout_ms=2000) as kafka:
+        environment = {
+            "ESSP_BUS": kafka.url,
+            "ESSP_CACHE": redis_server.url,
+            "ESSP_STORES": json.dumps([store_url]),
+            "ESSP_API_TOKEN": TOKEN,
+            "ESSP_DECODER_PROCESSES": "1",
+        }
+        with Fleet(environment, folder) as fleet:
+            master = fleet.start("master", "--port", "0")
+            decoders = [fleet.start("decoder"), fleet.start("decoder")]
+            fleet.start("extractor", "run", "--feature", "flow")
+            fleet.start("aggregator")
+            fleet.run("catalog", "build", f"{root}/videos", "--out", f"{root}/catalog.parquet")
+            api = Api(fleet, master, TOKEN)
+            yield World(fleet, api, store, stores, root, redis_server, kafka.url, decoders, folder)
+            api.close()
+
+
+def trained(status: JobStatus, trainer: str) -> int:
+    """Clips, of all passes, that a trainer is done with."""
+    return sum(passed.done[f"trainer.{trainer}"] for passed in status.passes)
+
+
+def test_a_job_comes_to_the_same_over_real_servers(world: World, expected: Expected, tmp_path: Path) -> None:
+    file = tmp_path / "whole.yaml"
+    file.write_text(world.job("whole"), encoding="utf-8")
+    trainers = [world.trainer("whole", "rgb"), world.trainer("whole", "flow")]
+    world.fleet.run("job", "start", str(file), "--server", world.api.url)
+    status = world.completed("whole")
+
+    assert status.counts.lost == status.counts.reissued == 0
+    assert world.seeds("whole", status.counts.issued) == expected.seeds
+    assert weights_of(world.stores, world.output("whole")) == expected.weights
+    assert status.result is not None
+    assert status.result.uri == f"{world.output('whole')}/{layout.MODEL_MANIFEST}"
+    kept = {info.key for info in world.stores.under(world.output("whole")).list()}
+    assert {layout.SPEC, layout.MODEL_MANIFEST, layout.latest("rgb"), layout.latest("flow")} <= kept
+    assert {layout.model_weights("rgb"), layout.model_weights("flow")} <= kept
+    for trainer in trainers:
+        world.fleet.ended(trainer)
+
+    video = f"{world.root}/videos/test/left/0.mp4"
+    answer = json.loads(world.fleet.run("predict", video, "--model", world.output("whole"), "--json"))
+    assert [(found["video"], found["error"]) for found in answer["videos"]] == [(video, None)]
+    assert answer["videos"][0]["class"] in ("left", "right")
+
+
+def test_a_paused_job_issues_nothing_and_goes_on_when_resumed(world: World, expected: Expected) -> None:
+    text, api = world.job("paused"), world.api
+    assert api.start(text) == 202
+    # Without trainers it comes to a halt by itself, so what is issued after this is issued by mistake.
+    before = api.until("paused", "waits for credit", lambda s: s.credits.waiting and s.counts.decoded >= BATCH)
+    assert api.ask("paused", "pause") == 200
+    assert api.status("paused").state is JobState.PAUSED
+    assert api.start(text) == 409
+    trainers = [world.trainer("paused", "rgb"), world.trainer("paused", "flow")]
+    # They train what was issued, and save when there is nothing more to do.
+    paused = api.until("paused", "trainers save", lambda s: all(t.checkpoint is not None for t in s.trainers))
+    assert paused.state is JobState.PAUSED
+    assert paused.counts.issued == before.counts.issued < sum(passed.clips for passed in paused.passes)
+    assert BATCH <= trained(paused, "rgb") <= paused.counts.issued
+
+    assert api.ask("paused", "resume") == 200
+    assert api.status("paused").state is not JobState.PAUSED
+    status = world.completed("paused")
+    assert world.seeds("paused", status.counts.issued) == expected.seeds
+    assert weights_of(world.stores, world.output("paused")) == expected.weights
+    for action in ("pause", "resume", "stop"):
+        assert api.ask("paused", action) == 409
+    assert api.ask("nowhere", "pause") == 404
+    for trainer in trainers:
+        world.fleet.ended(trainer)
+
+
+def test_a_stopped_job_is_saved_and_goes_on_when_started_again(world: World, expected: Expected) -> None:
+    text, api = world.job("stopped"), world.api
+    assert api.start(text) == 202
+    trainer = world.trainer("stopped", "rgb")
+    api.until("stopped", "has trained a batch", lambda status: trained(status, "rgb") >= BATCH)
+    assert api.ask("stopped", "stop") == 200
+    assert api.status("stopped").state is JobState.STOPPED
+    world.fleet.ended(trainer)
+    saved = read_latest(world.stores.under(world.output("stopped")), "rgb")
+    assert saved is not None
+    assert saved.position.clips >= BATCH
+    for action, code in (("pause", 409), ("resume", 409), ("stop", 200)):
+        assert api.ask("stopped", action) == code
+    world.empty_cache()
+
+    trainers = [world.trainer("stopped", "rgb"), world.trainer("stopped", "flow")]
+    assert api.start(text) == 202
+    world.completed("stopped")
+    assert weights_of(world.stores, world.output("stopped")) == expected.weights
+    for trainer in trainers:
+        world.fleet.ended(trainer)
+
+
+def test_a_killed_decoder_and_a_killed_trainer_cost_nothing_but_time(world: World, expected: Expected) -> None:
+    text, api, fleet = world.job("killed"), world.api, world.fleet
+    flow = world.trainer("killed", "flow")
+    assert api.start(text) == 202
+    api.until("killed", "decoding has begun", lambda status: status.counts.decoded >= 1)
+    fleet.kill(world.decoders.pop(0))
+    # The other trainer is missing, so the job is not over however long this takes; nothing is saved yet.
+    api.until("killed", "has trained a batch", lambda status: trained(status, "flow") >= BATCH)
+    fleet.kill(flow)
+
+    trainers = [world.trainer("killed", "rgb"), world.trainer("killed", "flow")]
+    status = world.completed("killed")
+    assert status.counts.reissued >= BATCH
+    assert weights_of(world.stores, world.output("killed")) == expected.weights
+    for trainer in trainers:
+        fleet.ended(trainer)
+    world.decoders.append(fleet.start("decoder"))
