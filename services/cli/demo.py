@@ -21,6 +21,7 @@ from essp_common.catalog.build import BuildOptions, build
 from essp_common.config import Settings
 from essp_common.process import EXIT_INTERRUPTED
 from services.cli.dashboard import size
+from services.cli.predict import classify, table
 from services.cli.run import run_watched
 from services.cli.uris import as_uri
 from services.cli.view import open_view
@@ -28,6 +29,8 @@ from services.demo.dataset import CLASSES, make_dataset
 from services.demo.job import write_job
 from services.local.composition import EmbeddedOptions
 from services.master.status import JobState, JobStatus
+
+_SHOWN = 4
 
 
 def main(
@@ -57,7 +60,7 @@ def main(
         console.print(f"the job {status.state}: {status.reason}")
         raise typer.Exit(1)
     _account(directory, status, console)
-    console.print(f"try: essp predict {videos}/test/*/0005.* --model {directory}/run", highlight=False, soft_wrap=True)
+    _predict(videos, directory / "run", console)
 
 
 def _make_videos(videos: Path, per_class: int, seed: int, console: Console) -> None:
@@ -66,6 +69,13 @@ def _make_videos(videos: Path, per_class: int, seed: int, console: Console) -> N
     ) as bar:
         task = bar.add_task("videos", total=per_class * len(CLASSES))
         make_dataset(videos, per_class, seed, lambda done, total: bar.update(task, completed=done, total=total))
+
+
+def _predict(videos: Path, model: Path, console: Console) -> None:
+    """Classify one video of each of the first classes of the test split, as `essp predict` does."""
+    unseen = [str(next(iter(sorted((videos / "test" / name).iterdir())))) for name in sorted(CLASSES)[:_SHOWN]]
+    console.print(f"essp predict {' '.join(unseen)} --model {model}", highlight=False, soft_wrap=True)
+    Console().print(table(classify(unseen, as_uri(str(model)), Settings(), console), top=1))
 
 
 def _account(directory: Path, status: JobStatus, console: Console) -> None:
