@@ -88,8 +88,5 @@ def _account(directory: Path, status: JobStatus, console: Console) -> None:
             sizes[kinds.get(top, "intermediate files")] += file.stat().st_size
     listed = ", ".join(f"{name} {size(count)}" for name, count in sizes.items())
     console.print(f"on disk: {listed}", highlight=False, soft_wrap=True)
-    console.print(
-        f"{status.counts.decoded} clips were decoded once and fed {len(status.trainers)} trainings",
-        highlight=False,
-        soft_wrap=True,
-    )
+    decoded = f"{status.counts.decoded} clips were decoded once and fed {len(status.trainers)} trainings"
+    console.print(decoded if status.counts.decoded else "the run was complete already", highlight=False)
