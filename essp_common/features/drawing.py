@@ -29,8 +29,8 @@ def pictures(feature: str, array: NDArray[Any], fullest: float | None = None) ->
     three, otherwise one. `fullest` is the speed of full saturation, in steps of the code; by default that of the
     fastest hundredth. Raises `ConfigError` for a feature that is not of pictures.
     """
-    if array.ndim != 4:
-        raise ConfigError(f"{feature} has the shape {array.shape}, which cannot be drawn")
+    if array.ndim != 4 or feature.endswith("trajectories"):
+        raise ConfigError(f"{feature} has the shape {array.shape}, which is not that of pictures")
     if feature.startswith("flow"):
         fullest = fullest or fullest_speed(array)
         return [flow_picture(field, fullest) for frame in array for field in _groups(frame, 2)]

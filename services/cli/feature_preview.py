@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from essp_common.testing.videos import Encoding, write_video
 from essp_common.video.geometry import output_size
 from essp_common.video.probe import probe
 from essp_common.video.reader import Reader
+from services.extractor.trajectories import Trajectories
 
 _COLUMNS = 5  # frames in a picture
 
@@ -66,7 +67,7 @@ def _read(video: Path, preview: Preview, count: int) -> NDArray[np.uint8]:
 
 
 def _sheet(feature: str, extractor: Extractor, clip: NDArray[np.uint8]) -> Picture:
-    drawn = pictures(feature, extractor.extract(clip))
+    drawn = _drawn(feature, extractor, clip, extractor.extract(clip))
     shown = evenly_spaced(len(drawn), min(_COLUMNS, len(drawn)))
     return grid([[clip[min(i, len(clip) - 1)] for i in shown], [drawn[i] for i in shown]])
 
@@ -80,11 +81,36 @@ def _strips(preview: Preview, extractor: Extractor, clip: NDArray[np.uint8]) -> 
         feature = extractor.extract(clip[start : start + needed])
         if preview.feature.startswith("flow"):
             fullest = fullest or fullest_speed(feature)  # one scale for the whole video, or it flickers
-        drawn = pictures(preview.feature, feature, fullest)[: preview.frames - start]
+        drawn = _drawn(preview.feature, extractor, clip[start:], feature, fullest)[: preview.frames - start]
         for offset, picture in enumerate(drawn):
             strip = grid([[clip[start + min(offset, needed - 1)]], [picture]])
             yield strip[: strip.shape[0] // 2 * 2, : strip.shape[1] // 2 * 2]  # 4:2:0 needs even sides
         start += len(drawn)
+
+
+def _drawn(
+    feature: str, extractor: Extractor, clip: NDArray[np.uint8], array: NDArray[Any], fullest: float | None = None
+) -> list[Picture]:
+    """The pictures of a feature, as large as the clip's: grids of descriptors are enlarged, tracks drawn on a frame."""
+    height, width = clip.shape[1:3]
+    if isinstance(extractor, Trajectories):
+        return [_with_tracks(clip[0], extractor.paths(array))]
+    return [_fitted(picture, height, width) for picture in pictures(feature, array, fullest)]
+
+
+def _fitted(picture: Picture, height: int, width: int) -> Picture:
+    if picture.shape[:2] == (height, width):
+        return picture
+    return np.asarray(cv2.resize(picture, (width, height), interpolation=cv2.INTER_NEAREST), np.uint8)
+
+
+def _with_tracks(frame: Picture, paths: Sequence[NDArray[np.float32]]) -> Picture:
+    drawn = frame // 2
+    for path in paths:
+        points = np.rint(path).astype(np.int32)
+        cv2.polylines(drawn, [points], isClosed=False, color=(0, 255, 0), lineType=cv2.LINE_AA)
+        cv2.circle(drawn, points[-1].tolist(), 1, (255, 0, 0), cv2.FILLED)
+    return drawn
 
 
 def _write_picture(out: Path, picture: Picture) -> None:

@@ -126,6 +126,17 @@ class Trajectories:
         result[0, : len(most), 0] = rows[most]
         return result
 
+    def paths(self, feature: _Floats) -> list[_Floats]:
+        """The tracks of a result as points, x and y in px, `(length + 1, 2)` each: the shape, as long as the path.
+
+        The shape of an improved trajectory is without the camera's motion, so this is where it went in the scene.
+        """
+        rows = feature.reshape(-1, feature.shape[-1])
+        rows = rows[rows[:, 6] > 0]
+        steps = rows[:, FACTS : FACTS + 2 * self._settings.volume.length].reshape(len(rows), -1, 2)
+        points = np.cumsum(np.pad(steps * rows[:, 5, None, None], ((0, 0), (1, 0), (0, 0))), axis=1)
+        return list(points - points.mean(axis=1, keepdims=True) + rows[:, None, 1:3])
+
     def _step(self, shared: Intermediates, frame: int, size: Size) -> Step:
         grey = self._grey(shared, frame, size)
         if size == shared.clip.shape[1:3]:

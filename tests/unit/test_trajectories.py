@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from services.extractor.tracking import Settings, Step, Tracker, scale_sizes
-from services.extractor.trajectories import sound
+from services.extractor.trajectories import Trajectories, sound
 from services.extractor.volumes import Volume
 from tests.unit.scenes import STILL, Clip, flow_of, moving, places, ready, rotation, texture, with_object
 
@@ -232,6 +232,20 @@ def test_shared_descriptors_are_those_of_the_grid_where_nothing_moves_the_volume
         if row.is_integer() and column.is_integer() and 0 <= row < grid.shape[0] and 0 <= column < grid.shape[1]:
             mine = found.histograms["hog"][track].ravel()
             assert np.abs(mine / np.linalg.norm(mine) - grid[int(row), int(column)]).max() < 1e-3
+
+
+def test_paths_are_the_tracks_to_be_drawn() -> None:
+    extractor = ready("trajectories", **FINE)
+    assert isinstance(extractor, Trajectories)
+    feature = extractor.extract(moving(STILL, (2.0, -1.0), 16))
+    paths = extractor.paths(feature)
+    assert len(paths) == (feature[0, :, 0, 6] > 0).sum()
+    for path, row in zip(paths[:50], feature[0, :50, 0], strict=True):
+        assert path.shape == (LENGTH + 1, 2)
+        assert np.allclose(path.mean(axis=0), row[1:3], atol=0.01)
+        assert np.allclose(path.std(axis=0), row[3:5], atol=0.05)
+    middle = [path for path in paths if (np.abs(path.mean(axis=0) - (64, 48)) < (20, 12)).all()]
+    assert np.allclose(middle[0][-1] - middle[0][0], (30, -15), atol=2)
 
 
 @pytest.mark.parametrize("name", ["trajectories", "improved_trajectories"])
