@@ -10,8 +10,8 @@ coarse to fine; on each level the second frame is warped by the flow so far and 
 is solved by `iterations` alternations between a thresholding (the data term) and a dual step (the total variation).
 The number of steps is fixed, so the time is that of the frame's size alone and results do not hang on a threshold.
 
-Written with NumPy and OpenCV's pixel functions, because the ready-made ones are slower: for a pair of 256x256 frames
-scikit-image's takes five, OpenCV-contrib's `DualTVL1` twenty times as long at like accuracy.
+Written with NumPy and OpenCV's pixel functions, because the ready-made ones are slower
+(docs/decisions/0011-tv-l1-in-numpy.md).
 """
 
 from __future__ import annotations
