@@ -153,6 +153,8 @@ class TrainerSpec(_Section):
     alexnet, mobilenet_v3_small; or `efficientnet_lite0` with weights from its package."""
     weights: str | None = None
     """URI of a safetensors/state-dict file to start from; null: from scratch."""
+    partial_bn: bool = False
+    """Keep the statistics of every batch normalisation but the first (TSN): for fine-tuning on few videos."""
     batch_size: int = Field(32, ge=1)
     """Clips of one optimizer step, over all ranks."""
     dropout: float = Field(0.5, ge=0, lt=1)

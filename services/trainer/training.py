@@ -63,7 +63,7 @@ class Training:
         x_BTHWC, target_B = self._on_device(batch)  # noqa: N806
         self._optimizer.param_groups[0]["lr"] = learning_rate(self._spec.optimizer, batch.plan.epoch)
         self.model.dropout.reseed(seed_of("dropout", *self._identity, self.updates))
-        self.model.train()
+        self._train_mode()
 
         self._optimizer.zero_grad(set_to_none=True)
         with self._precision():
@@ -101,6 +101,13 @@ class Training:
                 # In the memory layout of the parameter: another one may round differently in the last bit.
                 buffer = torch.empty_like(parameter, requires_grad=False)
                 self._optimizer.state[parameter]["momentum_buffer"] = buffer.copy_(held[name])
+
+    def _train_mode(self) -> None:
+        """Partial batch normalisation: Wang et al., "Temporal Segment Networks", 2016, section 3.2."""
+        self.model.train()
+        if self._spec.partial_bn:
+            for layer in [m for m in self.model.modules() if isinstance(m, nn.BatchNorm2d)][1:]:
+                layer.eval()
 
     def _on_device(self, batch: Batch) -> tuple[Tensor, Tensor]:
         return on_device(torch.from_numpy(batch.stacked()), self._device), on_device(

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 
 from essp_common import checkpoint, layout, scores
 from essp_common.cache.port import clip_key
@@ -384,3 +385,10 @@ def test_a_job_that_is_over_is_not_waited_for(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         stage.store.head(layout.latest("one"))
     assert VALIDATION not in {report.purpose for report in stage.reports("pass_report")}
+
+
+def test_partial_batch_normalisation_keeps_all_statistics_but_the_first(tmp_path: Path) -> None:
+    weights = safetensors.torch.load(final_weights(finished(tmp_path, partial_bn=True)))
+    moved = [bool(tensor.any()) for name, tensor in weights.items() if name.endswith("running_mean")]
+    assert moved == [True] + [False] * (len(moved) - 1)
+    assert len(moved) > 1
