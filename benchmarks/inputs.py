@@ -1,44 +1,90 @@
-"""The videos that benchmarks read: made once, into a folder that is reused."""
+"""The videos that benchmarks read: made once, into a folder that is reused, with the catalog that describes them.
+
+Pictures drift, and carry detail and the noise of a sensor, so that they cost a decoder about what camera footage of
+the same size costs it; smooth pictures would make everything around the decoder look expensive.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from essp_common.testing.videos import Encoding, drifting, texture, write_video
+import numpy as np
+
+from essp_common.catalog.build import BuildOptions, build
+from essp_common.testing.videos import Encoding, Picture, drifting, texture, write_video
+
+_DETAIL, _NOISE = 10.0, 3.0
+"""Standard deviations, in grey levels, of what moves along and of what differs from frame to frame."""
+_NOISES = 7
+_RATE = {"b": "600k"}  # x264 and x265 choose one themselves
 
 
 @dataclass(frozen=True, slots=True)
 class VideoSet:
     """A kind of video, as real sets have them."""
 
-    name: str
     codec: str
     gop: int
     width: int
     height: int
-    suffix: str
+    suffix: str = ".mp4"
     frames: int = 300
     videos: int = 8
 
+    @property
+    def name(self) -> str:
+        """Names the set in figures."""
+        return f"{self.codec}_{self.width}x{self.height}_gop{self.gop}"
+
 
 SETS = (
-    VideoSet("mpeg4_320x240_gop12", "mpeg4", 12, 320, 240, ".avi"),
-    VideoSet("h264_640x360_gop60", "h264", 60, 640, 360, ".mp4"),
-    VideoSet("h264_640x360_gop250", "h264", 250, 640, 360, ".mp4"),
+    VideoSet("mpeg4", 12, 320, 240, ".avi"),
+    VideoSet("h264", 60, 640, 360),
+    VideoSet("h264", 250, 640, 360),
 )
+LARGE_SETS = (
+    VideoSet("h264", 12, 320, 240),
+    VideoSet("h264", 60, 1280, 720),
+    VideoSet("h264", 250, 1280, 720),
+    VideoSet("hevc", 60, 640, 360),
+)
+LONG_GOP = SETS[2]
+MINUTE = VideoSet("h264", 60, 1280, 720, frames=1500, videos=1)
+"""One minute of video, of which a clip needs little."""
 
 
 def make(video_set: VideoSet, root: Path) -> Path:
-    """The folder with the videos of a set, in two class folders; made if it is not there."""
-    folder = root / video_set.name
+    """The catalog of a set, in two classes with one more video each for validation; made if it is not there."""
+    folder = root / f"{video_set.name}_{video_set.videos}x{video_set.frames}"
+    catalog = folder / "catalog.parquet"
+    if catalog.exists():
+        return catalog
     for number in range(video_set.videos):
-        path = folder / f"class{number % 2}" / f"{number:02d}{video_set.suffix}"
-        if path.exists():
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}{video_set.suffix}")
-        pictures = drifting(texture(video_set.width, video_set.height, number), video_set.frames, velocity=(3, 1))
-        write_video(partial, pictures, Encoding(codec=video_set.codec, gop=video_set.gop, bframes=2 * (video_set.codec == "h264")))
-        partial.rename(path)
-    return folder
+        _write(video_set, folder / "videos" / "train" / f"class{number % 2}", number)
+    for number in range(2):
+        _write(video_set, folder / "videos" / "validation" / f"class{number}", video_set.videos + number)
+    build(f"file://{folder}/videos", f"file://{catalog}", ("file:///",), BuildOptions("folders"))
+    return catalog
+
+
+def _write(video_set: VideoSet, folder: Path, number: int) -> None:
+    path = folder / f"{number:02d}{video_set.suffix}"
+    if path.exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}")
+    mpeg4 = video_set.codec == "mpeg4"
+    encoding = Encoding(video_set.codec, gop=video_set.gop, bframes=0 if mpeg4 else 2, options=_RATE if mpeg4 else {})
+    write_video(partial, _footage(video_set, number), encoding)
+    partial.rename(path)
+
+
+def _footage(video_set: VideoSet, seed: int) -> Iterator[Picture]:
+    rng = np.random.default_rng(seed)
+    smooth = texture(video_set.width, video_set.height, seed)
+    picture = (smooth + _DETAIL * rng.standard_normal(smooth.shape)).clip(0, 255).astype(np.uint8)
+    noises = [(_NOISE * rng.standard_normal(smooth.shape)).astype(np.int16) for _ in range(_NOISES)]
+    for number, moved in enumerate(drifting(picture, video_set.frames, velocity=(3, 1))):
+        yield (moved + noises[number % _NOISES]).clip(0, 255).astype(np.uint8)

@@ -1,6 +1,8 @@
 """CPU and wall time of a clip, start-up left out: what twice the clips cost more.
 
-Each run is a process of its own and its children are counted, so `work(clips)` has to end what it started.
+Each run is a process of its own and its children are counted, so a piece of work has to end what it started. Other
+load on the machine hits whatever runs at that moment; so pieces of work that are to be compared take turns, and what
+is reported is the median of the ratios, round by round.
 """
 
 from __future__ import annotations
@@ -9,8 +11,9 @@ import multiprocessing
 import resource
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import Any
 
 
@@ -22,49 +25,92 @@ class Cost:
     wall_ms: float
 
 
-Work = tuple[Callable[..., None], tuple[Any, ...]]
-"""A function and its arguments; the number of clips to make is its last argument."""
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A function of a module and its arguments; it is called with the number of clips to make as one more."""
+
+    function: Callable[..., None]
+    arguments: tuple[Any, ...]
+    clips: int
+    """Of the shorter of the two runs that make a cost."""
 
 
-def per_clip(work: Work, clips: int) -> Cost:
-    """The cost of a clip, from a run with `clips` and one with three times as many."""
-    less, more = _run(work, clips), _run(work, 3 * clips)
-    return Cost(1000 * (more[0] - less[0]) / (2 * clips), 1000 * (more[1] - less[1]) / (2 * clips))
+Costs = Mapping[str, Sequence[Cost]]
+"""What each piece of work cost, round by round."""
 
 
-def in_rounds(works: Mapping[str, Work], clips: int, rounds: int) -> dict[str, list[Cost]]:
-    """Each piece of work `rounds` times, taking turns, so that a slow spell of the machine hits all of them."""
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Of two costs, by rounds."""
+
+    median: float
+    low: float
+    high: float
+
+
+def cpu(cost: Cost) -> float:
+    """The processor time of a clip."""
+    return cost.cpu_ms
+
+
+def wall(cost: Cost) -> float:
+    """The time from one clip to the next."""
+    return cost.wall_ms
+
+
+def in_rounds(works: Mapping[str, Work], rounds: int) -> dict[str, list[Cost]]:
+    """Each piece of work `rounds` times, taking turns."""
     costs: dict[str, list[Cost]] = {name: [] for name in works}
     for _ in range(rounds):
         for name, work in works.items():
-            costs[name].append(per_clip(work, clips))
+            costs[name].append(per_clip(work))
     return costs
 
 
-def ratio(over: list[Cost], under: list[Cost], figure: Callable[[Cost], float]) -> float:
-    """Median of the ratios, round by round."""
-    return statistics.median(figure(a) / figure(b) for a, b in zip(over, under, strict=True))
+def per_clip(work: Work) -> Cost:
+    """The cost of a clip, from a run with `work.clips` and one with three times as many."""
+    return marginal(_run(work, work.clips), _run(work, 3 * work.clips), 2 * work.clips)
 
 
-def _run(work: Work, clips: int) -> tuple[float, float]:
-    function, arguments = work
+def marginal(less: Cost, more: Cost, clips: int) -> Cost:
+    """What each of the `clips` that the second run makes beyond the first costs."""
+    return Cost((more.cpu_ms - less.cpu_ms) / clips, (more.wall_ms - less.wall_ms) / clips)
+
+
+def ratio(over: Sequence[Cost], under: Sequence[Cost], figure: Callable[[Cost], float]) -> Ratio:
+    """How many times as much the first costs as the second."""
+    return spread([figure(a) / figure(b) for a, b in zip(over, under, strict=True)])
+
+
+def spread(values: Sequence[float]) -> Ratio:
+    """The median, and between what the values lie."""
+    return Ratio(statistics.median(values), min(values), max(values))
+
+
+def cheapest(costs: Costs, names: Sequence[str], figure: Callable[[Cost], float]) -> tuple[str, Sequence[Cost]]:
+    """Of these pieces of work, the one with the least median cost."""
+    name = min(names, key=lambda name: statistics.median(map(figure, costs[name])))
+    return name, costs[name]
+
+
+def _run(work: Work, clips: int) -> Cost:
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_measured, args=(sender, function, (*arguments, clips)))
+    process = context.Process(target=_measured, args=(sender, work.function, (*work.arguments, clips)))
     process.start()
     sender.close()
     try:
-        cpu_s, wall_s = receiver.recv()
+        cost: Cost = receiver.recv()
     except EOFError:
-        raise RuntimeError(f"{function.__name__} died; its error stands above") from None
+        raise RuntimeError(f"{work.function.__name__} died; its error stands above") from None
     finally:
         process.join()
-    return cpu_s, wall_s
+    return cost
 
 
-def _measured(sender: Any, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+def _measured(sender: Connection, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     begin = time.perf_counter()
     function(*arguments)
     wall_s = time.perf_counter() - begin
-    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    sender.send((sum(usage.ru_utime + usage.ru_stime for usage in usages), wall_s))
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    sender.send(Cost(1000 * sum(usage.ru_utime + usage.ru_stime for usage in usages), 1000 * wall_s))

@@ -1,28 +1,56 @@
-"""What a user would write instead: a bare PyAV loop, and a torch DataLoader around it.
+"""What a user would write instead: loops around PyAV, OpenCV and decord, and a torch DataLoader around PyAV.
 
-Both are given the same clips as ESSP, and make the same frames of them: same size, same interpolation.
+All are given the same clips as ESSP, and make the same frames of them: same size, RGB. PyAV also scales the same way,
+so that its frames are equal bit for bit; OpenCV and decord scale in their own ways.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import av
 import numpy as np
+from av.container import InputContainer
+from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
 Clip = tuple[str, int, int]
 """Path, first frame, frame count."""
 
+Frames = NDArray[np.uint8]
+"""(T, size, size, 3), RGB."""
 
-def read_clip(clip: Clip, size: int) -> NDArray[np.uint8]:
-    """Open, seek to the keyframe before, decode up to the clip, convert and scale: (T, size, size, 3) uint8, RGB."""
-    path, first, count = clip
-    frames = np.empty((count, size, size, 3), np.uint8)
-    with av.open(path) as container:
+ReadClip = Callable[[Clip, int], Frames]
+
+
+class PyAv:
+    """Seek to the keyframe before, decode up to the clip, convert and scale in one step, in one thread."""
+
+    def __init__(self, keep_open: int = 0) -> None:
+        """`keep_open`: so many files stay open, the latest used; 0: each clip opens its file."""
+        self._keep_open = keep_open
+        self._open: OrderedDict[str, InputContainer] = OrderedDict()
+        self._reformatter = VideoReformatter()
+
+    def __call__(self, clip: Clip, size: int) -> Frames:
+        """The frames of a clip."""
+        if not self._keep_open:
+            with _opened(clip[0]) as container:
+                return self._read(container, clip, size)
+        container = self._open.pop(clip[0], None) or _opened(clip[0])
+        self._open[clip[0]] = container
+        if len(self._open) > self._keep_open:
+            self._open.popitem(last=False)[1].close()
+        return self._read(container, clip, size)
+
+    def _read(self, container: InputContainer, clip: Clip, size: int) -> Frames:
+        _, first, count = clip
+        frames = np.empty((count, size, size, 3), np.uint8)
         stream = container.streams.video[0]
-        stream.thread_count = 1
         interval = 1 / (stream.average_rate * stream.time_base)
         wanted = int((stream.start_time or 0) + first * interval)
         container.seek(wanted, stream=stream, backward=True)
@@ -30,26 +58,75 @@ def read_clip(clip: Clip, size: int) -> NDArray[np.uint8]:
         for frame in container.decode(stream):
             if frame.pts is not None and frame.pts + interval / 2 < wanted:
                 continue
-            frames[filled] = frame.reformat(size, size, "rgb24", interpolation="BILINEAR").to_ndarray()
+            scaled = self._reformatter.reformat(frame, size, size, "rgb24", interpolation="BILINEAR", threads=1)
+            frames[filled] = scaled.to_ndarray()
             filled += 1
             if filled == count:
                 break
-    frames[filled:] = frames[filled - 1]
+        frames[filled:] = frames[filled - 1]
+        return frames
+
+
+def _opened(path: str) -> InputContainer:
+    container = av.open(path)
+    container.streams.video[0].thread_count = 1
+    return container
+
+
+def opencv(clip: Clip, size: int) -> Frames:
+    """As the tutorials have it."""
+    os.environ["OPENCV_FFMPEG_CAPTURE_OPTIONS"] = "threads;1"
+    import cv2
+
+    cv2.setNumThreads(1)
+    path, first, count = clip
+    frames = np.empty((count, size, size, 3), np.uint8)
+    capture = cv2.VideoCapture(path, cv2.CAP_FFMPEG)
+    try:
+        capture.set(cv2.CAP_PROP_POS_FRAMES, first)
+        for slot in range(count):
+            read, frame = capture.read()
+            if not read:
+                raise RuntimeError(f"OpenCV finds no frame {first + slot} in {path}")
+            scaled = cv2.resize(frame, (size, size), interpolation=cv2.INTER_LINEAR)
+            cv2.cvtColor(scaled, cv2.COLOR_BGR2RGB, frames[slot])
+    finally:
+        capture.release()
     return frames
 
 
-def bare_loop(clips: Sequence[Clip], size: int, count: int) -> None:
+def decord(clip: Clip, size: int) -> Frames:
+    """As its documentation has it."""
+    from decord import VideoReader
+
+    path, first, count = clip
+    reader = VideoReader(path, width=size, height=size, num_threads=1)
+    frames: Frames = reader.get_batch(range(first, first + count)).asnumpy()
+    return frames
+
+
+def readers() -> dict[str, Callable[[], ReadClip]]:
+    """Those that can be had here. Decord is no dependency; where it is installed, it takes part."""
+    found: dict[str, Callable[[], ReadClip]] = {"pyav": PyAv, "pyav_open": _pyav_open, "opencv": _opencv}
+    if find_spec("decord") is not None:
+        found["decord"] = _decord
+    return found
+
+
+def loop(reader: str, clips: Sequence[Clip], size: int, count: int) -> None:
     """Read so many clips, one after the other."""
+    read = readers()[reader]()
     for i in range(count):
-        read_clip(clips[i % len(clips)], size)
+        read(clips[i % len(clips)], size)
 
 
-def data_loader(clips: Sequence[Clip], size: int, features: Sequence[str], workers: int, count: int) -> None:
+def data_loaders(clips: Sequence[Clip], size: int, features: Sequence[str], workers: int, count: int) -> None:
     """A training's DataLoader for each feature, all at once, as separate trainings would have them."""
     from torch.utils.data import DataLoader
 
     loaders = [
-        DataLoader(_ClipDataset(clips, size, feature, count), batch_size=8, num_workers=workers) for feature in features
+        DataLoader(_ClipDataset(clips, size, feature, count), batch_size=8, num_workers=workers)  # type: ignore[arg-type]
+        for feature in features
     ]
     for batches in zip(*loaders, strict=True):
         del batches
@@ -60,14 +137,34 @@ class _ClipDataset:
 
     def __init__(self, clips: Sequence[Clip], size: int, feature: str, count: int) -> None:
         self._clips, self._size, self._feature, self._count = clips, size, feature, count
+        self._made: tuple[ReadClip, Callable[[Frames], NDArray[Any]]] | None = None
 
     def __len__(self) -> int:
         return self._count
 
     def __getitem__(self, index: int) -> NDArray[Any]:
-        from essp_common.features import registry
+        if self._made is None:
+            self._made = PyAv(), _extract(self._feature)
+        read, extract = self._made
+        return extract(read(self._clips[index % len(self._clips)], self._size))
 
-        frames = read_clip(self._clips[index % len(self._clips)], self._size)
-        extractor = registry.create(self._feature, {})
-        extractor.setup()
-        return extractor.extract(frames)
+
+def _extract(feature: str) -> Callable[[Frames], NDArray[Any]]:
+    """ESSP's own extractor: what is compared is how clips get to it, and how often they are decoded."""
+    from essp_common.features import registry
+
+    extractor = registry.create(feature, {})
+    extractor.setup()
+    return extractor.extract
+
+
+def _pyav_open() -> ReadClip:
+    return PyAv(keep_open=4)
+
+
+def _opencv() -> ReadClip:
+    return opencv
+
+
+def _decord() -> ReadClip:
+    return decord

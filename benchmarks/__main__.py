@@ -1,0 +1,100 @@
+"""`python -m benchmarks`: measure the hot path against its limit and its alternatives.
+
+Prints lines `name value unit`, and writes them with their details to `results/latest.json` and, as bars, to
+`results/latest.png`. README.md says what each figure is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks import decoding, features, training, transport
+from benchmarks.figures import Figure, Scale
+from benchmarks.plot import draw
+from essp_common.process import cpu_count
+
+RESULTS = Path(__file__).with_name("results")
+BENCHMARKS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
+    function.__name__: function
+    for function in (
+        decoding.decode_overhead,
+        decoding.decode_seek,
+        decoding.decode_locality,
+        decoding.cores,
+        training.dataloader_one_stream,
+        training.three_streams,
+        training.three_streams_locality,
+        transport.redis_handoff,
+        transport.s3_bytes,
+        features.feature,
+        features.feature_sharing,
+    )
+}
+
+
+def main(
+    only: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(BENCHMARKS)}; may be repeated.")] = None,
+    quick: Annotated[bool, typer.Option(help="Small numbers that mean nothing, to see that everything runs.")] = False,
+    full: Annotated[bool, typer.Option(help="Also 1280x720, HEVC and other GOPs.")] = False,
+    rounds: Annotated[int, typer.Option(help="How often each thing is measured.", min=1)] = 5,
+    clips: Annotated[int, typer.Option(help="Clips of the shorter run; the longer one has three times as many.")] = 60,
+    videos: Annotated[Path, typer.Option(help="Where the videos are kept.")] = RESULTS / "videos",
+    results: Annotated[Path, typer.Option(help="Where the results are written.")] = RESULTS,
+) -> None:
+    """Measure, print lines `name value unit`, write JSON and a plot."""
+    chosen = _chosen(only or [])
+    scale = Scale(videos.absolute(), 4 if quick else clips, 1 if quick else rounds, quick, full)
+    figures: list[Figure] = []
+    for name in chosen:
+        for figure in BENCHMARKS[name](scale):
+            figures.append(figure)
+            print(line(figure), flush=True)
+    results.mkdir(parents=True, exist_ok=True)
+    (results / "latest.json").write_text(json.dumps(document(figures, scale), indent=2) + "\n", encoding="utf-8")
+    draw(figures, results / "latest.png")
+
+
+def line(figure: Figure) -> str:
+    """A figure as printed."""
+    text = f"{figure.name} {figure.value:.3g} {figure.unit}"
+    if figure.aim is None:
+        return text
+    return f"{text}  # aim {figure.aim}: {'met' if figure.aim.met(figure.value) else 'missed'}"
+
+
+def document(figures: Sequence[Figure], scale: Scale) -> dict[str, object]:
+    """All that is known of a run."""
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": platform.platform(),
+        "cpus": cpu_count(),
+        "load": os.getloadavg()[0],
+        "versions": {name: version(name) for name in ("essp", "av", "numpy", "opencv-python-headless", "torch")},
+        "rounds": scale.rounds,
+        "clips": scale.clips,
+        "quick": scale.quick,
+        "figures": [asdict(f) | {"met": f.aim.met(f.value) if f.aim is not None else None} for f in figures],
+    }
+
+
+def _chosen(only: Sequence[str]) -> list[str]:
+    unknown = [name for name in only if name not in BENCHMARKS]
+    if unknown:
+        print(f"no benchmark {', '.join(unknown)}; there are: {', '.join(BENCHMARKS)}", file=sys.stderr)
+        raise typer.Exit(2)
+    return [name for name in BENCHMARKS if not only or name in only]
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,186 @@
+"""The whole embedded path up to a trainer that does nothing: what ESSP itself costs.
+
+Master, decoder and extractors are the real ones, in one process as `essp run` has them. In place of the trainers stand
+consumers that take every clip in order, as trainers do, look at its frames and release it. When all are through, they
+say what an aggregator says, and the job is complete.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from essp_common import codec, topics
+from essp_common.config import Settings
+from essp_common.control import ControlFeed
+from essp_common.layout import Position
+from essp_common.ordered import IntakeOptions, OrderedIntake, Taken
+from essp_common.pb.v1.messages_pb2 import Control, Finished, Progress
+from essp_common.process import run_all
+from essp_common.service import Service
+from essp_common.spec import JobSpec
+from essp_common.wiring import Adapters
+from services.local.composition import Embedded, EmbeddedOptions
+from services.master.status import JobState
+
+JOB = "benchmark"
+_WAIT_S = 0.2
+_BATCH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class NullJob:
+    """A job whose clips are thrown away."""
+
+    catalog: Path
+    features: tuple[str, ...] = ("rgb",)
+    size: int = 256
+    frames: int = 11
+    locality: int = 0
+    processes: int = 1
+    """Child processes that decode."""
+    collate: bool = False
+    """Copy the clips of each batch into one array, as a DataLoader does."""
+
+    def spec(self, clips: int, output: str) -> JobSpec:
+        """The job with so many training clips."""
+        frame_bytes = self.size * self.size * 3
+        window_bytes = 4 * frame_bytes * self.frames * len(self.features) * (self.locality + 2 * _BATCH)
+        return JobSpec.model_validate(
+            {
+                "name": JOB,
+                "output": output,
+                "epochs": 1,
+                "data": {"catalog": f"file://{self.catalog}", "test": None},
+                "clip": {
+                    "frames": self.frames,
+                    "resize": {"mode": "exact", "height": self.size, "width": self.size},
+                },
+                "sampling": {"clips_per_epoch": clips, "clips_per_video": 1, "locality": self.locality},
+                "streams": {name: {"feature": name} for name in self.features},
+                "trainers": {name: {"stream": name, "batch_size": _BATCH} for name in self.features},
+                "limits": {"budget": max(256 * 2**20, window_bytes)},
+            }
+        )
+
+
+def run(job: NullJob, clips: int) -> None:
+    """Run the job to its end. Raises `RuntimeError` when it does not complete."""
+    os.environ["ESSP_DECODER_PROCESSES"] = str(job.processes)
+    with tempfile.TemporaryDirectory(prefix="essp-benchmark-") as folder:
+        run_spec(job.spec(clips, f"file://{folder}"), job.collate)
+
+
+def run_spec(spec: JobSpec, collate: bool = False) -> int:
+    """Run a training job with consumers that do nothing; how many samples they took."""
+    taken: list[int] = []
+
+    def consumers(spec: JobSpec, adapters: Adapters, control: ControlFeed, settings: Settings) -> Sequence[Service]:
+        return [NullTrainers(spec, adapters, control, collate, taken.append)]
+
+    with Embedded(spec, Settings(), EmbeddedOptions(fresh=True, consumers=consumers)) as embedded:
+        while not embedded.ended(_WAIT_S):
+            pass
+        status = embedded.status()
+    if status.state is not JobState.COMPLETED:
+        raise RuntimeError(f"the job {status.state}: {status.reason}")
+    return sum(taken)
+
+
+class NullTrainers:
+    """Takes all streams of a job, then completes it."""
+
+    name = "null-trainers"
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        adapters: Adapters,
+        control: ControlFeed,
+        collate: bool,
+        count: Callable[[int], None],
+    ) -> None:
+        """`count` is told how many samples each trainer took."""
+        self._spec = spec
+        self._adapters = adapters
+        self._control = control
+        self._collate = collate
+        self._count = count
+        self._draining = threading.Event()
+
+    def run(self) -> None:
+        """Consume every pass. Left early when drained."""
+        while (command := self._control.wait(self._spec.name, _WAIT_S)) is None:
+            if self._draining.is_set():
+                return
+        run_all([_NullTrainer(self._intake(name, command), self._collate, self._draining, self._count)
+                 for name in self._spec.trainers])  # fmt: skip
+        if not self._draining.is_set():
+            finished = Finished(job=self._spec.name, stage="aggregator", uri=self._spec.output)
+            message = Progress(job=self._spec.name, worker=self.name, fence=command.fence, finished=finished)
+            self._adapters.bus.publish(topics.PROGRESS, self._spec.name.encode(), message.SerializeToString())
+            self._adapters.bus.flush()
+
+    def drain(self) -> None:
+        """Leave what is in hand."""
+        self._draining.set()
+
+    def _intake(self, trainer: str, command: Control) -> OrderedIntake:
+        stream = self._spec.trainers[trainer].stream
+        options = IntakeOptions(
+            job=self._spec.name,
+            consumer=f"trainer.{trainer}",
+            stream=stream,
+            feature=self._spec.streams[stream].feature,
+            worker=self.name,
+            fence=command.fence,
+        )
+        return OrderedIntake(self._adapters.bus, self._adapters.cache, options, command.snapshot.passes, Position(0, 0))
+
+
+class _NullTrainer:
+    """Takes one stream. Batches are freed together, as a trainer frees them."""
+
+    name = "null-trainer"
+
+    def __init__(
+        self, intake: OrderedIntake, collate: bool, draining: threading.Event, count: Callable[[int], None]
+    ) -> None:
+        self._intake = intake
+        self._collate = collate
+        self._draining = draining
+        self._count = count
+
+    def run(self) -> None:
+        """Until all passes are over, or drained."""
+        samples = 0
+        batch: list[Taken] = []
+        while not (self._intake.finished or self._draining.is_set()):
+            taken = self._intake.take(_WAIT_S)
+            if isinstance(taken, Taken):
+                batch.append(taken)
+            elif taken is not None:  # the end of a pass
+                samples += self._use(batch)
+                batch = []
+            if len(batch) == _BATCH:
+                samples += self._use(batch)
+                batch = []
+        self._intake.close()
+        self._count(samples)
+
+    def drain(self) -> None:
+        """Leave what is in hand."""
+        self._draining.set()
+
+    def _use(self, batch: Sequence[Taken]) -> int:
+        arrays = [codec.decode(taken.value) for taken in batch if not taken.skipped]
+        if self._collate and arrays:
+            np.stack(arrays)
+        self._intake.finish(batch)
+        return len(arrays)

@@ -1,0 +1,88 @@
+"""What a benchmark gives, and how much is measured for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from benchmarks.embedded import NullJob
+from benchmarks.inputs import VideoSet, make
+from benchmarks.measure import Costs, Ratio
+from benchmarks.peers import Clip
+from essp_common.catalog.table import read_catalog
+from essp_common.wiring import Stores
+from services.master.passes import Passes
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What a figure should be."""
+
+    most: float | None = None
+    least: float | None = None
+
+    def met(self, value: float) -> bool:
+        """Whether the value is what it should be."""
+        return (self.most is None or value <= self.most) and (self.least is None or value >= self.least)
+
+    def __str__(self) -> str:
+        return f"<= {self.most:g}" if self.most is not None else f">= {self.least:g}"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the result."""
+
+    name: str
+    value: float
+    unit: str
+    aim: Aim | None = None
+    low: float | None = None
+    high: float | None = None
+    """Between what the rounds lie."""
+    detail: Mapping[str, float | str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, name: str, ratio: Ratio, aim: Aim | None, detail: Mapping[str, float | str]) -> Figure:
+        """A ratio of costs."""
+        return cls(name, ratio.median, "ratio", aim, ratio.low, ratio.high, detail)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much is measured."""
+
+    root: Path
+    """Where videos are kept from one run to the next."""
+    clips: int = 60
+    """Of the shorter of the two runs that make a cost."""
+    rounds: int = 5
+    quick: bool = False
+    """Small numbers that mean nothing: to see that everything works."""
+    full: bool = False
+    """Also the larger videos."""
+
+    def catalog(self, video_set: VideoSet) -> Path:
+        """The catalog of a set, made if need be."""
+        if self.quick:
+            video_set = replace(video_set, frames=max(60, video_set.frames // 5), videos=min(2, video_set.videos))
+        return make(video_set, self.root)
+
+
+def clips_of(job: NullJob, count: int) -> list[Clip]:
+    """The first training clips of a job, as its plan has them."""
+    catalog = read_catalog(*Stores(("file:///",)).resolve(f"file://{job.catalog}"))
+    passes = Passes(job.spec(count, "file:///tmp"), catalog)
+    plan, rows = passes.plan(0), passes.view(0).rows
+    clips = (plan.clip(index) for index in range(count))
+    return [(rows[c.video].uri.removeprefix("file://"), c.first_frame, c.frame_count) for c in clips]
+
+
+def costs_in_ms(costs: Costs) -> dict[str, float | str]:
+    """The least CPU and wall time of each piece of work, for reading."""
+    detail: dict[str, float | str] = {}
+    for name, values in costs.items():
+        detail[f"{name}_cpu_ms"] = round(min(cost.cpu_ms for cost in values), 3)
+        detail[f"{name}_wall_ms"] = round(min(cost.wall_ms for cost in values), 3)
+    return detail

@@ -1,0 +1,194 @@
+"""Bytes on their way: through Redis, and out of an object store."""
+
+from __future__ import annotations
+
+import io
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, Self
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from benchmarks.embedded import NullJob
+from benchmarks.figures import Aim, Figure, Scale
+from benchmarks.inputs import MINUTE
+from benchmarks.measure import spread
+from essp_common.cache.port import clip_key
+from essp_common.catalog.table import CatalogView, read_catalog
+from essp_common.errors import BadVideo, Unavailable
+from essp_common.objects.port import ObjectStore
+from essp_common.objects.ranged import RangedFile
+from essp_common.pb.v1.messages_pb2 import TRAIN, Seed
+from essp_common.plan import seek_to
+from essp_common.recipe import recipe_of
+from essp_common.video.geometry import output_size
+from essp_common.video.reader import Reader
+from essp_common.wiring import Stores, open_cache, open_store
+from services.master.passes import Passes
+from services.servers.servers import RedisServer, S3Server
+
+_VALUES = {"raw": 11 * 256 * 256 * 3 + 64, "jpeg": 11 * 14_000}
+"""Bytes of a clip of 11 frames of 256x256."""
+_HANDOFF = Aim(least=0.9)
+_FETCHED = Aim(most=0.2)
+
+
+def redis_handoff(scale: Scale) -> Iterator[Figure]:
+    """Bytes a second of put and get through the adapter over SET and GET on a bare socket, as redis-benchmark does."""
+    import redis
+
+    with tempfile.TemporaryDirectory() as folder, RedisServer(folder) as server:
+        cache = open_cache(server.url)
+        bare = _BareRedis(server.url)
+        client = redis.Redis.from_url(server.url)
+        key = clip_key("benchmark", TRAIN, 0, 0, 0)
+        try:
+            for name, size in _VALUES.items():
+                value = np.random.default_rng(0).bytes(size)
+                ways: dict[str, Callable[[], object]] = {
+                    "adapter": lambda value=value: (cache.put(key, value, ["trainer.a"], 60), cache.get(key)),
+                    "bare": lambda value=value: (bare.set("bare", value), bare.get("bare")),
+                    "client": lambda value=value: (client.set("client", value), client.get("client")),
+                }
+                times = _take_turns(ways, 20 * scale.rounds, repeats=max(1, 2_000_000 // size))
+                by_round = [a / b for a, b in zip(times["bare"], times["adapter"], strict=True)]
+                detail = {f"{way}_mb_s": round(2 * size / min(seconds) / 1e6) for way, seconds in times.items()}
+                yield Figure.of(f"redis_handoff.{name}", spread(by_round), _HANDOFF, detail)
+        finally:
+            cache.close()
+            bare.close()
+            client.close()
+
+
+def s3_bytes(scale: Scale) -> Iterator[Figure]:
+    """Bytes fetched for one clip of a video of a minute, opened for it alone, over the size of the file."""
+    job = NullJob(scale.catalog(MINUTE))
+    catalog = read_catalog(*Stores(("file:///",)).resolve(f"file://{job.catalog}"))
+    passes = Passes(job.spec(4 * scale.rounds, "file:///tmp"), catalog)
+    view = passes.view(0)
+    with tempfile.TemporaryDirectory() as folder, S3Server(folder) as server:
+        server.create_bucket("videos")
+        store = open_store(server.store("videos"))
+        sizes = {
+            row.uri: store.put_file(f"{number}.mp4", row.uri.removeprefix("file://")).size_bytes
+            for number, row in enumerate(view.rows)
+        }
+        shares, requests = [], []
+        for index in range(len(passes.plan(0))):
+            row = view.rows[passes.plan(0).clip(index).video]
+            file = _Counted(store, f"{view.rows.index(row)}.mp4", sizes[row.uri])
+            _read(file.opened(), job, view, passes, index)
+            shares.append(file.fetched_bytes / sizes[row.uri])
+            requests.append(file.requests)
+    detail = {
+        "file_bytes": max(sizes.values()),
+        "requests": round(sum(requests) / len(requests), 1),
+        "clip_bytes": round(max(sizes.values()) * sum(shares) / len(shares)),
+    }
+    yield Figure.of("s3_bytes", spread(shares), _FETCHED, detail)
+
+
+def _read(file: BinaryIO, job: NullJob, view: CatalogView, passes: Passes, index: int) -> None:
+    clip = passes.plan(0).clip(index)
+    row = view.rows[clip.video]
+    seed = Seed(
+        index=index,
+        first_frame=clip.first_frame,
+        frame_count=clip.frame_count,
+        stride=clip.stride,
+        last_frame=int(view.first_frame[clip.video] + view.length[clip.video]) - 1,
+        seek=seek_to(row, clip.first_frame),
+    )
+    resize = recipe_of(passes.spec).resize
+    target = np.empty((clip.frame_count, *output_size(resize, row.height, row.width), 3), np.uint8)
+    with Reader(file) as reader:
+        problem: BadVideo | None = reader.read([seed], resize, [target])[0]
+    if problem is not None:
+        raise problem
+
+
+class _Counted:
+    """An object read in ranges, as stores open it, and what that fetches."""
+
+    def __init__(self, store: ObjectStore, key: str, size_bytes: int) -> None:
+        self._store = store
+        self._key = key
+        self._size_bytes = size_bytes
+        self.fetched_bytes = 0
+        self.requests = 0
+
+    def opened(self) -> BinaryIO:
+        """The file."""
+        return io.BufferedReader(RangedFile(self._size_bytes, self._fetch))
+
+    def _fetch(self, start: int, length: int) -> bytes:
+        data = self._store.get(self._key, start, length)
+        self.fetched_bytes += len(data)
+        self.requests += 1
+        return data
+
+
+class _BareRedis:
+    """SET and GET with as little as possible around them."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._socket = socket.create_connection((parts.hostname, parts.port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def set(self, key: str, value: bytes) -> None:
+        """Send the value, wait for OK."""
+        head = f"*3\r\n$3\r\nSET\r\n${len(key)}\r\n{key}\r\n${len(value)}\r\n".encode()
+        self._socket.sendall(head)
+        self._socket.sendall(value)
+        self._socket.sendall(b"\r\n")
+        self._line()
+
+    def get(self, key: str) -> bytearray:
+        """Ask for the value, receive it in place."""
+        self._socket.sendall(f"*2\r\n$3\r\nGET\r\n${len(key)}\r\n{key}\r\n".encode())
+        size = int(self._line()[1:])
+        value = bytearray(size + 2)
+        view = memoryview(value)
+        while view:
+            view = view[self._received(self._socket.recv_into(view)) :]
+        return value
+
+    def close(self) -> None:
+        """Leave."""
+        self._socket.close()
+
+    def _line(self) -> bytes:
+        """An answer's first line, byte by byte, so that nothing of the value is taken."""
+        line = bytearray()
+        while not line.endswith(b"\r\n"):
+            byte = self._socket.recv(1)
+            self._received(len(byte))
+            line += byte
+        return bytes(line[:-2])
+
+    def _received(self, count: int) -> int:
+        if not count:
+            raise Unavailable("Redis closed the connection")
+        return count
+
+
+def _take_turns(ways: dict[str, Callable[[], object]], rounds: int, repeats: int) -> dict[str, list[float]]:
+    """Seconds of one call, for each way and round."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            begin = time.perf_counter()
+            for _ in range(repeats):
+                way()
+            times[name].append((time.perf_counter() - begin) / repeats)
+    return times
