@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
 from google.protobuf.message import DecodeError
@@ -113,26 +113,32 @@ class ControlFeed:
                     log.warning("control: %s; trying again", error)
                     self._closing.wait(error.retry_after_s)
                     continue
-                for record in records:
-                    self._accept(record)
+                self._accept(records)
         finally:
             self._subscription.close()
 
-    def _accept(self, record: Record) -> None:
+    def _accept(self, records: Sequence[Record]) -> None:
+        """What is read at once counts at once, so that who starts late acts on no command that was overtaken."""
+        with self._dispatch:
+            with self._changed:
+                news = [control for record in records if (control := self._news(record)) is not None]
+                self._changed.notify_all()
+            for control in news:
+                for listener in list(self._listeners):
+                    self._tell(listener, control)
+
+    def _news(self, record: Record) -> Control | None:
+        """The command of a record, which is now the last one of its job; None where it is not."""
         try:
             control = Control.FromString(record.value)
         except DecodeError:
             log.error("control: record %d is not a Control message; ignored", record.offset)
-            return
-        with self._dispatch:
-            with self._changed:
-                known = self._latest.get(control.job)
-                if known is not None and control.fence < known.fence:
-                    return
-                self._latest[control.job] = control
-                self._changed.notify_all()
-            for listener in list(self._listeners):
-                self._tell(listener, control)
+            return None
+        known = self._latest.get(control.job)
+        if known is not None and control.fence < known.fence:
+            return None
+        self._latest[control.job] = control
+        return control
 
     def _tell(self, listener: Listener, control: Control) -> None:
         try:

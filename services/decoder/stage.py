@@ -97,7 +97,7 @@ class DecodeStage:
         clip = _clip(unit, seed)
         key = clip_key(clip.job, clip.purpose, clip.epoch, clip.index, clip.attempt)
         self._cache.put(key, value, clip_consumers(unit.recipe), unit.recipe.ttl_s)
-        ready = ClipReady(clip=clip, key=key, bytes=len(value), recipe=unit.recipe)
+        ready = ClipReady(clip=clip, key=key, bytes=len(value), recipe=unit.recipe, fence=unit.fence)
         self._bus.publish(
             topics.CLIPS,
             str(clip.index).encode(),

@@ -67,7 +67,7 @@ class ExtractStage:
         self._made.clear()
         ready = _parsed(record)
         streams = self._streams(ready)
-        if not streams or ready.skipped or self._control.ended(ready.clip.job):
+        if not streams or ready.skipped or self._control.ended(ready.clip.job, ready.fence):
             return
         try:
             clip: NDArray[np.uint8] = codec.decode(self._cache.get(ready.key))
@@ -166,7 +166,7 @@ class ExtractStage:
 
     def _report(self, ready: ClipReady, progress: Progress) -> None:
         job = ready.clip.job
-        progress.job, progress.worker = job, self._worker
+        progress.job, progress.worker, progress.fence = job, self._worker, ready.fence
         self._bus.publish(topics.PROGRESS, job.encode(), progress.SerializeToString())
 
 

@@ -67,19 +67,21 @@ class World:
         self._letters = self.bus.subscribe([topics.DEADLETTER], group=None)
         self._features = self.bus.subscribe(self.features, group=None) if self.features else None
 
-    def decoded(self, index: int, value: bytes | None = None, skipped: str = "", attempt: int = 0) -> str:
+    def decoded(
+        self, index: int, value: bytes | None = None, skipped: str = "", attempt: int = 0, fence: int = 1
+    ) -> str:
         """What a decoder does: bytes into the cache, then the message. Gives the clip's key."""
         key = clip_key(JOB, TRAIN, 0, index, attempt)
         if not skipped:
             data = codec.encode(frames_at(index), self.recipe.codec) if value is None else value
             self.cache.put(key, data, clip_consumers(self.recipe), 60)
-        self.announce(index, key, skipped, attempt)
+        self.announce(index, key, skipped, attempt, fence)
         return key
 
-    def announce(self, index: int, key: str, skipped: str = "", attempt: int = 0) -> None:
+    def announce(self, index: int, key: str, skipped: str = "", attempt: int = 0, fence: int = 1) -> None:
         """The message alone, as when it is delivered again."""
         clip = ClipRef(job=JOB, purpose=TRAIN, epoch=0, index=index, attempt=attempt, video_id=f"v{index}")
-        ready = ClipReady(clip=clip, key=key, recipe=self.recipe, skipped=skipped)
+        ready = ClipReady(clip=clip, key=key, recipe=self.recipe, skipped=skipped, fence=fence)
         self.bus.publish(topics.CLIPS, b"", ready.SerializeToString(), partition=index % topics.DATA_PARTITIONS)
 
     def control(self, command: Control.Command) -> None:

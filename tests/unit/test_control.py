@@ -71,6 +71,23 @@ def test_late_reader_knows_what_was_said_before(bus: MemoryBus) -> None:
         feed.close()
 
 
+def test_a_late_reader_acts_on_no_command_that_was_overtaken(bus: MemoryBus, feed: ControlFeed) -> None:
+    seen: list[tuple[Control.Command, Control.Command]] = []
+    told = threading.Event()
+
+    def listen(control: Control) -> None:
+        seen.append((control.command, feed.state("job")))
+        if control.command == Control.STOP:
+            told.set()
+
+    feed.on_change(listen)
+    with bus.lock:  # both are there before anybody can read
+        send(bus, Control.START)
+        send(bus, Control.STOP)
+    assert told.wait(LIMIT_S)
+    assert seen == [(Control.START, Control.STOP), (Control.STOP, Control.STOP)]
+
+
 def test_work_of_a_later_start_is_not_over(bus: MemoryBus, feed: ControlFeed) -> None:
     send(bus, Control.STOP, fence=2)
     assert feed.wait("job", LIMIT_S, {Control.STOP})
@@ -120,6 +137,7 @@ def test_failing_listener_does_not_stop_the_feed(
 
     feed.on_change(fail)
     send(bus, Control.START)
+    assert feed.wait("job", LIMIT_S, {Control.START})
     send(bus, Control.PAUSE)
     assert feed.wait("job", LIMIT_S, {Control.PAUSE})
     assert "a listener failed on job" in caplog.text

@@ -338,7 +338,7 @@ def test_a_clip_is_stored_announced_and_reported(world: World, sandbox: Sandbox,
     assert (ready.clip.video_id, ready.clip.first_frame, ready.clip.index) == ("a.mp4", 9, 1)
     value = world.cache.get(ready.key)
     assert numbers(value)[0] == 9
-    assert ready.bytes == len(value)
+    assert (ready.bytes, ready.fence) == (len(value), 7)
     progress = Progress.FromString(world.published(topics.PROGRESS, 2)[1].value)
     assert (progress.job, progress.worker, progress.fence) == ("j", "w1", 7)
     assert (progress.decoded.clip, progress.decoded.bytes) == (ready.clip, ready.bytes)

@@ -161,10 +161,11 @@ def test_message_that_is_none_goes_to_the_dead_letters() -> None:
     assert letter.message == b"\xff\xff\xff"
 
 
-def test_clips_of_an_ended_job_are_dropped() -> None:
+@pytest.mark.parametrize(("fence", "reports"), [(1, 0), (2, 1)])
+def test_clips_of_an_ended_job_are_dropped_but_not_those_of_its_next_start(fence: int, reports: int) -> None:
     world = World(FLOW)
     world.control(Control.STOP)
-    world.decoded(0)
+    world.decoded(0, fence=fence)
     with closing(ControlFeed(world.bus)) as control, closing(world.bus.subscribe([topics.CLIPS], "g")) as clips:
         assert control.wait(JOB, 60, [Control.STOP])
         stage = ExtractStage(world.bus, world.cache, control, ["flow"], "extractor-1")
@@ -172,7 +173,7 @@ def test_clips_of_an_ended_job_are_dropped() -> None:
         (record,) = clips.poll(1, 60)
         stage.handle(record)
         stage.close()
-    assert world.said_so_far() == []
+    assert [(said.WhichOneof("event"), said.fence) for said in world.said_so_far()] == [("extracted", 2)] * reports
 
 
 class FullAtFirst(MemoryCache):

@@ -169,18 +169,20 @@ class DecodeSeed(_message.Message):
     def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., fence: _Optional[int] = ..., video: _Optional[_Union[Video, _Mapping]] = ..., seeds: _Optional[_Iterable[_Union[Seed, _Mapping]]] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ...) -> None: ...
 
 class ClipReady(_message.Message):
-    __slots__ = ("clip", "key", "bytes", "recipe", "skipped")
+    __slots__ = ("clip", "key", "bytes", "recipe", "skipped", "fence")
     CLIP_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     RECIPE_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
     clip: ClipRef
     key: str
     bytes: int
     recipe: Recipe
     skipped: str
-    def __init__(self, clip: _Optional[_Union[ClipRef, _Mapping]] = ..., key: _Optional[str] = ..., bytes: _Optional[int] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ..., skipped: _Optional[str] = ...) -> None: ...
+    fence: int
+    def __init__(self, clip: _Optional[_Union[ClipRef, _Mapping]] = ..., key: _Optional[str] = ..., bytes: _Optional[int] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ..., skipped: _Optional[str] = ..., fence: _Optional[int] = ...) -> None: ...
 
 class FeatureReady(_message.Message):
     __slots__ = ("clip", "stream", "key", "bytes", "skipped")
