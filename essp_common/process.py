@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 EXIT_INTERRUPTED = 130
 EXIT_NOT_DRAINED = 1
 
-_CHATTY = ("kafka", "botocore", "boto3", "urllib3", "httpx", "httpcore")
+_CHATTY = ("kafka", "botocore", "boto3", "urllib3", "httpx", "httpcore", "uvicorn")
 """Libraries whose INFO is of no use to whoever runs ESSP."""
 
 

@@ -98,7 +98,7 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str) -> str:
     return TEMPLATE.format(
         file=file,
         name=stem,
-        output=as_uri(f"runs/{stem}"),
+        output=_output(uri, stem),
         catalog=uri,
         videos=len(usable),
         classes=len(catalog.classes),
@@ -110,3 +110,10 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str) -> str:
         crop=max(8, height * 7 // 8),
         model=model,
     )
+
+
+def _output(catalog_uri: str, name: str) -> str:
+    """Below this folder; of a catalog in an object store beside it, where other machines can reach it too."""
+    if catalog_uri.startswith("file://"):
+        return as_uri(f"runs/{name}")
+    return f"{catalog_uri.rpartition('/')[0]}/runs/{name}"

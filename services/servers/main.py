@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import shlex
 import tempfile
 import threading
@@ -92,6 +93,8 @@ def _environment(redis: RedisServer, kafka: KafkaServer, s3: S3Server) -> dict[s
         "AWS_ACCESS_KEY_ID": "essp",
         "AWS_SECRET_ACCESS_KEY": "essp",
         "AWS_DEFAULT_REGION": "us-east-1",
+        # For `essp master` and those who call it: its API asks for a token, whoever else is on this machine.
+        "ESSP_API_TOKEN": secrets.token_hex(16),
     }
 
 

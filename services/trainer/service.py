@@ -76,6 +76,7 @@ class Trainer:
 
     def _await_start(self) -> Control | None:
         """The command that the job is under way; None when drained first, or when the job is over."""
+        log.info("%s: waiting for job %s to be under way", self.name, self._config.job)
         while not self._draining.is_set():
             if self._control.state(self._config.job) in _OVER:
                 return None

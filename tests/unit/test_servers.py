@@ -121,13 +121,20 @@ def test_command_starts_three_and_stops_them(tmp_path: Path, number: int) -> Non
 def test_command_prints_lines_for_a_shell(tmp_path: Path) -> None:
     process = up("--dir", str(tmp_path))
     assert process.stdout is not None
-    lines = [process.stdout.readline() for _ in range(6)]
+    lines = [process.stdout.readline() for _ in range(7)]
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
     words = [shlex.split(line) for line in lines]
     assert {word[0] for word in words} == {"export"}
     names = {word[1].partition("=")[0] for word in words}
-    assert names >= {"ESSP_BUS", "ESSP_CACHE", "ESSP_STORES", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
+    assert names >= {
+        "ESSP_BUS",
+        "ESSP_CACHE",
+        "ESSP_STORES",
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "ESSP_API_TOKEN",
+    }
 
 
 def test_command_refuses_a_size_that_is_none(tmp_path: Path) -> None:
