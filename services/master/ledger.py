@@ -1,6 +1,7 @@
 """The ledger: the account of every clip of one job, as a pure state machine.
 
-Events in, instructions out: no I/O, no clock, no chance. Duplicated, reordered and late events change nothing.
+Events in, instructions out: no I/O, no clock, no chance. Duplicated, reordered and late events change nothing; only
+what a consumer said before a restart may not come after what it says since (`essp.progress` is one partition).
 
     planned ──issue──▶ outstanding ──every consumer is done──▶ done
                          │   ▲

@@ -1,9 +1,9 @@
 """The clips that are outstanding, and their bytes against the budget.
 
 What has to be made again comes before anything new, the lowest first. If there is no room for it, the furthest clips
-that are ready give way: their bytes are freed, and they are made again when a consumer asks for them; until then
-nothing new is issued. Consumers take clips in index order, so the lowest one outstanding never waits for another. Hence
-the budget is never passed, and yet nothing can get stuck.
+that are ready, or wait to be made again themselves, give way: their bytes are freed, and they are made again when their
+turn comes or a consumer asks for them; until then nothing new is issued. Consumers take clips in index order, so the
+lowest one outstanding never waits for another. Hence the budget is never passed, and yet nothing can get stuck.
 """
 
 from __future__ import annotations
@@ -149,6 +149,7 @@ class Outstanding:
         return False
 
     def _admit(self, entry: Entry, out: list[Instruction]) -> bool:
+        entry.left = self._parts.demand(entry.left & self._parts.everyone)
         sizes = self._sizes(entry.place[0], entry.left)
         while not self.credits.reserve(sum(sizes) - sum(entry.sizes)):
             if not self._give_way(entry.place, out):
@@ -158,11 +159,11 @@ class Outstanding:
         return True
 
     def _give_way(self, place: Place, out: list[Instruction]) -> bool:
-        """Free the furthest clip that is ready and lies beyond `place`; False: there is none."""
-        ready = [e for e in self._entries.values() if e.place > place and any(e.sizes) and self._ready(e)]
-        if not ready:
+        """Free the furthest clip beyond `place` that is ready, or in line itself; False: there is none."""
+        idle = [e for e in self._entries.values() if e.place > place and any(e.sizes) and (e.queued or self._ready(e))]
+        if not idle:
             return False
-        entry = max(ready, key=lambda e: e.place)
+        entry = max(idle, key=lambda e: e.place)
         self.credits.release(sum(entry.sizes))
         entry.sizes, entry.made = [0] * len(entry.sizes), 0
         entry.left &= self._parts.everyone

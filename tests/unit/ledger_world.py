@@ -242,7 +242,14 @@ class World:
         consumer.unacked = [m for m in consumer.unacked if m[0] >= here]
 
     def crash(self, name: str) -> None:
-        """Have a consumer fall back to its checkpoint."""
+        """Have a consumer fall back to its checkpoint.
+
+        What it said before comes before what it says from now on: `essp.progress` is one partition, in order.
+        """
+        said = [e for e in self.events if name in (e.trained.consumer, e.failed.consumer)]
+        self.events = [e for e in self.events if name not in (e.trained.consumer, e.failed.consumer)]
+        for event in said:
+            self.do(self.ledger.handle(event))
         consumer = self.consumers[name]
         consumer.position, consumer.trained = consumer.checkpoint, list(consumer.durable)
         redelivered, consumer.unacked, consumer.waiting = consumer.unacked, [], {}

@@ -272,6 +272,28 @@ def test_clips_give_way_to_those_before_them_only() -> None:
     assert out == [ReleaseClip(0, clips[4], names), IssueUnit(0, (clips[1],), names)]
 
 
+def test_what_waits_to_be_made_again_gives_way_too() -> None:
+    parts = ClipParts(FEATURES, {"trainer.flow": "flow"})
+    outstanding = Outstanding(parts, [[CLIP_BYTES, STREAM_BYTES]], 2 * BOTH)
+    clips = [PlannedClip(index, 0, 0, 0, 0, 5, 1) for index in range(8)]
+    assert outstanding.issue(0, clips[3:5], parts.everyone)
+    for entry in outstanding.unmade():
+        outstanding.issue_again(entry, parts.everyone)
+    outstanding.issue_again(outstanding.reopen((0, 1), clips[1]), parts.everyone)
+    out: list[Instruction] = []
+    while outstanding.next_again(out):
+        pass
+    names = ("trainer.flow",)
+    assert out == [ReleaseClip(0, clips[4], names), IssueUnit(0, (clips[1],), names), IssueUnit(0, (clips[3],), names)]
+    assert outstanding.credits.outstanding_bytes == 2 * BOTH
+    again = present(outstanding.get((0, 1)))
+    outstanding.close(again)
+    out.clear()
+    assert outstanding.next_again(out)
+    assert out == [IssueUnit(0, (clips[4],), names)]
+    assert outstanding.credits.outstanding_bytes == 2 * BOTH, "the clip's own frames count again"
+
+
 def present(entry: Entry | None) -> Entry:
     assert entry is not None
     return entry
