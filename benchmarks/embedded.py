@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from essp_common import codec, topics
 from essp_common.config import Settings
 from essp_common.control import ControlFeed
 from essp_common.layout import Position
-from essp_common.ordered import IntakeOptions, OrderedIntake, Taken
+from essp_common.ordered import IntakeOptions, OrderedIntake, PassEnd, Taken
 from essp_common.pb.v1.messages_pb2 import Control, Finished, Progress
 from essp_common.process import run_all
 from essp_common.service import Service
@@ -79,18 +79,21 @@ def run(job: NullJob, clips: int) -> None:
 
 def run_spec(spec: JobSpec, collate: bool = False) -> int:
     """Run a training job with consumers that do nothing; how many samples they took."""
-    taken: list[int] = []
+    nobody: list[NullTrainers] = []
 
     def consumers(spec: JobSpec, adapters: Adapters, control: ControlFeed, settings: Settings) -> Sequence[Service]:
-        return [NullTrainers(spec, adapters, control, collate, taken.append)]
+        nobody.append(NullTrainers(spec, adapters, control, collate))
+        return nobody
 
     with Embedded(spec, Settings(), EmbeddedOptions(fresh=True, consumers=consumers)) as embedded:
+        # The status is not asked for meanwhile: what that costs is the view's, not the path's.
+        nobody[0].left.wait()
         while not embedded.ended(_WAIT_S):
             pass
         status = embedded.status()
     if status.state is not JobState.COMPLETED:
         raise RuntimeError(f"the job {status.state}: {status.reason}")
-    return sum(taken)
+    return nobody[0].samples
 
 
 class NullTrainers:
@@ -98,34 +101,46 @@ class NullTrainers:
 
     name = "null-trainers"
 
-    def __init__(
-        self,
-        spec: JobSpec,
-        adapters: Adapters,
-        control: ControlFeed,
-        collate: bool,
-        count: Callable[[int], None],
-    ) -> None:
-        """`count` is told how many samples each trainer took."""
+    def __init__(self, spec: JobSpec, adapters: Adapters, control: ControlFeed, collate: bool) -> None:
+        self.samples = 0
+        """Taken, by all of them."""
+        self.left = threading.Event()
+        """Through with everything, drained, or the job ended otherwise."""
         self._spec = spec
         self._adapters = adapters
         self._control = control
         self._collate = collate
-        self._count = count
         self._draining = threading.Event()
 
     def run(self) -> None:
-        """Consume every pass. Left early when drained."""
-        while (command := self._control.wait(self._spec.name, _WAIT_S)) is None:
-            if self._draining.is_set():
-                return
-        run_all([_NullTrainer(self._intake(name, command), self._collate, self._draining, self._count)
-                 for name in self._spec.trainers])  # fmt: skip
-        if not self._draining.is_set():
-            finished = Finished(job=self._spec.name, stage="aggregator", uri=self._spec.output)
-            message = Progress(job=self._spec.name, worker=self.name, fence=command.fence, finished=finished)
-            self._adapters.bus.publish(topics.PROGRESS, self._spec.name.encode(), message.SerializeToString())
-            self._adapters.bus.flush()
+        """Consume every pass. Left early when drained, or when the job ends."""
+        try:
+            while (command := self._control.wait(self._spec.name, _WAIT_S)) is None:
+                if self._draining.is_set():
+                    return
+            trainers = [_NullTrainer(self._intake(name, command), self) for name in self._spec.trainers]
+            run_all(trainers)
+            self.samples = sum(trainer.samples for trainer in trainers)
+            if not self.leaving:
+                self._complete(command)
+        finally:
+            self.left.set()
+
+    @property
+    def leaving(self) -> bool:
+        """There is no point in going on."""
+        return self._draining.is_set() or self._control.ended(self._spec.name)
+
+    @property
+    def collate(self) -> bool:
+        """Copy each batch into one array."""
+        return self._collate
+
+    def _complete(self, command: Control) -> None:
+        finished = Finished(job=self._spec.name, stage="aggregator", uri=self._spec.output)
+        message = Progress(job=self._spec.name, worker=self.name, fence=command.fence, finished=finished)
+        self._adapters.bus.publish(topics.PROGRESS, self._spec.name.encode(), message.SerializeToString())
+        self._adapters.bus.flush()
 
     def drain(self) -> None:
         """Leave what is in hand."""
@@ -149,38 +164,30 @@ class _NullTrainer:
 
     name = "null-trainer"
 
-    def __init__(
-        self, intake: OrderedIntake, collate: bool, draining: threading.Event, count: Callable[[int], None]
-    ) -> None:
+    def __init__(self, intake: OrderedIntake, trainers: NullTrainers) -> None:
+        self.samples = 0
         self._intake = intake
-        self._collate = collate
-        self._draining = draining
-        self._count = count
+        self._trainers = trainers
 
     def run(self) -> None:
-        """Until all passes are over, or drained."""
-        samples = 0
+        """Until all passes are over."""
         batch: list[Taken] = []
-        while not (self._intake.finished or self._draining.is_set()):
+        while not (self._intake.finished or self._trainers.leaving):
             taken = self._intake.take(_WAIT_S)
             if isinstance(taken, Taken):
                 batch.append(taken)
-            elif taken is not None:  # the end of a pass
-                samples += self._use(batch)
-                batch = []
-            if len(batch) == _BATCH:
-                samples += self._use(batch)
+            if len(batch) == _BATCH or isinstance(taken, PassEnd):
+                self._use(batch)
                 batch = []
         self._intake.close()
-        self._count(samples)
 
     def drain(self) -> None:
         """Leave what is in hand."""
-        self._draining.set()
+        self._trainers.drain()
 
-    def _use(self, batch: Sequence[Taken]) -> int:
+    def _use(self, batch: Sequence[Taken]) -> None:
         arrays = [codec.decode(taken.value) for taken in batch if not taken.skipped]
-        if self._collate and arrays:
+        if self._trainers.collate and arrays:
             np.stack(arrays)
         self._intake.finish(batch)
-        return len(arrays)
+        self.samples += len(arrays)

@@ -1,0 +1,80 @@
+"""The arithmetic of the benchmarks, and that what they compare is the same work."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import embedded, measure, peers
+from benchmarks.__main__ import document, line
+from benchmarks.embedded import NullJob
+from benchmarks.figures import Aim, Figure, Scale, clips_of
+from benchmarks.inputs import VideoSet, make
+from benchmarks.measure import Cost
+from benchmarks.plot import draw
+from essp_common.pb.v1.messages_pb2 import Resize, Seed
+from essp_common.video.reader import Reader
+
+TINY = VideoSet("h264", 12, 96, 80, frames=30, videos=2)
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(TINY, tmp_path_factory.mktemp("benchmark"))
+
+
+def test_start_up_is_no_part_of_the_cost_of_a_clip() -> None:
+    assert measure.marginal(Cost(1000 + 10 * 4, 500 + 10 * 8), Cost(1000 + 30 * 4, 500 + 30 * 8), 20) == Cost(4, 8)
+
+
+def test_a_ratio_is_the_median_over_rounds_so_that_a_slow_spell_of_the_machine_cancels_out() -> None:
+    ours = [Cost(2, 1), Cost(20, 1), Cost(2.2, 1)]
+    theirs = [Cost(4, 1), Cost(40, 1), Cost(2.2, 1)]
+    found = measure.ratio(theirs, ours, measure.cpu)
+    assert (found.median, found.low, found.high) == (2, 1, 2)
+
+
+def test_the_best_peer_is_the_cheapest_one() -> None:
+    costs = {"a": [Cost(3, 1), Cost(9, 1), Cost(3, 1)], "b": [Cost(4, 1)] * 3, "essp": [Cost(1, 1)] * 3}
+    assert measure.cheapest(costs, ["a", "b"], measure.cpu) == ("a", costs["a"])
+
+
+def test_a_line_says_whether_the_aim_is_met() -> None:
+    assert line(Figure("cores", 1.7, "ratio", Aim(least=1.9))) == "cores 1.7 ratio  # aim >= 1.9: missed"
+    assert line(Figure("decode_overhead.x", 1.04, "ratio", Aim(most=1.05))).endswith("aim <= 1.05: met")
+    assert line(Figure("feature_hog", 12.345, "ms")) == "feature_hog 12.3 ms"
+
+
+def test_the_document_is_json_with_every_figure(tmp_path: Path) -> None:
+    figures = [Figure("a", 1.5, "ratio", Aim(least=2), 1.4, 1.6, {"best_peer": "pyav"}), Figure("b", 3.0, "ms")]
+    found = json.loads(json.dumps(document(figures, Scale(tmp_path))))
+    assert [(f["name"], f["met"]) for f in found["figures"]] == [("a", False), ("b", None)]
+
+
+def test_a_plot_is_drawn_where_there_are_ratios(tmp_path: Path) -> None:
+    draw([Figure("ms", 3.0, "ms")], tmp_path / "none.png")
+    draw([Figure("a", 1.5, "ratio", Aim(least=2), 1.4, 1.6), Figure("b", 1.0, "ratio")], tmp_path / "some.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["some.png"]
+
+
+def test_the_bare_loop_makes_the_frames_that_the_decoder_makes(catalog: Path) -> None:
+    job = NullJob(catalog, size=32, frames=5)
+    resize = Resize(mode=Resize.EXACT, height=32, width=32, interpolation="bilinear")
+    for path, first, count in clips_of(job, 6):
+        expected = np.empty((count, 32, 32, 3), np.uint8)
+        with Reader(path) as reader:
+            assert reader.read(
+                [Seed(first_frame=first, frame_count=count, stride=1, last_frame=29)], resize, [expected]
+            ) == [None]
+        for bare in (peers.PyAv(), peers.PyAv(keep_open=1)):
+            np.testing.assert_array_equal(bare((path, first, count), 32), expected)
+
+
+@pytest.mark.parametrize("locality", [0, 4])
+def test_a_job_whose_clips_are_thrown_away_completes(catalog: Path, tmp_path: Path, locality: int) -> None:
+    job = NullJob(catalog, ("rgb", "frame_diff"), size=32, frames=6, locality=locality)
+    taken = embedded.run_spec(job.spec(10, f"file://{tmp_path}"), collate=True)
+    assert taken == 2 * (10 + 2)  # two streams; two clips are for validation
