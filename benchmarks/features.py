@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -27,7 +28,7 @@ def feature(scale: Scale) -> Iterator[Figure]:
             extractor = _extractor(name)
         except ConfigError:
             continue  # one of another package, with parameters that it wants to be told
-        yield _figure(f"feature_{name}", [_cpu_ms(lambda e=extractor: e.extract(clip)) for _ in _rounds(scale)])
+        yield _figure(f"feature_{name}", [_cpu_ms(partial(extractor.extract, clip)) for _ in _rounds(scale)])
 
 
 def feature_sharing(scale: Scale) -> Iterator[Figure]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -41,7 +42,7 @@ class PyAv:
         if not self._keep_open:
             with _opened(clip[0]) as container:
                 return self._read(container, clip, size)
-        container = self._open.pop(clip[0], None) or _opened(clip[0])
+        container = self._open.pop(clip[0]) if clip[0] in self._open else _opened(clip[0])
         self._open[clip[0]] = container
         if len(self._open) > self._keep_open:
             self._open.popitem(last=False)[1].close()
@@ -51,6 +52,8 @@ class PyAv:
         _, first, count = clip
         frames = np.empty((count, size, size, 3), np.uint8)
         stream = container.streams.video[0]
+        if stream.average_rate is None or stream.time_base is None:
+            raise RuntimeError(f"{clip[0]} does not say how long its frames are")
         interval = 1 / (stream.average_rate * stream.time_base)
         wanted = int((stream.start_time or 0) + first * interval)
         container.seek(wanted, stream=stream, backward=True)
@@ -73,7 +76,7 @@ def _opened(path: str) -> InputContainer:
     return container
 
 
-def opencv(clip: Clip, size: int) -> Frames:
+def with_opencv(clip: Clip, size: int) -> Frames:
     """As the tutorials have it."""
     os.environ["OPENCV_FFMPEG_CAPTURE_OPTIONS"] = "threads;1"
     import cv2
@@ -95,12 +98,12 @@ def opencv(clip: Clip, size: int) -> Frames:
     return frames
 
 
-def decord(clip: Clip, size: int) -> Frames:
+def with_decord(clip: Clip, size: int) -> Frames:
     """As its documentation has it."""
-    from decord import VideoReader
+    decord: Any = import_module("decord")
 
     path, first, count = clip
-    reader = VideoReader(path, width=size, height=size, num_threads=1)
+    reader = decord.VideoReader(path, width=size, height=size, num_threads=1)
     frames: Frames = reader.get_batch(range(first, first + count)).asnumpy()
     return frames
 
@@ -124,7 +127,7 @@ def data_loaders(clips: Sequence[Clip], size: int, features: Sequence[str], work
     """A training's DataLoader for each feature, all at once, as separate trainings would have them."""
     from torch.utils.data import DataLoader
 
-    loaders = [
+    loaders: list[DataLoader[Any]] = [
         DataLoader(_ClipDataset(clips, size, feature, count), batch_size=8, num_workers=workers)  # type: ignore[arg-type]
         for feature in features
     ]
@@ -163,8 +166,8 @@ def _pyav_open() -> ReadClip:
 
 
 def _opencv() -> ReadClip:
-    return opencv
+    return with_opencv
 
 
 def _decord() -> ReadClip:
-    return decord
+    return with_decord

@@ -24,10 +24,9 @@ def draw(figures: Sequence[Figure], path: Path) -> None:
         axes.barh(row, figure.value, color=_colour(figure), height=0.6)
         axes.plot([low, high], [row, row], color="black", linewidth=1)
         aim = figure.aim
-        if aim is not None:
-            axes.plot(
-                [aim.most if aim.most is not None else aim.least] * 2, [row - 0.4, row + 0.4], "k--", linewidth=1.5
-            )
+        for bound in (aim.most, aim.least) if aim is not None else ():
+            if bound is not None:
+                axes.plot([bound, bound], [row - 0.4, row + 0.4], "k--", linewidth=1.5)
         label = f" {figure.value:.2f}" + (f"  (aim {aim})" if aim is not None else "")
         axes.annotate(label, (max(figure.value, high), row), va="center", fontsize=8)
     axes.set_yticks(range(len(ratios)), [figure.name for figure in ratios], fontsize=8)

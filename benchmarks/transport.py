@@ -6,8 +6,9 @@ import io
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from typing import BinaryIO, Self
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -16,7 +17,7 @@ from benchmarks.embedded import NullJob
 from benchmarks.figures import Aim, Figure, Scale
 from benchmarks.inputs import MINUTE
 from benchmarks.measure import spread
-from essp_common.cache.port import clip_key
+from essp_common.cache.port import FrameCache, clip_key
 from essp_common.catalog.table import CatalogView, read_catalog
 from essp_common.errors import BadVideo, Unavailable
 from essp_common.objects.port import ObjectStore
@@ -48,10 +49,10 @@ def redis_handoff(scale: Scale) -> Iterator[Figure]:
         try:
             for name, size in _VALUES.items():
                 value = np.random.default_rng(0).bytes(size)
-                ways: dict[str, Callable[[], object]] = {
-                    "adapter": lambda value=value: (cache.put(key, value, ["trainer.a"], 60), cache.get(key)),
-                    "bare": lambda value=value: (bare.set("bare", value), bare.get("bare")),
-                    "client": lambda value=value: (client.set("client", value), client.get("client")),
+                ways = {
+                    "adapter": partial(_adapter, cache, key, value),
+                    "bare": partial(_bare, bare, value),
+                    "client": partial(_client, client, value),
                 }
                 times = _take_turns(ways, 20 * scale.rounds, repeats=max(1, 2_000_000 // size))
                 by_round = [a / b for a, b in zip(times["bare"], times["adapter"], strict=True)]
@@ -89,6 +90,21 @@ def s3_bytes(scale: Scale) -> Iterator[Figure]:
         "clip_bytes": round(max(sizes.values()) * sum(shares) / len(shares)),
     }
     yield Figure.of("s3_bytes", spread(shares), _FETCHED, detail)
+
+
+def _adapter(cache: FrameCache, key: str, value: bytes) -> None:
+    cache.put(key, value, ["trainer.a"], 60)
+    cache.get(key)
+
+
+def _bare(bare: _BareRedis, value: bytes) -> None:
+    bare.set("bare", value)
+    bare.get("bare")
+
+
+def _client(client: Any, value: bytes) -> None:
+    client.set("client", value)
+    client.get("client")
 
 
 def _read(file: BinaryIO, job: NullJob, view: CatalogView, passes: Passes, index: int) -> None:
@@ -139,12 +155,6 @@ class _BareRedis:
         self._socket = socket.create_connection((parts.hostname, parts.port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def set(self, key: str, value: bytes) -> None:
         """Send the value, wait for OK."""
         head = f"*3\r\n$3\r\nSET\r\n${len(key)}\r\n{key}\r\n${len(value)}\r\n".encode()
@@ -182,7 +192,7 @@ class _BareRedis:
         return count
 
 
-def _take_turns(ways: dict[str, Callable[[], object]], rounds: int, repeats: int) -> dict[str, list[float]]:
+def _take_turns(ways: Mapping[str, Callable[[], object]], rounds: int, repeats: int) -> dict[str, list[float]]:
     """Seconds of one call, for each way and round."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
