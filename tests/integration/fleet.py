@@ -25,7 +25,8 @@ T = TypeVar("T")
 
 _COMMAND = [sys.executable, "-m", "services.cli.main"]
 _LOOK_S = 0.05
-_UNTIL_S = 60.0
+_UNTIL_S = 120.0
+"""Long, for machines that are busy with other things: a trainer has seconds of imports alone."""
 _LEAVE_S = 20.0
 _LOG_LINES = 40
 

@@ -56,7 +56,6 @@ class World:
     redis: RedisServer
     bus_url: str
     decoders: list[Process]
-    folder: Path
 
     def job(self, name: str) -> str:
         """A job file of the small set, all of it on S3."""
@@ -155,7 +154,7 @@ def world(
             fleet.start("aggregator")
             fleet.run("catalog", "build", f"{root}/videos", "--out", f"{root}/catalog.parquet")
             api = Api(fleet, master, TOKEN)
-            yield World(fleet, api, store, stores, root, redis_server, kafka.url, decoders, folder)
+            yield World(fleet, api, store, stores, root, redis_server, kafka.url, decoders)
             api.close()
 
 
@@ -228,9 +227,9 @@ def test_a_stopped_job_is_saved_and_goes_on_when_started_again(world: World, exp
     assert saved.position.clips >= BATCH
     for action, code in (("pause", 409), ("resume", 409), ("stop", 200)):
         assert api.ask("stopped", action) == code
+    trainers = [world.trainer("stopped", "rgb"), world.trainer("stopped", "flow")]
     world.empty_cache()
 
-    trainers = [world.trainer("stopped", "rgb"), world.trainer("stopped", "flow")]
     assert api.start(text) == 202
     world.completed("stopped")
     assert weights_of(world.stores, world.output("stopped")) == expected.weights
