@@ -80,8 +80,10 @@ def _efficientnet_lite0() -> nn.Module:
         from efficientnet_lite_pytorch import EfficientNet
     except ModuleNotFoundError as error:
         raise ConfigError(_INSTALL) from error
-    # Padding computed at run time fits any side; dropping whole blocks would draw from the global generator.
-    network: nn.Module = EfficientNet.from_name("efficientnet-lite0", image_size=None, drop_connect_rate=0.0)
+    # Padding computed at run time fits any side; dropping whole blocks would draw from the global generator; and the
+    # package's batch statistics, which move by 1 % a step, would not follow a fine-tuning of a few hundred steps.
+    options = {"image_size": None, "drop_connect_rate": 0.0, "batch_norm_momentum": 0.9}
+    network: nn.Module = EfficientNet.from_name("efficientnet-lite0", **options)
     return network
 
 
