@@ -6,6 +6,7 @@ the same size costs it; smooth pictures would make everything around the decoder
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -75,7 +76,7 @@ def _write(video_set: VideoSet, folder: Path, number: int) -> None:
     if path.exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}")
+    partial = path.with_name(f".{os.getpid()}-{path.name}")
     mpeg4 = video_set.codec == "mpeg4"
     encoding = Encoding(video_set.codec, gop=video_set.gop, bframes=0 if mpeg4 else 2, options=_RATE if mpeg4 else {})
     write_video(partial, _footage(video_set, number), encoding)
