@@ -15,7 +15,7 @@ demo: setup  ## Make a labelled video set, train two streams on it, fuse them, p
 	$(BIN)/essp demo
 
 test: setup  ## All tests; they start and stop the servers they need.
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: setup  ## Style, types, layers, generated code.
 	$(BIN)/ruff check .
