@@ -1,12 +1,18 @@
 """Settings of a process: where its servers are. Read once, in `main`; nothing else reads the environment.
 
 Each setting is an environment variable with the prefix `ESSP_` (`ESSP_BUS=kafka://broker:9092`); a list is
-JSON. Command line flags, where there are any, win over the environment.
+JSON. Command line flags, where there are any, win over the environment. A value that cannot be understood raises
+`ConfigError` with the variable's name.
 """
 
 from __future__ import annotations
 
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
+
+from essp_common.errors import ConfigError
 
 
 class Settings(BaseSettings):
@@ -29,3 +35,13 @@ class Settings(BaseSettings):
     """Port of `/metrics`, `/livez` and `/readyz` of a worker (0: none)."""
     drain_s: float = 30.0
     """After SIGTERM: how long a worker may finish what it has in hand."""
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except SettingsError as error:
+            raise ConfigError(f"{error}: a list is JSON, as in ESSP_STORES='[\"file:///data\"]'") from error
+        except ValidationError as error:
+            # Not the values: one may be a token.
+            wrong = [f"ESSP_{'_'.join(map(str, e['loc'])).upper()}: {e['msg']}" for e in error.errors()]
+            raise ConfigError("settings: " + "; ".join(wrong)) from error
