@@ -271,6 +271,8 @@ def load_spec(path: str) -> JobSpec:
         return parse_spec(Path(path).read_text(encoding="utf-8"), path)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); `essp init` writes one") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not a text file; `essp init` writes a job") from error
 
 
 def _remedy(error: Any) -> str:

@@ -82,7 +82,10 @@ def main(
     store, key = Stores(Settings().stores).resolve(uri)
     text = job_text(read_catalog(store, key), uri, str(out), model)
     parse_spec(text, str(out))
-    out.write_text(text, encoding="utf-8")
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be written ({error.strerror}); name another file with --out") from error
     typer.echo(f"wrote {out}; next: essp validate {out} && essp run {out}", err=True)
 
 

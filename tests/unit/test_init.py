@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from essp_common.catalog.table import Catalog, VideoRow
-from essp_common.spec import parse_spec
-from services.cli.init import job_text
+from essp_common.catalog.table import Catalog, VideoRow, write_catalog
+from essp_common.errors import ConfigError
+from essp_common.objects.directory import DirectoryStore
+from essp_common.spec import load_spec, parse_spec
+from services.cli.init import job_text, main
 
 ROWS = tuple(
     VideoRow(f"{split}/{n}.mp4", f"file:///v/{split}/{n}.mp4", label, split, 1, "e", width=320, height=240)
@@ -29,3 +31,15 @@ def test_results_of_a_catalog_in_an_object_store_lie_beside_it() -> None:
     spec = parse_spec(job_text(Catalog(ROWS), "s3://bucket/sets/ucf.parquet", "job.yaml", "resnet18"))
     assert (spec.data.catalog, spec.output) == ("s3://bucket/sets/ucf.parquet", "s3://bucket/sets/runs/ucf")
     assert {trainer.model for trainer in spec.trainers.values()} == {"resnet18"}
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    write_catalog(DirectoryStore(str(tmp_path)), "set.parquet", Catalog(ROWS))
+    with pytest.raises(ConfigError, match=r"nowhere/job\.yaml cannot be written"):
+        main(str(tmp_path / "set.parquet"), tmp_path / "nowhere" / "job.yaml")
+
+
+def test_a_file_that_is_not_text_is_no_job(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_bytes(b"PAR1\xbc\xff")
+    with pytest.raises(ConfigError, match="not a text file"):
+        load_spec(str(tmp_path / "job.yaml"))
