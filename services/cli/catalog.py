@@ -30,7 +30,7 @@ _LINE_EVERY_S = 5.0
 _MOST_LINES = 10  # of a table whose length depends on the data
 _EVERY_PROBLEM = sys.maxsize
 
-app = typer.Typer(no_args_is_help=True, help="Build and show catalogs of videos.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Build and show catalogs of videos.")
 
 
 @app.command("build")

@@ -17,7 +17,9 @@ from essp_common.features import registry
 from essp_common.features.port import describe
 from services.extractor.main import main as run_worker
 
-app = typer.Typer(no_args_is_help=True, help="List, describe, preview and run feature extractors.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="List, describe, preview and run feature extractors."
+)
 app.command("run")(run_worker)
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]

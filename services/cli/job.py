@@ -22,7 +22,9 @@ from essp_common.spec import load_spec
 from services.cli.dashboard import dashboard, duration, results
 from services.master.status import JobState, JobStatus, JobSummary
 
-app = typer.Typer(no_args_is_help=True, help="Start, watch, pause, resume and stop jobs over REST.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Start, watch, pause, resume and stop jobs over REST."
+)
 
 EXIT_FAILED, EXIT_DENIED, EXIT_TIMEOUT = 1, 5, 7
 _TIMEOUT_S = 30.0

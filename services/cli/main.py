@@ -1,7 +1,8 @@
 """`essp`: the command line. Each command's module is loaded only when it is called.
 
 Exit codes: 0 ok, 1 failed, 2 wrong usage or configuration, 3 not found, 4 the state does not allow it,
-6 a server cannot be reached, 130 interrupted. Data goes to stdout, everything else to stderr.
+6 a server cannot be reached, 130 interrupted; `services/cli/job.py` tells those of `essp job` alone.
+Data goes to stdout, everything else to stderr.
 """
 
 from __future__ import annotations
