@@ -149,7 +149,7 @@ def _trainers(trainers: Iterable[TrainerStatus]) -> Table:
         wait = trainer.data_wait_ratio
         table.add_row(
             escape(trainer.name),
-            "done" if trainer.final else f"{trainer.purpose or 'waiting'} {trainer.epoch + 1}",
+            _place(trainer),
             f"{trainer.clips_done:,}",
             _number(trainer.clips_per_s, 1),
             _number(trainer.loss, 3),
@@ -159,6 +159,14 @@ def _trainers(trainers: Iterable[TrainerStatus]) -> Table:
             percent(_best_validation(trainer)),
         )
     return table
+
+
+def _place(trainer: TrainerStatus) -> str:
+    """`val. 3`: short, as the table has to fit into 80 columns."""
+    if trainer.final:
+        return "done"
+    purpose = trainer.purpose or "waiting"
+    return f"{_SHORT.get(purpose, purpose)} {trainer.epoch + 1}"
 
 
 def _best_validation(trainer: TrainerStatus) -> float | None:

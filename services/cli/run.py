@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -80,7 +81,8 @@ def _interruptible() -> Iterator[threading.Event]:
     def on_signal(*_: object) -> None:
         restore()
         interrupted.set()
-        typer.echo("saving, to go on later (again: leave at once) ...", err=True)
+        # Not typer.echo: it writes past the live view, which then erases the wrong lines.
+        print("saving, to go on later (again: leave at once) ...", file=sys.stderr)
 
     for number in before:
         signal.signal(number, on_signal)
