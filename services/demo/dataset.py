@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -87,9 +88,19 @@ def make_dataset(
     # Spawned, not forked: the caller may have threads.
     workers = min(len(batches), os.process_cpu_count() if hasattr(os, "process_cpu_count") else os.cpu_count() or 1)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        for made in as_completed([pool.submit(_make, root, batch, seed) for batch in batches]):
-            done += made.result()
-            report(done, len(videos))
+        # Ctrl-C is for this process: children that start with the signal blocked finish what they have in hand.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            making = [pool.submit(_make, root, batch, seed) for batch in batches]
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        try:
+            for made in as_completed(making):
+                done += made.result()
+                report(done, len(videos))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
     shutil.rmtree(root / _PARTIAL)
     return root
 
