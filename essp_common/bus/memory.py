@@ -96,8 +96,7 @@ class MemoryBus:
             log = logs[chosen]
             log.records.append(Record(topic, chosen, log.end, key, value))
             for reader in self._readers[topic]:
-                if (topic, chosen) in reader.slots:
-                    reader.wake()
+                reader.arrived((topic, chosen))
 
     def flush(self, timeout_s: float = 30.0) -> None:
         with self.lock:
@@ -203,6 +202,8 @@ class MemorySubscription:
         self.group = group
         self.slots: dict[Slot, Watermark] = {}
         self._bus = bus
+        self._ready: dict[Slot, None] = {}
+        """Partitions with something to read, longest waiting first: looking at all of them costs more than a read."""
         self._changed = threading.Condition(bus.lock)
         self._paused = False
         self._closed = False
@@ -239,6 +240,7 @@ class MemorySubscription:
             if not self._closed:
                 self._closed = True
                 self.slots = {}
+                self._ready = {}
                 self._bus.leave(self, self.group)
                 self.wake()
 
@@ -246,7 +248,14 @@ class MemorySubscription:
         """Own exactly these partitions; the new ones from where the group has come to."""
         kept = {slot: self.slots[slot] for slot in slots if slot in self.slots}
         self.slots = {slot: kept.get(slot) or Watermark(self._first_offset(slot)) for slot in slots}
+        self._ready = {slot: None for slot in slots if self._bus.log(slot).end > self.slots[slot].position}
         self.wake()
+
+    def arrived(self, slot: Slot) -> None:
+        """There is a new record in this partition."""
+        if slot in self.slots:
+            self._ready[slot] = None
+            self.wake()
 
     def position(self, slot: Slot) -> int:
         """The offset after the last record that was handed out."""
@@ -262,17 +271,17 @@ class MemorySubscription:
 
     def _read(self, max_records: int) -> list[Record]:
         records: list[Record] = []
-        for slot in list(self.slots):
-            if len(records) == max_records:
-                break
-            watermark = self.slots[slot]
-            found = self._bus.log(slot).read(watermark.position, max_records - len(records))
+        while self._ready and len(records) < max_records:
+            slot = next(iter(self._ready))
+            del self._ready[slot]
+            watermark, log = self.slots[slot], self._bus.log(slot)
+            found = log.read(watermark.position, max_records - len(records))
             for record in found:
                 watermark.delivered(record.offset)
                 if self.group is None:
                     watermark.done(record.offset)
-            if found:
-                # To the end of the line, so that a busy partition does not starve the others.
-                self.slots[slot] = self.slots.pop(slot)
             records += found
+            if log.end > watermark.position:
+                # To the end of the line, so that a busy partition does not starve the others.
+                self._ready[slot] = None
         return records
