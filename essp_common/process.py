@@ -38,6 +38,8 @@ _CHATTY = ("kafka", "botocore", "boto3", "urllib3", "httpx", "httpcore", "uvicor
 def serve(service: Service, settings: Settings) -> None:
     """Run one service as this process: logs, metrics endpoint, signals. Raises what stopped the service."""
     set_up_logging(settings)
+    if settings.bus.startswith("memory:"):
+        log.warning("%s: on memory:// nobody else can reach it; set ESSP_BUS, ESSP_CACHE, ESSP_STORES", service.name)
     draining = threading.Event()
     metrics = MetricsServer(settings.metrics_port, lambda: not draining.is_set()) if settings.metrics_port else None
     try:

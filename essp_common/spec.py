@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from essp_common.errors import ConfigError
 
@@ -30,6 +30,20 @@ def parse_bytes(value: object) -> object:
 
 
 ByteSize = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
+MODELS = (
+    *("small", "alexnet", "densenet121", "efficientnet_lite0", "inception_v3", "mobilenet_v3_small"),
+    *("resnet18", "resnet50", "resnet101", "resnet152", "resnext50_32x4d", "vgg19"),
+)
+"""The networks of `essp_common.learning.networks`, named here so that a job can be checked without torch."""
+
+
+def known_model(name: str) -> str:
+    """The name itself. Raises `ValueError` for a network that is not there."""
+    if name not in MODELS:
+        raise ValueError(f"no model {name!r}; there are: {', '.join(MODELS)}")
+    return name
+
+
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9_]{0,61}[a-z0-9])?$")]
 
 
@@ -148,7 +162,7 @@ class TrainerSpec(_Section):
 
     stream: str
     """The stream it learns from, one of `streams`."""
-    model: str = "small"
+    model: Annotated[str, AfterValidator(known_model)] = "small"
     """`small` (CPU), or a torchvision name: vgg19, resnet18/50/101/152, resnext50_32x4d, inception_v3, densenet121,
     alexnet, mobilenet_v3_small; or `efficientnet_lite0` with weights from its package."""
     weights: str | None = None

@@ -13,6 +13,7 @@ from essp_common.errors import ConfigError
 from essp_common.learning.models import Classifier, build, load_state, starting_weights, state_bytes
 from essp_common.learning.networks import NETWORKS, network
 from essp_common.learning.randomness import initial_weights
+from essp_common.spec import MODELS
 from essp_common.wiring import Stores
 
 
@@ -185,3 +186,7 @@ def test_importing_the_models_leaves_no_schema_declared_twice() -> None:
     assert torchvision.models.resnet18 is not None
     assert torchmetrics.functional is not None
     assert "iou_threshold" in str(torch.ops.torchvision.nms.default._schema)
+
+
+def test_job_files_know_the_networks_by_name() -> None:
+    assert set(MODELS) == set(NETWORKS)

@@ -354,8 +354,6 @@ def test_other_settings_cannot_be_resumed(tmp_path: Path) -> None:
 
 
 def test_unknown_names_are_told_at_once(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no model 'tall'"):
-        train(Stage(job_spec(tmp_path, model="tall"), pass_plans(1)), places=[])
     with pytest.raises(ConfigError, match="package:wide"):
         train(Stage(job_spec(tmp_path, weights="package:wide"), pass_plans(1)), places=[])
     missing = (tmp_path / "none.safetensors").as_uri()
