@@ -7,6 +7,7 @@ database, a broker of its own, a prefix of its own. `unique` names topics, group
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 import time
@@ -19,6 +20,16 @@ import pytest
 from services.servers.servers import KafkaServer, RedisServer, S3Server
 
 BUCKET = "essp-tests"
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """A command that a test runs in this process sets up logging; the next test is to find none of it."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture
