@@ -1,0 +1,79 @@
+"""Failpoints: named places at which a process can be made to fail, to prove that nothing is lost when it does.
+
+    ESSP_FAILPOINT=decoder.stored:3:kill            the third time, the process kills itself
+    ESSP_FAILPOINT=trainer.saved:1:raise,s3.put:2:hang
+
+Actions: `kill` (SIGKILL to itself), `segv` (a real segmentation fault), `raise` (`TransientError`, as a server would
+cause), `hang` (stops for ever, as a zombie). `nth` counts from 1, in each process. What failed is written to stderr
+first, since a fault that did not happen proves nothing. Where the variable is not set, `failpoint` does nothing.
+
+The environment is read here, and not in `config.py`, because child processes and libraries below the settings have
+failpoints, too. Never set it outside of tests.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+
+from essp_common.errors import ConfigError, TransientError
+
+VARIABLE = "ESSP_FAILPOINT"
+
+
+def _kill(name: str) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _segv(name: str) -> None:
+    ctypes.string_at(0)
+
+
+def _raise(name: str) -> None:
+    raise TransientError(f"failpoint {name}", 0.05)
+
+
+def _hang(name: str) -> None:
+    threading.Event().wait()
+
+
+ACTIONS: dict[str, Callable[[str], None]] = {"kill": _kill, "segv": _segv, "raise": _raise, "hang": _hang}
+
+
+class Failpoints:
+    """The failpoints that are armed, and how often each was passed."""
+
+    def __init__(self, armed: str) -> None:
+        """`armed`: `name:nth:action`, several with commas. Raises `ConfigError`."""
+        self._armed: dict[str, list[tuple[int, str]]] = {}
+        self._passed: dict[str, int] = {}
+        self._lock = threading.Lock()
+        for item in filter(None, armed.split(",")):
+            name, _, rest = item.partition(":")
+            nth, _, action = rest.partition(":")
+            if not nth.isdigit() or int(nth) < 1 or action not in ACTIONS:
+                raise ConfigError(f"{VARIABLE}: {item!r} is not name:nth:action; actions: {', '.join(ACTIONS)}")
+            self._armed.setdefault(name, []).append((int(nth), action))
+
+    def hit(self, name: str) -> None:
+        """Pass the failpoint `name`: fail, if it is armed and this is the time."""
+        if name not in self._armed:
+            return
+        with self._lock:
+            passed = self._passed[name] = self._passed.get(name, 0) + 1
+        for nth, action in self._armed[name]:
+            if passed == nth:
+                print(f"failpoint {name}: {action}", file=sys.stderr, flush=True)
+                ACTIONS[action](name)
+
+
+def _off(name: str) -> None:
+    """Nothing is armed."""
+
+
+failpoint: Callable[[str], None] = Failpoints(os.environ[VARIABLE]).hit if os.environ.get(VARIABLE) else _off
+"""Pass the failpoint of this name. Names are `service.what-has-just-happened`."""
