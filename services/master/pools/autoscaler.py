@@ -197,7 +197,7 @@ class _Memory:
         if load.demand_per_s is not None:
             self.demand += (load.demand_per_s - self.demand) * (policy.smoothing if self.demand else 1.0)
         working = (load.ready - load.stuck) * load.busy
-        if working >= _EVIDENCE and load.done_per_s > 0:
+        if working >= _EVIDENCE and load.done_per_s > _NOTHING:
             rate = load.done_per_s / working
             self.per_worker = (
                 rate if self.per_worker is None else (self.per_worker + policy.smoothing * (rate - self.per_worker))
@@ -217,6 +217,7 @@ class _Memory:
 _EVIDENCE = 0.2
 """Workers' worth of work that has to be seen before a rate is believed."""
 _NOTHING = 1e-3
+"""Clips a second that count as none."""
 _ROUNDING = 1e-6
 
 

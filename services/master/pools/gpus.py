@@ -1,0 +1,115 @@
+"""Which training gets how many GPUs: those whose validation loss still falls get more. Pure.
+
+After each epoch of a training its next improvement is predicted from its last ones: the fall of its loss in an epoch,
+as a share of all that it has fallen, shrinking by the factor by which it shrank lately. GPUs then go one by one to the
+training whose predicted improvement grows most by one more. Every training keeps its least; one with too little history
+counts as improving fast, so that newcomers are not starved; one that waits for data gets no more, since it could not
+use them. A move costs a checkpoint and a restart, so the present shares stay unless others are clearly better.
+
+Source: Zhang et al., "SLAQ: Quality-Driven Scheduling for Distributed Machine Learning", ACM SoCC 2017; the prediction
+here is a geometric one, in place of SLAQ's fitted curve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+_NEW = 3
+"""Losses before a training's course can be told."""
+_SLOWEST_DECAY = 0.95
+_SCALING = 0.9
+"""Speed of n GPUs over one: n to this power."""
+_BETTER = 1.1
+"""Shares are changed when they promise so many times the improvement of the present ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """One training as the allocation sees it."""
+
+    name: str
+    losses: Sequence[float]
+    """Validation loss after each epoch."""
+    epochs_per_s: float
+    """Of one GPU."""
+    least: int = 1
+    most: int = 8
+    starved: bool = False
+    """It waits for data."""
+
+    def improvement(self, gpus: int, period_s: float) -> float:
+        """Predicted fall of the loss within `period_s`, as a share of what it has fallen so far."""
+        epochs = self.epochs_per_s * period_s * gpus**_SCALING
+        fall, decay = self._course()
+        return fall * (1 - decay**epochs) / (1 - decay)
+
+    def _course(self) -> tuple[float, float]:
+        """The fall of the next epoch, and by what factor that shrinks with each."""
+        best = _running_best(self.losses)
+        if len(best) < _NEW or best[0] <= best[-1]:
+            return (1.0, 0.5) if len(best) < _NEW else (0.0, 0.5)
+        falls = [before - after for before, after in pairwise(best)]
+        recent = falls[-4:]
+        half = len(recent) // 2
+        early, late = sum(recent[:half]) / half, sum(recent[half:]) / (len(recent) - half)
+        decay = min(_SLOWEST_DECAY, (late / early) ** (1 / half)) if early > 0 else _SLOWEST_DECAY
+        return late / (best[0] - best[-1]), decay
+
+
+def allocate(
+    trainings: Sequence[Training], gpus: int, present: Mapping[str, int], period_s: float = 300.0
+) -> dict[str, int]:
+    """GPUs of each training. Those for whom not even `least` is left get none; the first ones come first.
+
+    `present`: what they have now. `period_s`: for how long the shares will stand.
+    """
+    shares: dict[str, int] = {}
+    left = gpus
+    for training in trainings:
+        shares[training.name] = training.least if training.least <= left else 0
+        left -= shares[training.name]
+    able = [training for training in trainings if shares[training.name]]
+    while left:
+        gains = {t.name: _gain(t, shares[t.name], present.get(t.name, 0), period_s) for t in able}
+        best = max(gains, key=lambda name: gains[name], default=None)
+        if best is None or gains[best] <= 0:
+            break
+        shares[best] += 1
+        left -= 1
+    return shares if _is_worth_it(trainings, shares, present, gpus, period_s) else dict(present)
+
+
+def fair_shares(trainings: Sequence[Training], gpus: int) -> dict[str, int]:
+    """The same for everybody, as far as that goes: what allocation by improvement is compared with."""
+    share, rest = divmod(gpus, len(trainings)) if trainings else (0, 0)
+    return {t.name: min(t.most, share + (place < rest)) for place, t in enumerate(trainings)}
+
+
+def _gain(training: Training, share: int, present: int, period_s: float) -> float:
+    if share >= training.most or (training.starved and share >= present):
+        return 0.0
+    return training.improvement(share + 1, period_s) - training.improvement(share, period_s)
+
+
+def _is_worth_it(
+    trainings: Sequence[Training], shares: Mapping[str, int], present: Mapping[str, int], gpus: int, period_s: float
+) -> bool:
+    names = {training.name for training in trainings}
+    if names != set(present) or sum(present.values()) > gpus:
+        return True
+    if any(present[t.name] < t.least for t in trainings) or sum(present.values()) < sum(shares.values()):
+        return True
+
+    def total(of: Mapping[str, int]) -> float:
+        return sum(t.improvement(of[t.name], period_s) for t in trainings)
+
+    return total(shares) > _BETTER * total(present)
+
+
+def _running_best(losses: Sequence[float]) -> list[float]:
+    best: list[float] = []
+    for loss in losses:
+        best.append(min(loss, best[-1]) if best else loss)
+    return best
