@@ -1,7 +1,7 @@
 """Which clips a consumer is done with, kept as small as the order of consumption allows.
 
 Consumers take clips in index order, so of each pass a watermark tells nearly all; what is done beyond it, for reports
-may overtake one another, is a small set.
+may overtake one another and ranks each other, is a small set.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from essp_common.layout import Position
+from essp_common.pb.v1.messages_pb2 import ConsumerState, Place
+from services.master.indices import IndexSet
 
 
 class Consumption:
@@ -19,7 +21,22 @@ class Consumption:
         self.start = start
         self._sizes = sizes
         self._below = [self._before(number) for number in range(len(sizes))]
-        self._beyond: dict[int, set[int]] = {}
+        self._beyond: dict[int, IndexSet] = {}
+
+    def state(self, consumer: str) -> ConsumerState:
+        """All of it, as a message."""
+        return ConsumerState(
+            consumer=consumer,
+            start=Place(pass_index=self.start.pass_index, index=self.start.clips),
+            below=self._below,
+            beyond={number: beyond.message() for number, beyond in self._beyond.items()},
+        )
+
+    def restore(self, state: ConsumerState) -> None:
+        """Become what `state` tells."""
+        self.start = Position(state.start.pass_index, state.start.index)
+        self._below = list(state.below)
+        self._beyond = {number: IndexSet.of(beyond) for number, beyond in state.beyond.items()}
 
     def add(self, pass_index: int, index: int) -> bool:
         """Count a clip as done; False if it was before."""
@@ -29,10 +46,9 @@ class Consumption:
             return True
         if index < below:
             return False
-        beyond = self._beyond.setdefault(pass_index, set())
-        if index in beyond:
+        beyond = self._beyond.setdefault(pass_index, IndexSet())
+        if not beyond.add(index):
             return False
-        beyond.add(index)
         while below in beyond:
             beyond.remove(below)
             below += 1

@@ -24,13 +24,25 @@ Work per event is O(1) amortised, except where clips have to give way or the job
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 
+from essp_common.errors import ConfigError
 from essp_common.layout import Position
-from essp_common.pb.v1.messages_pb2 import ClipRef, Decoded, Extracted, Failed, PassPlan, Progress, Trained
+from essp_common.pb.v1.messages_pb2 import (
+    ClipRef,
+    Decoded,
+    Extracted,
+    Failed,
+    LedgerState,
+    PassPlan,
+    PassState,
+    Progress,
+    Trained,
+)
 from essp_common.plan import Plan, PlannedClip
 from services.master.consumption import Consumption
 from services.master.credits import Credits
+from services.master.indices import IndexSet
 from services.master.instructions import CompleteJob, FailJob, FinishPass, Instruction, IssueUnit, PublishSkip
 from services.master.order import IssueOrder
 from services.master.outstanding import Entry, Outstanding, Place
@@ -91,14 +103,18 @@ class PassAccount:
     issued: int = 0
     closed: int = 0
     """Every consumer is done with them, or they were skipped."""
-    skipped: set[int] = field(default_factory=set)
+    skipped: IndexSet = field(default_factory=IndexSet)
     """Indices at which some consumer or all found nothing."""
 
 
 class Ledger:
     """The account of one job. Not thread-safe."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: Terms, state: LedgerState | None = None) -> None:
+        """`state`: of an earlier ledger of this job, which this one continues; see `state`.
+
+        Raises `ConfigError` for the state of another job.
+        """
         sizes = [plan.clips for plan in terms.passes]
         start = {name: terms.start.get(name, Position(0, 0)) for name in terms.parts.consumers}
         self.counts = Counts()
@@ -113,10 +129,15 @@ class Ledger:
         self._terms = terms
         self._parts = terms.parts
         self._number = {(plan.purpose, plan.epoch): number for number, plan in enumerate(terms.passes)}
-        self._order = IssueOrder(sizes, terms.plan_of, start, terms.unit_clips, terms.locality)
         self._outstanding = Outstanding(terms.parts, terms.bounds, terms.budget_bytes)
-        self._paused = False
+        self.paused = False
         self._clips = sum(sizes)
+        if state is not None:
+            self._restore(state)
+        starts = {name: consumption.start for name, consumption in self.consumption.items()}
+        self._order = IssueOrder(sizes, terms.plan_of, starts, terms.unit_clips, terms.locality)
+        if state is not None:
+            self._order.restore(state.order)
 
     # --- what the shell calls ---
 
@@ -147,11 +168,11 @@ class Ledger:
 
     def pause(self) -> None:
         """Issue nothing until `resume`; what is outstanding goes on."""
-        self._paused = True
+        self.paused = True
 
     def resume(self) -> list[Instruction]:
         """Issue again."""
-        self._paused = False
+        self.paused = False
         return self._settled([])
 
     def stalled(self) -> list[Instruction]:
@@ -159,11 +180,46 @@ class Ledger:
 
         A seed's message may be gone, or the message about its clip, or who was to make it. Twice is harmless.
         """
-        if self.ended or self._paused:
+        if self.ended or self.paused:
             return []
         for entry in self._outstanding.unmade() or self._outstanding.lowest():
             self._outstanding.issue_again(entry, entry.left & self._parts.everyone)
         return self._settled([])
+
+    # --- state out and in ---
+
+    def state(self) -> LedgerState:
+        """All that a ledger of the same terms needs to go on as this one would: every event that comes after gives the
+        same instructions.
+
+        Whether the job is paused or has ended is the shell's to remember. A shell that lost instructions together with
+        its process gets them again from `stalled`.
+        """
+        return LedgerState(
+            consumers=[consumption.state(name) for name, consumption in self.consumption.items()],
+            streams=self._parts.streams,
+            passes=[PassState(issued=a.issued, closed=a.closed, skipped=a.skipped.message()) for a in self.passes],
+            outstanding=self._outstanding.state(),
+            order=self._order.state(),
+            counts=asdict(self.counts),
+            finals=sorted(self.finals),
+        )
+
+    def _restore(self, state: LedgerState) -> None:
+        consumers = tuple(consumer.consumer for consumer in state.consumers)
+        if (consumers, tuple(state.streams)) != (self._parts.consumers, self._parts.streams) or len(
+            state.passes
+        ) != len(self.passes):
+            raise ConfigError(f"the ledger's state is of another job, with the consumers {', '.join(consumers)}")
+        for consumer in state.consumers:
+            self.consumption[consumer.consumer].restore(consumer)
+        self.passes = [PassAccount(p.issued, p.closed, IndexSet.of(p.skipped)) for p in state.passes]
+        self.closed = sum(account.closed for account in self.passes)
+        self.counts = Counts(**{f.name: state.counts.get(f.name, 0) for f in fields(Counts)})
+        self.finals |= set(state.finals)
+        for entry in state.outstanding:
+            clip = self._terms.plan_of(entry.place.pass_index).clip(entry.place.index, entry.attempt)
+            self._outstanding.restore(entry, clip)
 
     # --- for reading ---
 
@@ -180,7 +236,7 @@ class Ledger:
     @property
     def out_of_credit(self) -> bool:
         """More would be issued if there were credit for it."""
-        return not self._paused and not self.ended and self._order.peek() is not None
+        return not self.paused and not self.ended and self._order.peek() is not None
 
     # --- events ---
 
@@ -357,7 +413,7 @@ class Ledger:
 
     def _settled(self, out: list[Instruction]) -> list[Instruction]:
         """`out`, and what can be issued now: first what is to be made again, then what is new."""
-        if self._paused or self.ended:
+        if self.paused or self.ended:
             return out
         while self._outstanding.next_again(out):
             self.counts.issued += 1

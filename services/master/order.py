@@ -1,21 +1,24 @@
 """The order of issue: every clip of every pass that some consumer still wants, as work units.
 
 A function of the plans and of where the consumers start, never of timing. The passes follow one another; within one
-the order is that of `Plan.units`, of which long units are divided.
+the order is that of `Plan.units`, of which long units are divided. Plans are asked for a stretch of indices at a time:
+a locality window, or as many as are planned at once without one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from essp_common.layout import Position
+from essp_common.pb.v1.messages_pb2 import IssueState
 from essp_common.plan import Plan, PlannedClip
+from services.master.indices import IndexSet
 
 Unit: TypeAlias = tuple[int, tuple[PlannedClip, ...], tuple[str, ...]]
 """Number of the pass, clips of one video, and the consumers who want them."""
 
-_CHUNK = 64
+_STRETCH = 64
 """Indices that are planned at once when there is no locality window."""
 
 
@@ -26,7 +29,7 @@ class IssueOrder:
         self,
         sizes: Sequence[int],
         plan_of: Callable[[int], Plan],
-        start: dict[str, Position],
+        start: Mapping[str, Position],
         unit_clips: int,
         locality: int,
     ) -> None:
@@ -35,33 +38,56 @@ class IssueOrder:
         self._plan_of = plan_of
         self._start = start
         self._unit_clips = unit_clips
-        self._chunk = locality or _CHUNK
+        self._window = locality or _STRETCH
         self._everyone = tuple(start)
         self._last = max(start.values())
-        self._units = self._all()
-        self._next: Unit | None = None
+        first = min(start.values())
+        self._number = first.pass_index
+        self._begin = self._end = first.clips
+        self._units: list[Unit] = []
+        """Of the stretch from `_begin` to `_end`, those to come, the next one last."""
+
+    def state(self) -> IssueState:
+        """How far it has come, as a message."""
+        coming = {clip.index for _, clips, _ in self._units for clip in clips}
+        issued = IndexSet(index for index in range(self._begin, self._end) if index not in coming)
+        return IssueState(pass_index=self._number, begin=self._begin, end=self._end, issued=issued.message())
+
+    def restore(self, state: IssueState) -> None:
+        """Go on where `state` had come to."""
+        self._number, self._begin, self._end = state.pass_index, state.begin, state.end
+        issued = IndexSet.of(state.issued)
+        units = [unit for unit in self._stretch() if unit[1][0].index not in issued]
+        self._units = units[::-1]
 
     def peek(self) -> Unit | None:
         """The next unit, or None when all were taken."""
-        if self._next is None:
-            self._next = next(self._units, None)
-        return self._next
+        while not self._units:
+            if not self._go_on():
+                return None
+            self._units = list(self._stretch())[::-1]
+        return self._units[-1]
 
     def take(self) -> None:
         """Go on to the unit after the next."""
-        self._next = None
+        self._units.pop()
 
-    def _all(self) -> Iterator[Unit]:
-        first = min(self._start.values())
-        for number in range(first.pass_index, len(self._sizes)):
-            plan, size = self._plan_of(number), self._sizes[number]
-            begin = first.clips if number == first.pass_index else 0
-            while begin < size:
-                end = min(size, (begin // self._chunk + 1) * self._chunk)
-                for unit in plan.units(begin, end):
-                    for place in range(0, len(unit), self._unit_clips):
-                        yield from self._by_consumers(number, unit[place : place + self._unit_clips])
-                begin = end
+    def _go_on(self) -> bool:
+        """Turn to the stretch after this one; False: there is none."""
+        while self._number < len(self._sizes):
+            self._begin, size = self._end, self._sizes[self._number]
+            if self._begin < size:
+                self._end = min(size, (self._begin // self._window + 1) * self._window)
+                return True
+            self._number, self._begin, self._end = self._number + 1, 0, 0
+        return False
+
+    def _stretch(self) -> Iterator[Unit]:
+        if self._begin == self._end:
+            return
+        for unit in self._plan_of(self._number).units(self._begin, self._end):
+            for place in range(0, len(unit), self._unit_clips):
+                yield from self._by_consumers(self._number, unit[place : place + self._unit_clips])
 
     def _by_consumers(self, number: int, clips: Sequence[PlannedClip]) -> Iterator[Unit]:
         """A unit, divided where the consumers who want its clips differ, for some start later than others."""

@@ -12,6 +12,8 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from essp_common.pb.v1.messages_pb2 import OutstandingClip
+from essp_common.pb.v1.messages_pb2 import Place as PlaceMessage
 from essp_common.plan import PlannedClip
 from services.master.credits import Credits
 from services.master.instructions import Instruction, IssueUnit, ReleaseClip
@@ -57,6 +59,30 @@ class Outstanding:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def state(self) -> list[OutstandingClip]:
+        """All entries, as messages."""
+        return [_message(entry) for entry in self._entries.values()]
+
+    def restore(self, state: OutstandingClip, clip: PlannedClip) -> None:
+        """Take up an entry that `state` told of."""
+        place = (state.place.pass_index, state.place.index)
+        entry = Entry(
+            place,
+            clip,
+            state.left,
+            list(state.sizes),
+            made=state.made,
+            queued=state.queued,
+            shed=state.shed,
+            again=state.again,
+            losses=state.losses,
+        )
+        self._entries[place] = entry
+        self._shed += entry.shed
+        if entry.queued:
+            heapq.heappush(self._again, place)
+        self.credits.correct(0, sum(entry.sizes))
 
     def get(self, place: Place) -> Entry | None:
         """The entry of a clip, if it is outstanding."""
@@ -179,3 +205,17 @@ class Outstanding:
     def _sizes(self, number: int, left: int) -> list[int]:
         bounds = self._bounds[number]
         return [bound if left & ackers else 0 for bound, ackers in zip(bounds, self._parts.ackers, strict=True)]
+
+
+def _message(entry: Entry) -> OutstandingClip:
+    return OutstandingClip(
+        place=PlaceMessage(pass_index=entry.place[0], index=entry.place[1]),
+        attempt=entry.clip.attempt,
+        left=entry.left,
+        made=entry.made,
+        sizes=entry.sizes,
+        queued=entry.queued,
+        shed=entry.shed,
+        again=entry.again,
+        losses=entry.losses,
+    )

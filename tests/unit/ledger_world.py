@@ -20,6 +20,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Decoded,
     Extracted,
     Failed,
+    LedgerState,
     PassPlan,
     Progress,
     Trained,
@@ -162,6 +163,13 @@ class World:
                     self.finished_passes.append(number)
                 case CompleteJob() | FailJob():
                     self.end = instruction
+
+    def restart_master(self) -> None:
+        """A ledger that starts from the state of this one takes its place, paused if it was."""
+        paused, state = self.ledger.paused, self.ledger.state().SerializeToString()
+        self.ledger = Ledger(self.terms, LedgerState.FromString(state))
+        if paused:
+            self.ledger.pause()
 
     def deliver(self, number: int = 0, twice: bool = False) -> None:
         """Hand an event to the ledger; `twice`: it stays in the bag."""

@@ -471,6 +471,10 @@ class LedgerMachine(RuleBasedStateMachine):
     def stall(self) -> None:
         self.world.do(self.world.ledger.stalled())
 
+    @rule()
+    def restart_the_master(self) -> None:
+        self.world.restart_master()
+
     @rule(work=st.booleans())
     def pause_or_resume(self, work: bool) -> None:
         if work:

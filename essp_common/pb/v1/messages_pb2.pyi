@@ -451,3 +451,107 @@ class DeadLetter(_message.Message):
     worker: str
     time_ms: int
     def __init__(self, topic: _Optional[str] = ..., message: _Optional[bytes] = ..., reason: _Optional[str] = ..., kind: _Optional[str] = ..., attempts: _Optional[int] = ..., worker: _Optional[str] = ..., time_ms: _Optional[int] = ...) -> None: ...
+
+class Indices(_message.Message):
+    __slots__ = ("blocks", "bits")
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    BITS_FIELD_NUMBER: _ClassVar[int]
+    blocks: _containers.RepeatedScalarFieldContainer[int]
+    bits: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, blocks: _Optional[_Iterable[int]] = ..., bits: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class Place(_message.Message):
+    __slots__ = ("pass_index", "index")
+    PASS_INDEX_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    pass_index: int
+    index: int
+    def __init__(self, pass_index: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
+
+class ConsumerState(_message.Message):
+    __slots__ = ("consumer", "start", "below", "beyond")
+    class BeyondEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: Indices
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[Indices, _Mapping]] = ...) -> None: ...
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    BELOW_FIELD_NUMBER: _ClassVar[int]
+    BEYOND_FIELD_NUMBER: _ClassVar[int]
+    consumer: str
+    start: Place
+    below: _containers.RepeatedScalarFieldContainer[int]
+    beyond: _containers.MessageMap[int, Indices]
+    def __init__(self, consumer: _Optional[str] = ..., start: _Optional[_Union[Place, _Mapping]] = ..., below: _Optional[_Iterable[int]] = ..., beyond: _Optional[_Mapping[int, Indices]] = ...) -> None: ...
+
+class PassState(_message.Message):
+    __slots__ = ("issued", "closed", "skipped")
+    ISSUED_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    issued: int
+    closed: int
+    skipped: Indices
+    def __init__(self, issued: _Optional[int] = ..., closed: _Optional[int] = ..., skipped: _Optional[_Union[Indices, _Mapping]] = ...) -> None: ...
+
+class OutstandingClip(_message.Message):
+    __slots__ = ("place", "attempt", "left", "made", "sizes", "queued", "shed", "again", "losses")
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    MADE_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_FIELD_NUMBER: _ClassVar[int]
+    SHED_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
+    LOSSES_FIELD_NUMBER: _ClassVar[int]
+    place: Place
+    attempt: int
+    left: int
+    made: int
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    queued: bool
+    shed: bool
+    again: bool
+    losses: int
+    def __init__(self, place: _Optional[_Union[Place, _Mapping]] = ..., attempt: _Optional[int] = ..., left: _Optional[int] = ..., made: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., queued: _Optional[bool] = ..., shed: _Optional[bool] = ..., again: _Optional[bool] = ..., losses: _Optional[int] = ...) -> None: ...
+
+class IssueState(_message.Message):
+    __slots__ = ("pass_index", "begin", "end", "issued")
+    PASS_INDEX_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    ISSUED_FIELD_NUMBER: _ClassVar[int]
+    pass_index: int
+    begin: int
+    end: int
+    issued: Indices
+    def __init__(self, pass_index: _Optional[int] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., issued: _Optional[_Union[Indices, _Mapping]] = ...) -> None: ...
+
+class LedgerState(_message.Message):
+    __slots__ = ("consumers", "streams", "passes", "outstanding", "order", "counts", "finals")
+    class CountsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    CONSUMERS_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    PASSES_FIELD_NUMBER: _ClassVar[int]
+    OUTSTANDING_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    FINALS_FIELD_NUMBER: _ClassVar[int]
+    consumers: _containers.RepeatedCompositeFieldContainer[ConsumerState]
+    streams: _containers.RepeatedScalarFieldContainer[str]
+    passes: _containers.RepeatedCompositeFieldContainer[PassState]
+    outstanding: _containers.RepeatedCompositeFieldContainer[OutstandingClip]
+    order: IssueState
+    counts: _containers.ScalarMap[str, int]
+    finals: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, consumers: _Optional[_Iterable[_Union[ConsumerState, _Mapping]]] = ..., streams: _Optional[_Iterable[str]] = ..., passes: _Optional[_Iterable[_Union[PassState, _Mapping]]] = ..., outstanding: _Optional[_Iterable[_Union[OutstandingClip, _Mapping]]] = ..., order: _Optional[_Union[IssueState, _Mapping]] = ..., counts: _Optional[_Mapping[str, int]] = ..., finals: _Optional[_Iterable[str]] = ...) -> None: ...

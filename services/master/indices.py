@@ -1,0 +1,73 @@
+"""Sets of indices that stay small however many they hold: bitmaps of blocks.
+
+Ten million indices are at most 1.3 MB, in memory and as a message, in whatever pattern; a few are a few hundred bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Set
+from typing import Self
+
+from essp_common.pb.v1.messages_pb2 import Indices
+
+_BITS = 1024
+
+
+class IndexSet(Set[int]):
+    """A set of indices >= 0."""
+
+    __slots__ = ("_blocks", "_size")
+
+    def __init__(self, indices: Iterable[int] = ()) -> None:
+        self._blocks: dict[int, int] = {}
+        self._size = 0
+        for index in indices:
+            self.add(index)
+
+    @classmethod
+    def of(cls, message: Indices) -> Self:
+        """What `message` gave."""
+        made = cls()
+        made._blocks = {b: int.from_bytes(bits, "little") for b, bits in zip(message.blocks, message.bits, strict=True)}
+        made._size = sum(bits.bit_count() for bits in made._blocks.values())
+        return made
+
+    def message(self) -> Indices:
+        """The set as a message."""
+        blocks = sorted(self._blocks)
+        bits = [self._blocks[block] for block in blocks]
+        return Indices(blocks=blocks, bits=[value.to_bytes(-(-value.bit_length() // 8), "little") for value in bits])
+
+    def add(self, index: int) -> bool:
+        """Take an index in; False if it was there."""
+        block, bit = index // _BITS, 1 << index % _BITS
+        present = self._blocks.get(block, 0)
+        if present & bit:
+            return False
+        self._blocks[block] = present | bit
+        self._size += 1
+        return True
+
+    def remove(self, index: int) -> None:
+        """Leave an index out that is there."""
+        block = index // _BITS
+        left = self._blocks[block] & ~(1 << index % _BITS)
+        self._size -= 1
+        if left:
+            self._blocks[block] = left
+        else:
+            del self._blocks[block]
+
+    def __contains__(self, index: object) -> bool:
+        return isinstance(index, int) and self._blocks.get(index // _BITS, 0) >> index % _BITS & 1 == 1
+
+    def __iter__(self) -> Iterator[int]:
+        for block in sorted(self._blocks):
+            bits = self._blocks[block]
+            while bits:
+                lowest = bits & -bits
+                yield block * _BITS + lowest.bit_length() - 1
+                bits ^= lowest
+
+    def __len__(self) -> int:
+        return self._size
