@@ -435,7 +435,7 @@ class Control(_message.Message):
     def __init__(self, job: _Optional[str] = ..., fence: _Optional[int] = ..., command: _Optional[_Union[Control.Command, str]] = ..., snapshot: _Optional[_Union[JobSnapshot, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class DeadLetter(_message.Message):
-    __slots__ = ("topic", "message", "reason", "kind", "attempts", "worker", "time_ms")
+    __slots__ = ("topic", "message", "reason", "kind", "attempts", "worker", "time_ms", "purged")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -443,6 +443,7 @@ class DeadLetter(_message.Message):
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    PURGED_FIELD_NUMBER: _ClassVar[int]
     topic: str
     message: bytes
     reason: str
@@ -450,7 +451,8 @@ class DeadLetter(_message.Message):
     attempts: int
     worker: str
     time_ms: int
-    def __init__(self, topic: _Optional[str] = ..., message: _Optional[bytes] = ..., reason: _Optional[str] = ..., kind: _Optional[str] = ..., attempts: _Optional[int] = ..., worker: _Optional[str] = ..., time_ms: _Optional[int] = ...) -> None: ...
+    purged: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., message: _Optional[bytes] = ..., reason: _Optional[str] = ..., kind: _Optional[str] = ..., attempts: _Optional[int] = ..., worker: _Optional[str] = ..., time_ms: _Optional[int] = ..., purged: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Indices(_message.Message):
     __slots__ = ("blocks", "bits")
