@@ -9,6 +9,7 @@
     │   ├── BadFrames       bytes in the cache that are not what their header says
     │   ├── NotFound        no such object or job
     │   └── Conflict        the state does not allow it, or somebody else was first
+    │       └── PreconditionFailed  what was to be changed is not as the caller saw it
     ├── CacheMiss           the bytes are gone; they can be made again from their seed
     └── ConfigError         the user has to change something; the message says what
 
@@ -72,6 +73,10 @@ class Conflict(PermanentError):
     """The present state does not allow it, or somebody else was first."""
 
     kind = "conflict"
+
+
+class PreconditionFailed(Conflict):
+    """What was to be changed is not, or no longer, as the caller saw it: read it again."""
 
 
 class CacheMiss(EsspError):

@@ -1,0 +1,72 @@
+"""A feature that is known by its declaration alone: its code is in some extractor's image, not in this process.
+
+The master needs no more than the shape and the type of what a feature makes, to reserve room for it; a trainer no more
+than the channels. Whoever registers an extractor states both, in terms of the clip's shape `(T, H, W, 3)`:
+
+    output: {shape: [1, H, W, "2*T-2"], dtype: uint8}
+
+A dimension is a number, or `T`, `H` or `W` with a factor before, a divisor or an addend behind: `T`, `T-1`, `2*T`,
+`2*T-2`, `H/16`, `W/16+1`. Divisions round up, so that room is never too small.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from essp_common.errors import ConfigError
+from essp_common.features.port import ArraySpec
+
+_TERM = re.compile(r"(?:(\d{1,4})\*)?([THW])(?:/(\d{1,4}))?([+-]\d{1,6})?")
+
+
+def _checked(dimension: int | str) -> int | str:
+    if isinstance(dimension, str) and _TERM.fullmatch(dimension.replace(" ", "")) is None:
+        raise ValueError(f"{dimension!r} is no dimension; write a number, or for example T, T-1, 2*T, H/16")
+    if dimension == 0 or (isinstance(dimension, int) and dimension < 0):
+        raise ValueError("a dimension is at least 1")
+    return dimension
+
+
+Dimension = Annotated[int | str, AfterValidator(_checked)]
+
+
+class DeclaredOutput(BaseModel):
+    """What a feature makes of a clip."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    shape: tuple[Dimension, ...] = Field(min_length=1, max_length=6)
+    """Dimensions, in terms of the clip's `T` frames of `H` x `W` pixels; streams for networks are `(T, H, W, C)`."""
+    dtype: Literal["uint8", "uint16", "int16", "float16", "float32"] = "uint8"
+
+    def of(self, clip: ArraySpec) -> ArraySpec:
+        """Shape and type for such a clip."""
+        sizes = dict(zip("THW", clip.shape, strict=False))
+        return ArraySpec(tuple(_size(dimension, sizes) for dimension in self.shape), self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredFeature:
+    """A feature by its declaration."""
+
+    name: str
+    frames_needed: int
+    """The fewest frames a clip must have."""
+    output: DeclaredOutput
+
+
+def _size(dimension: int | str, sizes: dict[str, int]) -> int:
+    if isinstance(dimension, int):
+        return dimension
+    match = _TERM.fullmatch(dimension.replace(" ", ""))
+    if match is None:
+        raise ConfigError(f"{dimension!r} is no dimension")
+    factor, letter, divisor, addend = match.groups()
+    size = -(-sizes[letter] * int(factor or 1) // int(divisor or 1)) + int(addend or 0)
+    if size < 1:
+        raise ConfigError(f"dimension {dimension!r} is {size} where {letter} = {sizes[letter]}; it has to be 1 or more")
+    return size

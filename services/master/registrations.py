@@ -1,0 +1,233 @@
+"""What is registered beyond what is installed: extractors and trainers that run in images of their own.
+
+Two tables, rows by name. A row names an image by its digest, since a registration is code that will run: what a tag
+points to can change, and only images that the operator allows (`ESSP_IMAGES`) are taken.
+
+The tables live in the object store as numbered documents, each with all rows and the change that made it:
+
+    <ESSP_STATE>/registrations/00000042.json
+
+A change is written as the next number, which only one can win, so that two masters, or two people, never undo each
+other's; who changes a row has to name the version it saw (its ETag). All documents stay: they are the audit log.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from essp_common.errors import ConfigError, Conflict, NotFound, PreconditionFailed
+from essp_common.features.declared import DeclaredFeature, DeclaredOutput
+from essp_common.objects.port import ObjectStore
+
+PREFIX = "registrations/"
+Kind = Literal["extractors", "trainers"]
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
+_DIGEST = re.compile(r"[a-z0-9][a-z0-9._/:-]*@sha256:[0-9a-f]{64}")
+_QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Resources(_Row):
+    """What one worker gets, in the units of Kubernetes."""
+
+    cpu: str = Field("1", pattern=_QUANTITY)
+    memory: str = Field("2Gi", pattern=_QUANTITY)
+    gpus: int = Field(0, ge=0, le=64)
+    gpu_type: str = Field("nvidia.com/gpu", max_length=100)
+    """Name of the GPU resource."""
+
+
+class ExtractorRow(_Row):
+    """A feature that an image of its own makes: `essp extractor run --feature NAME` is what runs in it."""
+
+    name: Name
+    """The feature."""
+    image: str
+    """`registry/name@sha256:...`."""
+    frames_needed: int = Field(1, ge=1, le=10_000)
+    """The fewest frames a clip must have."""
+    output: DeclaredOutput
+    """What it makes of a clip."""
+    resources: Resources = Resources()
+    least: int = Field(1, ge=0, le=1000)
+    """Fewest workers."""
+    most: int = Field(16, ge=1, le=1000)
+    """Most workers."""
+    environment: Mapping[Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]{0,62}$")], str] = {}
+    """Settings of the worker; no secrets."""
+
+
+class TrainerRow(_Row):
+    """An image in which trainers of these models run: `essp trainer --job JOB --trainer NAME`."""
+
+    name: Name
+    image: str
+    """`registry/name@sha256:...`."""
+    models: tuple[str, ...] = Field(min_length=1)
+    """The models (`trainers.*.model` of a job) that it is for."""
+    resources: Resources = Resources(cpu="4", memory="16Gi", gpus=1)
+    most_ranks: int = Field(8, ge=1, le=1024)
+    environment: Mapping[Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]{0,62}$")], str] = {}
+
+
+Row = ExtractorRow | TrainerRow
+RowType = TypeVar("RowType", ExtractorRow, TrainerRow)
+
+
+class Change(_Row):
+    """One line of the audit log."""
+
+    version: int
+    time: datetime
+    by: str
+    """The name of the token that made it."""
+    action: Literal["put", "delete"]
+    kind: Kind
+    name: str
+
+
+class _Document(_Row):
+    change: Change
+    extractors: dict[str, ExtractorRow]
+    trainers: dict[str, TrainerRow]
+    versions: dict[str, int]
+    """`kind/name` -> the version that last changed the row."""
+
+
+class Registrations:
+    """The tables. Thread-safe, also between processes."""
+
+    def __init__(self, store: ObjectStore, images: Sequence[str] = ()) -> None:
+        """`images`: prefixes of the images that may be registered."""
+        self._store = store
+        self._images = tuple(images)
+        self._lock = threading.Lock()
+        self._newest: _Document | None = None
+
+    # --- reading ---
+
+    def extractors(self) -> dict[str, ExtractorRow]:
+        """The registered extractors, by feature."""
+        document = self._read()
+        return document.extractors if document else {}
+
+    def trainers(self) -> dict[str, TrainerRow]:
+        """The registered trainers, by name."""
+        document = self._read()
+        return document.trainers if document else {}
+
+    def row(self, kind: Kind, name: str) -> tuple[Row, str]:
+        """One row and its ETag. Raises `NotFound`."""
+        document = self._read()
+        rows: Mapping[str, Row] = _rows(document, kind) if document else {}
+        if document is None or name not in rows:
+            raise NotFound(f"{name} is not registered in {kind}; there are: {', '.join(rows) or 'none'}")
+        return rows[name], _etag(document, kind, name)
+
+    def changes(self) -> list[Change]:
+        """The audit log, oldest first."""
+        return [_parse(self._store.get(info.key)).change for info in self._store.list(PREFIX)]
+
+    def declared(self) -> dict[str, DeclaredFeature]:
+        """What registered extractors make, by feature."""
+        return {
+            row.name: DeclaredFeature(row.name, row.frames_needed, row.output) for row in self.extractors().values()
+        }
+
+    # --- changing ---
+
+    def put(self, kind: Kind, row: Row, by: str, seen: str | None) -> str:
+        """Register, or change a row whose ETag is `seen` (None: there must not be one); the new ETag.
+
+        Raises `ConfigError` for an image that is not allowed, `PreconditionFailed` when the row is not as seen.
+        """
+        self._check_image(row.image)
+
+        def change(rows: dict[str, Row]) -> None:
+            rows[row.name] = row
+
+        return self._change(kind, row.name, by, seen, "put", change)
+
+    def delete(self, kind: Kind, name: str, by: str, seen: str) -> None:
+        """Remove a row whose ETag is `seen`. Raises `NotFound`, `PreconditionFailed`."""
+        self.row(kind, name)
+        self._change(kind, name, by, seen, "delete", lambda rows: rows.pop(name))
+
+    def _change(
+        self,
+        kind: Kind,
+        name: str,
+        by: str,
+        seen: str | None,
+        action: Literal["put", "delete"],
+        apply: Callable[[dict[str, Row]], object],
+    ) -> str:
+        while True:
+            document = self._read()
+            present = _etag(document, kind, name) if document and name in _rows(document, kind) else None
+            if present != seen:
+                raise PreconditionFailed(
+                    f"{kind}/{name} is at version {present or 'none'}, not {seen or 'none'}; read it again, then repeat"
+                )
+            version = (document.change.version if document else 0) + 1
+            tables: dict[Kind, dict[str, Row]] = {
+                "extractors": dict(document.extractors) if document else {},
+                "trainers": dict(document.trainers) if document else {},
+            }
+            apply(tables[kind])
+            versions = dict(document.versions if document else {}) | {f"{kind}/{name}": version}
+            made = Change(version=version, time=datetime.now(UTC), by=by, action=action, kind=kind, name=name)
+            written = {
+                "change": made.model_dump(mode="json"),
+                "versions": versions,
+                **{k: {n: row.model_dump(mode="json") for n, row in rows.items()} for k, rows in tables.items()},
+            }
+            try:
+                self._store.put(_key(version), (json.dumps(written, indent=1) + "\n").encode(), if_absent=True)
+            except Conflict:
+                continue  # somebody was faster: look again at what is there now
+            return f'"{version}"'
+
+    def _check_image(self, image: str) -> None:
+        if _DIGEST.fullmatch(image) is None:
+            raise ConfigError(f"image: {image!r} does not end in @sha256: and 64 hexadecimal digits; a tag may change")
+        if not image.startswith(self._images):
+            allowed = ", ".join(self._images) or "none"
+            raise ConfigError(f"image: {image} is not allowed; ESSP_IMAGES of the master allows: {allowed}")
+
+    def _read(self) -> _Document | None:
+        """The newest document; only what is new is fetched."""
+        with self._lock:
+            number = self._newest.change.version if self._newest else 0
+            while True:
+                try:
+                    self._newest = _parse(self._store.get(_key(number + 1)))
+                except NotFound:
+                    return self._newest
+                number += 1
+
+
+def _parse(data: bytes) -> _Document:
+    return _Document.model_validate_json(data)
+
+
+def _rows(document: _Document, kind: Kind) -> Mapping[str, Row]:
+    return document.extractors if kind == "extractors" else document.trainers
+
+
+def _etag(document: _Document, kind: Kind, name: str) -> str:
+    return f'"{document.versions[f"{kind}/{name}"]}"'
+
+
+def _key(version: int) -> str:
+    return f"{PREFIX}{version:08d}.json"
