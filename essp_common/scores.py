@@ -140,6 +140,19 @@ def mix(probabilities: NDArray[np.float64], weights: NDArray[np.float64], rule: 
 
 def write(store: ObjectStore, key: str, table: ScoreTable) -> None:
     """Store a score table. Equal tables give equal bytes."""
+    store.put(key, packed(table))
+
+
+def read(store: ObjectStore, key: str) -> ScoreTable:
+    """Load a score table. Raises `NotFound`, or `PermanentError` for an object that is none."""
+    try:
+        return unpacked(store.get(key))
+    except ValueError as error:
+        raise PermanentError(f"{store.uri(key)} is not a score table: {error}") from error
+
+
+def packed(table: ScoreTable) -> bytes:
+    """A score table as Parquet."""
     width = max(1, len(table.classes))
     values = np.ascontiguousarray(table.probabilities, dtype=np.float32).reshape(-1)
     arrow = pa.table(
@@ -152,23 +165,35 @@ def write(store: ObjectStore, key: str, table: ScoreTable) -> None:
     ).replace_schema_metadata({_CLASSES: json.dumps(table.classes).encode()})
     sink = io.BytesIO()
     pq.write_table(arrow, sink, compression="zstd")
-    store.put(key, sink.getvalue())
+    return sink.getvalue()
 
 
-def read(store: ObjectStore, key: str) -> ScoreTable:
-    """Load a score table. Raises `NotFound`, or `PermanentError` for an object that is none."""
-    data = store.get(key)
+def unpacked(data: bytes) -> ScoreTable:
+    """The inverse of `packed`. Raises `ValueError`."""
     try:
         arrow = pq.read_table(io.BytesIO(data))
         classes = tuple(json.loads((arrow.schema.metadata or {})[_CLASSES]))
         columns = [arrow.column(name).combine_chunks() for name in _COLUMNS]
-        flat = columns[3].flatten().to_numpy(zero_copy_only=False)
-        return ScoreTable(
-            video_id=tuple(columns[0].to_pylist()),
-            class_id=columns[1].to_numpy(zero_copy_only=False),
-            clip_index=columns[2].to_numpy(zero_copy_only=False),
-            probabilities=flat.reshape(arrow.num_rows, len(classes)),
-            classes=classes,
-        )
-    except (pa.ArrowException, KeyError, ValueError) as error:
-        raise PermanentError(f"{store.uri(key)} is not a score table: {error}") from error
+    except (pa.ArrowException, KeyError) as error:
+        raise ValueError(str(error)) from error
+    flat = columns[3].flatten().to_numpy(zero_copy_only=False)
+    return ScoreTable(
+        video_id=tuple(columns[0].to_pylist()),
+        class_id=columns[1].to_numpy(zero_copy_only=False),
+        clip_index=columns[2].to_numpy(zero_copy_only=False),
+        probabilities=flat.reshape(arrow.num_rows, len(classes)),
+        classes=classes,
+    )
+
+
+def joined(tables: Sequence[ScoreTable]) -> ScoreTable:
+    """Parts of one pass, at least one, as a table in index order."""
+    order = np.argsort(np.concatenate([table.clip_index for table in tables]))
+    videos = [video for table in tables for video in table.video_id]
+    return ScoreTable(
+        video_id=tuple(videos[row] for row in order),
+        class_id=np.concatenate([table.class_id for table in tables])[order],
+        clip_index=np.concatenate([table.clip_index for table in tables])[order],
+        probabilities=np.concatenate([table.probabilities for table in tables])[order],
+        classes=tables[0].classes,
+    )
