@@ -31,6 +31,7 @@ INFLIGHT = Gauge("essp_inflight_units", "Records being handled now.", ["stage"])
 RETRIES = Counter("essp_retries", "Tries that failed and were repeated, by stage and kind of error.", ["stage", "kind"])
 FAILURES = Counter("essp_failures", "Records that could not be processed, by stage and kind.", ["stage", "kind"])
 DUPLICATES = Counter("essp_duplicates", "Messages for what had been done before, dropped.", ["stage"])
+CHECKPOINTS = Counter("essp_checkpoints", "Checkpoints of this trainer, by outcome (saved, failed).", ["outcome"])
 CACHE_BYTES = Gauge("essp_cache_bytes", "Bytes in the frame cache, by state (used, limit).", ["state"])
 
 

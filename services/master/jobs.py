@@ -115,7 +115,7 @@ class Job:
             self.pace.add(self.ledger.closed - before[0], now_s)
         if self.ledger.counts.failed != before[1]:
             self._failure(progress.failed)
-        elif kind in ("pass_report", "checkpoint"):
+        elif kind in ("pass_report", "checkpoint", "trouble"):
             self._tell(progress)
         self._tell_outcome(out)
         return out
@@ -165,6 +165,9 @@ class Job:
             figures = ", ".join(f"{name} {value:.4g}" for name, value in sorted(metrics.items()))
             data = {"trainer": report.trainer, "purpose": purpose, "epoch": report.epoch, "metrics": metrics}
             self.log.add("report", f"{report.trainer}: {purpose} {report.epoch}: {figures}", data)
+        elif progress.HasField("trouble"):
+            trouble = progress.trouble
+            self.log.add("warning", f"{trouble.trainer}: {trouble.reason}", {"trainer": trouble.trainer})
         else:
             checkpoint = progress.checkpoint
             what = "final checkpoint" if checkpoint.final else "checkpoint"

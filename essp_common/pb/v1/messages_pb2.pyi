@@ -302,6 +302,14 @@ class CheckpointReady(_message.Message):
     scores_uri: str
     def __init__(self, job: _Optional[str] = ..., trainer: _Optional[str] = ..., uri: _Optional[str] = ..., epoch: _Optional[int] = ..., final: _Optional[bool] = ..., scores_uri: _Optional[str] = ...) -> None: ...
 
+class Trouble(_message.Message):
+    __slots__ = ("trainer", "reason")
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    trainer: str
+    reason: str
+    def __init__(self, trainer: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class Finished(_message.Message):
     __slots__ = ("job", "stage", "uri", "metrics")
     class MetricsEntry(_message.Message):
@@ -322,7 +330,7 @@ class Finished(_message.Message):
     def __init__(self, job: _Optional[str] = ..., stage: _Optional[str] = ..., uri: _Optional[str] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("job", "worker", "fence", "decoded", "extracted", "trained", "failed", "heartbeat", "pass_report", "checkpoint", "finished", "step")
+    __slots__ = ("job", "worker", "fence", "decoded", "extracted", "trained", "failed", "heartbeat", "pass_report", "checkpoint", "finished", "step", "trouble")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
@@ -335,6 +343,7 @@ class Progress(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
     job: str
     worker: str
     fence: int
@@ -347,7 +356,8 @@ class Progress(_message.Message):
     checkpoint: CheckpointReady
     finished: Finished
     step: StepReport
-    def __init__(self, job: _Optional[str] = ..., worker: _Optional[str] = ..., fence: _Optional[int] = ..., decoded: _Optional[_Union[Decoded, _Mapping]] = ..., extracted: _Optional[_Union[Extracted, _Mapping]] = ..., trained: _Optional[_Union[Trained, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., pass_report: _Optional[_Union[PassReport, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointReady, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ...) -> None: ...
+    trouble: Trouble
+    def __init__(self, job: _Optional[str] = ..., worker: _Optional[str] = ..., fence: _Optional[int] = ..., decoded: _Optional[_Union[Decoded, _Mapping]] = ..., extracted: _Optional[_Union[Extracted, _Mapping]] = ..., trained: _Optional[_Union[Trained, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., pass_report: _Optional[_Union[PassReport, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointReady, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ..., trouble: _Optional[_Union[Trouble, _Mapping]] = ...) -> None: ...
 
 class StepReport(_message.Message):
     __slots__ = ("trainer", "purpose", "epoch", "clips_done", "loss", "top1", "data_wait_ratio", "clips_per_s", "queue")
