@@ -237,6 +237,7 @@ class KafkaSubscription:
         """These partitions are ours now."""
         with self._changed:
             self._owned |= set(slots)
+        log.info("group %s: takes part with %d partitions", self._group, len(self._owned))
 
     def giving_up(self, slots: Collection[TopicPartition]) -> None:
         """These partitions go to somebody else: commit what is done of them."""

@@ -1,0 +1,114 @@
+"""The deployment of all tests of this folder, started once, and a job on it for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from essp_common.catalog.build import BuildOptions, build
+from essp_common.wiring import Adapters, Stores
+from services.master.service import Master
+from services.servers.servers import KafkaServer, RedisServer, S3Server
+from tests.faults.s3_front import S3Front
+from tests.faults.world import SESSION_TIMEOUT_MS, Run, World
+from tests.journeys import make_videos
+
+REDIS_BYTES = 32 * 2**20
+
+Begin = Callable[..., Run]
+
+
+@pytest.fixture(scope="session")
+def world(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Servers with the small set on them, and one healthy decoder and extractor."""
+    folder = tmp_path_factory.mktemp("faults")
+    bucket = "essp-faults"
+    s3_server.create_bucket(bucket)
+    with (
+        KafkaServer(folder, session_timeout_ms=SESSION_TIMEOUT_MS) as kafka,
+        RedisServer(folder, maxmemory_bytes=REDIS_BYTES) as redis,
+        S3Front(s3_server.port) as front,
+    ):
+        world = World(kafka, redis, front, bucket, folder)
+        _fill(world, s3_server, folder / "videos")
+        for side in ("worker", "master", "consumer"):
+            world.link(side)
+        world.adapters("consumer").close()
+        decoder, extractor = world.decoder(), world.extractor()
+        try:
+            world.joined(decoder)
+            world.joined(extractor)
+            yield world
+            for process in list(world.processes):
+                world.drain(process)
+        finally:
+            for process in world.processes:
+                process.popen.kill()
+                process.popen.wait()
+            for links in world.links.values():
+                for proxy in links.all():
+                    proxy.close()
+
+
+def _fill(world: World, server: S3Server, videos: Path) -> None:
+    make_videos(videos)
+    store_url = world.store_url(server.port)
+    root = f"s3://{world.bucket}"
+    store = Stores((store_url,)).under(root)
+    for path in sorted(videos.rglob("*.*")):
+        store.put_file(f"videos/{path.relative_to(videos)}", str(path))
+    build(f"{root}/videos", f"{root}/catalog.parquet", (store_url,), BuildOptions("folders"))
+
+
+@pytest.fixture(scope="session")
+def consumers(world: World) -> Iterator[Adapters]:
+    """How the consumers of all jobs reach the servers."""
+    adapters = world.adapters("consumer")
+    yield adapters
+    adapters.close()
+
+
+@pytest.fixture(scope="session")
+def master(world: World) -> Iterator[Master]:
+    """The master of all jobs."""
+    adapters = world.adapters("master")
+    with world.master(adapters) as master:
+        yield master
+    adapters.close()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(world: World, master: Master, consumers: Adapters) -> None:
+    """Learn what the job comes to when nothing fails."""
+    run = Run(world, master, consumers, world.spec("undisturbed"))
+    try:
+        run.complete()
+    finally:
+        run.close()
+    world.expected = run.taken
+    status = run.leaves_nothing()
+    assert status.counts.issued == status.counts.decoded == len(run.taken["trainer.rgb"])
+    assert len({digest for _, _, digest in run.taken["trainer.rgb"]}) > 20
+
+
+@pytest.fixture
+def begin(
+    world: World, master: Master, consumers: Adapters, undisturbed: None, unique: str, no_thread_leaks: None
+) -> Iterator[Begin]:
+    """Starts the job of this test. Afterwards all links are whole again, and the job has ended."""
+    started: list[Run] = []
+
+    def begin_one(hold_at: int = 0, **limits: Any) -> Run:
+        started.append(Run(world, master, consumers, world.spec(f"{unique}-{len(started)}", **limits), hold_at))
+        return started[-1]
+
+    yield begin_one
+    for links in world.links.values():
+        for proxy in links.all():
+            proxy.heal()
+    world.s3.heal()
+    for run in started:
+        run.close()

@@ -1,0 +1,142 @@
+"""An HTTP server in front of an S3 server that answers some requests wrongly, on demand, and counts it.
+
+    status(503, n, "SlowDown")   the next n object reads are answered with this error
+    truncate(n)                  the next n object reads break off after half of their body
+    short(n)                     the next n object reads give half of what was asked for, and say so
+    retag(n)                     the next n answers about an object carry another ETag
+    delay(n, seconds)            the next n are answered late
+
+Only requests for keys that contain `about` are meant. Everything else is passed on as it is.
+"""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections import Counter
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Self
+
+Answer = tuple[int, list[tuple[str, str]], bytes]
+Fault = Callable[["_Handler", Answer], None]
+
+_DROPPED = {"connection", "transfer-encoding", "keep-alive", "content-length"}
+
+
+class S3Front:
+    """Listens on a free port of the loopback interface."""
+
+    def __init__(self, upstream: int, about: str = "videos/") -> None:
+        """`upstream`: port of the real one."""
+        self.upstream = upstream
+        self.about = about
+        self.faults: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._next: list[tuple[str, Fault]] = []
+        handler = type("_BoundHandler", (_Handler,), {"front": self})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server.daemon_threads = True
+        self.port = int(self._server.server_address[1])
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="s3-front", daemon=True)
+        self._thread.start()
+
+    def status(self, status: int, count: int, code: str) -> None:
+        body = f"<Error><Code>{code}</Code><Message>as the test wants it</Message></Error>".encode()
+        self._plan(str(status), count, lambda handler, _: handler.send((status, [], body)))
+
+    def truncate(self, count: int) -> None:
+        self._plan("truncated", count, lambda handler, answer: handler.send(answer, cut=len(answer[2]) // 2))
+
+    def short(self, count: int) -> None:
+        def halve(handler: _Handler, answer: Answer) -> None:
+            handler.send((answer[0], answer[1], answer[2][: len(answer[2]) // 2]))
+
+        self._plan("short", count, halve)
+
+    def retag(self, count: int) -> None:
+        def other(handler: _Handler, answer: Answer) -> None:
+            headers = [(name, '"another"' if name.lower() == "etag" else value) for name, value in answer[1]]
+            handler.send((answer[0], headers, answer[2]))
+
+        self._plan("retagged", count, other)
+
+    def delay(self, count: int, seconds: float) -> None:
+        def late(handler: _Handler, answer: Answer) -> None:
+            threading.Event().wait(seconds)
+            handler.send(answer)
+
+        self._plan("late", count, late)
+
+    def heal(self) -> None:
+        """Answer rightly from now on."""
+        with self._lock:
+            self._next.clear()
+
+    def taken(self, path: str) -> Fault | None:
+        """What is to be done to the answer for this path, if anything."""
+        with self._lock:
+            if self.about not in path or not self._next:
+                return None
+            name, fault = self._next.pop(0)
+            self.faults[name] += 1
+            return fault
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _plan(self, name: str, count: int, fault: Fault) -> None:
+        with self._lock:
+            self._next += [(name, fault)] * count
+
+
+class _Handler(BaseHTTPRequestHandler):
+    front: S3Front
+    protocol_version = "HTTP/1.1"
+
+    def _pass_on(self) -> None:
+        length = int(self.headers.get("Content-Length", "0"))
+        body = self.rfile.read(length)
+        upstream = http.client.HTTPConnection("127.0.0.1", self.front.upstream, timeout=30.0)
+        try:
+            upstream.request(self.command, self.path, body, dict(self.headers.items()))
+            response = upstream.getresponse()
+            answer = (response.status, response.getheaders(), response.read())
+        finally:
+            upstream.close()
+        fault = self.front.taken(self.path) if self.command in ("GET", "HEAD") else None
+        if fault is None:
+            self.send(answer)
+        else:
+            fault(self, answer)
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _pass_on
+
+    def send(self, answer: Answer, cut: int | None = None) -> None:
+        """Answer; with `cut` the connection ends after so many bytes of the body."""
+        status, headers, body = answer
+        self.send_response_only(status)
+        for name, value in headers:
+            if name.lower() not in _DROPPED:
+                self.send_header(name, value)
+        told = [value for name, value in headers if name.lower() == "content-length"]
+        self.send_header("Content-Length", told[0] if self.command == "HEAD" and told else str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body if cut is None else body[:cut])
+        if cut is not None:
+            self.close_connection = True
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""

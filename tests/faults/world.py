@@ -1,0 +1,357 @@
+"""A small deployment that is made to fail: real servers, real worker processes, a job that takes a second or two.
+
+    test process                                 their own processes
+    ┌──────────────────────────────┐             ┌─────────────────────────────┐
+    │ master ──────── "master" links ──┐     ┌── "worker" links ── decoders,   │
+    │ two consumers, straight to   │   Kafka, Redis, S3           extractors   │
+    │ the servers                  │             └─────────────────────────────┘
+    └──────────────────────────────┘
+
+Every link is a proxy (`essp_common.testing.proxy`). The consumers stand for trainers: they take the clips of their
+stream in order and remember a digest of the bytes of each, so "the same result" means the same clips, to the bit, in
+the same order, each exactly once. Whatever is done to a job, `finish` demands this, an empty cache, and all credits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from essp_common import topics
+from essp_common.bus.port import Record
+from essp_common.control import ControlFeed
+from essp_common.errors import TransientError
+from essp_common.failpoints import VARIABLE
+from essp_common.layout import Position
+from essp_common.ordered import IntakeOptions, OrderedIntake, PassEnd
+from essp_common.pb.v1.messages_pb2 import CheckpointReady, Finished, Progress
+from essp_common.spec import JobSpec, parse_spec
+from essp_common.testing.proxy import Proxy
+from essp_common.wiring import Adapters, Stores, open_bus, open_cache
+from services.master.config import MasterSettings
+from services.master.service import Master
+from services.master.status import JobState, JobStatus
+from services.servers.servers import KafkaServer, RedisServer
+from tests.faults.s3_front import S3Front
+from tests.integration.fleet import Process
+
+T = TypeVar("T")
+
+LIMIT_S = 40.0
+"""How long anything may take before it counts as stuck: long, for machines that are busy with other things."""
+SESSION_TIMEOUT_MS = 2000
+CLIPS_AHEAD = "192KiB"
+"""Budget of a job: about seven clips, so a job whose consumers stand still is in the midst of it."""
+
+Taken = tuple[int, int, str]
+"""Pass, index, digest of the bytes."""
+
+_JOB = """
+name: {name}
+output: {root}/runs/{name}
+epochs: 1
+data: {{catalog: "{root}/catalog.parquet"}}
+clip: {{frames: 4, resize: {{mode: crop, height: 40, width: 40}}}}
+sampling: {{clips_per_epoch: 24, clips_per_video: 1, seed: 3}}
+streams:
+  rgb: {{feature: rgb}}
+  flow: {{feature: flow, params: {{method: dis, length: 3}}}}
+trainers:
+  rgb: {{stream: rgb, batch_size: 4}}
+  flow: {{stream: flow, batch_size: 4}}
+limits: {{budget: {budget}, ttl_s: {ttl_s}, dead_ratio: {dead_ratio}}}
+"""
+
+
+@dataclass
+class Links:
+    """The proxies in front of the three servers, as one side sees them."""
+
+    kafka: Proxy
+    redis: Proxy
+    s3: Proxy
+
+    def all(self) -> tuple[Proxy, ...]:
+        return (self.kafka, self.redis, self.s3)
+
+
+@dataclass
+class World:
+    """The deployment. One for all tests of a session; each test has a job of its own."""
+
+    kafka: KafkaServer
+    redis: RedisServer
+    s3: S3Front
+    bucket: str
+    folder: Path
+    links: dict[str, Links] = field(default_factory=dict)
+    processes: list[Process] = field(default_factory=list)
+    expected: dict[str, list[Taken]] = field(default_factory=dict)
+    """What an undisturbed job comes to, by consumer."""
+    _started: int = 0
+
+    # --- where things are ---
+
+    def link(self, side: str) -> Links:
+        """Proxies for one more side of the deployment."""
+        made = Links(Proxy(self.kafka.port, rewrite=True), Proxy(self.redis.port), Proxy(self.s3.port))
+        self.links[side] = made
+        return made
+
+    def urls(self, side: str) -> dict[str, str]:
+        """The settings of a process of this side."""
+        links = self.links[side]
+        return {
+            "ESSP_BUS": f"kafka://127.0.0.1:{links.kafka.port}?session_timeout_ms={SESSION_TIMEOUT_MS}",
+            "ESSP_CACHE": f"redis://127.0.0.1:{links.redis.port}/0?socket_timeout=2",
+            "ESSP_STORES": json.dumps([self.store_url(links.s3.port)]),
+        }
+
+    def store_url(self, port: int) -> str:
+        return f"s3://{self.bucket}?endpoint=http://127.0.0.1:{port}"
+
+    # --- workers ---
+
+    def start(self, *arguments: str, failpoint: str = "", **environment: str) -> Process:
+        """Start `essp ARGUMENTS` behind the worker links, armed with a failpoint."""
+        self._started += 1
+        log = self.folder / f"{self._started:03}-{arguments[0]}.log"
+        settings = {"ESSP_DECODER_PROCESSES": "1", "ESSP_EXTRACTOR_LANES": "1", "ESSP_DRAIN_S": "20"}
+        armed = {VARIABLE: failpoint} if failpoint else {}
+        process = Process(list(arguments), os.environ | settings | self.urls("worker") | armed | environment, log)
+        self.processes.append(process)
+        return process
+
+    def decoder(self, failpoint: str = "", **environment: str) -> Process:
+        return self.start("decoder", failpoint=failpoint, **environment)
+
+    def extractor(self, failpoint: str = "", **environment: str) -> Process:
+        return self.start("extractor", "run", "--feature", "flow", failpoint=failpoint, **environment)
+
+    def joined(self, process: Process) -> Process:
+        """Wait until a worker has a share of its group."""
+        self.until(f"{process.arguments} has joined", lambda: said(process, r"takes part with [1-9]"))
+        return process
+
+    def gone(self, process: Process, status: int | None = None) -> None:
+        """Wait until a process and all that it started have ended (with this status), and forget it."""
+        self.until("it has ended", lambda: process.popen.poll() is not None or None)
+        self.until("what it had started has ended", lambda: not process.signal_group(0) or None)
+        self.processes.remove(process)
+        assert status is None or process.popen.returncode == status, process.story()
+
+    def drain(self, process: Process) -> None:
+        """Have a worker leave in peace."""
+        process.popen.send_signal(signal.SIGTERM)
+        self.gone(process, 0)
+
+    def until(self, what: str, look: Callable[[], T | None]) -> T:
+        """The first thing but None that `look` finds."""
+        return until(what, look, lambda: "\n\n".join(process.story() for process in self.processes))
+
+    # --- jobs ---
+
+    @contextmanager
+    def master(self, adapters: Adapters) -> Iterator[Master]:
+        """A master of its own, in this process."""
+        master = Master(adapters, MasterSettings(), "m1", adopt=True)
+        thread = threading.Thread(target=master.run, name="master")
+        thread.start()
+        try:
+            yield master
+        finally:
+            master.drain()
+            thread.join(LIMIT_S)
+
+    def adapters(self, side: str) -> Adapters:
+        """Connections of this process, as one of that side."""
+        urls = self.urls(side)
+        bus = open_bus(urls["ESSP_BUS"])
+        bus.ensure_topics({topic: topics.partitions(topic) for topic in topics.FIXED})
+        return Adapters(bus, open_cache(urls["ESSP_CACHE"]), Stores(tuple(json.loads(urls["ESSP_STORES"]))))
+
+    def spec(self, name: str, ttl_s: int = 600, dead_ratio: float = 0.2, budget: str = CLIPS_AHEAD) -> JobSpec:
+        """The job of all tests."""
+        root = f"s3://{self.bucket}"
+        return parse_spec(_JOB.format(name=name, root=root, ttl_s=ttl_s, dead_ratio=dead_ratio, budget=budget))
+
+    def keys(self) -> list[str]:
+        """What is in Redis now."""
+        return re.findall(r"essp:\S+", self.redis.execute("KEYS", "*").decode())
+
+
+class Run:
+    """One job, and its two consumers."""
+
+    def __init__(self, world: World, master: Master, adapters: Adapters, spec: JobSpec, hold_at: int = 0) -> None:
+        """Start it. With `hold_at` the consumers stop after so many clips each, until `go`."""
+        self.name = spec.name
+        self.taken: dict[str, list[Taken]] = {consumer: [] for consumer in spec.consumers()}
+        self._world, self._master, self._adapters, self._spec = world, master, adapters, spec
+        self._hold_at = hold_at
+        self._errors: list[BaseException] = []
+        self._closing = threading.Event()
+        self._free = threading.Event()
+        self._pace_s = 0.0
+        if not hold_at:
+            self._free.set()
+        master.start(spec)
+        control = ControlFeed(adapters.bus)
+        try:
+            started = control.wait(spec.name, LIMIT_S)
+        finally:
+            control.close()
+        assert started is not None
+        self._passes = list(started.snapshot.passes)
+        self._threads = [
+            threading.Thread(target=self._consume, args=(consumer, stream), name=f"test-{consumer}")
+            for consumer, stream in spec.consumers().items()
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def held(self) -> Run:
+        """Wait until both consumers stand still, and everybody else has done what the budget allows."""
+        self._until("its consumers stand still", lambda: all(len(t) >= self._hold_at for t in self.taken.values()))
+        self._until("what was issued is made", self._at_rest)
+        return self
+
+    def go(self) -> None:
+        """Let the consumers go on."""
+        self._free.set()
+
+    def pace(self, seconds: float) -> None:
+        """Have the consumers take so long over every clip from now on."""
+        self._pace_s = seconds
+
+    def status(self) -> JobStatus:
+        return self._master.status(self.name)
+
+    def ended(self) -> bool:
+        """Both consumers have everything."""
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def finish(self) -> JobStatus:
+        """Let it end, and demand the result of an undisturbed job: nothing lost, nothing twice, nothing left."""
+        self.complete()
+        assert self.taken == self._world.expected
+        return self.leaves_nothing()
+
+    def complete(self) -> None:
+        """Let the consumers come to the end, and the job with them."""
+        self.go()
+        self._until("its consumers have everything", self.ended)
+        for thread in self._threads:
+            thread.join()
+        if self._errors:
+            raise self._errors[0]
+        for trainer in self._spec.trainers:
+            uri = f"{self._spec.output}/{trainer}"
+            self._report(Progress(checkpoint=CheckpointReady(job=self.name, trainer=trainer, uri=uri, final=True)))
+        finished = Finished(job=self.name, stage="aggregator", uri=f"{self._spec.output}/model")
+        self._report(Progress(finished=finished))
+        self._adapters.bus.flush()
+        self._until("it is over", lambda: self.status().state.ended)
+
+    def leaves_nothing(self) -> JobStatus:
+        """Wait until nothing of it is in the cache; its credits are back."""
+        status = self.status()
+        assert status.state is JobState.COMPLETED, status.reason
+        assert status.counts.skipped == 0
+        assert (status.credits.outstanding_clips, status.credits.outstanding_bytes) == (0, 0)
+        self._world.until("the cache is empty", lambda: not self._world.keys() or None)
+        return status
+
+    def close(self) -> None:
+        """End the consumers, and the job if it is not over."""
+        self._closing.set()
+        self._free.set()
+        for thread in self._threads:
+            thread.join(LIMIT_S)
+        if not self.status().state.ended:
+            self._master.stop(self.name)
+
+    def _at_rest(self) -> bool:
+        counts = self.status().counts
+        return counts.issued == counts.decoded == counts.extracted > self._hold_at
+
+    def _until(self, what: str, condition: Callable[[], bool]) -> None:
+        def look() -> bool | None:
+            status = self.status()
+            assert status.state is not JobState.FAILED, status.reason
+            return (condition() or bool(self._errors)) or None
+
+        self._world.until(f"job {self.name}: {what}", look)
+
+    def _report(self, progress: Progress) -> None:
+        progress.job, progress.worker = self.name, "test"
+        self._adapters.bus.publish(topics.PROGRESS, self.name.encode(), progress.SerializeToString())
+
+    # --- a consumer ---
+
+    def _consume(self, consumer: str, stream: str) -> None:
+        try:
+            feature = self._spec.streams[stream].feature
+            options = IntakeOptions(self.name, consumer, stream, feature)
+            bus, cache = self._adapters.bus, self._adapters.cache
+            intake = OrderedIntake(bus, cache, options, self._passes, Position(0, 0))
+            try:
+                while not intake.finished and not self._closing.is_set():
+                    self._take(intake, self.taken[consumer])
+            finally:
+                intake.close()
+        except BaseException as error:  # noqa: BLE001  the test raises it
+            self._errors.append(error)
+
+    def _take(self, intake: OrderedIntake, taken: list[Taken]) -> None:
+        if len(taken) >= self._hold_at:
+            self._free.wait()
+        item = persistently(lambda: intake.take(0.1), self._closing)
+        if item is None or isinstance(item, PassEnd):
+            return
+        assert not item.skipped, item.skipped
+        taken.append((item.pass_index, item.clip.index, hashlib.sha256(item.value).hexdigest()))
+        self._closing.wait(self._pace_s)
+        persistently(lambda: intake.finish([item]), self._closing)
+
+
+def persistently(call: Callable[[], T], closing: threading.Event) -> T | None:
+    """What `call` gives, however often a server has to be asked."""
+    while not closing.is_set():
+        try:
+            return call()
+        except TransientError as error:
+            closing.wait(error.retry_after_s)
+    return None
+
+
+def until(what: str, look: Callable[[], T | None], story: Callable[[], str] = str) -> T:
+    """The first thing but None that `look` finds. Fails when time is up."""
+    deadline = time.monotonic() + LIMIT_S
+    pause = threading.Event()
+    while (found := look()) is None:
+        assert time.monotonic() < deadline, f"not within {LIMIT_S:g} s: {what}\n\n{story()}"
+        pause.wait(0.02)
+    return found
+
+
+def said(process: Process, pattern: str) -> re.Match[str] | None:
+    """Where a pattern is in a process's log."""
+    return re.search(pattern, process.log.read_text(encoding="utf-8", errors="replace"))
+
+
+def republish(adapters: Adapters, records: list[Record]) -> None:
+    """Send messages once more."""
+    for record in records:
+        adapters.bus.publish(record.topic, record.key, record.value, record.partition)
+    adapters.bus.flush()
