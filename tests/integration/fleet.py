@@ -12,7 +12,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -56,13 +57,29 @@ class Process:
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
         return "\n".join([f"`essp {' '.join(self.arguments)}` has status {self.popen.poll()}; its log ends:", *lines])
 
+    def members(self) -> list[int]:
+        """It and all that it started, as far as they are there: a session is left by nobody by accident."""
+        return [pid for pid, session in _sessions() if session == self.popen.pid]
+
     def signal_group(self, number: int) -> bool:
         """Signal it and all that it started; False when there is nothing of it left. Signal 0 only asks."""
+        members = self.members()
+        for pid in members:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        return bool(members)
+
+    def exited(self, timeout_s: float) -> int | None:
+        """Its exit status; None if it is there for longer than that."""
         try:
-            os.killpg(self.popen.pid, number)
-        except ProcessLookupError:
-            return False
-        return True
+            return self.popen.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def end(self) -> None:
+        """Kill it and all that it started."""
+        self.signal_group(signal.SIGKILL)
+        self.popen.wait()
 
 
 class Fleet:
@@ -127,8 +144,7 @@ class Fleet:
                 assert process.popen.returncode in (0, -signal.SIGTERM), process.story()
         finally:
             for process in self._processes:
-                process.signal_group(signal.SIGKILL)
-                process.popen.wait()
+                process.end()
             self._processes.clear()
 
     def __enter__(self) -> Self:
@@ -192,6 +208,16 @@ class Api:
             return self._client.get("/readyz").status_code == 200 or None
         except httpx.TransportError:
             return None
+
+
+def _sessions() -> Iterator[tuple[int, int]]:
+    """Process and session of everything that runs here, but for what has ended and was not waited for."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError):
+                state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+                if state != "Z":
+                    yield int(folder.name), int(session)
 
 
 def _address(log: Path) -> str | None:

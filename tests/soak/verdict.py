@@ -1,0 +1,165 @@
+"""What a soak came to: its figures, and which invariants they break.
+
+`violations` is pure, so that a test can show that each invariant is able to fail.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from essp_common import topics
+from essp_common.bus.port import Record
+from essp_common.pb.v1.messages_pb2 import DecodeSeed, Progress
+
+REDIS_SHARE = 2.0
+"""What Redis may hold at most, in budgets: workers that were replaced without knowing it may store once more what
+others have stored, until the master's next start removes it."""
+
+
+@dataclass(slots=True)
+class Round:
+    """One job of the soak."""
+
+    job: str
+    seconds: float
+    state: str
+    reason: str
+    weights: dict[str, str]
+    """Trainer -> digest of the weights that were fused."""
+    clips: int
+    """Clips of all its passes."""
+    skipped: int
+    """Of these, without frames."""
+    keys_left: int
+    """Keys in Redis when the job was over and the workers had been told."""
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What went over the bus, counted from its log."""
+
+    seeds_published: int = 0
+    seeds: int = 0
+    """Different ones: of one attempt at one index of one pass of one job."""
+    decoded: int = 0
+    decoded_clips: int = 0
+    """Different ones."""
+    extracted: int = 0
+    extracted_clips: int = 0
+    trained: int = 0
+    """Reports of a clip as trained, by all trainers."""
+    trained_clips: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Job -> consumer -> different clips that it reported as trained."""
+    dead_letters: int = 0
+
+    @property
+    def duplicates(self) -> int:
+        """Reports that said again what had been said."""
+        distinct = sum(count for consumers in self.trained_clips.values() for count in consumers.values())
+        return self.decoded - self.decoded_clips + self.extracted - self.extracted_clips + self.trained - distinct
+
+
+@dataclass(slots=True)
+class Figures:
+    """Everything that a soak measured."""
+
+    seed: int
+    seconds: float = 0.0
+    rounds: list[Round] = field(default_factory=list)
+    expected_weights: dict[str, str] = field(default_factory=dict)
+    faults: dict[str, Counter[str]] = field(default_factory=dict)
+    """Kind -> pool -> how often."""
+    restarts: int = 0
+    unasked: list[str] = field(default_factory=list)
+    """Processes that ended, or did not end, without the soak having asked for it: their stories."""
+    traffic: Traffic = field(default_factory=Traffic)
+    budget_bytes: int = 0
+    outstanding_bytes: int = 0
+    """Most that the master ever had outstanding."""
+    redis_bytes: int = 0
+    """Most that the data in Redis ever took up."""
+    processes_left: int = 0
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self) | {
+            "duplicates": self.traffic.duplicates,
+            "redecoded": self.traffic.decoded - self.traffic.decoded_clips,
+            "violations": violations(self),
+        }
+
+
+def traffic(records: Iterable[Record]) -> Traffic:
+    """Count what was said on the topics of seeds, progress and dead letters."""
+    found = Traffic()
+    seeds: set[tuple[str, int, int, int, int]] = set()
+    decoded: set[bytes] = set()
+    extracted: set[tuple[bytes, str]] = set()
+    trained: dict[tuple[str, str], set[tuple[int, int, int]]] = {}
+    for record in records:
+        if record.topic == topics.SEEDS:
+            unit = DecodeSeed.FromString(record.value)
+            found.seeds_published += len(unit.seeds)
+            seeds.update((unit.job, unit.purpose, unit.epoch, seed.index, seed.attempt) for seed in unit.seeds)
+        elif record.topic == topics.DEADLETTER:
+            found.dead_letters += 1
+        elif record.topic == topics.PROGRESS:
+            progress = Progress.FromString(record.value)
+            if progress.HasField("decoded"):
+                found.decoded += 1
+                decoded.add(progress.decoded.clip.SerializeToString(deterministic=True))
+            elif progress.HasField("extracted"):
+                found.extracted += 1
+                clip = progress.extracted.clip.SerializeToString(deterministic=True)
+                extracted.add((clip, progress.extracted.stream))
+            elif progress.HasField("trained"):
+                event = progress.trained
+                found.trained += len(event.indices)
+                places = trained.setdefault((event.job, event.consumer), set())
+                places.update((event.purpose, event.epoch, index) for index in event.indices)
+    found.seeds, found.decoded_clips, found.extracted_clips = len(seeds), len(decoded), len(extracted)
+    for (job, consumer), places in sorted(trained.items()):
+        found.trained_clips.setdefault(job, {})[consumer] = len(places)
+    return found
+
+
+def violations(figures: Figures) -> list[str]:
+    """Every invariant that does not hold, in words."""
+    return [
+        *_of_rounds(figures),
+        *(f"unasked: {story}" for story in figures.unasked),
+        *_of_memory(figures),
+        *([f"{figures.processes_left} processes were left behind"] if figures.processes_left else []),
+        *([] if any(figures.faults.values()) else ["no fault was made, so nothing was shown"]),
+    ]
+
+
+def _of_rounds(figures: Figures) -> Sequence[str]:
+    found = [] if figures.rounds else ["no job was run to its end"]
+    for done in figures.rounds:
+        if done.state != "completed":
+            found.append(f"{done.job} is {done.state}: {done.reason}")
+            continue
+        if done.weights != figures.expected_weights:
+            found.append(f"{done.job} has other weights than an undisturbed run: {done.weights}")
+        consumers = figures.traffic.trained_clips.get(done.job, {})
+        if not consumers:
+            found.append(f"{done.job}: nobody reported that it trained anything")
+        for consumer, count in consumers.items():
+            if count != done.clips - done.skipped:
+                found.append(f"{done.job}: {consumer} trained {count} of {done.clips - done.skipped} clips")
+        if done.keys_left:
+            found.append(f"{done.job}: {done.keys_left} keys were left in Redis")
+    return found
+
+
+def _of_memory(figures: Figures) -> Sequence[str]:
+    found = []
+    if not 0 < figures.outstanding_bytes <= figures.budget_bytes:
+        found.append(f"{figures.outstanding_bytes} bytes were outstanding, the budget is {figures.budget_bytes}")
+    if figures.redis_bytes > REDIS_SHARE * figures.budget_bytes:
+        found.append(f"Redis held {figures.redis_bytes} bytes, the budget is {figures.budget_bytes}")
+    return found
