@@ -1,0 +1,89 @@
+{{/* The settings of processes as environment variables. Each name is a field of services/<service>/config.py. */}}
+
+{{/* A value as pydantic reads it: lists as JSON, whole numbers without an exponent. */}}
+{{- define "essp.setting" -}}
+{{- if or (kindIs "slice" .) (kindIs "map" .) -}}
+{{- toJson . -}}
+{{- else if and (kindIs "float64" .) (eq (floor .) .) -}}
+{{- int64 . -}}
+{{- else -}}
+{{- toString . -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "essp.stores" -}}
+{{- $stores := list -}}
+{{- range .Values.s3.buckets -}}
+{{- $options := list -}}
+{{- with $.Values.s3.endpoint -}}{{- $options = append $options (printf "endpoint=%s" .) -}}{{- end -}}
+{{- with $.Values.s3.region -}}{{- $options = append $options (printf "region=%s" .) -}}{{- end -}}
+{{- $stores = append $stores (printf "s3://%s%s" . (ternary (printf "?%s" (join "&" $options)) "" (gt (len $options) 0))) -}}
+{{- end -}}
+{{- toRawJson $stores -}}
+{{- end -}}
+
+{{/* What all processes have in common and is no secret. */}}
+{{- define "essp.config" -}}
+{{- if not .Values.kafka.existingSecret }}
+ESSP_BUS: {{ printf "kafka://%s" (join "," .Values.kafka.servers) | quote }}
+{{- end }}
+{{- if not .Values.redis.existingSecret }}
+{{- $scheme := printf "%s%s" (ternary "rediss" "redis" .Values.redis.tls) (ternary "+cluster" "" (eq .Values.redis.mode "cluster")) }}
+{{- $path := ternary "" (printf "/%d" (int .Values.redis.database)) (eq .Values.redis.mode "cluster") }}
+ESSP_CACHE: {{ printf "%s://%s%s" $scheme .Values.redis.server $path | quote }}
+{{- end }}
+ESSP_STORES: {{ include "essp.stores" . | quote }}
+{{- range $name, $value := .Values.settings }}
+ESSP_{{ upper $name }}: {{ include "essp.setting" $value | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* Environment variables that come from Secrets. */}}
+{{- define "essp.secretEnv" -}}
+{{- $secrets := list -}}
+{{- with .Values.kafka }}{{ if .existingSecret }}
+- name: ESSP_BUS
+  valueFrom: {secretKeyRef: {name: {{ .existingSecret }}, key: {{ .secretKey }}}}
+{{- end }}{{ end }}
+{{- with .Values.redis }}{{ if .existingSecret }}
+- name: ESSP_CACHE
+  valueFrom: {secretKeyRef: {name: {{ .existingSecret }}, key: {{ .secretKey }}}}
+{{- end }}{{ end }}
+{{- with .Values.s3.existingSecret }}
+{{- $secret := . }}
+{{- range list "AWS_ACCESS_KEY_ID" "AWS_SECRET_ACCESS_KEY" }}
+- name: {{ . }}
+  valueFrom: {secretKeyRef: {name: {{ $secret }}, key: {{ . }}}}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Environment variables of one pool. */}}
+{{- define "essp.env" -}}
+{{- $root := .root -}}
+{{- $pool := .pool -}}
+{{- include "essp.secretEnv" $root }}
+{{- if eq $pool.service "master" }}
+{{- with $root.Values.api }}
+{{- if .open }}
+- {name: ESSP_API_OPEN, value: "true"}
+{{- else }}
+- name: ESSP_API_TOKEN
+  valueFrom: {secretKeyRef: {name: {{ .existingSecret }}, key: {{ .secretKey }}}}
+{{- end }}
+{{- end }}
+{{- else }}
+- {name: ESSP_METRICS_PORT, value: {{ include "essp.metricsPort" . | quote }}}
+{{- end }}
+{{- range $name, $value := $pool.settings }}
+- {name: ESSP_{{ upper $name }}, value: {{ include "essp.setting" $value | quote }}}
+{{- end }}
+{{- with $pool.env }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Where workers serve /metrics, /livez and /readyz. */}}
+{{- define "essp.metricsPort" -}}
+9100
+{{- end -}}

@@ -1,0 +1,182 @@
+{{/*
+The pod of a pool: (dict "root" $ "pool" $pool), and for a training "rendezvous", its environment, and "command".
+What the restricted pod security standard asks for, and a root that is read only, are not values: no pool can drop them.
+*/}}
+{{- define "essp.podTemplate" -}}
+{{- $root := .root -}}
+{{- $pool := .pool -}}
+{{- $training := eq $pool.service "trainer" -}}
+metadata:
+  labels:
+    {{- include "essp.poolSelector" . | nindent 4 }}
+    {{- with $root.Values.commonLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+    {{- with $pool.podLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  annotations:
+    checksum/config: {{ include "essp.config" $root | sha256sum }}
+    {{- with $pool.podAnnotations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+spec:
+  serviceAccountName: {{ include "essp.serviceAccountName" . }}
+  automountServiceAccountToken: {{ eq (include "essp.needsToken" .) "true" }}
+  enableServiceLinks: false
+  {{- include "essp.podSecurity" $root | nindent 2 }}
+  {{- with include "essp.pullSecrets" $root }}
+  {{- . | trim | nindent 2 }}
+  {{- end }}
+  terminationGracePeriodSeconds: {{ include "essp.graceS" . }}
+  {{- if $training }}
+  restartPolicy: Never
+  subdomain: {{ include "essp.poolName" . }}
+  {{- end }}
+  {{- with include "essp.placement" . | trim }}
+  {{- . | nindent 2 }}
+  {{- end }}
+  containers:
+    - name: {{ $pool.service }}
+      image: {{ include "essp.image" . }}
+      imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+      {{- with .command }}
+      command: {{ toJson . }}
+      {{- end }}
+      args: {{ include "essp.args" . }}
+      envFrom:
+        - configMapRef: {name: {{ include "essp.fullname" $root }}}
+      env:
+        {{- with .rendezvous }}
+        {{- . | nindent 8 }}
+        {{- end }}
+        {{- include "essp.env" . | trim | nindent 8 }}
+      ports:
+        {{- if eq $pool.service "master" }}
+        - {name: http, containerPort: 8080}
+        {{- else }}
+        - {name: metrics, containerPort: {{ include "essp.metricsPort" . }}}
+        {{- end }}
+      {{- include "essp.probes" . | nindent 6 }}
+      {{- include "essp.containerSecurity" $root | nindent 6 }}
+      resources:
+        {{- include "essp.resources" . | nindent 8 }}
+      volumeMounts:
+        - {name: tmp, mountPath: /tmp}
+        - {name: shm, mountPath: /dev/shm}
+        {{- if eq (include "essp.registers" .) "true" }}
+        - {name: templates, mountPath: /etc/essp/templates, readOnly: true}
+        {{- end }}
+        {{- with $pool.volumeMounts }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+  volumes:
+    - {name: tmp, emptyDir: {sizeLimit: {{ $pool.tmp }}}}
+    - {name: shm, emptyDir: {medium: Memory, sizeLimit: {{ $pool.shm }}}}
+    {{- if eq (include "essp.registers" .) "true" }}
+    - {name: templates, configMap: {name: {{ include "essp.fullname" $root }}-templates}}
+    {{- end }}
+    {{- with $pool.volumes }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+{{- end -}}
+
+{{- define "essp.podSecurity" -}}
+securityContext:
+  runAsNonRoot: true
+  {{- range $name, $value := .Values.podSecurity }}
+  {{- if not (kindIs "invalid" $value) }}
+  {{ $name }}: {{ int64 $value }}
+  {{- end }}
+  {{- end }}
+  seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "essp.containerSecurity" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{- define "essp.pullSecrets" -}}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - {name: {{ . }}}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* The limits of a pool, its GPUs included. */}}
+{{- define "essp.resources" -}}
+{{- $resources := deepCopy .pool.resources -}}
+{{- if .pool.gpu.count -}}
+{{- $_ := set $resources "limits" (merge (dict .pool.gpu.resource (int .pool.gpu.count)) $resources.limits) -}}
+{{- end -}}
+{{- toYaml $resources -}}
+{{- end -}}
+
+{{/* Which nodes a pool runs on. */}}
+{{- define "essp.placement" -}}
+{{- $pool := .pool -}}
+{{- $gpu := $pool.gpu -}}
+{{- $nodes := deepCopy $pool.nodeSelector -}}
+{{- $tolerations := $pool.tolerations -}}
+{{- if $gpu.count -}}
+{{- with $gpu.type -}}{{- $_ := set $nodes $gpu.typeLabel . -}}{{- end -}}
+{{- if $gpu.tolerate -}}
+{{- $tolerations = append $tolerations (dict "key" $gpu.resource "operator" "Exists" "effect" "NoSchedule") -}}
+{{- end -}}
+{{- end -}}
+{{- with $pool.runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
+{{- with $pool.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $nodes }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $pool.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $pool.topologySpreadConstraints }}
+topologySpreadConstraints:
+  {{- range . }}
+  - {{ toYaml . | nindent 4 | trim }}
+    {{- if not .labelSelector }}
+    labelSelector:
+      matchLabels:
+        {{- include "essp.poolSelector" $ | nindent 8 }}
+    {{- end }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/*
+Alive is who answers; a broker that is away must not restart every worker. Ready is who takes work. A start may take
+a minute, since it waits for the servers.
+*/}}
+{{- define "essp.probes" -}}
+{{- $port := ternary "http" "metrics" (eq .pool.service "master") -}}
+startupProbe:
+  httpGet: {path: /livez, port: {{ $port }}}
+  periodSeconds: 2
+  failureThreshold: 60
+livenessProbe:
+  httpGet: {path: /livez, port: {{ $port }}}
+  periodSeconds: 20
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {path: /readyz, port: {{ $port }}}
+  periodSeconds: 5
+  timeoutSeconds: 3
+{{- end -}}

@@ -1,0 +1,75 @@
+{{/*
+Every pool of the release, as JSON: name -> what poolDefaults and its own values say, with `name` and `service` in it.
+Maps are merged, lists replaced. A pool that is not enabled is left out.
+*/}}
+{{- define "essp.pools" -}}
+{{- $pools := dict -}}
+{{- range $name, $own := .Values.pools -}}
+{{- $_ := set $pools $name (mergeOverwrite (deepCopy $.Values.poolDefaults) (deepCopy $own) (dict "name" $name "service" $name)) -}}
+{{- end -}}
+{{- range $name, $own := .Values.extraPools -}}
+{{- if hasKey $.Values.pools $name -}}
+{{- fail (printf "extraPools.%s: there is a pool of that name; change pools.%s instead" $name $name) -}}
+{{- end -}}
+{{- $_ := set $pools $name (mergeOverwrite (deepCopy $.Values.poolDefaults) (deepCopy $own) (dict "name" $name)) -}}
+{{- end -}}
+{{- range $name, $pool := $pools -}}
+{{- if not $pool.enabled -}}{{- $_ := unset $pools $name -}}{{- end -}}
+{{- end -}}
+{{- toJson $pools -}}
+{{- end -}}
+
+{{/* What scales a pool: none, hpa, keda or master. Only decoders and extractors are worth scaling. */}}
+{{- define "essp.scaledBy" -}}
+{{- if has .pool.service (list "decoder" "extractor") -}}
+{{- .pool.autoscaling.provider | default .root.Values.autoscaling.provider -}}
+{{- else -}}
+none
+{{- end -}}
+{{- end -}}
+
+{{/* The image of a pool. Trainers, aggregator and predictor share one, built for CPUs or for GPUs. */}}
+{{- define "essp.image" -}}
+{{- $own := .pool.image -}}
+{{- $kind := "master" -}}
+{{- $variant := "" -}}
+{{- if has .pool.service (list "decoder" "extractor") -}}
+{{- $kind = "video" -}}
+{{- else if ne .pool.service "master" -}}
+{{- $kind = "trainer" -}}
+{{- $variant = ternary "-cuda" "-cpu" (gt (int .pool.gpu.count) 0) -}}
+{{- end -}}
+{{- $registry := .root.Values.image.registry | trimSuffix "/" -}}
+{{- $name := printf "essp-%s" $kind -}}
+{{- $repository := $own.repository | default (ternary (printf "%s/%s" $registry $name) $name (ne $registry "")) -}}
+{{- if $own.digest -}}
+{{- printf "%s@%s" $repository $own.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $repository ($own.tag | default (printf "%s%s" (.root.Values.image.tag | default .root.Chart.AppVersion) $variant)) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What a pool's process is told to do. */}}
+{{- define "essp.args" -}}
+{{- $pool := .pool -}}
+{{- $args := list $pool.service -}}
+{{- if eq $pool.service "master" -}}
+{{- $args = list "master" "--host" "0.0.0.0" "--port" "8080" -}}
+{{- else if eq $pool.service "extractor" -}}
+{{- $args = list "extractor" "run" -}}
+{{- range $pool.features -}}{{- $args = concat $args (list "--feature" .) -}}{{- end -}}
+{{- else if eq $pool.service "trainer" -}}
+{{- $args = list "trainer" "--job" $pool.training.job "--trainer" $pool.training.trainer -}}
+{{- end -}}
+{{- toJson $args -}}
+{{- end -}}
+
+{{/* Seconds between SIGTERM and SIGKILL: what ESSP_DRAIN_S allows, and some for the rest. */}}
+{{- define "essp.graceS" -}}
+{{- if .pool.graceS -}}
+{{- .pool.graceS | int -}}
+{{- else -}}
+{{- $drain := dig "drain_s" (dig "drain_s" 30 .root.Values.settings) .pool.settings -}}
+{{- add (ceil $drain | int) 15 -}}
+{{- end -}}
+{{- end -}}

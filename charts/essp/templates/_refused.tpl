@@ -1,0 +1,27 @@
+{{/*
+Keys of other charts, and ones that this chart had: refused with what to say instead, so that no value is ever silently
+without effect. The schema lets them pass, marked as deprecated, for this message to come up.
+*/}}
+{{- define "essp.refused" -}}
+{{- $advice := dict
+  "replicaCount" "set pools.<name>.replicas"
+  "resources" "set poolDefaults.resources, or pools.<name>.resources"
+  "workers" "is called pools"
+  "serviceMonitor" "is called monitoring.monitors"
+  "kafka.enabled" "this chart brings no Kafka: see docs/kubernetes.md for one to try with"
+  "redis.enabled" "this chart brings no Redis: see docs/kubernetes.md for one to try with"
+  "redis.password" "passwords are not values: put the whole URL into a Secret and name it in redis.existingSecret"
+  "s3.secretKey" "keys are not values: put them into a Secret and name it in s3.existingSecret"
+  "api.token" "tokens are not values: put it into a Secret and name it in api.existingSecret"
+-}}
+{{- $found := list -}}
+{{- range $path, $say := $advice -}}
+{{- $parts := splitList "." $path -}}
+{{- $there := $.Values -}}
+{{- range initial $parts -}}{{- $there = index $there . -}}{{- end -}}
+{{- if hasKey $there (last $parts) -}}{{- $found = append $found (printf "%s: %s" $path $say) -}}{{- end -}}
+{{- end -}}
+{{- if $found -}}
+{{- fail (printf "\n\n  %s\n" (join "\n  " $found)) -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,42 @@
+{{/* The pod of something that is done once, with the master's image: (dict "root" $ "name" NAME "args" ARGS "inline" true where there is no ConfigMap yet). */}}
+{{- define "essp.taskPod" -}}
+{{- $root := .root -}}
+{{- $pool := mergeOverwrite (deepCopy $root.Values.poolDefaults) (deepCopy ($root.Values.pools.master | default dict)) (dict "name" "task" "service" "master") -}}
+automountServiceAccountToken: false
+enableServiceLinks: false
+restartPolicy: Never
+{{ include "essp.podSecurity" $root }}
+{{- with include "essp.pullSecrets" $root }}
+{{ . | trim }}
+{{- end }}
+{{- with include "essp.placement" (dict "root" $root "pool" (omit $pool "topologySpreadConstraints" "affinity")) | trim }}
+{{ . }}
+{{- end }}
+containers:
+  - name: {{ .name }}
+    image: {{ include "essp.image" (dict "root" $root "pool" $pool) }}
+    imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+    args: {{ toJson .args }}
+    env:
+      {{- range $name, $value := include "essp.config" $root | fromYaml }}
+      - {name: {{ $name }}, value: {{ $value | quote }}}
+      {{- end }}
+      {{- include "essp.secretEnv" $root | trim | nindent 6 }}
+      {{- with $pool.env }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
+    {{- include "essp.containerSecurity" $root | nindent 4 }}
+    resources:
+      requests: {cpu: 100m, memory: 256Mi}
+      limits: {memory: 256Mi}
+    volumeMounts:
+      - {name: tmp, mountPath: /tmp}
+      {{- with $pool.volumeMounts }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
+volumes:
+  - {name: tmp, emptyDir: {sizeLimit: 64Mi}}
+  {{- with $pool.volumes }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end -}}
