@@ -11,6 +11,7 @@ model/<trainer>.safetensors                      the weights of one member: `mod
 predictions.parquet                              (predict jobs)
 fences/<number>                                  the newest: who may speak for the job (see services/master/launch.py)
 report/                                          report.html and its pictures
+deadletters/<time>-<number>.json                 (jobs in one process) what could not be processed
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ SPEC = "spec.json"
 MODEL_MANIFEST = "model/manifest.json"
 PREDICTIONS = "predictions.parquet"
 REPORT = "report/"
+DEADLETTERS = "deadletters/"
 FENCES = "fences/"
 
 

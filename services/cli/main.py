@@ -29,6 +29,10 @@ EXIT_CODES: tuple[tuple[type[EsspError], int], ...] = (
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Work with data and jobs": {
         "demo": ("services.cli.demo:main", "Make a labelled video set and run the whole journey on it."),
+        "demo-data": (
+            "services.cli.demo_data:main",
+            "Put the demonstration's videos into a store, and write its jobs.",
+        ),
         "init": ("services.cli.init:main", "Write a commented job file for a data set."),
         "validate": ("services.cli.validate:main", "Check a job file, and say what it would do."),
         "run": ("services.cli.run:main", "Run a job in this process; no servers needed."),
@@ -39,6 +43,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Drive a running master": {
         "job": ("services.cli.job:app", "Start, watch, pause, resume and stop jobs over REST."),
+        "deadletter": ("services.cli.deadletter:app", "List, show, replay and purge what could not be processed."),
     },
     "Run services": {
         "master": ("services.master.main:main", "Issue seeds, account for them, serve the REST API."),
@@ -47,6 +52,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "aggregator": ("services.aggregator.main:main", "Fuse the streams of finished trainings."),
         "predictor": ("services.predictor.main:main", "Score the clips of prediction jobs."),
         "servers": ("services.servers.main:app", "Redis, a Kafka-protocol broker and S3 on this machine."),
+        "setup": ("services.cli.setup:main", "Create topics and buckets, where they are missing."),
     },
 }
 

@@ -29,6 +29,8 @@ from services.decoder.config import DecoderSettings
 from services.decoder.service import build as build_decoder
 from services.extractor.config import ExtractorSettings
 from services.extractor.service import build as build_extractor
+from services.deadletter.archive import Archive
+from services.deadletter.boxes import OutputBox
 from services.master.config import MasterSettings
 from services.master.service import Master
 from services.master.service import build as build_master
@@ -70,6 +72,7 @@ class Embedded:
         worker = worker_name(settings)
         self.adapters = Adapters.from_settings(settings)
         self._control = ControlFeed(self.adapters.bus)
+        self._letters = Archive(self.adapters.bus, OutputBox(self.adapters.stores.under(spec.output)), spec.name)
         self.master: Master = build_master(self.adapters, _settings(MasterSettings, settings), worker)
         workers: list[Service] = [build_decoder(self.adapters, _settings(DecoderSettings, settings), worker)]
         features = sorted({s.feature for s in spec.streams.values() if s.feature != "rgb"})
@@ -105,6 +108,7 @@ class Embedded:
         for service in reversed(self._services):  # the master last: it accounts for what the others finish
             service.drain()
         self._thread.join()
+        self._letters.close()
         self._control.close()
         self.adapters.close()
 
@@ -153,7 +157,7 @@ def job_consumers(spec: JobSpec, adapters: Adapters, control: ControlFeed, setti
 
 def _api(master: Master, settings: Settings, port: int) -> Service:
     """The REST API on this machine alone; whoever may run the job may also steer it, so there is no token."""
-    from services.master.api import create_app
+    from services.master.api.app import create_app
     from services.master.server import ApiServer
 
     local = _settings(MasterSettings, settings).model_copy(update={"api_open": True})

@@ -34,7 +34,7 @@ from services.master.sizing import bounds_of, parts_of, unit_clips
 log = logging.getLogger(__name__)
 
 _PACKAGES = ("essp", "numpy", "av", "opencv-python-headless", "torch", "torchvision", "torchmetrics")
-_OWN = ("trainers/", "model/", layout.REPORT, layout.SPEC, layout.PREDICTIONS)
+_OWN = ("trainers/", "model/", layout.REPORT, layout.DEADLETTERS, layout.SPEC, layout.PREDICTIONS)
 """What a job writes, and `fresh` removes; its catalog and its fences stay."""
 
 

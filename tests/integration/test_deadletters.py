@@ -1,0 +1,109 @@
+"""`essp deadletter` as people use it: over a broker, and on what `essp run` left behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from essp_common import topics
+from essp_common.catalog.build import BuildOptions, build
+from essp_common.config import Settings
+from essp_common.errors import ConfigError, Conflict, NotFound
+from essp_common.pb.v1.messages_pb2 import TRAIN, Control, DeadLetter, DecodeSeed, Seed, Video
+from essp_common.spec import parse_spec
+from essp_common.testing.videos import Encoding, numbered, write_video
+from essp_common.wiring import Stores, open_bus
+from services.cli.deadletter import app
+from services.deadletter.boxes import OutputBox, read_all
+from services.local.composition import Embedded, EmbeddedOptions
+from services.master.status import JobState
+from tests.journeys import job_text
+
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("fleet")]
+
+
+def essp(*arguments: str) -> str:
+    """What `essp deadletter ARGUMENTS` prints; errors of ESSP are raised, for `main` turns them into exit codes."""
+    result = CliRunner().invoke(app, arguments)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def dead(index: int, kind: str) -> tuple[bytes, bytes]:
+    """Original message and dead letter."""
+    unit = DecodeSeed(
+        job="j", purpose=TRAIN, fence=1, video=Video(id=f"v{index}", uri=f"s3://b/{index}"), seeds=[Seed(index=index)]
+    )
+    original = unit.SerializeToString()
+    letter = DeadLetter(topic=topics.SEEDS, message=original, reason=f"{kind} because", kind=kind, time_ms=5)
+    return original, letter.SerializeToString()
+
+
+def test_letters_on_a_broker_are_listed_replayed_and_purged(
+    own_kafka_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ESSP_BUS", own_kafka_url)
+    bus = open_bus(own_kafka_url)
+    bus.ensure_topics({topic: topics.partitions(topic) for topic in topics.FIXED})
+    original, first = dead(1, "vanished")
+    for value in (first, dead(2, "damaged")[1]):
+        bus.publish(topics.DEADLETTER, b"v", value)
+    bus.publish(topics.CONTROL, b"j", Control(job="j", fence=1, command=Control.START).SerializeToString())
+    bus.flush()
+
+    listed = json.loads(essp("ls", "--kind", "vanished", "--json"))
+    assert [(letter["id"], letter["seed"]["index"]) for letter in listed] == [("0", 1)]
+    assert "damaged because" in essp("show", "1")
+    with pytest.raises(NotFound):
+        essp("show", "9")
+    with pytest.raises(ConfigError, match="which ones"):
+        essp("replay")
+
+    assert "published again" in essp("replay", "0")
+    assert original in [record.value for record in read_all(bus, topics.SEEDS)]
+    bus.publish(topics.CONTROL, b"j", Control(job="j", fence=1, command=Control.COMPLETE).SerializeToString())
+    bus.flush()
+    with pytest.raises(Conflict):
+        essp("replay", "0", "--json")
+
+    essp("purge", "0", "--yes")
+    assert [letter["id"] for letter in json.loads(essp("ls", "--json"))] == ["1"]
+    bus.close()
+
+
+def test_too_many_dead_letters_fail_the_job_and_are_kept_with_its_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    videos = tmp_path / "videos"
+    for number in range(8):
+        split, label = ("train", "validation")[number // 4 % 2], ("a", "b")[number % 2]
+        path = videos / split / label / f"{number}.mp4"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_video(path, numbered(12, 64, 48, seed=number), Encoding(gop=6))
+    catalog, output = f"file://{tmp_path}/catalog.parquet", f"file://{tmp_path}/run"
+    build(f"file://{videos}", catalog, ("file:///",), BuildOptions("folders"))
+    for path in (videos / "train").rglob("*.mp4"):
+        path.unlink()
+    spec = parse_spec(job_text("dead", output=output, catalog=catalog, clips=24))
+    with Embedded(spec, Settings(), EmbeddedOptions(consumers=lambda *_: [])) as job:
+        while not job.ended(0.05):
+            pass
+        status = job.status()
+    assert status.state is JobState.FAILED
+    assert "could not be made, more than limits.dead_ratio (20%) allows" in status.reason
+
+    kept = OutputBox(Stores(("file:///",)).under(output)).letters()
+    assert len(kept) >= status.counts.failed > 0
+    listed = json.loads(essp("ls", "--from", str(tmp_path / "run"), "--last", "0", "--json"))
+    assert {letter["kind"] for letter in listed} == {"vanished"}
+    assert all(letter["seed"]["job"] == "dead" and "is not there" in letter["reason"] for letter in listed)
+    essp("purge", "--all", "--from", str(tmp_path / "run"), "--yes")
+    assert json.loads(essp("ls", "--from", str(tmp_path / "run"), "--json")) == []
+    monkeypatch.delenv("ESSP_BUS", raising=False)
+    with pytest.raises(ConfigError, match="--from OUTPUT"):
+        essp("ls")
