@@ -1,14 +1,15 @@
 """`essp job`: start, watch, pause, resume and stop jobs of a running master, over REST.
 
 The master is at `--server` or ESSP_SERVER; its token is ESSP_API_TOKEN. Exit codes are those of `essp`; besides,
-5: the token is missing or wrong, 7: `wait` ran out of time.
+5: the token is missing, wrong or not for this, 7: `wait` ran out of time.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,17 +50,27 @@ def start(
     """Start a job; one that has ended goes on from its checkpoints."""
     spec = load_spec(str(file))
     with _client(server, token) as client:
-        answer = _ask(client, "POST", "/v1/jobs", params={"fresh": fresh}, content=spec.model_dump_json())
+        headers = {"Idempotency-Key": uuid.uuid4().hex}  # a lost answer is asked for again, nothing starts twice
+        answer = _retried(
+            lambda: _ask(
+                client, "POST", "/v1/jobs", params={"fresh": fresh}, content=spec.model_dump_json(), headers=headers
+            )
+        )
         _print(JobStatus.model_validate(answer), as_json)
         if wait_for_it:
             _wait(client, spec.name, None, as_json)
 
 
 @app.command("ls")
-def list_jobs(server: Server = _SERVER, token: Token = "", as_json: AsJson = False) -> None:
+def list_jobs(
+    state: Annotated[list[JobState] | None, typer.Option(help="Only jobs in this state; may be repeated.")] = None,
+    server: Server = _SERVER,
+    token: Token = "",
+    as_json: AsJson = False,
+) -> None:
     """List jobs, newest first."""
     with _client(server, token) as client:
-        answer = _ask(client, "GET", "/v1/jobs")
+        answer = list(_pages(client, "/v1/jobs", "jobs", {"state": [s.value for s in state or []]}))
     if as_json:
         typer.echo(json.dumps(answer))
         return
@@ -164,6 +175,23 @@ def _wait(client: httpx.Client, name: str, timeout_s: float | None, as_json: boo
         raise typer.Exit(EXIT_FAILED)
 
 
+def _pages(client: httpx.Client, path: str, field: str, params: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """All items of a list that comes in pages."""
+    token: str | None = ""
+    while token is not None:
+        answer = _ask(client, "GET", path, params={**params, "page_token": token})
+        yield from answer[field]
+        token = answer["next_page_token"]
+
+
+def _retried(ask: Callable[[], Any]) -> Any:
+    """What `ask` gives; once more where the answer was lost on the way."""
+    try:
+        return ask()
+    except Unavailable:
+        return ask()
+
+
 def _get(client: httpx.Client, name: str) -> JobStatus:
     return JobStatus.model_validate(_ask(client, "GET", f"/v1/jobs/{name}"))
 
@@ -233,7 +261,7 @@ def _check(response: httpx.Response) -> None:
         detail = str(response.json()["detail"])
     except (ValueError, KeyError, TypeError):
         detail = f"{response.request.url} answered {response.status_code}; is that a master of ESSP?"
-    if response.status_code == 401:
+    if response.status_code in (401, 403):
         typer.echo(f"essp: {detail}", err=True)
         raise typer.Exit(EXIT_DENIED)
     kinds: dict[int, type[EsspError]] = {404: NotFound, 409: Conflict, 422: ConfigError, 503: Unavailable}

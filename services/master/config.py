@@ -2,22 +2,60 @@
 
 from __future__ import annotations
 
-from pydantic import Field, SecretStr
+import hashlib
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from essp_common.config import Settings
+
+
+class Right(StrEnum):
+    """What a token is for; `services/master/api/guard.py` says what needs which."""
+
+    READ = "read"
+    OPERATE = "operate"
+    REGISTER = "register"
+    ADMIN = "admin"
+
+
+class ApiToken(BaseModel):
+    """Who may call the API. `essp token NAME` makes one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    name: str = Field(min_length=1, max_length=64)
+    """Stands in the log of registrations."""
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """Of the token: the master need not know it."""
+    scopes: frozenset[Right] = Field(min_length=1)
 
 
 class MasterSettings(Settings):
     """What a master needs to know. What to do is in the jobs."""
 
     api_token: SecretStr = SecretStr("")
-    """Who calls the API has to show this token (`Authorization: Bearer ...`)."""
+    """Who calls the API has to show a token (`Authorization: Bearer ...`). This one may do everything."""
+    api_tokens: tuple[ApiToken, ...] = ()
+    """Further tokens, each with a name and scopes: a JSON list of `{"name": .., "sha256": .., "scopes": ["read"]}`."""
     api_open: bool = False
     """Serve the API without a token: for a trusted network only."""
     api_body_bytes: int = Field(2**20, ge=1024)
     """Largest request body; a job is some kilobytes."""
+    state: str = ""
+    """Folder in one of the stores where the master keeps what is registered. Empty: nothing can be registered."""
+    images: tuple[str, ...] = ()
+    """Prefixes of the images that may be registered. Empty: none."""
     stall_s: float = Field(60.0, gt=0)
     """A job with clips outstanding of which nothing is heard for so long has them issued again; each time in a row
     the wait doubles, up to an hour."""
     poll_records: int = Field(2000, ge=1)
     """Messages of `essp.progress` accounted for at once."""
+
+    def tokens(self) -> tuple[ApiToken, ...]:
+        """All tokens that the API accepts."""
+        secret = self.api_token.get_secret_value()
+        if not secret:
+            return self.api_tokens
+        digest = hashlib.sha256(secret.encode()).hexdigest()
+        return (ApiToken(name="ESSP_API_TOKEN", sha256=digest, scopes=frozenset({Right.ADMIN})), *self.api_tokens)

@@ -10,8 +10,9 @@ import typer
 from essp_common.errors import ConfigError
 from essp_common.process import serve, worker_name
 from essp_common.wiring import Adapters
-from services.master.api import create_app
+from services.master.api.app import create_app
 from services.master.config import MasterSettings
+from services.master.registrations import Registrations
 from services.master.server import ApiServer, MasterProcess
 from services.master.service import build
 
@@ -22,11 +23,12 @@ def main(
 ) -> None:
     """Issue seeds, account for them, serve the REST API. Settings come from the environment (ESSP_BUS, ...)."""
     settings = MasterSettings()
-    if not settings.api_token.get_secret_value() and not settings.api_open:
+    if not settings.tokens() and not settings.api_open:
         raise ConfigError(
-            "the API needs a token: set ESSP_API_TOKEN to a secret that callers show, "
+            "the API needs a token: set ESSP_API_TOKEN to a secret that callers show (`essp token` makes one), "
             "or ESSP_API_OPEN=true where only trusted people reach it"
         )
     with closing(Adapters.from_settings(settings)) as adapters:
         master = build(adapters, settings, worker_name(settings), adopt=True)
-        serve(MasterProcess(master, ApiServer(create_app(master, settings), host, port)), settings)
+        tables = Registrations(adapters.stores.under(settings.state), settings.images) if settings.state else None
+        serve(MasterProcess(master, ApiServer(create_app(master, settings, tables), host, port)), settings)

@@ -187,11 +187,9 @@ class Registrations:
             apply(tables[kind])
             versions = dict(document.versions if document else {}) | {f"{kind}/{name}": version}
             made = Change(version=version, time=datetime.now(UTC), by=by, action=action, kind=kind, name=name)
-            written = {
-                "change": made.model_dump(mode="json"),
-                "versions": versions,
-                **{k: {n: row.model_dump(mode="json") for n, row in rows.items()} for k, rows in tables.items()},
-            }
+            written: dict[str, object] = {"change": made.model_dump(mode="json"), "versions": versions}
+            for table, rows in tables.items():
+                written[table] = {known: row.model_dump(mode="json") for known, row in rows.items()}
             try:
                 self._store.put(_key(version), (json.dumps(written, indent=1) + "\n").encode(), if_absent=True)
             except Conflict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import yaml
 from essp_common.errors import ConfigError, Unavailable
 from essp_common.process import run_all
 from essp_common.wiring import Adapters
-from services.master.api import create_app
+from services.master.api.app import create_app
 from services.master.config import MasterSettings
 from services.master.server import ApiServer, MasterProcess
 from services.master.service import Master
@@ -80,7 +81,7 @@ def test_a_job_is_accepted_and_found(served: Served) -> None:
     assert response.headers["location"] == "/v1/jobs/small"
     assert response.json()["state"] == "running"
     assert served.client.get(response.headers["location"]).json()["progress"]["total"] == 44
-    assert [job["name"] for job in served.client.get("/v1/jobs").json()] == ["small"]
+    assert [job["name"] for job in served.client.get("/v1/jobs").json()["jobs"]] == ["small"]
 
 
 def test_yaml_is_taken_too(served: Served) -> None:
@@ -189,6 +190,66 @@ def test_a_token_is_asked_for(tmp_path: Path) -> None:
         served.close()
 
 
+def entry(name: str, token: str, *scopes: str) -> dict[str, Any]:
+    return {"name": name, "sha256": hashlib.sha256(token.encode()).hexdigest(), "scopes": scopes}
+
+
+def test_a_token_is_good_for_its_scopes_only(tmp_path: Path) -> None:
+    tokens = [entry("eye", "e", "read"), entry("hand", "h", "read", "operate"), entry("root", "r", "admin")]
+    served = Served(tmp_path, api_tokens=tokens)
+    row = "/v1/extractors/depth"
+    calls = {"read": ("GET", "/v1/jobs"), "operate": ("POST", "/v1/jobs/no:stop"), "register": ("DELETE", row)}
+    allowed = {"e": {"read"}, "h": {"read", "operate"}, "r": set(calls)}
+    try:
+        for token, scopes in allowed.items():
+            for scope, (method, path) in calls.items():
+                response = served.client.request(method, path, headers={"Authorization": f"Bearer {token}"})
+                assert (response.status_code == 403) == (scope not in scopes), (token, scope)
+                if scope not in scopes:
+                    assert f"`{scope}`" in problem(response, 403)["detail"]
+    finally:
+        served.close()
+
+
+def test_a_list_comes_in_pages_that_new_jobs_do_not_shift(served: Served) -> None:
+    names = [f"job-{number}" for number in range(5)]
+    for name in names:
+        document = served.job.model_dump(mode="json") | {"name": name, "output": f"{served.job.output}-{name}"}
+        assert served.client.post("/v1/jobs", json=document).status_code == 202
+    first = served.client.get("/v1/jobs", params={"page_size": 2}).json()
+    served.start()
+    rest = served.client.get("/v1/jobs", params={"page_size": 50, "page_token": first["next_page_token"]}).json()
+    assert [job["name"] for job in first["jobs"] + rest["jobs"]] == names[::-1]
+    assert rest["next_page_token"] is None
+    served.client.post("/v1/jobs/job-3:pause")
+    paused = served.client.get("/v1/jobs", params={"state": ["paused", "failed"]}).json()["jobs"]
+    assert [job["name"] for job in paused] == ["job-3"]
+    assert served.client.get("/v1/jobs", params={"kind": "predict"}).json()["jobs"] == []
+
+
+@pytest.mark.parametrize("token", ["x", "bm8=", "W10=", "WyIyMDI2Il0=", "\u00fc"])
+def test_a_page_token_that_was_not_given_out_is_refused(served: Served, token: str) -> None:
+    problem(served.client.get("/v1/jobs", params={"page_token": token}), 422)
+
+
+def test_a_request_sent_again_with_its_key_starts_nothing_twice(served: Served) -> None:
+    headers = {"Idempotency-Key": "one"}
+    body = served.job.model_dump_json()
+    first = served.client.post("/v1/jobs", content=body, headers=headers)
+    again = served.client.post("/v1/jobs", content=body, headers=headers)
+    assert (again.status_code, again.json()) == (202, first.json())
+    assert again.headers["location"] == first.headers["location"]
+    other = served.client.post("/v1/jobs", content=body, params={"fresh": True}, headers=headers)
+    assert "another request" in problem(other, 422)["detail"]
+    problem(served.client.post("/v1/jobs", content=body, headers={"Idempotency-Key": "two"}), 409)
+
+
+def test_a_failed_request_can_be_mended_and_sent_again_with_its_key(served: Served) -> None:
+    headers = {"Idempotency-Key": "one"}
+    problem(served.client.post("/v1/jobs", content=b"{", headers=headers), 422)
+    assert served.client.post("/v1/jobs", content=served.job.model_dump_json(), headers=headers).status_code == 202
+
+
 def test_large_bodies_are_refused_before_they_are_read(tmp_path: Path) -> None:
     served = Served(tmp_path, api_body_bytes=2000)
     try:
@@ -206,7 +267,11 @@ def test_large_bodies_are_refused_before_they_are_read(tmp_path: Path) -> None:
 def test_the_description_of_the_api_is_complete(served: Served) -> None:
     document = served.client.get("/openapi.json").json()
     operations = {op["operationId"] for path in document["paths"].values() for op in path.values()}
-    assert operations == {"start_job", "list_jobs", "get_job", "pause_job", "resume_job", "stop_job", "job_events"}
+    tables = {f"{verb}_{kind}" for verb in ("get", "put", "delete") for kind in ("extractor", "trainer")}
+    assert operations == tables | {
+        *("start_job", "list_jobs", "get_job", "pause_job", "resume_job", "stop_job", "job_events"),
+        *("list_extractors", "list_trainers", "list_changes"),
+    }
     text = json.dumps(document)
     named = {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}
     assert named <= document["components"]["schemas"].keys()
@@ -222,7 +287,7 @@ def test_the_server_runs_beside_the_master_and_ends_with_it(tmp_path: Path) -> N
     thread.start()
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as client:
-            assert client.get("/v1/jobs").json() == []
+            assert client.get("/v1/jobs").json() == {"jobs": [], "next_page_token": None}
         with pytest.raises(ConfigError, match="--port"):
             ApiServer(create_app(served.master, served.settings), "127.0.0.1", server.port)
     finally:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from essp_common.errors import ConfigError, Conflict, NotFound, Unavailable
 from services.cli import job as cli
-from services.master.api import create_app
+from services.master.api.app import create_app
 from services.master.config import MasterSettings
 from services.master.server import ApiServer
 from tests.unit.fleet import Fleet, adapters_in, make_job, master_over, run_to_rest

@@ -43,7 +43,8 @@ class Training:
         """Predicted fall of the loss within `period_s`, as a share of what it has fallen so far."""
         epochs = self.epochs_per_s * period_s * gpus**_SCALING
         fall, decay = self._course()
-        return fall * (1 - decay**epochs) / (1 - decay)
+        left: float = decay**epochs
+        return fall * (1 - left) / (1 - decay)
 
     def _course(self) -> tuple[float, float]:
         """The fall of the next epoch, and by what factor that shrinks with each."""

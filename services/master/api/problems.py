@@ -13,19 +13,70 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, TransientError
+from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, PreconditionFailed, TransientError
 
 log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
+
+
+class PreconditionRequired(ConfigError):
+    """A change has to say which version it is of."""
+
+
 _STATUS: tuple[tuple[type[EsspError], int, str], ...] = (
-    (ConfigError, 422, "The job cannot be run as it is"),
-    (NotFound, 404, "There is no such job"),
+    (PreconditionRequired, 428, "It has to be said which version is changed"),
+    (ConfigError, 422, "It cannot be done as it is asked"),
+    (NotFound, 404, "It is not there"),
+    (PreconditionFailed, 412, "It is not as you saw it"),
     (Conflict, 409, "The state does not allow it"),
     (TransientError, 503, "A server does not answer"),
 )
+_MEANINGS = {
+    401: "No or wrong token",
+    403: "The token is not for this",
+    404: "It is not there",
+    409: "The state does not allow it; the answer names it",
+    412: "It was changed since it was seen",
+    413: "The body is too large",
+    422: "Not valid; the answer names the fields",
+    428: "The version that is changed has to be named",
+    503: "A server does not answer",
+}
+
+
+def answers_of(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The description of these error answers."""
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {status: {"description": _MEANINGS[status], "content": content} for status in statuses}
+
+
+class Problem(BaseModel):
+    """An error, as RFC 9457 has it."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    """What is wrong, and what to do."""
+    errors: list[FieldError] = []
+    """Where single fields are wrong: which, and how."""
+
+
+class FieldError(BaseModel):
+    """One field of a request that is wrong."""
+
+    field: str
+    detail: str
+
+
+def schemas() -> dict[str, Any]:
+    """The schemas that `answers_of` refers to."""
+    schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+    return {**schema.pop("$defs"), "Problem": schema}
 
 
 def problem(
@@ -64,7 +115,8 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def on_invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:
         errors = [{"field": ".".join(str(p) for p in e["loc"]), "detail": str(e["msg"])} for e in error.errors()]
-        return problem(422, "The request is not valid", "; ".join(f"{e['field']}: {e['detail']}" for e in errors))
+        detail = "; ".join(f"{e['field']}: {e['detail']}" for e in errors)
+        return problem(422, "The request is not valid", detail, errors=errors)
 
     @app.exception_handler(HTTPException)
     async def on_http_error(request: Request, error: HTTPException) -> JSONResponse:

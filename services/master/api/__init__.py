@@ -1,0 +1,14 @@
+"""The REST API of the master, under /v1; described at /docs and /openapi.json.
+
+    POST /v1/jobs[?fresh=true]         start a job: its specification as JSON or YAML -> 202, Location; Idempotency-Key
+    GET  /v1/jobs[?state=&kind=]       jobs, newest first, in pages
+    GET  /v1/jobs/{name}               all there is to know of one
+    POST /v1/jobs/{name}:pause         also :resume, :stop; doing it twice is harmless; 409 where it is not possible
+    GET  /v1/jobs/{name}/events        server-sent events; goes on after `Last-Event-ID`
+    GET, PUT, DELETE /v1/extractors/{name}, /v1/trainers/{name}    what is registered, with ETag and If-Match
+    GET  /v1/registrations/changes     who registered what
+    /metrics /livez /readyz            for Prometheus and probes
+
+`app.py` puts it together; a module for each part of it. `guard.py` looks at tokens and sizes before anything is read,
+`problems.py` makes every error a problem document (RFC 9457), `idempotency.py` and `pages.py` are what their names say.
+"""

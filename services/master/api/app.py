@@ -1,0 +1,45 @@
+"""The API put together."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI
+
+from essp_common.spec import JobSpec
+from services.master.api import events, health, jobs, problems, registrations
+from services.master.api.guard import Guard
+from services.master.config import MasterSettings
+from services.master.registrations import Registrations
+from services.master.service import Master
+
+
+def create_app(master: Master, settings: MasterSettings, tables: Registrations | None = None) -> FastAPI:
+    """The API over a master. Without a token in the settings it is open to whoever reaches it.
+
+    `tables`: what is registered; None: this master has nowhere to keep registrations.
+    """
+    app = FastAPI(title="ESSP", version=version("essp"), summary="Train video classifiers straight from video.")
+    app.add_middleware(Guard, tokens=settings.tokens(), body_bytes=settings.api_body_bytes)
+    problems.install(app)
+    app.include_router(jobs.router(master))
+    app.include_router(events.router(master))
+    app.include_router(registrations.router(tables))
+    app.include_router(health.router(master))
+    _describe(app)
+    return app
+
+
+def _describe(app: FastAPI) -> None:
+    """Add what the routes only refer to: the job specification (its body may be YAML), and problem documents."""
+    schema = JobSpec.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas = {**schema.pop("$defs", {}), "JobSpec": schema, **problems.schemas()}
+    described = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = described()
+        document.setdefault("components", {}).setdefault("schemas", {}).update(schemas)
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]

@@ -1,0 +1,89 @@
+"""A request that is sent again with the same `Idempotency-Key` gets the first answer again, and nothing happens twice.
+
+Answers are remembered for a day, in this process: after a restart of the master the state of the job answers (409: it
+runs). Failures are not remembered, so that a request can be mended and sent again. Follows
+draft-ietf-httpapi-idempotency-key-header: the same key with another request is refused, as is one whose first request
+is still being answered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from essp_common.errors import ConfigError, Conflict
+
+AnswerT = TypeVar("AnswerT")
+KEPT_S = 24 * 3600.0
+_MOST = 10_000
+
+
+@dataclass
+class _Entry(Generic[AnswerT]):
+    asked: str
+    since_s: float
+    answer: AnswerT | None = None
+
+
+class Answers(Generic[AnswerT]):
+    """The answers of one operation, by key. Thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._entries: dict[str, _Entry[AnswerT]] = {}
+        self._lock = threading.Lock()
+
+    def once(self, key: str | None, asked: str, act: Callable[[], AnswerT]) -> AnswerT:
+        """What `act` gave the first time. `asked`: fingerprint of the request; `key` None: act in any case.
+
+        Raises `ConfigError` for a key that came with another request, `Conflict` while the first one is under way.
+        """
+        if key is None:
+            return act()
+        known = self._begin(key, asked)
+        if known is not None:
+            return known
+        try:
+            answer = act()
+        except BaseException:
+            with self._lock:
+                self._entries.pop(key, None)
+            raise
+        with self._lock:
+            self._entries[key].answer = answer
+        return answer
+
+    def _begin(self, key: str, asked: str) -> AnswerT | None:
+        now_s = self._clock()
+        with self._lock:
+            self._forget(now_s)
+            entry = self._entries.get(key)
+            if entry is None:
+                self._entries[key] = _Entry(asked, now_s)
+                return None
+            if entry.asked != asked:
+                raise ConfigError("Idempotency-Key: was sent before with another request; take a new one")
+            if entry.answer is None:
+                raise Conflict("the request with this Idempotency-Key is still being answered; wait for it")
+            return entry.answer
+
+    def _forget(self, now_s: float) -> None:
+        """Drop what is too old, and the oldest when there are too many; what is under way stays."""
+        for key in [k for k, e in self._entries.items() if e.answer is not None and now_s - e.since_s > KEPT_S]:
+            del self._entries[key]
+        done = [key for key, entry in self._entries.items() if entry.answer is not None]
+        for key in done[: max(0, len(self._entries) - _MOST)]:
+            del self._entries[key]
+
+
+def fingerprint(*parts: bytes | str) -> str:
+    """What tells one request from another."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()
