@@ -141,6 +141,25 @@ class S3Store:
         """`s3://bucket/prefix/key`."""
         return f"s3://{self._bucket}/{self._prefix}{checked(key)}"
 
+    def create_bucket(self) -> bool:
+        """Make the bucket of this store if there is none; whether it was made. Not part of the port: for setting up."""
+        region = self._client.meta.region_name
+        elsewhere: Any = {"CreateBucketConfiguration": {"LocationConstraint": region}} if region != "us-east-1" else {}
+        with self._errors(""):
+            try:
+                self._client.head_bucket(Bucket=self._bucket)
+                return False
+            except ClientError as error:
+                if _code(error) not in _GONE:
+                    raise
+            try:
+                self._client.create_bucket(Bucket=self._bucket, **elsewhere)
+            except ClientError as error:
+                if _code(error) != "BucketAlreadyOwnedByYou":  # another process was faster
+                    raise
+                return False
+        return True
+
     def _target(self, key: str) -> Any:
         return {"Bucket": self._bucket, "Key": self._prefix + checked(key)}
 

@@ -1,4 +1,4 @@
-"""The demonstration's job, as the file a user would write."""
+"""The demonstration's jobs, as the files a user would write: one that trains, one that classifies."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from essp_common.spec import JobSpec, parse_spec
 TEMPLATE = """\
 # The demonstration's job: two streams, each of which sees only half of what tells the classes apart.
 name: demo
-output: file://{directory}/run
+output: {root}/run
 epochs: {epochs}
 
 data:
-  catalog: file://{directory}/catalog.parquet
+  catalog: {root}/catalog.parquet
 
 clip:
   frames: 6                     # a flow stack of 5 needs 6
@@ -50,14 +50,48 @@ limits:
 """
 
 
+PREDICTION = """\
+# Classifies the videos that no training has seen, with the model that the demonstration's job made.
+name: demo-predict
+output: {root}/predict
+
+data:
+  catalog: {root}/unseen.parquet
+
+clip:
+  frames: 6
+  resize: {{mode: crop, height: 128, width: 128}}
+
+sampling:
+  kind: uniform
+  clips_per_video: 2
+
+streams:
+  rgb: {{feature: rgb}}
+  flow: {{feature: flow, params: {{method: dis, length: 5}}}}
+
+predictor:
+  model: {root}/run/model
+
+limits:
+  budget: 64MiB
+"""
+
+
+def job_text(root: str, epochs: int, clips_per_epoch: int) -> str:
+    """The training job for the set at the URI `root`."""
+    steps = [max(1, epochs // 2), max(1, epochs * 3 // 4)]
+    return TEMPLATE.format(root=root, epochs=epochs, clips_per_epoch=clips_per_epoch, steps=steps)
+
+
+def prediction_text(root: str) -> str:
+    """The prediction job for the set at the URI `root`."""
+    return PREDICTION.format(root=root)
+
+
 def write_job(directory: Path, epochs: int, clips_per_epoch: int) -> tuple[Path, JobSpec]:
     """Write `job.yaml` for the set in `directory`; the file and what it says."""
-    text = TEMPLATE.format(
-        directory=directory,
-        epochs=epochs,
-        clips_per_epoch=clips_per_epoch,
-        steps=[max(1, epochs // 2), max(1, epochs * 3 // 4)],
-    )
+    text = job_text(f"file://{directory}", epochs, clips_per_epoch)
     path = directory / "job.yaml"
     path.write_text(text, encoding="utf-8")
     return path, parse_spec(text, str(path))

