@@ -91,12 +91,13 @@ def undisturbed(world: World, master: Master, consumers: Adapters) -> None:
     world.expected = run.taken
     status = run.leaves_nothing()
     assert status.counts.issued == status.counts.decoded == len(run.taken["trainer.rgb"])
-    assert len({digest for _, _, digest in run.taken["trainer.rgb"]}) > 20
+    clips = run.taken["trainer.rgb"]
+    assert len({digest for _, _, digest in clips}) > len(clips) / 2
 
 
 @pytest.fixture
 def begin(
-    world: World, master: Master, consumers: Adapters, undisturbed: None, unique: str, no_thread_leaks: None
+    world: World, master: Master, consumers: Adapters, undisturbed: None, unique: str
 ) -> Iterator[Begin]:
     """Starts the job of this test. Afterwards all links are whole again, and the job has ended."""
     started: list[Run] = []

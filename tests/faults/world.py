@@ -62,7 +62,7 @@ output: {root}/runs/{name}
 epochs: 1
 data: {{catalog: "{root}/catalog.parquet"}}
 clip: {{frames: 4, resize: {{mode: crop, height: 40, width: 40}}}}
-sampling: {{clips_per_epoch: 24, clips_per_video: 1, seed: 3}}
+sampling: {{clips_per_epoch: 12, clips_per_video: 1, seed: 3}}
 streams:
   rgb: {{feature: rgb}}
   flow: {{feature: flow, params: {{method: dis, length: 3}}}}
@@ -194,17 +194,15 @@ class Run:
     """One job, and its two consumers."""
 
     def __init__(self, world: World, master: Master, adapters: Adapters, spec: JobSpec, hold_at: int = 0) -> None:
-        """Start it. With `hold_at` the consumers stop after so many clips each, until `go`."""
+        """Start it. With `hold_at` the consumers stop after so many clips each, until `hold` or `go`."""
         self.name = spec.name
         self.taken: dict[str, list[Taken]] = {consumer: [] for consumer in spec.consumers()}
         self._world, self._master, self._adapters, self._spec = world, master, adapters, spec
         self._hold_at = hold_at
         self._errors: list[BaseException] = []
         self._closing = threading.Event()
-        self._free = threading.Event()
+        self._gate = threading.Condition()
         self._pace_s = 0.0
-        if not hold_at:
-            self._free.set()
         master.start(spec)
         control = ControlFeed(adapters.bus)
         try:
@@ -226,9 +224,15 @@ class Run:
         self._until("what was issued is made", self._at_rest)
         return self
 
+    def hold(self, at: int) -> None:
+        """Let the consumers go on, up to so many clips each."""
+        with self._gate:
+            self._hold_at = at
+            self._gate.notify_all()
+
     def go(self) -> None:
         """Let the consumers go on."""
-        self._free.set()
+        self.hold(0)
 
     def pace(self, seconds: float) -> None:
         """Have the consumers take so long over every clip from now on."""
@@ -275,7 +279,7 @@ class Run:
     def close(self) -> None:
         """End the consumers, and the job if it is not over."""
         self._closing.set()
-        self._free.set()
+        self.go()
         for thread in self._threads:
             thread.join(LIMIT_S)
         if not self.status().state.ended:
@@ -314,8 +318,8 @@ class Run:
             self._errors.append(error)
 
     def _take(self, intake: OrderedIntake, taken: list[Taken]) -> None:
-        if len(taken) >= self._hold_at:
-            self._free.wait()
+        with self._gate:
+            self._gate.wait_for(lambda: not self._hold_at or len(taken) < self._hold_at)
         item = persistently(lambda: intake.take(0.1), self._closing)
         if item is None or isinstance(item, PassEnd):
             return
