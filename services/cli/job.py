@@ -1,6 +1,6 @@
 """`essp job`: start, watch, pause, resume and stop jobs of a running master, over REST.
 
-The master is at `--server` or ESSP_SERVER; its token is ESSP_API_TOKEN. Exit codes are those of `essp`; besides,
+The master is at `--server` or ESSPSERVER; its token is ESSP_API_TOKEN. Exit codes are those of `essp`; besides,
 5: the token is missing, wrong or not for this, 7: `wait` ran out of time.
 """
 
@@ -18,24 +18,20 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, PermanentError, Unavailable
+from essp_common.errors import Unavailable
 from essp_common.spec import load_spec
 from services.cli.dashboard import dashboard, duration, results
+from services.cli.rest import SERVER, TIMEOUT_S, AsJson, Server, Token, ask, check, connect, pages, unreachable
 from services.master.status import JobState, JobStatus, JobSummary
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Start, watch, pause, resume and stop jobs over REST."
 )
 
-EXIT_FAILED, EXIT_DENIED, EXIT_TIMEOUT = 1, 5, 7
-_TIMEOUT_S = 30.0
+EXIT_FAILED, EXIT_TIMEOUT = 1, 7
 _LOOK_S = 1.0
 
-Server = Annotated[str, typer.Option("--server", envvar="ESSP_SERVER", help="URL of the master.", show_envvar=True)]
-Token = Annotated[str, typer.Option("--token", envvar="ESSP_API_TOKEN", hidden=True, show_envvar=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Name = Annotated[str, typer.Argument(help="The job.")]
-_SERVER = "http://127.0.0.1:8080"
 
 
 @app.command()
@@ -43,16 +39,16 @@ def start(
     file: Annotated[Path, typer.Argument(help="The job file (YAML or JSON).")],
     fresh: Annotated[bool, typer.Option(help="Remove what an earlier run of the job left.")] = False,
     wait_for_it: Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")] = False,
-    server: Server = _SERVER,
+    server: Server = SERVER,
     token: Token = "",
     as_json: AsJson = False,
 ) -> None:
     """Start a job; one that has ended goes on from its checkpoints."""
     spec = load_spec(str(file))
-    with _client(server, token) as client:
+    with connect(server, token) as client:
         headers = {"Idempotency-Key": uuid.uuid4().hex}  # a lost answer is asked for again, nothing starts twice
         answer = _retried(
-            lambda: _ask(
+            lambda: ask(
                 client, "POST", "/v1/jobs", params={"fresh": fresh}, content=spec.model_dump_json(), headers=headers
             )
         )
@@ -64,13 +60,13 @@ def start(
 @app.command("ls")
 def list_jobs(
     state: Annotated[list[JobState] | None, typer.Option(help="Only jobs in this state; may be repeated.")] = None,
-    server: Server = _SERVER,
+    server: Server = SERVER,
     token: Token = "",
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
-    with _client(server, token) as client:
-        answer = list(_pages(client, "/v1/jobs", "jobs", {"state": [s.value for s in state or []]}))
+    with connect(server, token) as client:
+        answer = list(pages(client, "/v1/jobs", "jobs", {"state": [s.value for s in state or []]}))
     if as_json:
         typer.echo(json.dumps(answer))
         return
@@ -85,20 +81,20 @@ def list_jobs(
 
 
 @app.command()
-def get(name: Name, server: Server = _SERVER, token: Token = "", as_json: AsJson = False) -> None:
+def get(name: Name, server: Server = SERVER, token: Token = "", as_json: AsJson = False) -> None:
     """Show all there is to know of a job."""
-    with _client(server, token) as client:
+    with connect(server, token) as client:
         _print(_get(client, name), as_json)
 
 
 @app.command()
-def pause(name: Name, server: Server = _SERVER, token: Token = "", as_json: AsJson = False) -> None:
+def pause(name: Name, server: Server = SERVER, token: Token = "", as_json: AsJson = False) -> None:
     """Issue nothing more until `resume`; what is in hand is finished."""
     _act("pause", name, server, token, as_json)
 
 
 @app.command()
-def resume(name: Name, server: Server = _SERVER, token: Token = "", as_json: AsJson = False) -> None:
+def resume(name: Name, server: Server = SERVER, token: Token = "", as_json: AsJson = False) -> None:
     """Go on after a pause."""
     _act("resume", name, server, token, as_json)
 
@@ -107,7 +103,7 @@ def resume(name: Name, server: Server = _SERVER, token: Token = "", as_json: AsJ
 def stop(
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    server: Server = _SERVER,
+    server: Server = SERVER,
     token: Token = "",
     as_json: AsJson = False,
 ) -> None:
@@ -121,12 +117,12 @@ def stop(
 def wait(
     name: Name,
     timeout: Annotated[float | None, typer.Option(help="Seconds to wait at most.")] = None,
-    server: Server = _SERVER,
+    server: Server = SERVER,
     token: Token = "",
     as_json: AsJson = False,
 ) -> None:
     """Wait until a job has ended: exit code 0 if it completed, 1 if not, 7 when time is up."""
-    with _client(server, token) as client:
+    with connect(server, token) as client:
         _wait(client, name, timeout, as_json)
 
 
@@ -134,12 +130,12 @@ def wait(
 def events(
     name: Name,
     after: Annotated[int, typer.Option(help="Only events after this id.", min=0)] = 0,
-    server: Server = _SERVER,
+    server: Server = SERVER,
     token: Token = "",
     as_json: AsJson = False,
 ) -> None:
     """Follow what happens to a job until it has ended."""
-    with _client(server, token) as client:
+    with connect(server, token) as client:
         for event in _events(client, name, after):
             typer.echo(
                 json.dumps(event) if as_json else f"{event['time'][:19]}  {event['kind']:<10} {event['message']}"
@@ -147,8 +143,8 @@ def events(
 
 
 def _act(action: str, name: str, server: str, token: str, as_json: bool) -> None:
-    with _client(server, token) as client:
-        _print(JobStatus.model_validate(_ask(client, "POST", f"/v1/jobs/{name}:{action}")), as_json)
+    with connect(server, token) as client:
+        _print(JobStatus.model_validate(ask(client, "POST", f"/v1/jobs/{name}:{action}")), as_json)
 
 
 def _wait(client: httpx.Client, name: str, timeout_s: float | None, as_json: bool) -> None:
@@ -175,15 +171,6 @@ def _wait(client: httpx.Client, name: str, timeout_s: float | None, as_json: boo
         raise typer.Exit(EXIT_FAILED)
 
 
-def _pages(client: httpx.Client, path: str, field: str, params: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """All items of a list that comes in pages."""
-    token: str | None = ""
-    while token is not None:
-        answer = _ask(client, "GET", path, params={**params, "page_token": token})
-        yield from answer[field]
-        token = answer["next_page_token"]
-
-
 def _retried(ask: Callable[[], Any]) -> Any:
     """What `ask` gives; once more where the answer was lost on the way."""
     try:
@@ -193,7 +180,7 @@ def _retried(ask: Callable[[], Any]) -> Any:
 
 
 def _get(client: httpx.Client, name: str) -> JobStatus:
-    return JobStatus.model_validate(_ask(client, "GET", f"/v1/jobs/{name}"))
+    return JobStatus.model_validate(ask(client, "GET", f"/v1/jobs/{name}"))
 
 
 def _print(status: JobStatus, as_json: bool) -> None:
@@ -203,33 +190,16 @@ def _print(status: JobStatus, as_json: bool) -> None:
         Console().print(dashboard(status))
 
 
-def _client(server: str, token: str) -> httpx.Client:
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    try:
-        return httpx.Client(base_url=server.rstrip("/"), headers=headers, timeout=_TIMEOUT_S)
-    except httpx.InvalidURL as error:
-        raise ConfigError(f"--server {server!r} is not a URL; write for example {_SERVER}") from error
-
-
-def _ask(client: httpx.Client, method: str, path: str, **more: Any) -> Any:
-    try:
-        response = client.request(method, path, **more)
-    except (httpx.TransportError, httpx.InvalidURL) as error:
-        raise _unreachable(client, error) from error
-    _check(response)
-    return response.json()
-
-
 def _events(client: httpx.Client, name: str, after: int) -> Iterator[dict[str, Any]]:
     """The events of a job, from its server-sent event stream; broken off, it is taken up again."""
     ended = False
     while not ended:
         try:
-            timeout = httpx.Timeout(_TIMEOUT_S)
+            timeout = httpx.Timeout(TIMEOUT_S)
             with client.stream("GET", f"/v1/jobs/{name}/events", params={"after": after}, timeout=timeout) as response:
                 if response.is_error:
                     response.read()
-                _check(response)
+                check(response)
                 for kind, data in _server_sent(response.iter_lines()):
                     if kind == "status":
                         ended = JobState(data["state"]).ended and after >= data["last_event"]
@@ -239,7 +209,7 @@ def _events(client: httpx.Client, name: str, after: int) -> Iterator[dict[str, A
         except httpx.RemoteProtocolError:
             continue
         except httpx.TransportError as error:
-            raise _unreachable(client, error) from error
+            raise unreachable(client, error) from error
 
 
 def _server_sent(lines: Iterator[str]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -251,22 +221,3 @@ def _server_sent(lines: Iterator[str]) -> Iterator[tuple[str, dict[str, Any]]]:
             kind = value
         elif field == "data":
             yield kind, json.loads(value)
-
-
-def _check(response: httpx.Response) -> None:
-    """Raise what a problem document means."""
-    if not response.is_error:
-        return
-    try:
-        detail = str(response.json()["detail"])
-    except (ValueError, KeyError, TypeError):
-        detail = f"{response.request.url} answered {response.status_code}; is that a master of ESSP?"
-    if response.status_code in (401, 403):
-        typer.echo(f"essp: {detail}", err=True)
-        raise typer.Exit(EXIT_DENIED)
-    kinds: dict[int, type[EsspError]] = {404: NotFound, 409: Conflict, 422: ConfigError, 503: Unavailable}
-    raise kinds.get(response.status_code, PermanentError)(detail)
-
-
-def _unreachable(client: httpx.Client, error: Exception) -> Unavailable:
-    return Unavailable(f"no master answers at {client.base_url} ({error}); start one, or set --server or ESSP_SERVER")
