@@ -41,7 +41,7 @@ class ClipRef(_message.Message):
     def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., index: _Optional[int] = ..., attempt: _Optional[int] = ..., class_id: _Optional[int] = ..., video_id: _Optional[str] = ..., first_frame: _Optional[int] = ...) -> None: ...
 
 class Video(_message.Message):
-    __slots__ = ("id", "uri", "size_bytes", "etag", "frame_count", "width", "height", "seekable")
+    __slots__ = ("id", "uri", "size_bytes", "etag", "frame_count", "width", "height", "seekable", "lookahead")
     ID_FIELD_NUMBER: _ClassVar[int]
     URI_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -50,6 +50,7 @@ class Video(_message.Message):
     WIDTH_FIELD_NUMBER: _ClassVar[int]
     HEIGHT_FIELD_NUMBER: _ClassVar[int]
     SEEKABLE_FIELD_NUMBER: _ClassVar[int]
+    LOOKAHEAD_FIELD_NUMBER: _ClassVar[int]
     id: str
     uri: str
     size_bytes: int
@@ -58,17 +59,22 @@ class Video(_message.Message):
     width: int
     height: int
     seekable: bool
-    def __init__(self, id: _Optional[str] = ..., uri: _Optional[str] = ..., size_bytes: _Optional[int] = ..., etag: _Optional[str] = ..., frame_count: _Optional[int] = ..., width: _Optional[int] = ..., height: _Optional[int] = ..., seekable: _Optional[bool] = ...) -> None: ...
+    lookahead: int
+    def __init__(self, id: _Optional[str] = ..., uri: _Optional[str] = ..., size_bytes: _Optional[int] = ..., etag: _Optional[str] = ..., frame_count: _Optional[int] = ..., width: _Optional[int] = ..., height: _Optional[int] = ..., seekable: _Optional[bool] = ..., lookahead: _Optional[int] = ...) -> None: ...
 
 class Seek(_message.Message):
-    __slots__ = ("pts", "frame_index", "byte_offset")
+    __slots__ = ("pts", "frame_index", "byte_offset", "next_frame", "next_offset")
     PTS_FIELD_NUMBER: _ClassVar[int]
     FRAME_INDEX_FIELD_NUMBER: _ClassVar[int]
     BYTE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FRAME_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     pts: int
     frame_index: int
     byte_offset: int
-    def __init__(self, pts: _Optional[int] = ..., frame_index: _Optional[int] = ..., byte_offset: _Optional[int] = ...) -> None: ...
+    next_frame: int
+    next_offset: int
+    def __init__(self, pts: _Optional[int] = ..., frame_index: _Optional[int] = ..., byte_offset: _Optional[int] = ..., next_frame: _Optional[int] = ..., next_offset: _Optional[int] = ...) -> None: ...
 
 class Seed(_message.Message):
     __slots__ = ("index", "attempt", "class_id", "first_frame", "frame_count", "stride", "seek", "last_frame")
@@ -221,18 +227,20 @@ class Extracted(_message.Message):
     def __init__(self, clip: _Optional[_Union[ClipRef, _Mapping]] = ..., stream: _Optional[str] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class Trained(_message.Message):
-    __slots__ = ("job", "purpose", "epoch", "consumer", "indices")
+    __slots__ = ("job", "purpose", "epoch", "consumer", "indices", "attempts")
     JOB_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     INDICES_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     job: str
     purpose: Purpose
     epoch: int
     consumer: str
     indices: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., consumer: _Optional[str] = ..., indices: _Optional[_Iterable[int]] = ...) -> None: ...
+    attempts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., consumer: _Optional[str] = ..., indices: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Failed(_message.Message):
     __slots__ = ("clip", "stage", "reason", "kind", "stream", "consumer")
@@ -287,20 +295,26 @@ class PassReport(_message.Message):
     def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., trainer: _Optional[str] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class CheckpointReady(_message.Message):
-    __slots__ = ("job", "trainer", "uri", "epoch", "final", "scores_uri")
+    __slots__ = ("job", "trainer", "uri", "epoch", "final", "scores_uri", "position", "step", "digest")
     JOB_FIELD_NUMBER: _ClassVar[int]
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     URI_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FINAL_FIELD_NUMBER: _ClassVar[int]
     SCORES_URI_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     job: str
     trainer: str
     uri: str
     epoch: int
     final: bool
     scores_uri: str
-    def __init__(self, job: _Optional[str] = ..., trainer: _Optional[str] = ..., uri: _Optional[str] = ..., epoch: _Optional[int] = ..., final: _Optional[bool] = ..., scores_uri: _Optional[str] = ...) -> None: ...
+    position: Place
+    step: int
+    digest: str
+    def __init__(self, job: _Optional[str] = ..., trainer: _Optional[str] = ..., uri: _Optional[str] = ..., epoch: _Optional[int] = ..., final: _Optional[bool] = ..., scores_uri: _Optional[str] = ..., position: _Optional[_Union[Place, _Mapping]] = ..., step: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...
 
 class Trouble(_message.Message):
     __slots__ = ("trainer", "reason")
@@ -413,7 +427,7 @@ class PassPlan(_message.Message):
     def __init__(self, purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., clips: _Optional[int] = ...) -> None: ...
 
 class Control(_message.Message):
-    __slots__ = ("job", "fence", "command", "snapshot", "reason")
+    __slots__ = ("job", "fence", "command", "snapshot", "reason", "since")
     class Command(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         COMMAND_UNSPECIFIED: _ClassVar[Control.Command]
@@ -437,12 +451,14 @@ class Control(_message.Message):
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
     job: str
     fence: int
     command: Control.Command
     snapshot: JobSnapshot
     reason: str
-    def __init__(self, job: _Optional[str] = ..., fence: _Optional[int] = ..., command: _Optional[_Union[Control.Command, str]] = ..., snapshot: _Optional[_Union[JobSnapshot, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+    since: int
+    def __init__(self, job: _Optional[str] = ..., fence: _Optional[int] = ..., command: _Optional[_Union[Control.Command, str]] = ..., snapshot: _Optional[_Union[JobSnapshot, _Mapping]] = ..., reason: _Optional[str] = ..., since: _Optional[int] = ...) -> None: ...
 
 class DeadLetter(_message.Message):
     __slots__ = ("topic", "message", "reason", "kind", "attempts", "worker", "time_ms", "purged")
@@ -510,7 +526,7 @@ class PassState(_message.Message):
     def __init__(self, issued: _Optional[int] = ..., closed: _Optional[int] = ..., skipped: _Optional[_Union[Indices, _Mapping]] = ...) -> None: ...
 
 class OutstandingClip(_message.Message):
-    __slots__ = ("place", "attempt", "left", "made", "sizes", "queued", "shed", "again", "losses")
+    __slots__ = ("place", "attempt", "left", "made", "sizes", "queued", "shed", "again", "losses", "lane")
     PLACE_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
@@ -520,6 +536,7 @@ class OutstandingClip(_message.Message):
     SHED_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
     LOSSES_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
     place: Place
     attempt: int
     left: int
@@ -529,7 +546,8 @@ class OutstandingClip(_message.Message):
     shed: bool
     again: bool
     losses: int
-    def __init__(self, place: _Optional[_Union[Place, _Mapping]] = ..., attempt: _Optional[int] = ..., left: _Optional[int] = ..., made: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., queued: _Optional[bool] = ..., shed: _Optional[bool] = ..., again: _Optional[bool] = ..., losses: _Optional[int] = ...) -> None: ...
+    lane: str
+    def __init__(self, place: _Optional[_Union[Place, _Mapping]] = ..., attempt: _Optional[int] = ..., left: _Optional[int] = ..., made: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., queued: _Optional[bool] = ..., shed: _Optional[bool] = ..., again: _Optional[bool] = ..., losses: _Optional[int] = ..., lane: _Optional[str] = ...) -> None: ...
 
 class IssueState(_message.Message):
     __slots__ = ("pass_index", "begin", "end", "issued")
@@ -543,8 +561,26 @@ class IssueState(_message.Message):
     issued: Indices
     def __init__(self, pass_index: _Optional[int] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., issued: _Optional[_Union[Indices, _Mapping]] = ...) -> None: ...
 
+class LaneState(_message.Message):
+    __slots__ = ("consumer", "order", "joins")
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    JOINS_FIELD_NUMBER: _ClassVar[int]
+    consumer: str
+    order: IssueState
+    joins: Place
+    def __init__(self, consumer: _Optional[str] = ..., order: _Optional[_Union[IssueState, _Mapping]] = ..., joins: _Optional[_Union[Place, _Mapping]] = ...) -> None: ...
+
+class ReplacedClip(_message.Message):
+    __slots__ = ("place", "attempt")
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    place: Place
+    attempt: int
+    def __init__(self, place: _Optional[_Union[Place, _Mapping]] = ..., attempt: _Optional[int] = ...) -> None: ...
+
 class LedgerState(_message.Message):
-    __slots__ = ("consumers", "streams", "passes", "outstanding", "order", "counts", "finals")
+    __slots__ = ("consumers", "streams", "passes", "outstanding", "order", "counts", "finals", "lanes", "replaced")
     class CountsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -559,6 +595,8 @@ class LedgerState(_message.Message):
     ORDER_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     FINALS_FIELD_NUMBER: _ClassVar[int]
+    LANES_FIELD_NUMBER: _ClassVar[int]
+    REPLACED_FIELD_NUMBER: _ClassVar[int]
     consumers: _containers.RepeatedCompositeFieldContainer[ConsumerState]
     streams: _containers.RepeatedScalarFieldContainer[str]
     passes: _containers.RepeatedCompositeFieldContainer[PassState]
@@ -566,4 +604,172 @@ class LedgerState(_message.Message):
     order: IssueState
     counts: _containers.ScalarMap[str, int]
     finals: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, consumers: _Optional[_Iterable[_Union[ConsumerState, _Mapping]]] = ..., streams: _Optional[_Iterable[str]] = ..., passes: _Optional[_Iterable[_Union[PassState, _Mapping]]] = ..., outstanding: _Optional[_Iterable[_Union[OutstandingClip, _Mapping]]] = ..., order: _Optional[_Union[IssueState, _Mapping]] = ..., counts: _Optional[_Mapping[str, int]] = ..., finals: _Optional[_Iterable[str]] = ...) -> None: ...
+    lanes: _containers.RepeatedCompositeFieldContainer[LaneState]
+    replaced: _containers.RepeatedCompositeFieldContainer[ReplacedClip]
+    def __init__(self, consumers: _Optional[_Iterable[_Union[ConsumerState, _Mapping]]] = ..., streams: _Optional[_Iterable[str]] = ..., passes: _Optional[_Iterable[_Union[PassState, _Mapping]]] = ..., outstanding: _Optional[_Iterable[_Union[OutstandingClip, _Mapping]]] = ..., order: _Optional[_Union[IssueState, _Mapping]] = ..., counts: _Optional[_Mapping[str, int]] = ..., finals: _Optional[_Iterable[str]] = ..., lanes: _Optional[_Iterable[_Union[LaneState, _Mapping]]] = ..., replaced: _Optional[_Iterable[_Union[ReplacedClip, _Mapping]]] = ...) -> None: ...
+
+class Runs(_message.Message):
+    __slots__ = ("lengths",)
+    LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    lengths: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, lengths: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class PassEvents(_message.Message):
+    __slots__ = ("pass_index", "issued", "decoded", "extracted", "trained", "retrained", "skipped", "released")
+    class ExtractedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Runs
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Runs, _Mapping]] = ...) -> None: ...
+    class TrainedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Runs
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Runs, _Mapping]] = ...) -> None: ...
+    class RetrainedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Runs
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Runs, _Mapping]] = ...) -> None: ...
+    class SkippedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Runs
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Runs, _Mapping]] = ...) -> None: ...
+    class ReleasedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Runs
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Runs, _Mapping]] = ...) -> None: ...
+    PASS_INDEX_FIELD_NUMBER: _ClassVar[int]
+    ISSUED_FIELD_NUMBER: _ClassVar[int]
+    DECODED_FIELD_NUMBER: _ClassVar[int]
+    EXTRACTED_FIELD_NUMBER: _ClassVar[int]
+    TRAINED_FIELD_NUMBER: _ClassVar[int]
+    RETRAINED_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
+    pass_index: int
+    issued: Runs
+    decoded: Runs
+    extracted: _containers.MessageMap[str, Runs]
+    trained: _containers.MessageMap[str, Runs]
+    retrained: _containers.MessageMap[str, Runs]
+    skipped: _containers.MessageMap[str, Runs]
+    released: _containers.MessageMap[str, Runs]
+    def __init__(self, pass_index: _Optional[int] = ..., issued: _Optional[_Union[Runs, _Mapping]] = ..., decoded: _Optional[_Union[Runs, _Mapping]] = ..., extracted: _Optional[_Mapping[str, Runs]] = ..., trained: _Optional[_Mapping[str, Runs]] = ..., retrained: _Optional[_Mapping[str, Runs]] = ..., skipped: _Optional[_Mapping[str, Runs]] = ..., released: _Optional[_Mapping[str, Runs]] = ...) -> None: ...
+
+class ClipFailure(_message.Message):
+    __slots__ = ("place", "attempt", "stage", "kind", "video", "stream", "replaced")
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    VIDEO_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    REPLACED_FIELD_NUMBER: _ClassVar[int]
+    place: Place
+    attempt: int
+    stage: str
+    kind: str
+    video: str
+    stream: str
+    replaced: bool
+    def __init__(self, place: _Optional[_Union[Place, _Mapping]] = ..., attempt: _Optional[int] = ..., stage: _Optional[str] = ..., kind: _Optional[str] = ..., video: _Optional[str] = ..., stream: _Optional[str] = ..., replaced: _Optional[bool] = ...) -> None: ...
+
+class TrainedAttempt(_message.Message):
+    __slots__ = ("place", "consumer", "attempt")
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    place: Place
+    consumer: str
+    attempt: int
+    def __init__(self, place: _Optional[_Union[Place, _Mapping]] = ..., consumer: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
+
+class RunStart(_message.Message):
+    __slots__ = ("snapshot", "start")
+    class StartEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Place
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Place, _Mapping]] = ...) -> None: ...
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    snapshot: JobSnapshot
+    start: _containers.MessageMap[str, Place]
+    def __init__(self, snapshot: _Optional[_Union[JobSnapshot, _Mapping]] = ..., start: _Optional[_Mapping[str, Place]] = ...) -> None: ...
+
+class HistoryEntry(_message.Message):
+    __slots__ = ("time_ms", "fence", "started", "taken_over", "state", "reason", "checkpoint", "passes", "failures", "attempts", "budget_bytes", "peak_bytes", "outstanding_bytes", "outstanding_clips", "swept", "stray_keys")
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_OVER_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    PASSES_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OUTSTANDING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OUTSTANDING_CLIPS_FIELD_NUMBER: _ClassVar[int]
+    SWEPT_FIELD_NUMBER: _ClassVar[int]
+    STRAY_KEYS_FIELD_NUMBER: _ClassVar[int]
+    time_ms: int
+    fence: int
+    started: RunStart
+    taken_over: bool
+    state: str
+    reason: str
+    checkpoint: CheckpointReady
+    passes: _containers.RepeatedCompositeFieldContainer[PassEvents]
+    failures: _containers.RepeatedCompositeFieldContainer[ClipFailure]
+    attempts: _containers.RepeatedCompositeFieldContainer[TrainedAttempt]
+    budget_bytes: int
+    peak_bytes: int
+    outstanding_bytes: int
+    outstanding_clips: int
+    swept: bool
+    stray_keys: int
+    def __init__(self, time_ms: _Optional[int] = ..., fence: _Optional[int] = ..., started: _Optional[_Union[RunStart, _Mapping]] = ..., taken_over: _Optional[bool] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., checkpoint: _Optional[_Union[CheckpointReady, _Mapping]] = ..., passes: _Optional[_Iterable[_Union[PassEvents, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[ClipFailure, _Mapping]]] = ..., attempts: _Optional[_Iterable[_Union[TrainedAttempt, _Mapping]]] = ..., budget_bytes: _Optional[int] = ..., peak_bytes: _Optional[int] = ..., outstanding_bytes: _Optional[int] = ..., outstanding_clips: _Optional[int] = ..., swept: _Optional[bool] = ..., stray_keys: _Optional[int] = ...) -> None: ...
+
+class HistorySegment(_message.Message):
+    __slots__ = ("first", "last", "fence", "since", "writer", "entries", "ledger", "state", "status_json", "created_ms", "worked_s")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    WRITER_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    STATUS_JSON_FIELD_NUMBER: _ClassVar[int]
+    CREATED_MS_FIELD_NUMBER: _ClassVar[int]
+    WORKED_S_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    last: int
+    fence: int
+    since: int
+    writer: str
+    entries: _containers.RepeatedCompositeFieldContainer[HistoryEntry]
+    ledger: LedgerState
+    state: str
+    status_json: str
+    created_ms: int
+    worked_s: float
+    def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ..., fence: _Optional[int] = ..., since: _Optional[int] = ..., writer: _Optional[str] = ..., entries: _Optional[_Iterable[_Union[HistoryEntry, _Mapping]]] = ..., ledger: _Optional[_Union[LedgerState, _Mapping]] = ..., state: _Optional[str] = ..., status_json: _Optional[str] = ..., created_ms: _Optional[int] = ..., worked_s: _Optional[float] = ...) -> None: ...
