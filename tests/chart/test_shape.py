@@ -1,0 +1,56 @@
+"""What helm makes of the chart is what an API server takes, whatever the values."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.chart.api_schemas import VERSIONS, faults
+from tests.chart.reference import CHART
+from tests.chart.rendering import CASES, Helm, of_kind, templates
+
+KINDS = {
+    "ConfigMap", "Deployment", "HTTPRoute", "HorizontalPodAutoscaler", "Ingress", "Job", "KafkaTopic", "NetworkPolicy", "Pod",
+    "PodDisruptionBudget", "PodMonitor", "PrometheusRule", "Role", "RoleBinding", "ScaledObject", "Service", "ServiceAccount",
+    "ServiceMonitor",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
+def test_helm_has_nothing_to_object_to(helm: Helm, case: Path) -> None:
+    assert "0 chart(s) failed" in helm.run("lint", "--strict", str(CHART), "--values", str(case))
+
+
+@pytest.mark.parametrize("version_of_kubernetes", VERSIONS)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
+def test_every_object_fits_its_schema(helm: Helm, case: Path, version_of_kubernetes: str) -> None:
+    objects = helm.render(case)
+    wrong = [fault for made in objects + templates(objects) for fault in faults(made, version_of_kubernetes)]
+    assert wrong == []
+
+
+def test_the_cases_show_every_kind_of_object(helm: Helm) -> None:
+    assert {made["kind"] for case in CASES for made in helm.render(case)} == KINDS
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
+def test_names_are_unique_and_short_enough(helm: Helm, case: Path) -> None:
+    names = [(made["kind"], made["metadata"]["name"]) for made in helm.render(case)]
+    assert len(set(names)) == len(names)
+    assert all(len(name) <= 63 for _, name in names)
+
+
+def test_a_long_release_name_leaves_room_for_the_pools(helm: Helm) -> None:
+    made = helm.run("template", "r" * 53, str(CHART), "--values", str(CASES[0]), "--values", str(CHART / "ci/training-values.yaml"))
+    objects = [found for found in yaml.safe_load_all(made) if found]
+    assert all(len(found["metadata"]["name"]) <= 63 for found in objects)
+    # A pod of an indexed Job is named <job>-<index>-<5 letters>, and its host <job>-<index>.
+    assert all(len(found["metadata"]["name"]) <= 52 for found in of_kind(objects, "Job"))
+
+
+def test_the_chart_is_of_this_version() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    assert chart["appVersion"] == version("essp")
