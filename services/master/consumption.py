@@ -22,6 +22,8 @@ class Consumption:
         self._sizes = sizes
         self._below = [self._before(number) for number in range(len(sizes))]
         self._beyond: dict[int, IndexSet] = {}
+        self.total = sum(self._below)
+        """How many clips of all passes are done."""
 
     def state(self, consumer: str) -> ConsumerState:
         """All of it, as a message."""
@@ -37,18 +39,21 @@ class Consumption:
         self.start = Position(state.start.pass_index, state.start.index)
         self._below = list(state.below)
         self._beyond = {number: IndexSet.of(beyond) for number, beyond in state.beyond.items()}
+        self.total = sum(self._below) + sum(map(len, self._beyond.values()))
 
     def add(self, pass_index: int, index: int) -> bool:
         """Count a clip as done; False if it was before."""
         below = self._below[pass_index]
         if index == below and pass_index not in self._beyond:
             self._below[pass_index] = below + 1
+            self.total += 1
             return True
         if index < below:
             return False
         beyond = self._beyond.setdefault(pass_index, IndexSet())
         if not beyond.add(index):
             return False
+        self.total += 1
         while below in beyond:
             beyond.remove(below)
             below += 1
@@ -65,13 +70,13 @@ class Consumption:
         """Whether this clip lies at or after where the consumer started."""
         return (pass_index, index) >= (self.start.pass_index, self.start.clips)
 
+    def owes(self, pass_index: int, index: int) -> bool:
+        """Whether the consumer is not done with this clip, and wants it."""
+        return self.wants(pass_index, index) and not self.has(pass_index, index)
+
     def done(self, pass_index: int) -> int:
         """How many clips of a pass are done."""
         return self._below[pass_index] + len(self._beyond.get(pass_index, ()))
-
-    def total(self) -> int:
-        """How many clips of all passes are done."""
-        return sum(self._below) + sum(map(len, self._beyond.values()))
 
     def position(self) -> Position:
         """The first clip that is not done."""

@@ -14,17 +14,13 @@ class Credits:
         self.budget_bytes = budget_bytes
         self.outstanding_bytes = 0
 
+    def fits(self, size: int) -> bool:
+        """Whether `size` bytes (fewer than 0 gives back) are there."""
+        return size <= 0 or self.outstanding_bytes + size <= self.budget_bytes
+
     def reserve(self, size: int) -> bool:
-        """Take `size` bytes (fewer than 0 gives back) if they are there."""
-        if size > 0 and self.outstanding_bytes + size > self.budget_bytes:
+        """Take `size` bytes if they are there."""
+        if not self.fits(size):
             return False
         self.outstanding_bytes += size
         return True
-
-    def correct(self, reserved: int, actual: int) -> None:
-        """What was reserved turned out to be `actual` bytes."""
-        self.outstanding_bytes += actual - reserved
-
-    def release(self, size: int) -> None:
-        """`size` bytes are free again."""
-        self.outstanding_bytes -= size

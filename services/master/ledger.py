@@ -24,7 +24,7 @@ Work per event is O(1) amortised, except where clips have to give way or the job
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 
 from essp_common.errors import ConfigError
 from essp_common.layout import Position
@@ -40,12 +40,14 @@ from essp_common.pb.v1.messages_pb2 import (
     Trained,
 )
 from essp_common.plan import Plan, PlannedClip
+from services.master.accounts import Counts, PassAccount
 from services.master.consumption import Consumption
 from services.master.credits import Credits
 from services.master.indices import IndexSet
 from services.master.instructions import CompleteJob, FailJob, FinishPass, Instruction, IssueUnit, PublishSkip
-from services.master.order import IssueOrder
-from services.master.outstanding import Entry, Outstanding, Place
+from services.master.lag import Laggards
+from services.master.order import IssueOrder, Place
+from services.master.outstanding import Entry, Outstanding
 from services.master.parts import CLIP, ClipParts
 
 _SAMPLE = 20
@@ -78,33 +80,10 @@ class Terms:
     dead_ratio: float
     last_stage: str
     """The stage whose `Finished` completes the job."""
-
-
-@dataclass(slots=True)
-class Counts:
-    """The ledger in figures; see `status.CountStatus`."""
-
-    issued: int = 0
-    decoded: int = 0
-    extracted: int = 0
-    delivered: int = 0
-    failed: int = 0
-    replaced: int = 0
-    skipped: int = 0
-    lost: int = 0
-    reissued: int = 0
-    duplicates: int = 0
-
-
-@dataclass(slots=True)
-class PassAccount:
-    """What became of the clips of one pass."""
-
-    issued: int = 0
-    closed: int = 0
-    """Every consumer is done with them, or they were skipped."""
-    skipped: IndexSet = field(default_factory=IndexSet)
-    """Indices at which some consumer or all found nothing."""
+    lag: float = 0.5
+    """A consumer that is behind by more than this share of the clips outstanding is left behind (`lag.py`)."""
+    lane_bytes: int = 0
+    """Share of the budget of one that was left behind; 0: nobody is."""
 
 
 class Ledger:
@@ -134,10 +113,24 @@ class Ledger:
         self._clips = sum(sizes)
         if state is not None:
             self._restore(state)
-        starts = {name: consumption.start for name, consumption in self.consumption.items()}
-        self._order = IssueOrder(sizes, terms.plan_of, starts, terms.unit_clips, terms.locality)
+        starts = {terms.parts.bit[name]: consumption.start for name, consumption in self.consumption.items()}
+        self._order = self._order_of(starts)
+        self._lag = Laggards(
+            terms.parts,
+            sizes,
+            terms.plan_of,
+            self.consumption,
+            self._outstanding,
+            self.counts,
+            self._order,
+            lambda bit, position: self._order_of({bit: position}),
+            terms.lag,
+            terms.lane_bytes,
+        )
         if state is not None:
             self._order.restore(state.order)
+            self._lag.restore(state.lanes, state.replaced)
+            self._restore_outstanding(state)
 
     # --- what the shell calls ---
 
@@ -154,9 +147,9 @@ class Ledger:
             case "trained":
                 self._trained(progress.trained, out)
             case "decoded":
-                self._decoded(progress.decoded)
+                self._decoded(progress.decoded, out)
             case "extracted":
-                self._extracted(progress.extracted)
+                self._extracted(progress.extracted, out)
             case "failed":
                 self._failed(progress.failed, out)
             case "checkpoint" if progress.checkpoint.final:
@@ -195,6 +188,7 @@ class Ledger:
         Whether the job is paused or has ended is the shell's to remember. A shell that lost instructions together with
         its process gets them again from `stalled`.
         """
+        lanes, replaced = self._lag.state()
         return LedgerState(
             consumers=[consumption.state(name) for name, consumption in self.consumption.items()],
             streams=self._parts.streams,
@@ -203,6 +197,8 @@ class Ledger:
             order=self._order.state(),
             counts=asdict(self.counts),
             finals=sorted(self.finals),
+            lanes=lanes,
+            replaced=replaced,
         )
 
     def _restore(self, state: LedgerState) -> None:
@@ -217,9 +213,15 @@ class Ledger:
         self.closed = sum(account.closed for account in self.passes)
         self.counts = Counts(**{f.name: state.counts.get(f.name, 0) for f in fields(Counts)})
         self.finals |= set(state.finals)
+
+    def _restore_outstanding(self, state: LedgerState) -> None:
         for entry in state.outstanding:
             clip = self._terms.plan_of(entry.place.pass_index).clip(entry.place.index, entry.attempt)
             self._outstanding.restore(entry, clip)
+
+    def _order_of(self, starts: Mapping[int, Position]) -> IssueOrder:
+        sizes = [plan.clips for plan in self._terms.passes]
+        return IssueOrder(sizes, self._terms.plan_of, starts, self._terms.unit_clips, self._terms.locality)
 
     # --- for reading ---
 
@@ -240,7 +242,7 @@ class Ledger:
 
     # --- events ---
 
-    def _decoded(self, event: Decoded) -> None:
+    def _decoded(self, event: Decoded, out: list[Instruction]) -> None:
         entry = self._current(event.clip)
         if entry is None or entry.made & 1:
             self.counts.duplicates += 1
@@ -248,8 +250,9 @@ class Ledger:
         self.counts.decoded += 1
         self.counts.delivered += bool(self._parts.everyone & self._parts.ackers[CLIP] & entry.left)
         self._outstanding.made(entry, CLIP, event.bytes)
+        self._settle(entry, out)
 
-    def _extracted(self, event: Extracted) -> None:
+    def _extracted(self, event: Extracted, out: list[Instruction]) -> None:
         part = self._parts.part_of_stream.get(event.stream, CLIP)
         entry = self._current(event.clip)
         if entry is None or part == CLIP or entry.made >> part & 1:
@@ -259,6 +262,7 @@ class Ledger:
         self.counts.delivered += 1
         self._outstanding.made(entry, part, event.bytes)
         self._outstanding.acked(entry, self._parts.extractor[part - 1], CLIP)
+        self._settle(entry, out)
 
     def _trained(self, event: Trained, out: list[Instruction]) -> None:
         number = self._number.get((event.purpose, event.epoch))
@@ -268,12 +272,16 @@ class Ledger:
         consumption, part = self.consumption[event.consumer], self._parts.part[event.consumer]
         for index in event.indices:
             entry = self._outstanding.get((number, index))
-            if entry is None or not entry.left & bit:
+            if entry is not None and entry.left & bit:
+                consumption.add(number, index)
+                self._outstanding.acked(entry, bit, part)
+                self._close_if_done(entry, out)
+            elif self._lag.slow & bit and self._lag.owing((number, index)) & bit:
+                consumption.add(number, index)  # it was released on its behalf, when it had taken it already
+                if entry is None:
+                    self._closed((number, index), 0, out)
+            else:
                 self.counts.duplicates += 1
-                continue
-            consumption.add(number, index)
-            self._outstanding.acked(entry, bit, part)
-            self._close_if_done(entry, out)
 
     def _failed(self, event: Failed, out: list[Instruction]) -> None:
         if event.kind == "lost":
@@ -368,11 +376,24 @@ class Ledger:
 
     def _close_if_done(self, entry: Entry, out: list[Instruction]) -> None:
         if entry.left & self._parts.everyone:
+            self._settle(entry, out)
             return
         self._outstanding.close(entry)
-        if entry.again:
-            return
-        number = entry.place[0]
+        if not entry.again:
+            self._closed(entry.place, entry.clip.attempt, out)
+
+    def _settle(self, entry: Entry, out: list[Instruction]) -> None:
+        if self._lag.slow and not entry.left & self._parts.everyone & ~self._lag.slow:
+            self._lag.settle(entry, out)
+
+    def _closed(self, place: Place, attempt: int, out: list[Instruction]) -> None:
+        """Nobody has this clip any more; it is done if nobody is owed it either."""
+        if self._lag.slow:
+            if not all(consumption.has(*place) for consumption in self.consumption.values()):
+                self._lag.remember(place, attempt)
+                return
+            self._lag.forget(place)
+        number = place[0]
         account = self.passes[number]
         account.closed += 1
         self.closed += 1
@@ -383,7 +404,7 @@ class Ledger:
         number, index = entry.place
         self.counts.skipped += 1
         self.passes[number].skipped.add(index)
-        names = self._parts.names(entry.left & consumers)
+        names = self._parts.names((entry.left | self._lag.owing(entry.place)) & consumers)
         parts = {self._parts.part[name] for name in names}
         streams = tuple(s for s, part in self._parts.part_of_stream.items() if part in parts)
         out.append(PublishSkip(number, entry.clip, streams, reason))
@@ -415,15 +436,30 @@ class Ledger:
         """`out`, and what can be issued now: first what is to be made again, then what is new."""
         if self.paused or self.ended:
             return out
+        self._issue_again(out)
+        if self._outstanding.settled:
+            self._issue(out)
+        if self._lag.slow and self._outstanding.settled:
+            self._lag.issue(out)
+            self._issue_again(out)
+        return out
+
+    def _issue_again(self, out: list[Instruction]) -> None:
         while self._outstanding.next_again(out):
             self.counts.issued += 1
             self.counts.reissued += 1
-        while self._outstanding.settled and (unit := self._order.peek()) is not None:
+
+    def _issue(self, out: list[Instruction]) -> None:
+        while (unit := self._order.peek()) is not None:
             number, clips, consumers = unit
-            if not self._outstanding.issue(number, clips, self._parts.bits(consumers)):
-                break
+            if self._lag.slow:
+                consumers &= ~self._lag.away((number, clips[0].index))
+            if consumers:
+                if not self._outstanding.issue(number, clips, consumers):
+                    if self._lag.make_room(out):
+                        continue
+                    return
+                out.append(IssueUnit(number, clips, self._parts.names(consumers)))
+                self.counts.issued += len(clips)
             self._order.take()
             self.passes[number].issued += len(clips)
-            self.counts.issued += len(clips)
-            out.append(IssueUnit(number, clips, consumers))
-        return out

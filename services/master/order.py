@@ -15,8 +15,10 @@ from essp_common.pb.v1.messages_pb2 import IssueState
 from essp_common.plan import Plan, PlannedClip
 from services.master.indices import IndexSet
 
-Unit: TypeAlias = tuple[int, tuple[PlannedClip, ...], tuple[str, ...]]
-"""Number of the pass, clips of one video, and the consumers who want them."""
+Place: TypeAlias = tuple[int, int]
+"""Pass number and index."""
+Unit: TypeAlias = tuple[int, tuple[PlannedClip, ...], int]
+"""Number of the pass, clips of one video, and the consumers who want them (bits of `ClipParts`)."""
 
 _STRETCH = 64
 """Indices that are planned at once when there is no locality window."""
@@ -29,17 +31,18 @@ class IssueOrder:
         self,
         sizes: Sequence[int],
         plan_of: Callable[[int], Plan],
-        start: Mapping[str, Position],
+        start: Mapping[int, Position],
         unit_clips: int,
         locality: int,
     ) -> None:
-        """`sizes`: clips of each pass. `start`: where each consumer stands. `unit_clips`: most clips of a unit."""
+        """`sizes`: clips of each pass. `start`: where each consumer (its bit) stands. `unit_clips`: most clips of a
+        unit."""
         self._sizes = sizes
         self._plan_of = plan_of
         self._start = start
         self._unit_clips = unit_clips
         self._window = locality or _STRETCH
-        self._everyone = tuple(start)
+        self._everyone = sum(start)
         self._last = max(start.values())
         first = min(start.values())
         self._number = first.pass_index
@@ -49,7 +52,7 @@ class IssueOrder:
 
     def state(self) -> IssueState:
         """How far it has come, as a message."""
-        coming = {clip.index for _, clips, _ in self._units for clip in clips}
+        coming = self._coming()
         issued = IndexSet(index for index in range(self._begin, self._end) if index not in coming)
         return IssueState(pass_index=self._number, begin=self._begin, end=self._end, issued=issued.message())
 
@@ -71,6 +74,29 @@ class IssueOrder:
     def take(self) -> None:
         """Go on to the unit after the next."""
         self._units.pop()
+
+    @property
+    def begin(self) -> Place:
+        """Where the present stretch begins."""
+        return (self._number, self._begin)
+
+    @property
+    def end(self) -> Place:
+        """Where the present stretch ends, and the next one will begin."""
+        return (self._number, self._end)
+
+    def passed(self, place: Place) -> bool:
+        """Whether this clip was taken (or lies before where anybody started)."""
+        if place[0] != self._number or not self._begin <= place[1] < self._end:
+            return place < (self._number, self._begin)
+        return place[1] not in self._coming()
+
+    def passed_before(self, end: Place) -> bool:
+        """Whether all clips before `end`, the end of a stretch, were taken."""
+        return end <= (self._number, self._begin) or (not self._units and end <= (self._number, self._end))
+
+    def _coming(self) -> set[int]:
+        return {clip.index for _, clips, _ in self._units for clip in clips}
 
     def _go_on(self) -> bool:
         """Turn to the stretch after this one; False: there is none."""
@@ -94,10 +120,10 @@ class IssueOrder:
         if (number, min(clip.index for clip in clips)) >= (self._last.pass_index, self._last.clips):
             yield number, tuple(clips), self._everyone
             return
-        groups: dict[tuple[str, ...], list[PlannedClip]] = {}
+        groups: dict[int, list[PlannedClip]] = {}
         for clip in clips:
             here = Position(number, clip.index)
-            wanted = tuple(name for name, start in self._start.items() if here >= start)
+            wanted = sum(bit for bit, start in self._start.items() if here >= start)
             groups.setdefault(wanted, []).append(clip)
         for wanted, group in groups.items():
             yield number, tuple(group), wanted

@@ -4,6 +4,8 @@ What has to be made again comes before anything new, the lowest first. If there 
 that are ready, or wait to be made again themselves, give way: their bytes are freed, and they are made again when their
 turn comes or a consumer asks for them; until then nothing new is issued. Consumers take clips in index order, so the
 lowest one outstanding never waits for another. Hence the budget is never passed, and yet nothing can get stuck.
+
+Lanes (`lanes.py`) have shares of the budget that are kept free for them, whether they use them or not.
 """
 
 from __future__ import annotations
@@ -17,10 +19,9 @@ from essp_common.pb.v1.messages_pb2 import Place as PlaceMessage
 from essp_common.plan import PlannedClip
 from services.master.credits import Credits
 from services.master.instructions import Instruction, IssueUnit, ReleaseClip
+from services.master.lanes import Lane
+from services.master.order import Place
 from services.master.parts import ClipParts
-
-Place = tuple[int, int]
-"""Pass number and index."""
 
 
 @dataclass(slots=True)
@@ -42,6 +43,8 @@ class Entry:
     again: bool = False
     """Done before, and made again for a consumer that fell back."""
     losses: int = 0
+    lane: Lane | None = None
+    """Whose share of the budget it takes up."""
 
 
 class Outstanding:
@@ -50,6 +53,8 @@ class Outstanding:
     def __init__(self, parts: ClipParts, bounds: Sequence[Sequence[int]], budget_bytes: int) -> None:
         """`bounds`: for each pass, the most bytes of each part of a clip."""
         self.credits = Credits(budget_bytes)
+        self.lanes: dict[str, Lane] = {}
+        """By consumer."""
         self._parts = parts
         self._bounds = bounds
         self._entries: dict[Place, Entry] = {}
@@ -59,6 +64,15 @@ class Outstanding:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    @property
+    def in_common(self) -> int:
+        """Clips that are in no lane."""
+        return len(self._entries) - sum(len(lane.places) for lane in self.lanes.values())
+
+    def entries(self) -> list[Entry]:
+        """All of them, the lowest first."""
+        return [self._entries[place] for place in sorted(self._entries)]
 
     def state(self) -> list[OutstandingClip]:
         """All entries, as messages."""
@@ -82,7 +96,9 @@ class Outstanding:
         self._shed += entry.shed
         if entry.queued:
             heapq.heappush(self._again, place)
-        self.credits.correct(0, sum(entry.sizes))
+        self.credits.outstanding_bytes += sum(entry.sizes)
+        if state.lane:
+            self.move(entry, self.lanes[state.lane])
 
     def get(self, place: Place) -> Entry | None:
         """The entry of a clip, if it is outstanding."""
@@ -95,7 +111,7 @@ class Outstanding:
 
     def unmade(self) -> list[Entry]:
         """What was issued and is not ready for its consumers yet."""
-        return [e for e in self._entries.values() if not (e.queued or e.shed) and not self._ready(e)]
+        return [e for e in self._entries.values() if not (e.queued or e.shed) and not self.ready(e)]
 
     def lowest(self) -> list[Entry]:
         """For each consumer the lowest clip that it is not done with."""
@@ -109,20 +125,31 @@ class Outstanding:
 
     # --- the life of an entry ---
 
-    def issue(self, number: int, clips: Sequence[PlannedClip], consumers: int) -> bool:
-        """Take up the clips of a unit, if there is credit for them all."""
-        need = self._needs.get((number, consumers))
-        if need is None:
-            left = self._parts.demand(consumers)
-            sizes = self._sizes(number, left)
-            need = self._needs[(number, consumers)] = (left, sizes, sum(sizes))
-        left, sizes, size = need
-        if not self.credits.reserve(size * len(clips)):
+    def issue(self, number: int, clips: Sequence[PlannedClip], consumers: int, lane: Lane | None = None) -> bool:
+        """Take up the clips of a unit, if there is credit for them all; in a lane, within its share."""
+        left, sizes, size = self._need(number, consumers)
+        size *= len(clips)
+        if self.lanes and size > self._room(lane):
+            return False
+        if not self.credits.reserve(size):
             return False
         for clip in clips:
             place = (number, clip.index)
-            self._entries[place] = Entry(place, clip, left, sizes.copy())
+            self._entries[place] = entry = Entry(place, clip, left, sizes.copy())
+            if lane is not None:
+                self.move(entry, lane)
         return True
+
+    def move(self, entry: Entry, lane: Lane | None) -> None:
+        """Have a clip take up another share of the budget; None: what all have in common."""
+        size = sum(entry.sizes)
+        if entry.lane is not None:
+            entry.lane.places.remove(entry.place)
+            entry.lane.bytes -= size
+        entry.lane = lane
+        if lane is not None:
+            lane.add(entry.place)
+            lane.bytes += size
 
     def reopen(self, place: Place, clip: PlannedClip) -> Entry:
         """Take up a clip that was done before; for whom, `issue_again` says."""
@@ -134,21 +161,23 @@ class Outstanding:
         """A part is in the cache, and so large."""
         entry.made |= 1 << part
         actual = size if entry.left & self._parts.ackers[part] else 0
-        self.credits.correct(entry.sizes[part], actual)
+        self._take(entry, actual - entry.sizes[part])
         entry.sizes[part] = actual
 
     def acked(self, entry: Entry, bit: int, part: int) -> None:
         """One of those who read a part is done with it; after the last one its bytes are free."""
         entry.left &= ~bit
         if not entry.left & self._parts.ackers[part]:
-            self.credits.release(entry.sizes[part])
+            self._take(entry, -entry.sizes[part])
             entry.sizes[part] = 0
 
     def close(self, entry: Entry) -> None:
         """Every consumer is done with it."""
         del self._entries[entry.place]
         self._shed -= entry.shed
-        self.credits.release(sum(entry.sizes))
+        self._take(entry, -sum(entry.sizes))
+        if entry.lane is not None:
+            entry.lane.places.remove(entry.place)
 
     # --- making it again ---
 
@@ -177,20 +206,21 @@ class Outstanding:
     def _admit(self, entry: Entry, out: list[Instruction]) -> bool:
         entry.left = self._parts.demand(entry.left & self._parts.everyone)
         sizes = self._sizes(entry.place[0], entry.left)
-        while not self.credits.reserve(sum(sizes) - sum(entry.sizes)):
+        while not self.credits.fits(sum(sizes) - sum(entry.sizes)):
             if not self._give_way(entry.place, out):
                 return False
+        self._take(entry, sum(sizes) - sum(entry.sizes))
         entry.sizes, entry.made, entry.queued = sizes, 0, False
         out.append(IssueUnit(entry.place[0], (entry.clip,), self._parts.names(entry.left)))
         return True
 
     def _give_way(self, place: Place, out: list[Instruction]) -> bool:
         """Free the furthest clip beyond `place` that is ready, or in line itself; False: there is none."""
-        idle = [e for e in self._entries.values() if e.place > place and any(e.sizes) and (e.queued or self._ready(e))]
+        idle = [e for e in self._entries.values() if e.place > place and any(e.sizes) and (e.queued or self.ready(e))]
         if not idle:
             return False
         entry = max(idle, key=lambda e: e.place)
-        self.credits.release(sum(entry.sizes))
+        self._take(entry, -sum(entry.sizes))
         entry.sizes, entry.made = [0] * len(entry.sizes), 0
         entry.left &= self._parts.everyone
         if not entry.queued:
@@ -199,8 +229,31 @@ class Outstanding:
         out.append(ReleaseClip(entry.place[0], entry.clip, self._parts.names(entry.left)))
         return True
 
-    def _ready(self, entry: Entry) -> bool:
+    def ready(self, entry: Entry) -> bool:
+        """Whether everything that its consumers wait for is in the cache."""
         return self._parts.complete(entry.left, entry.made)
+
+    def _take(self, entry: Entry, size: int) -> None:
+        """Have an entry take up so many bytes more."""
+        self.credits.outstanding_bytes += size
+        if entry.lane is not None:
+            entry.lane.bytes += size
+
+    def _room(self, lane: Lane | None) -> int:
+        """What may still be issued in a lane, or else beside the lanes."""
+        if lane is not None:
+            return lane.share_bytes - lane.bytes
+        kept = sum(max(0, other.share_bytes - other.bytes) for other in self.lanes.values())
+        return self.credits.budget_bytes - self.credits.outstanding_bytes - kept
+
+    def _need(self, number: int, consumers: int) -> tuple[int, list[int], int]:
+        """Who will ack a clip for these consumers, its bytes by parts, and all of them."""
+        need = self._needs.get((number, consumers))
+        if need is None:
+            left = self._parts.demand(consumers)
+            sizes = self._sizes(number, left)
+            need = self._needs[(number, consumers)] = (left, sizes, sum(sizes))
+        return need
 
     def _sizes(self, number: int, left: int) -> list[int]:
         bounds = self._bounds[number]
@@ -218,4 +271,5 @@ def _message(entry: Entry) -> OutstandingClip:
         shed=entry.shed,
         again=entry.again,
         losses=entry.losses,
+        lane=entry.lane.consumer if entry.lane is not None else "",
     )

@@ -67,6 +67,7 @@ def terms(
     replacements: int = 2,
     dead_ratio: float = 1.0,
     kind: str = "class_balanced",
+    lane: int = 0,
 ) -> Terms:
     """Epochs of training, each with a validation pass, over a small made-up catalog."""
     view = view_of(videos)
@@ -93,6 +94,7 @@ def terms(
         replacements=replacements,
         dead_ratio=dead_ratio,
         last_stage="aggregator",
+        lane_bytes=lane,
     )
 
 

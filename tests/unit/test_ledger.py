@@ -37,7 +37,7 @@ def check_at_rest(world: World) -> None:
         assert sorted(set(consumer.trained) | skipped & set(wanted)) == wanted, name
         assert len(set(consumer.trained)) == len(consumer.trained), "trained once"
         assert consumer.trained == sorted(consumer.trained), "in order"
-        assert ledger.consumption[name].total() == len(every(world))
+        assert ledger.consumption[name].total == len(every(world))
     assert ledger.outstanding == 0
     assert ledger.credits.outstanding_bytes == 0
     assert [a.closed for a in ledger.passes] == [plan.clips for plan in world.terms.passes]
@@ -318,7 +318,7 @@ def test_trainers_that_went_on_while_the_master_was_away_tell_it_so() -> None:
     world.consumers = ahead.consumers  # a new ledger, which knows checkpoints only
     world.run()
     assert world.ledger.outstanding == 0
-    assert world.ledger.consumption["trainer.rgb"].total() == len(every(world))
+    assert world.ledger.consumption["trainer.rgb"].total == len(every(world))
 
 
 def test_nothing_is_issued_while_paused() -> None:

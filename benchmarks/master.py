@@ -1,0 +1,223 @@
+"""What the master costs: seeds issued and accounted for, a second of one core.
+
+A real `service.Master` runs a two-stream job (rgb and flow, a trainer on each) of 10,000 videos in a random order. Bus and
+workers around it cost nothing that is counted: the time is that of the calls of `Master.step` and of the ledger's
+`handle`, by the processor's clock. Every message is made, read and answered as it would be: seeds out, then `Decoded`,
+`Extracted`, and `Trained` of batches of 32 clips in, from as many workers as are asked for.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import Aim, Figure, Scale
+from benchmarks.measure import spread
+from essp_common import topics
+from essp_common.bus.port import Record
+from essp_common.cache.memory import MemoryCache
+from essp_common.catalog.table import Catalog, VideoRow, write_catalog
+from essp_common.objects.directory import DirectoryStore
+from essp_common.pb.v1.messages_pb2 import ClipRef, Decoded, DecodeSeed, Extracted, Progress, Trained
+from essp_common.spec import JobSpec
+from essp_common.wiring import Adapters, Stores
+from services.master.config import MasterSettings
+from services.master.instructions import Instruction, IssueUnit
+from services.master.launch import Launch, launch
+from services.master.seeds import SeedWriter
+from services.master.service import Master
+
+_VIDEOS = 10_000
+_CLASSES = 101
+_BATCH = 32
+_OUTSTANDING = 8192
+"""Clips that the budget holds: the prefetch of a thousand decoders."""
+_FRAMES, _SIDE = 11, 16
+
+
+class _Bus:
+    """Keeps what the master publishes, and gives it what the workers report."""
+
+    def __init__(self) -> None:
+        self.seeds: list[bytes] = []
+        self.reports: deque[Record] = deque()
+        self._offset = 0
+
+    def report(self, value: bytes) -> None:
+        """Have the master read this."""
+        self.reports.append(Record(topics.PROGRESS, 0, self._offset, b"", value))
+        self._offset += 1
+
+    def publish(self, topic: str, key: bytes, value: bytes, partition: int | None = None) -> None:
+        if topic == topics.SEEDS:
+            self.seeds.append(value)
+
+    def flush(self, timeout_s: float = 30.0) -> None:
+        """Nothing waits."""
+
+    def ensure_topics(self, partitions: Mapping[str, int]) -> None:
+        """All are there."""
+
+    def subscribe(self, topics: Sequence[str], group: str | None, partitions: Sequence[int] | None = None) -> _Bus:
+        return self
+
+    def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]:
+        return [self.reports.popleft() for _ in range(min(max_records, len(self.reports)))]
+
+    def done(self, record: Record) -> None:
+        """Nothing is delivered again."""
+
+    def backlog(self, topic: str, group: str) -> int:
+        return len(self.reports)
+
+    def pause(self) -> None:
+        """Not called."""
+
+    def resume(self) -> None:
+        """Not called."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass
+class _Workers:
+    """Everybody but the master."""
+
+    count: int
+    job: JobSpec
+    report: Callable[[Progress], None]
+    _trained: dict[str, dict[tuple[int, int], list[int]]] = field(default_factory=dict)
+
+    def make(self, unit: DecodeSeed) -> None:
+        """Decode, extract and train the clips of a unit."""
+        worker = f"w{zlib.crc32(unit.video.uri.encode()) % self.count}"
+        for seed in unit.seeds:
+            ref = ClipRef(job=unit.job, purpose=unit.purpose, epoch=unit.epoch, index=seed.index, attempt=seed.attempt,
+                          class_id=seed.class_id, video_id=unit.video.id, first_frame=seed.first_frame)  # fmt: skip
+            self._say(worker, unit.fence, decoded=Decoded(clip=ref, bytes=8000, seconds=0.01))
+            extracted = Extracted(clip=ref, stream="flow", bytes=5000, seconds=0.01)
+            self._say(worker, unit.fence, extracted=extracted)
+        for consumer in self.job.consumers():
+            trained = self._trained.setdefault(consumer, {}).setdefault((unit.purpose, unit.epoch), [])
+            trained += [seed.index for seed in unit.seeds]
+
+    def train(self) -> None:
+        """Report what was made, in batches."""
+        for consumer, passes in self._trained.items():
+            for (purpose, epoch), indices in passes.items():
+                for first in range(0, len(indices), _BATCH):
+                    trained = Trained(
+                        job=self.job.name, purpose=purpose, epoch=epoch, consumer=consumer,
+                        indices=indices[first : first + _BATCH],
+                    )  # fmt: skip
+                    self._say(consumer, 1, trained=trained)
+        self._trained.clear()
+
+    def _say(self, worker: str, fence: int, **event: Any) -> None:
+        self.report(Progress(job=self.job.name, worker=worker, fence=fence, **event))
+
+
+def master(scale: Scale) -> Iterator[Figure]:
+    """Seeds a second by the shell and by the ledger alone, and what a thousand workers cost more than one."""
+    clips = 2000 if scale.quick else 100_000
+    rounds = [(_shell(1, clips), _shell(1000, clips), _ledger(clips)) for _ in range(scale.rounds)]
+    for name, place, aim in (("master_shell", 1, Aim(least=50_000)), ("master_ledger", 2, None)):
+        found = spread([clips / times[place] for times in rounds])
+        yield Figure(name, found.median, "seeds/s", aim, found.low, found.high, {"clips": clips})
+    found = spread([times[1] / times[0] for times in rounds])
+    yield Figure.of("master_workers", found, Aim(most=1.2), {"workers": "1000 / 1", "clips": clips})
+
+
+def _shell(workers: int, clips: int) -> float:
+    """Seconds of a core for a job of so many clips, by the whole master."""
+    with tempfile.TemporaryDirectory() as folder:
+        job, bus = _job(Path(folder), clips), _Bus()
+        adapters = Adapters(bus, MemoryCache(), Stores([f"file://{folder}"]))
+        running = Master(adapters, MasterSettings(), "m")
+        around = _Workers(workers, job, lambda progress: bus.report(progress.SerializeToString()))
+        running.start(job)
+        seconds = 0.0
+        while bus.seeds:
+            seeds, bus.seeds = bus.seeds, []
+            for seed in seeds:
+                around.make(DecodeSeed.FromString(seed))
+            around.train()
+            begun_s = time.process_time()
+            while running.step(0):
+                pass
+            seconds += time.process_time() - begun_s
+        status = running.status(job.name)
+        if status.progress.done != status.progress.total or status.progress.total < clips:
+            raise RuntimeError(f"{status.progress.done} of {status.progress.total} clips accounted for")
+        return seconds * clips / status.progress.total
+
+
+def _ledger(clips: int) -> float:
+    """Seconds of a core by the ledger alone: its instructions are made into messages outside of the time."""
+    with tempfile.TemporaryDirectory() as folder:
+        job = _job(Path(folder), clips)
+        launched = launch(job, Stores([f"file://{folder}"]))
+        ledger, writer = launched.ledger, _writer(launched)
+        reports: list[Progress] = []
+        around = _Workers(1, job, reports.append)
+        out, seconds = ledger.start(), 0.0
+        while out:
+            for instruction in out:
+                for unit in writer(instruction):
+                    around.make(unit)
+            around.train()
+            out = []
+            begun_s = time.process_time()
+            for report in reports:
+                out += ledger.handle(report)
+            seconds += time.process_time() - begun_s
+            reports.clear()
+        return seconds * clips / ledger.closed
+
+
+def _writer(launched: Launch) -> Callable[[Instruction], Iterator[DecodeSeed]]:
+    seeds = SeedWriter(launched.spec, launched.passes, launched.fence)
+
+    def write(instruction: Instruction) -> Iterator[DecodeSeed]:
+        if isinstance(instruction, IssueUnit):
+            yield seeds.unit(instruction)[1]
+
+    return write
+
+
+def _job(folder: Path, clips: int) -> JobSpec:
+    """A job of so many training clips, and its catalog."""
+    rows = [
+        VideoRow(
+            f"{split}/class{n % _CLASSES:03d}/v{n:06d}.mp4",
+            f"s3://videos/{split}/class{n % _CLASSES:03d}/v{n:06d}.mp4",
+            f"class{n % _CLASSES:03d}", split, 1_000_000 + n, f"{n:032x}", width=320, height=240, frame_count=300,
+            last_frame=299, seekable=True, keyframe_pts=tuple(range(0, 300, 12)),
+            keyframe_frame=tuple(range(0, 300, 12)), keyframe_offset=tuple(range(0, 300_000, 12_000)),
+        )
+        for split, videos in (("train", _VIDEOS), ("validation", _CLASSES))
+        for n in range(videos)
+    ]  # fmt: skip
+    store = DirectoryStore(folder)
+    write_catalog(store, "catalog.parquet", Catalog(tuple(rows)))
+    clip_bytes = _SIDE * _SIDE * 3 * _FRAMES + _SIDE * _SIDE * 2 * (_FRAMES - 1)
+    return JobSpec.model_validate(
+        {
+            "name": "bench",
+            "output": f"file://{folder}/out",
+            "data": {"catalog": store.uri("catalog.parquet")},
+            "clip": {"frames": _FRAMES, "resize": {"height": _SIDE, "width": _SIDE}},
+            "sampling": {"clips_per_epoch": clips, "clips_per_video": 1},
+            "streams": {"rgb": {}, "flow": {"feature": "flow", "params": {"length": _FRAMES - 1}}},
+            "trainers": {name: {"stream": name, "batch_size": _BATCH} for name in ("rgb", "flow")},
+            "epochs": 1,
+            "limits": {"budget": _OUTSTANDING * clip_bytes},
+        }
+    )

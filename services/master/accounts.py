@@ -1,0 +1,36 @@
+"""The ledger in figures: of the whole job, and of each pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from services.master.indices import IndexSet
+
+
+@dataclass(slots=True)
+class Counts:
+    """The ledger in figures; see `status.CountStatus`."""
+
+    issued: int = 0
+    decoded: int = 0
+    extracted: int = 0
+    delivered: int = 0
+    failed: int = 0
+    replaced: int = 0
+    skipped: int = 0
+    lost: int = 0
+    reissued: int = 0
+    released: int = 0
+    redecoded: int = 0
+    duplicates: int = 0
+
+
+@dataclass(slots=True)
+class PassAccount:
+    """What became of the clips of one pass."""
+
+    issued: int = 0
+    closed: int = 0
+    """Every consumer is done with them, or they were skipped."""
+    skipped: IndexSet = field(default_factory=IndexSet)
+    """Indices at which some consumer or all found nothing."""
