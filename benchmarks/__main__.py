@@ -19,7 +19,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks import autoscaling, decoding, features, gpus, training, transport
+from benchmarks import autoscaling, decoding, features, gpus, master, training, transport
 from benchmarks.figures import Figure, Scale
 from benchmarks.plot import draw
 from essp_common.process import cpu_count
@@ -39,6 +39,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
         transport.s3_bytes,
         features.feature,
         features.feature_sharing,
+        master.master,
         autoscaling.autoscaling,
         gpus.gpu_allocation,
     )
