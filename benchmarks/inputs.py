@@ -57,11 +57,9 @@ MINUTE = VideoSet("h264", 60, 1280, 720, frames=1500, videos=1)
 
 
 def make(video_set: VideoSet, root: Path) -> Path:
-    """The catalog of a set, in two classes with one more video each for validation; made if it is not there."""
+    """The catalog of a set, in two classes with one more video each for validation; what is there is not made again."""
     folder = root / f"{video_set.name}_{video_set.videos}x{video_set.frames}"
     catalog = folder / "catalog.parquet"
-    if catalog.exists():
-        return catalog
     for number in range(video_set.videos):
         _write(video_set, folder / "videos" / "train" / f"class{number % 2}", number)
     short = replace(video_set, frames=min(60, video_set.frames))

@@ -216,8 +216,11 @@ def seek_to(row: VideoRow, first_frame: int) -> Seek | None:
     place = bisect_right(row.keyframe_frame, first_frame) - 1
     if place < 0:
         return None
+    following = place + 1 < len(row.keyframe_frame)
     return Seek(
         pts=row.keyframe_pts[place],
         frame_index=row.keyframe_frame[place],
         byte_offset=max(0, row.keyframe_offset[place]),
+        next_frame=row.keyframe_frame[place + 1] if following else row.frame_count,
+        next_offset=max(0, row.keyframe_offset[place + 1]) if following else row.size_bytes,
     )

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.objects.port import ObjectStore
 
-VERSION = "1"
+VERSION = "2"
 _VERSION_KEY = b"essp.catalog.version"
 _SOURCE_KEY = b"essp.catalog.source"
 
@@ -59,6 +59,9 @@ class VideoRow:
     """The segment's last frame, inclusive."""
     seekable: bool = False
     """A decode that starts at any of `keyframe_pts` gives the very frames of a sequential decode."""
+    lookahead: int = 0
+    """Every packet is a frame and timestamps are in the order of display, and of the frames shown before a frame none
+    comes later than so many packets from its own on. 0: timestamps do not tell which frame is which."""
     keyframe_pts: tuple[int, ...] = ()
     keyframe_frame: tuple[int, ...] = ()
     """Display-order index of each keyframe."""
@@ -152,6 +155,7 @@ _COLUMNS: dict[str, pa.DataType] = {
     "first_frame": pa.int64(),
     "last_frame": pa.int64(),
     "seekable": pa.bool_(),
+    "lookahead": pa.int32(),
     "keyframe_pts": _INTEGERS,
     "keyframe_frame": _INTEGERS,
     "keyframe_offset": _INTEGERS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias, cast
 
 import av
 import av.container
@@ -22,8 +22,9 @@ VideoFile: TypeAlias = str | BinaryIO
 """A path, or a seekable binary file."""
 
 FORMATS = "mov,matroska,avi,mpegts,mpeg,flv,asf,ogg,mxf,ivf"
-_IO_BYTES = 1 << 18
-"""Read at a time from a binary file, where each read may be a request to a store."""
+_DEMUXER = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
+_IO_BYTES = 1 << 15
+"""Read at a time from a binary file."""
 
 _SIGNATURES = (
     *((4, box) for box in (b"ftyp", b"moov", b"mdat", b"wide", b"free")),  # MP4, QuickTime
@@ -46,8 +47,13 @@ class Limits:
     streams: int = 64
 
 
-def open_video(file: VideoFile, limits: Limits) -> tuple[av.container.InputContainer, VideoStream]:
+def open_video(
+    file: VideoFile, limits: Limits, *, described: bool = False
+) -> tuple[av.container.InputContainer, VideoStream]:
     """The opened file and its first video stream, ready to decode in this thread. Raises `BadVideo`.
+
+    `described`: what a decode of the first frames would tell (pixel format, frame rate) is known or not needed. That
+    decode is most of what opening costs, and of the bytes that it reads.
 
     Decoding is single-threaded: many videos are decoded at a time, each by a process of its own, and codec threads
     would cost more CPU per frame than they save in time.
@@ -63,7 +69,8 @@ def open_video(file: VideoFile, limits: Limits) -> tuple[av.container.InputConta
             mode="r",
             metadata_errors="replace",
             buffer_size=_IO_BYTES,
-            container_options={"format_whitelist": FORMATS, "protocol_whitelist": "file"},
+            container_options=_DEMUXER | ({"probesize": "32"} if described else {}),
+            stream_options=cast(Any, [{"skip_frame": "all"}] * limits.streams if described else None),
         )
     except (av.error.FFmpegError, ValueError) as error:
         if any(head[at : at + len(mark)] == mark for at, mark in _SIGNATURES):

@@ -3,7 +3,9 @@
 A small file, an odd one (`packets.orderly` says no), or any file with `verify`, is decoded whole: `frame_count` is
 then what the decoder gave, and `seekable` means that from every keyframe, through the same code that will read
 seeds, the very same frames came out again, bit for bit. Of a large file in good order the packets are read, and
-two groups of pictures, one in the middle and the last, go through the same comparison.
+two groups of pictures, one in the middle and the last, go through the same comparison. In the same way `lookahead`
+is given only to files of which every third frame of each group, read by timestamps with all others left out that
+can be (`selection.py`), came out the same.
 
 Everything else is `BadVideo`, whose kind says what is wrong. Run it where a crash does no harm: FFmpeg has died of
 files before.
@@ -24,7 +26,10 @@ from essp_common.video.digest import digest
 from essp_common.video.packets import Keyframe, Packets, orderly, scan
 from essp_common.video.pictures import quarter_turns
 from essp_common.video.reader import Reader
+from essp_common.video.selection import lookahead
 
+_FARTHEST = 32
+"""No encoder puts more pictures between two that they refer to; x264 and x265 at most 16."""
 WHOLE_PIXELS = 100_000_000
 """Files of up to so many pixels in all their frames are decoded whole: about half a second of one core."""
 
@@ -44,6 +49,7 @@ class VideoFacts:
     time_base: tuple[int, int]
     frame_count: int
     seekable: bool
+    lookahead: int
     keyframe_pts: tuple[int, ...]
     keyframe_frame: tuple[int, ...]
     keyframe_offset: tuple[int, ...]
@@ -58,6 +64,7 @@ class _Index:
     keyframes: tuple[Keyframe, ...]
     places: tuple[int, ...]
     seekable: bool
+    lookahead: int
 
 
 def probe(file: VideoFile, *, limits: Limits | None = None, verify: bool = False) -> VideoFacts:
@@ -93,6 +100,7 @@ def probe(file: VideoFile, *, limits: Limits | None = None, verify: bool = False
         time_base=(time_base.numerator, time_base.denominator) if time_base else (0, 1),
         frame_count=index.frame_count,
         seekable=index.seekable,
+        lookahead=index.lookahead,
         keyframe_pts=tuple(keyframe.pts for keyframe in index.keyframes),
         keyframe_frame=index.places,
         keyframe_offset=tuple(keyframe.offset for keyframe in index.keyframes),
@@ -117,7 +125,32 @@ def _whole(file: VideoFile, packets: Packets, limits: Limits) -> _Index:
             raise BadVideo("the decoder gives no frame", "empty")
     shown, places = _places(stamps, packets.keyframes)
     seekable = bool(shown) and _repeats(file, limits, shown, places, digests)
-    return _Index(len(stamps), first, shown if seekable else (), places if seekable else (), seekable)
+    if not seekable:
+        return _Index(len(stamps), first, (), (), seekable=False, lookahead=0)
+    ahead = _lookahead(packets) if sorted(packets.pts, key=_or_first) == stamps else 0
+    if ahead:
+        starts = zip(shown, places, (*places[1:], len(stamps)), strict=True)
+        with Reader(file, limits, lookahead=ahead) as reader:
+            if not all(_selects(reader, k, place, digests[place:end]) for k, place, end in reversed(list(starts))):
+                ahead = 0
+    return _Index(len(stamps), first, shown, places, seekable=True, lookahead=ahead)
+
+
+def _lookahead(packets: Packets) -> int:
+    """How far packets are out of the order in which they are shown; 0: not told, or too far."""
+    ahead = lookahead([stamp for stamp in packets.pts if stamp is not None])
+    return ahead if ahead <= _FARTHEST else 0
+
+
+def _or_first(stamp: int | None) -> int:
+    return -(1 << 63) if stamp is None else stamp
+
+
+def _selects(reader: Reader, keyframe: Keyframe, place: int, digests: Sequence[int]) -> bool:
+    """Of the frames from a keyframe on, every third, read alone, is the same."""
+    wanted = range(place + min(2, len(digests) - 1), place + len(digests), 3)
+    found = reader.selected(Seek(pts=keyframe.pts, frame_index=place), wanted)
+    return [(number, digest(frame)) for number, frame in found] == [(n, digests[n - place]) for n in wanted]
 
 
 def _places(
@@ -157,13 +190,21 @@ def _sampled(file: VideoFile, packets: Packets, limits: Limits) -> _Index | None
     keyframes, places = _places(stamps, packets.keyframes)
     if len(keyframes) < 2:
         return None
-    with Reader(file, limits) as reader, Reader(file, limits) as fresh:
+    ahead = _lookahead(packets)
+    with (
+        Reader(file, limits) as reader,
+        Reader(file, limits) as fresh,
+        Reader(file, limits, lookahead=ahead) as selecting,
+    ):
         first = next(frame for _, frame in reader.frames())
         for sample in sorted({len(keyframes) // 2, len(keyframes) - 1}, reverse=True):
             end = places[sample + 1] if sample + 1 < len(keyframes) else len(stamps)
-            if not _bears_out(reader, fresh, keyframes, places, sample, stamps[:end]):
+            digests = _bears_out(reader, fresh, keyframes, places, sample, stamps[:end])
+            if digests is None:
                 return None
-    return _Index(len(stamps), first, keyframes, places, seekable=True)
+            if ahead and not _selects(selecting, keyframes[sample], places[sample], digests):
+                ahead = 0
+    return _Index(len(stamps), first, keyframes, places, seekable=True, lookahead=ahead)
 
 
 def _bears_out(
@@ -173,16 +214,19 @@ def _bears_out(
     places: Sequence[int],
     sample: int,
     stamps: Sequence[int],
-) -> bool:
-    """Keyframe number `sample` and what follows, to the end of `stamps`: the frames that the packets promise, and
-    the same from a decoder that has not seen the start as from one that has and begins a keyframe earlier."""
+) -> list[int] | None:
+    """Digests of keyframe number `sample` and what follows, to the end of `stamps`, if these are the frames that the
+    packets promise, and the same from a decoder that has not seen the start as from one that has and begins a
+    keyframe earlier."""
     before, place = places[sample - 1], places[sample]
     longer = reader.from_keyframe(Seek(pts=keyframes[sample - 1].pts, frame_index=before))
     if longer is None:
-        return False
+        return None
     expected = [(frame.pts, digest(frame)) for frame in islice(longer, place - before, len(stamps) - before)]
     shorter = fresh.from_keyframe(Seek(pts=keyframes[sample].pts, frame_index=place))
     if shorter is None:
-        return False
+        return None
     found = [(frame.pts, digest(frame)) for frame in islice(shorter, len(stamps) - place)]
-    return found == expected and [stamp for stamp, _ in found] == list(stamps[place:])
+    if found != expected or [stamp for stamp, _ in found] != list(stamps[place:]):
+        return None
+    return [told for _, told in found]

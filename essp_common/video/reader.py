@@ -1,11 +1,15 @@
 """Frame-exact reading: the frames of any seed are those that a plain decode of the file from its start gives.
 
-A frame's number is its place in the output of the decoder, which is display order. Timestamps do not number
-frames: real files have them missing, doubled and out of order. They are trusted for one thing only, to begin at a
-keyframe, and only where the catalog says `seekable` (`probe.py` proves that) and the file confirms it: the packet
-found must be the keyframe that was asked for, and the first frame shown must be its. Then frames before it in
-display order (the leading frames of an open GOP) are dropped, and the rest is counted. Whenever that fails, the
-file is decoded from its start, which is always exact.
+A frame's number is its place in the output of the decoder, which is display order. There are three ways to it, each
+taken only where the catalog says that it is exact (`probe.py` proves that, file by file) and the file confirms it:
+
+- by timestamps (`lookahead`): most files. Begins at a keyframe, decodes what the wanted frames are made of and
+  nothing else (`selection.py`), and does not decode the file's beginning when it is opened;
+- by counting from a keyframe (`seekable`): where timestamps do not number frames, or frames turned out otherwise
+  than they say. The packet found must be the keyframe that was asked for, and the first frame shown must be its;
+  frames before it in display order (the leading frames of an open GOP) are dropped, and the rest is counted;
+- by counting from the start of the file, which is always exact: real files have timestamps missing, doubled and out
+  of order.
 
 Seeds of one video are read together in one pass forward: a frame that several want is decoded and converted once,
 and a keyframe between two seeds is jumped to.
@@ -13,7 +17,7 @@ and a keyframe between two seeds is jumped to.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from types import TracebackType
@@ -30,6 +34,7 @@ from essp_common.errors import BadVideo
 from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek
 from essp_common.video.container import Limits, VideoFile, open_video, reason
 from essp_common.video.pictures import Pictures
+from essp_common.video.selection import select
 
 Target = NDArray[np.uint8]
 """(T, H, W, 3) uint8, RGB: where a seed's frames are written."""
@@ -38,10 +43,11 @@ Target = NDArray[np.uint8]
 class Reader:
     """One open video. Used from one thread."""
 
-    def __init__(self, file: VideoFile, limits: Limits | None = None) -> None:
-        """Raises `BadVideo` when the file does not open or is over a limit."""
+    def __init__(self, file: VideoFile, limits: Limits | None = None, *, lookahead: int = 0) -> None:
+        """`lookahead`: of the catalog. Raises `BadVideo` when the file does not open or is over a limit."""
         self._file = file
         self._limits = limits or Limits()
+        self._lookahead = lookahead
         self._pictures = Pictures()
         self._open()
 
@@ -85,20 +91,50 @@ class Reader:
 
     def from_keyframe(self, seek: Seek, *, strict: bool = True) -> Iterator[VideoFrame] | None:
         """The keyframe and what is shown after it, or None when the file does not have it there."""
-        self._untouched = False
         try:
-            self._container.seek(seek.pts, stream=self._stream)
-            packets = self._packets()
-            first = next(packets, None)
-            if first is None or not first.is_keyframe or first.pts != seek.pts:
+            packets = self._packets_from(seek)
+            if packets is None:
                 return None
-            shown = _decoded(chain([first], packets), self._stream, strict)
+            shown = _decoded(packets, self._stream, strict)
             keyframe = _skip_leading(seek.pts, shown)
         except (av.error.FFmpegError, BadVideo):
             return None
         return None if keyframe is None else chain([keyframe], shown)
 
+    def selected(self, seek: Seek, wanted: Collection[int]) -> Iterator[tuple[int, VideoFrame]]:
+        """Wanted frames from the keyframe `seek` on, by timestamps; ends early where the file is not as described."""
+        try:
+            packets = self._packets_from(seek)
+            if packets is not None:
+                yield from select(packets, self._stream, seek, self._lookahead, wanted)
+        except (av.error.FFmpegError, BadVideo):
+            return
+
     def _read_run(self, run: _Run, resize: Resize, targets: Sequence[Target], strict: bool) -> None:
+        if self._lookahead and run.seek is not None:
+            if self._read_selected(run, run.seek, resize, targets):
+                return
+            self._distrust()
+        self._read_counted(run, resize, targets, strict)
+
+    def _read_selected(self, run: _Run, seek: Seek, resize: Resize, targets: Sequence[Target]) -> bool:
+        """Whether every want was met. Those that were are, whatever happens to the others."""
+        wants = run.wants
+        for number, frame in self.selected(seek, {want.frame for want in wants}):
+            if number != wants[run.filled].frame or frame.is_corrupt:
+                return False
+            run.fill(number, frame, self._pictures, resize, targets)
+            if run.filled == len(wants):
+                return True
+        return False
+
+    def _distrust(self) -> None:
+        """Open the file anew, as one of which nothing is known but its keyframes."""
+        self._lookahead = 0
+        self._container.close()
+        self._open()
+
+    def _read_counted(self, run: _Run, resize: Resize, targets: Sequence[Target], strict: bool) -> None:
         wants = run.wants
         frame: VideoFrame | None = None
         for number, frame in self.frames(run.seek, strict=strict):
@@ -115,7 +151,13 @@ class Reader:
             run.fill(wants[run.filled].frame, frame, self._pictures, resize, targets)
 
     def _open(self) -> None:
-        self._container, self._stream = open_video(self._file, self._limits)
+        try:
+            self._container, self._stream = open_video(self._file, self._limits, described=self._lookahead > 0)
+        except BadVideo:
+            if not self._lookahead:
+                raise
+            self._lookahead = 0
+            self._container, self._stream = open_video(self._file, self._limits)
         self._untouched = True
 
     def _from_start(self, strict: bool) -> Iterator[VideoFrame]:
@@ -125,6 +167,16 @@ class Reader:
             self._open()
         self._untouched = False
         return _decoded(self._packets(), self._stream, strict)
+
+    def _packets_from(self, seek: Seek) -> Iterator[Packet[VideoStream]] | None:
+        """The packet of the keyframe and those after it, or None when the file does not have it there."""
+        self._untouched = False
+        self._container.seek(seek.pts, stream=self._stream)
+        packets = self._packets()
+        first = next(packets, None)
+        if first is None or not first.is_keyframe or first.pts != seek.pts:
+            return None
+        return chain([first], packets)
 
     def _packets(self) -> Iterator[Packet[VideoStream]]:
         try:

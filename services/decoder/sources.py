@@ -55,7 +55,7 @@ class Shelf:
         except NotFound as error:
             raise BadVideo(f"{video.uri} is not there", "vanished") from error
         try:
-            reader = Reader(source, self._limits)
+            reader = Reader(source, self._limits, lookahead=video.lookahead)
         except BaseException:
             _close(source)
             raise

@@ -47,6 +47,7 @@ class SeedWriter:
                 width=row.width,
                 height=row.height,
                 seekable=row.seekable,
+                lookahead=row.lookahead,
             ),
             seeds=[_seed(row, clip) for clip in clips],
             recipe=self._recipe(instruction.consumers),
