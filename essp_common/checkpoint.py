@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from essp_common import layout
-from essp_common.errors import NotFound, PermanentError
+from essp_common.errors import Conflict, NotFound, PermanentError
 from essp_common.layout import Position
 from essp_common.objects.port import ObjectStore
 
@@ -101,6 +101,10 @@ class Manifest(_Document):
     """Where training goes on."""
     running: dict[str, float] = {}
     """Sums of the pass that is half done there."""
+    fence: int = 0
+    """Of the run of the job that it belongs to; one of an earlier run cannot follow one of a later."""
+    digest: str = ""
+    """Of all clips before `position`, as they were seen; see `digest.py`."""
     spec_digest: str
     """Of all in the job that decides what the weights become; another one cannot be resumed from here."""
     model: ModelDescription
@@ -126,8 +130,10 @@ def save(store: ObjectStore, manifest: Manifest, files: Mapping[str, bytes], kee
     """Store a checkpoint, make it the latest, and remove all but the newest `keep` and the best.
 
     Returns the manifest with its files and time filled in. Raises `BadCheckpoint` when the store gives back other
-    bytes than it was given; the previous checkpoint then stays the latest.
+    bytes than it was given; the previous checkpoint then stays the latest. Raises `Conflict` when a trainer of a later
+    run of the job has saved one: whoever that is goes on, and this one has to leave.
     """
+    _refuse_overtaken(store, manifest)
     prefix = layout.checkpoint(manifest.trainer, manifest.step)
     store.delete(prefix + _MANIFEST)  # left by a run that died before `latest` moved here
     for name, data in files.items():
@@ -141,7 +147,9 @@ def save(store: ObjectStore, manifest: Manifest, files: Mapping[str, bytes], kee
     store.put(manifest.key, manifest.model_dump_json(indent=1).encode())
     if read(store, manifest.trainer, manifest.step) != manifest:
         raise BadCheckpoint(f"{store.uri(manifest.key)} reads back differently; check the store, then start again")
-    store.put(layout.latest(manifest.trainer), json.dumps({"step": manifest.step}).encode())
+    _refuse_overtaken(store, manifest)  # once more, since writing the data may have taken long
+    pointer = {"step": manifest.step, "fence": manifest.fence}
+    store.put(layout.latest(manifest.trainer), json.dumps(pointer).encode())
     _prune(store, manifest, keep)
     return manifest
 
@@ -226,6 +234,19 @@ def steps(store: ObjectStore, trainer: str) -> list[int]:
 
 
 _REMEDY = "restore it from a backup, or remove the trainer's folder to train from the start"
+
+
+def _refuse_overtaken(store: ObjectStore, manifest: Manifest) -> None:
+    try:
+        pointer = store.get(layout.latest(manifest.trainer))
+        fence = int(json.loads(pointer).get("fence", 0))
+    except (NotFound, ValueError, AttributeError):  # none, or none that can be read: nothing to protect
+        return
+    if fence > manifest.fence:
+        raise Conflict(
+            f"trainer {manifest.trainer} has a checkpoint of a later run of the job (fence {fence}, this one has "
+            f"{manifest.fence}): another trainer of this name goes on, and this one is not saved"
+        )
 
 
 def _pointed(store: ObjectStore, trainer: str, pointer: bytes) -> int:

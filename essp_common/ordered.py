@@ -153,6 +153,10 @@ class OrderedIntake:
         """Clips that arrived before their turn."""
         return len(self._waiting)
 
+    def owns(self, index: int) -> bool:
+        """Whether the clip at `index` of any pass is this rank's."""
+        return self._options.owns(index)
+
     def take(self, timeout_s: float = 0.1) -> Taken | PassEnd | None:
         """The next clip or end of a pass; None when it has not come within about `timeout_s`, or all is over.
 
@@ -181,16 +185,16 @@ class OrderedIntake:
 
     def release(self, items: Iterable[Taken]) -> None:
         """Done with these: free their bytes, and tell the master, durably."""
-        indices: dict[tuple[Purpose, int], list[int]] = defaultdict(list)
+        clips: dict[tuple[Purpose, int], list[ClipRef]] = defaultdict(list)
         for item in items:
             self._held.discard((item.pass_index, item.clip.index))
             if item.skipped:
                 continue
             self._cache.ack(item.key, self._options.consumer)
-            indices[(item.clip.purpose, item.clip.epoch)].append(item.clip.index)
-        for (purpose, epoch), done in indices.items():
-            self._report_trained(purpose, epoch, done)
-        if indices:
+            clips[(item.clip.purpose, item.clip.epoch)].append(item.clip)
+        for done in clips.values():
+            self._report_trained(done)
+        if clips:
             self._bus.flush()
 
     def commit(self, items: Iterable[Taken]) -> None:
@@ -266,7 +270,7 @@ class OrderedIntake:
         place = (pass_index, arrival.clip.index)
         if place < (self._pass, self._index):
             if pass_index >= 0 and not arrival.skipped and place not in self._held:
-                self._report_trained(arrival.clip.purpose, arrival.clip.epoch, [arrival.clip.index])
+                self._report_trained([arrival.clip])
                 self._bus.flush()
             self._drop(arrival, ack=True)
             return
@@ -284,9 +288,16 @@ class OrderedIntake:
             self._cache.ack(arrival.key, self._options.consumer)
         self._subscription.done(arrival.record)
 
-    def _report_trained(self, purpose: Purpose, epoch: int, indices: Sequence[int]) -> None:
+    def _report_trained(self, clips: Sequence[ClipRef]) -> None:
+        """Clips of one pass."""
+        attempts = [clip.attempt for clip in clips]
         trained = Trained(
-            job=self._options.job, purpose=purpose, epoch=epoch, consumer=self._options.consumer, indices=indices
+            job=self._options.job,
+            purpose=clips[0].purpose,
+            epoch=clips[0].epoch,
+            consumer=self._options.consumer,
+            indices=[clip.index for clip in clips],
+            attempts=attempts if any(attempts) else (),
         )
         self._report(Progress(trained=trained))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from essp_common import checkpoint, layout, scores
 from essp_common.checkpoint import MODEL_FILE, OPTIMIZER_FILE, Best, Manifest, ModelDescription, PassRecord
+from essp_common.digest import as_text, from_text
 from essp_common.errors import ConfigError
 from essp_common.layout import Position
 from essp_common.learning.models import Classifier, load_state, restore, state_bytes
@@ -24,6 +25,8 @@ class Standing:
     position: Position = field(default_factory=lambda: Position(0, 0))
     epoch: int = 0
     """The epoch of the last clip trained."""
+    digest: int = 0
+    """Of the clips before `position` that this rank has seen; see `essp_common/digest.py`."""
     best: Best | None = None
     history: list[PassRecord] = field(default_factory=list)
     running: dict[str, float] = field(default_factory=dict)
@@ -52,6 +55,7 @@ class Archive:
         return Standing(
             position=manifest.position,
             epoch=manifest.epoch,
+            digest=from_text(manifest.digest),
             best=manifest.best,
             history=list(manifest.history),
             running=dict(manifest.running),
@@ -117,6 +121,8 @@ class Archive:
             epoch=standing.epoch,
             position=standing.position,
             running=standing.running,
+            fence=self._assignment.fence,
+            digest=as_text(standing.digest),
             spec_digest=self._assignment.digest(),
             model=model,
             metrics=standing.history[-1].metrics if standing.history else {},

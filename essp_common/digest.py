@@ -1,0 +1,49 @@
+"""What a consumer has consumed, as one number: two consumers with equal digests have seen the very same clips.
+
+The digest of some clips is the sum, modulo 2^128, of a BLAKE2b hash of each clip's identity. So it does not matter which
+rank saw which clip, ranks add theirs up, and what lies between two checkpoints is the difference of their digests; but a
+clip that is left out, seen twice, or another one than planned changes it. That clips come in the order of their
+indices is not in it: `ordered.py` sees to that.
+
+A trainer keeps it with its weights; `essp audit` computes it again from the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+
+from essp_common.pb.v1.messages_pb2 import ClipRef
+
+_MODULUS = 2**128
+
+
+def clip_digest(pass_index: int, index: int, attempt: int, video: str, first_frame: int) -> int:
+    """The digest of one clip; `pass_index` is its pass's place in `JobSnapshot.passes`."""
+    identity = f"{pass_index} {index} {attempt} {first_frame} {video}".encode()
+    return int.from_bytes(blake2b(identity, digest_size=16).digest(), "little")
+
+
+def ref_digest(pass_index: int, clip: ClipRef) -> int:
+    """The digest of the clip that a message names."""
+    return clip_digest(pass_index, clip.index, clip.attempt, clip.video_id, clip.first_frame)
+
+
+def joined(digests: Iterable[int]) -> int:
+    """The digest of all clips of which these are the digests."""
+    return sum(digests) % _MODULUS
+
+
+def without(digest: int, part: int) -> int:
+    """The digest of what is left of `digest` when `part` is taken out."""
+    return (digest - part) % _MODULUS
+
+
+def as_text(digest: int) -> str:
+    """32 hexadecimal digits."""
+    return f"{digest:032x}"
+
+
+def from_text(text: str) -> int:
+    """The inverse of `as_text`; of an empty text, the digest of no clips."""
+    return int(text or "0", 16)
