@@ -7,6 +7,7 @@
     essp.progress          Progress      job          everyone              master
     essp.control           Control       job          master                everyone; each instance reads all of it
     essp.deadletter        DeadLetter    video id     workers               people
+    essp.doctor            (any bytes)   doctor       `essp doctor`         the same
 
 (*) only to say that there is nothing at an index (`skipped`), so that no consumer waits for it.
 
@@ -21,6 +22,8 @@ CLIPS = "essp.clips"
 PROGRESS = "essp.progress"
 CONTROL = "essp.control"
 DEADLETTER = "essp.deadletter"
+DOCTOR = "essp.doctor"
+"""On which `essp doctor` sees a message go there and back; `essp setup` creates it."""
 
 FIXED = (SEEDS, CLIPS, PROGRESS, CONTROL, DEADLETTER)
 """The topics that always exist; those of features are created when a job or an extractor names them."""
@@ -36,7 +39,7 @@ def features(feature: str) -> str:
 
 def partitions(topic: str) -> int:
     """How many partitions a topic is created with."""
-    return 1 if topic in (PROGRESS, CONTROL, DEADLETTER) else DATA_PARTITIONS
+    return 1 if topic in (PROGRESS, CONTROL, DEADLETTER, DOCTOR) else DATA_PARTITIONS
 
 
 def stream_topic(feature: str) -> str:

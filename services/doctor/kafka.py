@@ -1,0 +1,73 @@
+"""Kafka: reachable, topics with the partitions that ESSP needs, a message there and back."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+
+from kafka import KafkaAdminClient
+
+from essp_common import topics
+from essp_common.bus.kafka import KafkaBus, KafkaOptions
+from essp_common.bus.kafka_clients import connected, mapped
+from services.doctor.finding import Finding, fail, ok, unreachable, warn
+
+CHECK = "kafka"
+ROUND_TRIP_S = 10.0
+_CONNECT_MS = 4000
+
+
+def examine(options: KafkaOptions) -> Iterator[Finding]:
+    """All there is to say of the bus at `options`. Raises `EsspError` where it cannot go on."""
+    deaf = [found for server in options.servers if (found := unreachable(CHECK, server, 9092, "ESSP_BUS"))]
+    yield from deaf
+    if len(deaf) == len(options.servers):
+        return
+    options = replace(options, connect_timeout_ms=_CONNECT_MS)
+    yield from _topics(options)
+    yield from _round_trip(options)
+
+
+def _topics(options: KafkaOptions) -> Iterator[Finding]:
+    with mapped("ask Kafka"), connected(KafkaAdminClient, **options.client()) as admin:
+        brokers = admin.describe_cluster()["brokers"]
+        described = admin.describe_topics(list(topics.FIXED))
+    yield ok(CHECK, f"{len(brokers)} broker(s) answer")
+    found = {topic["name"]: len(topic["partitions"]) for topic in described if topic["error_code"] == 0}
+    missing = [topic for topic in topics.FIXED if topic not in found]
+    wrong = {topic: count for topic, count in found.items() if count != topics.partitions(topic)}
+    if missing:
+        yield warn(
+            CHECK,
+            f"topics are missing: {', '.join(missing)}",
+            "essp setup creates them; services do too, if they have the right to",
+        )
+    for topic, count in wrong.items():
+        wanted = topics.partitions(topic)
+        remedy = "add partitions" if count < wanted else "delete the topic, and run essp setup"
+        yield fail(CHECK, f"topic {topic} has {count} partitions, ESSP needs {wanted}", remedy)
+    if not missing and not wrong:
+        yield ok(CHECK, f"topics {', '.join(topics.FIXED)} have their partitions")
+
+
+def _round_trip(options: KafkaOptions) -> Iterator[Finding]:
+    """Through the same adapter as every service."""
+    token = uuid.uuid4().bytes
+    began = time.monotonic()
+    with closing(KafkaBus(options)) as bus:
+        bus.ensure_topics({topics.DOCTOR: topics.partitions(topics.DOCTOR)})
+        with closing(bus.subscribe([topics.DOCTOR], None)) as subscription:
+            bus.publish(topics.DOCTOR, b"doctor", token)
+            bus.flush(ROUND_TRIP_S)
+            while time.monotonic() - began < ROUND_TRIP_S:
+                if any(record.value == token for record in subscription.poll(1000, 0.5)):
+                    yield ok(CHECK, f"a message went there and back in {time.monotonic() - began:.2f} s")
+                    return
+    yield fail(
+        CHECK,
+        f"a message did not come back within {ROUND_TRIP_S:g} s",
+        "look at the brokers' logs: partitions without a leader, or too few replicas in sync",
+    )
