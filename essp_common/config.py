@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from essp_common.errors import ConfigError
@@ -35,6 +35,8 @@ class Settings(BaseSettings):
     """Port of `/metrics`, `/livez` and `/readyz` of a worker (0: none)."""
     drain_s: float = 30.0
     """After SIGTERM: how long a worker may finish what it has in hand."""
+    stuck_s: float = Field(3600.0, gt=0)
+    """A worker that tries one message for so long hangs: it leaves, and others do its work."""
 
     def __init__(self, **values: Any) -> None:
         try:

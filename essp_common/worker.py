@@ -4,12 +4,15 @@ One thread polls; `lanes` threads each own a `Stage` and handle one record at a 
 
 - a record is `done` only after its effects are published, so a killed worker loses nothing;
 - a transient error is retried in place with back-off (and the polling goes on, so the group keeps us);
-- a permanent error, or `attempts` transient ones that are not back-pressure, ends in the stage's `reject`;
+- a permanent error, or `attempts` transient ones, ends in the stage's `reject`. Back-pressure does not count, nor does
+  a server that cannot be reached, for as long as `patience_s`: neither is the record's fault;
+- a record that was in hand when `attempts` workers died is rejected, too (`deliveries.py`);
 - `drain` takes nothing new, finishes what is in hand, and returns the rest to the group.
 
 At most `lanes` records and a small prefetch are held; while they are, the subscription is paused. An exception
 that is not ESSP's own counts as one more failed try, then as a permanent error: a defect met by one record must not
-stop the pool. What stops `run` is a stage that can't be set up, or can't even reject.
+stop the pool. What stops `run` is a stage that can't be set up, or can't even reject, and a lane that hangs: after
+`stuck_s` in one try the worker leaves, so that others do what it had in hand.
 """
 
 from __future__ import annotations
@@ -19,13 +22,17 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 from essp_common import metrics
 from essp_common.bus.port import Record, Subscription
-from essp_common.errors import CacheFull, EsspError, PermanentError, TransientError
+from essp_common.cache.port import FrameCache
+from essp_common.deliveries import Deliveries
+from essp_common.errors import BadVideo, CacheFull, EsspError, PermanentError, TransientError, Unavailable
+from essp_common.failpoints import failpoint
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +64,11 @@ class WorkerOptions:
 
     lanes: int = 1
     attempts: int = 3
-    """Tries of one record before it is rejected; back-pressure (`CacheFull`) does not count."""
+    """Tries of one record before it is rejected, and deaths of workers that had it in hand."""
+    patience_s: float = 600.0
+    """How long servers may be away before what waits for them is rejected."""
+    stuck_s: float = 3600.0
+    """Longest time for one try. One that is longer hangs, and so does all behind it."""
     poll_timeout_s: float = 0.1
     prefetch: int = 2
     """Records held ready beside those being handled, so that no lane waits for a poll."""
@@ -67,21 +78,30 @@ class Worker:
     """Runs stages over a subscription until drained. Owns the subscription: `run` closes it."""
 
     def __init__(
-        self, name: str, subscription: Subscription, stage: Callable[[], Stage], options: WorkerOptions
+        self,
+        name: str,
+        subscription: Subscription,
+        cache: FrameCache,
+        stage: Callable[[], Stage],
+        options: WorkerOptions,
     ) -> None:
-        """`name` is the pool's (`decoder`): it labels metrics and threads. `stage` is called once a lane."""
+        """`name` is the pool's (`decoder`): it labels metrics and threads. `stage` is called once a lane. `cache` keeps
+        count of records that bring workers down."""
         self.name = name
         self._subscription = subscription
         self._stage = stage
         self._options = options
+        self._deliveries = Deliveries(cache, name, options.attempts)
         self._draining = threading.Event()
         self._changed = threading.Condition()
         self._ready: deque[Record] = deque()
         self._in_hand = 0
+        self._tries: dict[str, float] = {}
+        """When each lane began what it is trying now, by its name."""
         self._error: Exception | None = None
 
     def run(self) -> None:
-        """Consume until `drain` is called; raises what a lane's `setup` raised."""
+        """Consume until `drain` is called; raises what a lane's `setup` raised, and `WorkerStuck`."""
         lanes = [
             threading.Thread(target=self._lane, name=f"{self.name}-lane-{number}", daemon=True)
             for number in range(self._options.lanes)
@@ -94,7 +114,7 @@ class Worker:
             self.drain()
             for lane in lanes:
                 # Polling keeps the membership while what is in hand is finished.
-                while lane.is_alive():
+                while lane.is_alive() and lane.name not in self._stuck():
                     self._keep_membership()
                     lane.join(self._options.poll_timeout_s)
             metrics.UNITS.labels(self.name, "returned").inc(len(self._ready))
@@ -119,6 +139,10 @@ class Worker:
         """Keep `lanes + prefetch` records in the process, and no more."""
         paused = False
         while not self._draining.is_set():
+            if stuck := self._stuck():
+                raise WorkerStuck(
+                    f"{', '.join(stuck)}: hangs for {self._options.stuck_s:g} s; leaving its work to others"
+                )
             room = self._wait_for_room()
             if bool(room) == paused:
                 paused = not room
@@ -129,9 +153,16 @@ class Worker:
                 log.warning("%s: %s; polling again", self.name, error)
                 self._draining.wait(error.retry_after_s)
                 continue
+            if records:
+                failpoint("worker.polled")
             with self._changed:
                 self._ready.extend(records)
                 self._changed.notify_all()
+
+    def _stuck(self) -> list[str]:
+        """Lanes that hang."""
+        since = time.monotonic() - self._options.stuck_s
+        return [lane for lane, began in list(self._tries.items()) if began < since]
 
     def _wait_for_room(self) -> int:
         """How many records may be taken; 0 after a while without room, for the membership wants a poll."""
@@ -188,11 +219,15 @@ class Worker:
         started = time.monotonic()
         outcome = "done"
         try:
-            rejection = self._handle(stage, record)
-            if rejection is not None:
-                outcome = "rejected"
-                self._reject(stage, record, rejection)
+            with self._deliveries.begun(record) as deaths:
+                rejection = _fatal(deaths) if deaths >= self._options.attempts else self._handle(stage, record)
+                failpoint("worker.handled")
+                if rejection is not None:
+                    outcome = "rejected"
+                    self._reject(stage, record, rejection)
+                    failpoint("worker.rejected")
             self._subscription.done(record)
+            failpoint("worker.done")
         except _Returned:
             outcome = "returned"
         metrics.UNITS.labels(self.name, outcome).inc()
@@ -200,14 +235,22 @@ class Worker:
 
     def _handle(self, stage: Stage, record: Record) -> _Rejection | None:
         """Try until it works (None) or is not worth another try."""
-        attempts = refused = 0
+        attempts = refused = absent = 0
+        patience_ends = time.monotonic() + self._options.patience_s
         while True:
             try:
-                stage.handle(record)
+                with self._trying():
+                    stage.handle(record)
                 return None
             except CacheFull as error:
                 refused += 1
                 self._back_off(error, refused, _PRESSURE_BACKOFF_S)
+                continue
+            except Unavailable as error:
+                absent += 1
+                if time.monotonic() > patience_ends:
+                    return _Rejection(error, absent)
+                self._back_off(error, absent, _ERROR_BACKOFF_S)
                 continue
             except TransientError as error:
                 failure: EsspError = error
@@ -220,6 +263,16 @@ class Worker:
             if attempts >= self._options.attempts:
                 return _Rejection(failure, attempts)
             self._back_off(failure, attempts, _ERROR_BACKOFF_S)
+
+    @contextmanager
+    def _trying(self) -> Iterator[None]:
+        """A try that is not to take for ever."""
+        lane = threading.current_thread().name
+        self._tries[lane] = time.monotonic()
+        try:
+            yield
+        finally:
+            del self._tries[lane]
 
     def _reject(self, stage: Stage, record: Record, rejection: _Rejection) -> None:
         """Have the stage report it, however long its servers are away."""
@@ -243,6 +296,10 @@ class Worker:
             raise _Returned
 
 
+class WorkerStuck(EsspError):
+    """A lane hangs."""
+
+
 class _Returned(Exception):
     """A drain came between two tries."""
 
@@ -251,6 +308,10 @@ class _Returned(Exception):
 class _Rejection:
     error: EsspError
     attempts: int
+
+
+def _fatal(deaths: int) -> _Rejection:
+    return _Rejection(BadVideo(f"{deaths} workers died while they worked on it", "crashed"), deaths)
 
 
 def _unexpected(error: Exception) -> PermanentError:

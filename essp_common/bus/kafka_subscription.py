@@ -19,6 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kafka import ConsumerRebalanceListener, KafkaConsumer, OffsetAndMetadata, TopicPartition
@@ -27,9 +28,10 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.structs import MemberState
 
 from essp_common.bus.kafka_clients import Undelivered, connected, mapped
-from essp_common.bus.port import Record
+from essp_common.bus.port import SUSPECTS, Record
 from essp_common.bus.watermark import Watermark
 from essp_common.errors import EsspError, NotFound, TransientError, Unavailable
+from essp_common.failpoints import failpoint
 
 log = logging.getLogger(__name__)
 
@@ -118,10 +120,14 @@ class KafkaSubscription:
         taken = [self._read.popleft() for _ in range(min(max_records, len(self._read)))]
         if len(self._read) < _READ_AHEAD // 2:
             self._changed.notify_all()
-        if self._group is not None:
-            for slot, record in taken:
-                self._watermark(slot, record.offset).delivered(record.offset)
-        return [record for _, record in taken]
+        if self._group is None:
+            return [record for _, record in taken]
+        return [self._tracked(slot, record) for slot, record in taken]
+
+    def _tracked(self, slot: TopicPartition, record: Record) -> Record:
+        watermark = self._watermark(slot, record.offset)
+        watermark.delivered(record.offset)
+        return replace(record, redelivered=True) if record.offset < watermark.start + SUSPECTS else record
 
     def _watermark(self, slot: TopicPartition, offset: int) -> Watermark:
         """The partition's watermark; a new one when it is read anew, from `offset`."""
@@ -241,6 +247,7 @@ class KafkaSubscription:
 
     def giving_up(self, slots: Collection[TopicPartition]) -> None:
         """These partitions go to somebody else: commit what is done of them."""
+        failpoint("kafka.revoked")
         try:
             offsets = self._durable(_REVOKE_FLUSH_TIMEOUT_S)
         except Unavailable as error:
@@ -279,16 +286,19 @@ class KafkaSubscription:
             }
         if moved:
             self._flush(timeout_s)
+            failpoint("kafka.flushed")
         return moved
 
     def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         if offsets:
+            failpoint("kafka.committing")
             self._consumer.commit_async(dict(offsets), callback=self._on_commit)
 
     def _on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], answer: object) -> None:
         if isinstance(answer, BaseException):
             log.info("commit of group %s failed and is sent again: %s", self._group, answer)
             return
+        failpoint("kafka.committed")
         with self._changed:
             for slot, offset in offsets.items():
                 if slot in self._committed:

@@ -16,9 +16,10 @@ import time
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Self
 
-from essp_common.bus.port import Record
+from essp_common.bus.port import SUSPECTS, Record
 from essp_common.bus.watermark import Watermark
 from essp_common.errors import ConfigError, NotFound, Unavailable
 
@@ -276,8 +277,10 @@ class MemorySubscription:
             del self._ready[slot]
             watermark, log = self.slots[slot], self._bus.log(slot)
             found = log.read(watermark.position, max_records - len(records))
-            for record in found:
+            for number, record in enumerate(found):
                 watermark.delivered(record.offset)
+                if self.group is not None and record.offset < watermark.start + SUSPECTS:
+                    found[number] = replace(record, redelivered=True)
                 if self.group is None:
                     watermark.done(record.offset)
             records += found

@@ -11,8 +11,11 @@ Adapters: `memory.py` (`memory://`), `kafka.py` (`kafka://host:port[,host:port]`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
+
+SUSPECTS = 32
+"""Records of a partition that its last owner may have had in hand, and the next one is told of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,9 @@ class Record:
     offset: int
     key: bytes
     value: bytes
+    redelivered: bool = field(default=False, compare=False)
+    """May have been delivered before, to whoever had its partition then: it is among the first `SUSPECTS` records of
+    the partition that this member of the group was given. False is no promise, either."""
 
 
 class Subscription(Protocol):

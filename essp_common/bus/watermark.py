@@ -15,7 +15,8 @@ class Watermark:
 
     def __init__(self, position: int) -> None:
         """`position`: the first offset that will be delivered."""
-        self._position = position
+        self.start = self._position = position
+        """The first offset that was to be delivered."""
         self._waiting: deque[int] = deque()
         self._done: set[int] = set()
 

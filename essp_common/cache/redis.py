@@ -37,6 +37,7 @@ from redis.retry import Retry
 
 from essp_common.cache.port import Buffer, CacheUsage
 from essp_common.errors import CacheFull, CacheMiss, ConfigError, Unavailable
+from essp_common.failpoints import failpoint
 
 _WAITING = "#waiting"
 """Ends the key of a consumer set. Names of streams have no `#`, so no value's key ends like this."""
@@ -126,6 +127,7 @@ class RedisCache:
             else:
                 pipeline.unlink(key)
             pipeline.execute()
+        failpoint("redis.stored")
 
     def get(self, key: str) -> Buffer:
         """The bytes of `key`."""
@@ -138,7 +140,9 @@ class RedisCache:
     def ack(self, key: str, consumer: str) -> bool:
         """Take the consumer off the set; free both keys when it was the last."""
         with self._errors():
-            return bool(self._ack(keys=[key, key + _WAITING], args=[consumer]))
+            freed = bool(self._ack(keys=[key, key + _WAITING], args=[consumer]))
+        failpoint("redis.acked")
+        return freed
 
     def usage(self) -> CacheUsage:
         """Summed over the primaries. `full_count` is since the servers started."""

@@ -7,7 +7,7 @@ servers do not know. Large objects are written in parts, and appear only when th
 Requests are tried four times. `if_absent` is a conditional write: of several writers one succeeds; a writer whose
 answer got lost is told `Conflict` as well, and finds its own object.
 
-    NotFound     no such object                 Unavailable  no answer, 5xx, throttling
+    NotFound     no such object                 Unavailable  no answer, 5xx, throttling, expired credentials
     Conflict     there is one, or it changed    ConfigError  bucket, region, credentials or rights: says what to do
 """
 
@@ -34,6 +34,7 @@ from botocore.exceptions import (
 )
 
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, PermanentError, Unavailable
+from essp_common.failpoints import failpoint
 from essp_common.objects.keys import checked, is_key
 from essp_common.objects.port import ObjectInfo
 from essp_common.objects.ranged import RangedFile
@@ -41,6 +42,11 @@ from essp_common.objects.ranged import RangedFile
 _PART_BYTES = 16 * 2**20
 _TRANSFER = TransferConfig(multipart_threshold=_PART_BYTES, multipart_chunksize=_PART_BYTES, max_concurrency=4)
 _PAGE_KEYS = 1000
+_CONNECT_S = 5
+_READ_S = 20
+_ATTEMPTS = 4
+"""A server that does not answer is `Unavailable` after `_ATTEMPTS * _READ_S` at most: before a decoder's child, which
+reads from it, is held to hang (`decoder_timeout_s`) and its video to be the reason."""
 _OPTIONS = frozenset({"endpoint", "region"})
 
 _GONE = frozenset({"NoSuchKey", "NotFound", "404"})
@@ -48,10 +54,10 @@ _TAKEN = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "
 _ELSEWHERE = frozenset(
     {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301"}
 )
-_DENIED = frozenset(
-    {"AccessDenied", "Forbidden", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"}
-)
+_DENIED = frozenset({"AccessDenied", "Forbidden", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"})
 _BUSY = frozenset({"SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "429"})
+_RENEWABLE = frozenset({"ExpiredToken", "TokenRefreshRequired", "RequestExpired", "RequestTimeTooSkewed"})
+"""Right a while ago, and right again once somebody renews the credentials, or sets the clock."""
 
 
 class S3Store:
@@ -93,6 +99,7 @@ class S3Store:
                 return self.head(key)
             condition: Any = {"IfNoneMatch": "*"} if if_absent else {}
             answer = self._client.put_object(**target, Body=data, **condition)
+        failpoint("s3.stored")
         return ObjectInfo(key, len(data), answer["ETag"].strip('"'))
 
     def put_file(self, key: str, path: str) -> ObjectInfo:
@@ -213,6 +220,8 @@ class S3Store:
             return ConfigError(f"{where}: the bucket is in another region; name it in the URL: ?region=...")
         if code == "NotImplemented":
             return ConfigError(f"{where}: the server cannot do this ({error}); conditional writes are needed")
+        if code in _RENEWABLE:
+            return Unavailable(f"{where}: {code}; renew the credentials, and see that the clock is right", 5.0)
         if status >= 500 or code in _BUSY:
             return Unavailable(f"{where}: {error}")
         return PermanentError(f"{where}: {error}")
@@ -231,10 +240,10 @@ def _client(endpoint: str | None, region: str | None) -> Any:
             "response_checksum_validation": "when_required",
         }
     config = Config(
-        connect_timeout=5,
-        read_timeout=60,
+        connect_timeout=_CONNECT_S,
+        read_timeout=_READ_S,
         max_pool_connections=32,
-        retries={"mode": "standard", "total_max_attempts": 4},
+        retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
         **options,
     )
     # A session of its own: boto3's default one is not safe to share between threads.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from essp_common.bus.port import Bus, Record, Subscription
+from essp_common.bus.port import SUSPECTS, Bus, Record, Subscription
 from essp_common.errors import ConfigError, NotFound
 
 PARTITIONS = 4
@@ -281,6 +281,22 @@ class BusContract:
         finish(subscription, take(subscription, 10)[:4])
         subscription.close()
         assert numbers(take(subscribe("g"), 6)) == [4, 5, 6, 7, 8, 9]
+
+    def test_what_may_have_been_delivered_before_is_marked(
+        self, subscribe: Open, publish_numbers: Callable[..., None]
+    ) -> None:
+        """The first records of a partition, for whoever was given it; nothing for those who have no group."""
+        count = 2 * SUSPECTS
+        publish_numbers(0, count, 0)
+        first = subscribe("g")
+        assert not take(subscribe(None), count)[0].redelivered
+        records = take(first, count)
+        assert [record.redelivered for record in records] == [number < SUSPECTS for number in range(count)]
+        finish(first, records[:5])
+        first.close()
+        again = take(subscribe("g"), count - 5)
+        assert again == records[5:]
+        assert [record.redelivered for record in again[: SUSPECTS + 1]] == [True] * SUSPECTS + [False]
 
     def test_commit_stops_at_the_first_that_is_not_done(
         self, subscribe: Open, publish_numbers: Callable[..., None]

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from essp_common.cache.port import Buffer
 from essp_common.codec import encode, frame_buffer, raw_bytes
 from essp_common.errors import BadVideo, EsspError, PermanentError, TransientError
+from essp_common.failpoints import failpoint
 from essp_common.video.container import Limits
 from essp_common.wiring import Stores
 from services.decoder.memory import Place
@@ -60,6 +61,7 @@ class Child:
             return {"reason": "decoding needs more memory than a child may have", "kind": "limit"}
 
     def _decode(self, request: Request) -> list[int | dict[str, Any]]:
+        failpoint("decoder-child.asked")
         unit = request.unit
         reader = self._shelf.reader(unit.video)
         raw = is_raw(unit.recipe.codec)
@@ -69,6 +71,7 @@ class Child:
             for shape, place in zip(shapes, request.places, strict=True)
         ]
         errors = reader.read(unit.seeds, unit.recipe.resize, frames, strict=unit.recipe.strict)
+        failpoint("decoder-child.decoded")
         if any(errors):
             self._shelf.drop(unit.video)
         clips: list[int | dict[str, Any]] = []

@@ -101,7 +101,7 @@ class Sandbox:
             answer = self._ask(Request(self._memory.size, places, unit).packed())
             clips: Sequence[Any] = answer.get("clips", ())
             if not clips and "retry_after_s" in answer:
-                raise TransientError(answer["reason"], answer["retry_after_s"])
+                raise Unavailable(answer["reason"], answer["retry_after_s"])
         except (_Lost, TransientError):
             for place in places:
                 self._memory.give_back(place)

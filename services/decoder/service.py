@@ -28,7 +28,8 @@ class Decoder:
         self._control = ControlFeed(adapters.bus)
         lanes = settings.decoder_processes or cpu_count()
         subscription = adapters.bus.subscribe([topics.SEEDS], GROUP)
-        self._worker = Worker(NAME, subscription, self._stage, WorkerOptions(lanes=lanes))
+        options = WorkerOptions(lanes=lanes, stuck_s=settings.stuck_s)
+        self._worker = Worker(NAME, subscription, adapters.cache, self._stage, options)
 
     def run(self) -> None:
         """Decode until drained. Raises when child processes cannot be started."""

@@ -19,6 +19,7 @@ from essp_common.bus.port import Bus, Record
 from essp_common.cache.port import Buffer, FrameCache, clip_key
 from essp_common.control import ControlFeed
 from essp_common.errors import EsspError, PermanentError
+from essp_common.failpoints import failpoint
 from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, DeadLetter, Decoded, DecodeSeed, Failed, Progress, Seed
 from essp_common.recipe import clip_consumers
 from services.decoder.sandbox import Outcome, Sandbox
@@ -59,6 +60,7 @@ class DecodeStage:
             return
         if self._held is None or self._held.record != record:
             self._held = self._decoded(record, unit)
+            failpoint("decoder.decoded")
         waiting = self._held.waiting
         while waiting:
             seed, outcome = waiting[0]
@@ -68,6 +70,7 @@ class DecodeStage:
                 self._deliver(unit, seed, outcome, self._held.seconds)
             waiting.popleft()
         self._bus.flush()
+        failpoint("decoder.flushed")
         self._held = None
 
     def reject(self, record: Record, error: EsspError, attempts: int) -> None:
@@ -97,6 +100,7 @@ class DecodeStage:
         clip = _clip(unit, seed)
         key = clip_key(clip.job, clip.purpose, clip.epoch, clip.index, clip.attempt)
         self._cache.put(key, value, clip_consumers(unit.recipe), unit.recipe.ttl_s)
+        failpoint("decoder.stored")
         ready = ClipReady(clip=clip, key=key, bytes=len(value), recipe=unit.recipe, fence=unit.fence)
         self._bus.publish(
             topics.CLIPS,
@@ -104,6 +108,7 @@ class DecodeStage:
             ready.SerializeToString(),
             partition=clip.index % topics.DATA_PARTITIONS,
         )
+        failpoint("decoder.announced")
         self._report(unit, Progress(decoded=Decoded(clip=clip, bytes=len(value), seconds=seconds)))
 
     def _fail(self, record: Record, unit: DecodeSeed, seed: Seed, error: EsspError, attempts: int) -> None:
@@ -111,6 +116,7 @@ class DecodeStage:
         metrics.FAILURES.labels(NAME, kind).inc()
         failed = Failed(clip=_clip(unit, seed), stage=NAME, reason=str(error), kind=kind)
         self._report(unit, Progress(failed=failed))
+        failpoint("decoder.failed")
         alone = DecodeSeed()
         alone.CopyFrom(unit)
         del alone.seeds[:]

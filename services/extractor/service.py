@@ -36,8 +36,9 @@ class Extractor:
         self._worker = Worker(
             group,
             adapters.bus.subscribe([topics.CLIPS], group),
+            adapters.cache,
             lambda: ExtractStage(adapters.bus, adapters.cache, self._control, features, worker),
-            WorkerOptions(lanes=settings.extractor_lanes or cpu_count()),
+            WorkerOptions(lanes=settings.extractor_lanes or cpu_count(), stuck_s=settings.stuck_s),
         )
 
     def run(self) -> None:

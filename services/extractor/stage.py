@@ -25,6 +25,7 @@ from essp_common.bus.port import Bus, Record
 from essp_common.cache.port import FrameCache, stream_key
 from essp_common.control import ControlFeed
 from essp_common.errors import CacheMiss, EsspError, PermanentError, TransientError
+from essp_common.failpoints import failpoint
 from essp_common.features import registry
 from essp_common.features.intermediates import Intermediates, extract_with
 from essp_common.features.port import Extractor
@@ -76,13 +77,16 @@ class ExtractStage:
                 self._fail(ready, stream, error, "lost")
             self._bus.flush()
             return
+        failpoint("extractor.read")
         shared = Intermediates(clip)
         errors = [problem for stream in streams if (problem := self._problem(ready, stream, shared)) is not None]
         self._bus.flush()
+        failpoint("extractor.flushed")
         if errors:
             raise errors[0]
         for stream in streams:
             self._cache.ack(ready.key, extractor_consumer(stream.stream))
+        failpoint("extractor.acked")
 
     def reject(self, record: Record, error: EsspError, attempts: int) -> None:
         """Report the clip for each stream that could not be made, and free it."""
@@ -131,6 +135,7 @@ class ExtractStage:
         value = codec.encode(feature, stream.codec)
         key = stream_key(ready.key, stream.stream)
         self._cache.put(key, value, list(stream.consumers), ready.recipe.ttl_s)
+        failpoint("extractor.stored")
         message = FeatureReady(clip=ready.clip, stream=stream.stream, key=key, bytes=len(value))
         self._bus.publish(
             topics.features(stream.feature),
@@ -138,6 +143,7 @@ class ExtractStage:
             message.SerializeToString(),
             partition=ready.clip.index % topics.DATA_PARTITIONS,
         )
+        failpoint("extractor.announced")
         extracted = Extracted(
             clip=ready.clip, stream=stream.stream, bytes=len(value), seconds=time.monotonic() - started
         )
@@ -163,6 +169,7 @@ class ExtractStage:
             consumer=extractor_consumer(stream.stream),
         )
         self._report(ready, Progress(failed=failed))
+        failpoint("extractor.failed")
 
     def _report(self, ready: ClipReady, progress: Progress) -> None:
         job = ready.clip.job

@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from essp_common.bus.memory import MemoryBus
 from essp_common.bus.port import Record, Subscription
+from essp_common.cache.memory import MemoryCache
+from essp_common.deliveries import Deliveries
 from essp_common.errors import BadVideo, CacheFull, CacheMiss, EsspError, TransientError, Unavailable
-from essp_common.worker import Worker, WorkerOptions
+from essp_common.worker import Worker, WorkerOptions, WorkerStuck
 
 LIMIT_S = 20.0
 
@@ -59,10 +62,10 @@ class Script:
 class Running:
     """A worker in a thread of its own."""
 
-    def __init__(self, bus: MemoryBus, stage: Script, **options: int) -> None:
+    def __init__(self, bus: MemoryBus, stage: Script, cache: MemoryCache | None = None, **options: int) -> None:
         self.bus = bus
-        subscription = bus.subscribe(["t"], "g")
-        self.worker = Worker("test", subscription, lambda: stage, WorkerOptions(poll_timeout_s=0.01, **options))
+        subscription, made = bus.subscribe(["t"], "g"), WorkerOptions(poll_timeout_s=0.01, **options)
+        self.worker = Worker("test", subscription, cache or MemoryCache(), lambda: stage, made)
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
@@ -98,7 +101,7 @@ def bus() -> MemoryBus:
 def start(bus: MemoryBus, no_thread_leaks: None) -> Iterator[Callable[..., Running]]:
     started: list[Running] = []
 
-    def start_one(stage: Script, **options: int) -> Running:
+    def start_one(stage: Script, **options: Any) -> Running:
         started.append(Running(bus, stage, **options))
         return started[-1]
 
@@ -179,20 +182,71 @@ def fail_with(error: Exception) -> Callable[[Record], None]:
         (BadVideo("broken", "truncated"), 1),
         (CacheMiss("gone"), 1),
         (TransientError("no", 0.0), 3),
-        (Unavailable("away", 0.0), 3),
+        (Unavailable("away", 0.0), 1),
     ],
 )
 def test_error_that_stays_is_rejected(
     bus: MemoryBus, start: Callable[..., Running], error: EsspError, tries: int
 ) -> None:
     stage = Script(fail_with(error))
-    running = start(stage, attempts=3)
+    running = start(stage, attempts=3, patience_s=0)
     publish(bus, "a")
     stage.wait(lambda: bool(stage.rejected))
     running.stop()
     assert stage.rejected == [(b"a", error, tries)]
     assert len(stage.handled) == tries
     assert running.returned() == [], "a rejected record is done"
+
+
+def test_a_server_that_is_away_is_not_the_records_fault(bus: MemoryBus, start: Callable[..., Running]) -> None:
+    failures = [Unavailable("away", 0.0)] * 20
+
+    def handle(record: Record) -> None:
+        if failures:
+            raise failures.pop()
+
+    stage = Script(handle)
+    running = start(stage, attempts=2)
+    publish(bus, "a", "b")
+    stage.wait(lambda: stage.handled[-1:] == [b"b"])
+    running.stop()
+    assert stage.rejected == []
+    assert len(stage.handled) == 22
+
+
+def test_a_lane_that_hangs_has_the_worker_leave(bus: MemoryBus, start: Callable[..., Running]) -> None:
+    """And whoever comes next gets what it had in hand."""
+    go = threading.Event()
+    stage = Script(lambda record: go.wait(LIMIT_S) and None)
+    running = start(stage, lanes=1, stuck_s=0)
+    publish(bus, "a", "b")
+    running.thread.join(LIMIT_S)
+    assert isinstance(running.error, WorkerStuck)
+    assert "test-lane-0" in str(running.error)
+    assert running.returned() == [b"a", b"b"]
+    go.set()
+
+
+def test_a_record_that_brought_workers_down_is_rejected(bus: MemoryBus, start: Callable[..., Running]) -> None:
+    """What a dead worker leaves behind is its counts; the one after the last death does not try again."""
+    cache = MemoryCache()
+    publish(bus, "poison", "good")
+    in_hand = []
+    for _ in range(2):
+        dying = bus.subscribe(["t"], "g")
+        (record,) = dying.poll(1, 0.0)
+        in_hand.append(Deliveries(cache, "test", 2).begun(record))
+        in_hand[-1].__enter__()
+        dying.close()
+    stage = Script()
+    running = start(stage, attempts=2, cache=cache)
+    stage.wait(lambda: stage.handled == [b"good"])
+    running.stop()
+    ((value, error, attempts),) = stage.rejected
+    assert (value, attempts) == (b"poison", 2)
+    assert isinstance(error, BadVideo)
+    assert error.kind == "crashed"
+    assert cache.usage().keys == 0
 
 
 def test_defect_is_rejected_with_its_cause(bus: MemoryBus, start: Callable[..., Running]) -> None:
@@ -269,7 +323,7 @@ def test_drain_ends_a_wait_between_tries(bus: MemoryBus, start: Callable[..., Ru
 def test_drain_before_run_takes_nothing(bus: MemoryBus) -> None:
     stage = Script()
     publish(bus, "a")
-    worker = Worker("test", bus.subscribe(["t"], "g"), lambda: stage, WorkerOptions())
+    worker = Worker("test", bus.subscribe(["t"], "g"), MemoryCache(), lambda: stage, WorkerOptions())
     worker.drain()
     worker.run()
     assert stage.handled == []
@@ -314,7 +368,7 @@ def test_bus_that_is_away_for_a_while_is_polled_again(bus: MemoryBus, monkeypatc
         return poll(max_records, timeout_s)
 
     monkeypatch.setattr(subscription, "poll", failing)
-    worker = Worker("test", subscription, lambda: stage, WorkerOptions())
+    worker = Worker("test", subscription, MemoryCache(), lambda: stage, WorkerOptions())
     thread = threading.Thread(target=worker.run)
     thread.start()
     publish(bus, "a")
