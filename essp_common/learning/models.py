@@ -47,8 +47,8 @@ class Classifier(nn.Module):
         self.register_buffer("std", _repeated(scale.std, channels), persistent=False)
 
     def forward(self, x_BTHWC: Tensor) -> Scores:  # noqa: N803
-        """Score a batch of clips."""
-        batch = x_BTHWC.shape[0]
+        """Score a batch of clips, which may be empty."""
+        clips, frames = x_BTHWC.shape[:2]
         x = x_BTHWC.flatten(0, 1)
         x = (x.float() - self.mean) / self.std if x.dtype == torch.uint8 else x.float()
         x = x.permute(0, 3, 1, 2)  # a channels-last view: what CPU convolutions like best
@@ -56,7 +56,9 @@ class Classifier(nn.Module):
             x = functional.interpolate(x, size=(self._side, self._side), mode="bilinear", align_corners=False)
         out = self.backbone(x)
         logits, auxiliary = out if isinstance(out, tuple) else (out, None)
-        return Scores(_consensus(logits, batch), None if auxiliary is None else _consensus(auxiliary, batch))
+        return Scores(
+            _consensus(logits, clips, frames), None if auxiliary is None else _consensus(auxiliary, clips, frames)
+        )
 
 
 def build(description: ModelDescription, seed: int, weights: StateDict | None = None) -> Classifier:
@@ -114,8 +116,8 @@ def load_state(classifier: nn.Module, data: bytes) -> None:
     classifier.load_state_dict(safetensors.torch.load(data), strict=True)
 
 
-def _consensus(logits: Tensor, batch: int) -> Tensor:
-    return logits.float().view(batch, -1, logits.shape[1]).mean(dim=1)
+def _consensus(logits: Tensor, clips: int, frames: int) -> Tensor:
+    return logits.float().view(clips, frames, logits.shape[1]).mean(dim=1)
 
 
 def _channels_last(classifier: Classifier) -> None:

@@ -12,6 +12,7 @@ import hashlib
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -39,21 +40,44 @@ def initial_weights(seed: int) -> Iterator[None]:
         yield
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which clips of a batch are here; the others are on other ranks."""
+
+    clips: int
+    """Of the whole batch."""
+    rows: tuple[int, ...]
+    """Places within it of those that are here, ascending."""
+
+
 class DropoutGenerator:
-    """The generator shared by the dropout layers of one network, on whatever device they run."""
+    """The generator shared by the dropout layers of one network, on whatever device they run.
+
+    It draws for the whole batch and keeps what is for the clips that are here, so that what is dropped of a clip does
+    not depend on how many ranks share the batch.
+    """
 
     def __init__(self) -> None:
         self._seed = 0
+        self._share: Share | None = None
         self._generators: dict[torch.device, torch.Generator] = {}
 
-    def reseed(self, seed: int) -> None:
-        """Start the sequence that belongs to one optimiser step."""
-        self._seed = seed
+    def reseed(self, seed: int, share: Share | None = None) -> None:
+        """Start the sequence that belongs to one optimiser step on `share` (None: all of the batch is here)."""
+        self._seed, self._share = seed, share
         for generator in self._generators.values():
             generator.manual_seed(seed)
 
-    def on(self, device: torch.device) -> torch.Generator:
-        """The generator for tensors on `device`."""
+    def kept(self, x: Tensor, p: float) -> Tensor:
+        """Ones with probability `p`, zeros otherwise, in the shape of `x`: `(clips here * frames, ...)`."""
+        generator = self._on(x.device)
+        if self._share is None:
+            return torch.empty_like(x).bernoulli_(p, generator=generator)
+        frames = x.shape[0] // len(self._share.rows)
+        whole = x.new_empty(self._share.clips, frames, *x.shape[1:]).bernoulli_(p, generator=generator)
+        return whole[list(self._share.rows)].flatten(0, 1)
+
+    def _on(self, device: torch.device) -> torch.Generator:
         if device not in self._generators:
             self._generators[device] = torch.Generator(device).manual_seed(self._seed)
         return self._generators[device]
@@ -69,10 +93,9 @@ class SeededDropout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Zero each element with probability `p` while training, and scale the rest to keep the mean."""
-        if not self.training or self.p == 0:
+        if not self.training or self.p == 0 or not x.numel():
             return x
-        kept = torch.empty_like(x).bernoulli_(1 - self.p, generator=self._source.on(x.device))
-        return x * kept.div_(1 - self.p)
+        return x * self._source.kept(x, 1 - self.p).div_(1 - self.p)
 
     def extra_repr(self) -> str:
         """Shown when the network is printed."""

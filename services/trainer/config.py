@@ -1,15 +1,18 @@
-"""Settings of a trainer: those of every service (`essp_common.config`) and how it prefetches.
+"""Settings of a trainer: those of every service (`essp_common.config`), how it prefetches, and where its ranks meet.
 
-What to train and how is in the job, not here.
+What to train and how is in the job, not here: the number of ranks changes nothing but the time that it takes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from essp_common.config import Settings
+from essp_common.errors import ConfigError
 
 
 class TrainerSettings(Settings):
@@ -23,6 +26,41 @@ class TrainerSettings(Settings):
     """Least time between two reports of live numbers."""
     trainings: int = Field(1, ge=1)
     """Trainings that share this machine: a trainer with `threads: 0` takes this share of its CPUs."""
+    save_retry_s: float = Field(30.0, ge=0)
+    """After a checkpoint could not be saved: how long to train on before it is tried again."""
+    save_patience_s: float = Field(300.0, ge=0)
+    """How long the final checkpoint is tried before the training fails."""
+    rank_restarts: int = Field(5, ge=0)
+    """`essp trainer --ranks`: how often, in a row, ranks are started again that ran for less than five minutes."""
+    rank_timeout_s: float = Field(600.0, gt=0)
+    """How long ranks wait for one that says nothing. One that dies is noticed at once."""
+    supervised: bool = False
+    """Set by `essp trainer --ranks` for its ranks: end at once when standard input does."""
+
+
+class Rendezvous(BaseSettings):
+    """Which of the ranks of a training this process is: the variables that torchrun sets.
+
+    RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE. Torch itself reads MASTER_ADDR and MASTER_PORT.
+    """
+
+    model_config = SettingsConfigDict(extra="ignore", frozen=True)
+
+    rank: int = Field(0, ge=0)
+    world_size: int = Field(1, ge=1)
+    local_rank: int = Field(0, ge=0)
+    """Among the ranks of this machine: the GPU to take."""
+    local_world_size: int = Field(1, ge=1)
+    """Ranks on this machine, which share its CPUs."""
+
+    @classmethod
+    def of_environment(cls) -> Self:
+        """Raises `ConfigError` for a variable that makes no sense."""
+        try:
+            return cls()
+        except ValidationError as error:
+            wrong = [f"{'_'.join(map(str, e['loc'])).upper()}: {e['msg']}" for e in error.errors()]
+            raise ConfigError("rank of a training: " + "; ".join(wrong)) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,4 +71,8 @@ class TrainerConfig:
     trainer: str
     worker: str
     """This process's name in messages."""
+    local_rank: int = 0
+    """Among the ranks of this machine."""
+    local_ranks: int = 1
+    """Ranks of this training on this machine."""
     settings: TrainerSettings = field(default_factory=TrainerSettings)

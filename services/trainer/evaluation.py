@@ -19,14 +19,14 @@ from essp_common.learning.torchvision_compat import torchmetrics
 from essp_common.ordered import Taken
 from essp_common.scores import ScoreTable, by_video
 from services.trainer.prefetch import Batch
-from services.trainer.training import StepResult, on_device
+from services.trainer.training import StepResult, enough_memory, on_device
 
 _LEAST = 1e-12
 """Probabilities below this count as this: a cross entropy stays finite."""
 
 
 class Evaluation:
-    """The scores of one pass, in index order."""
+    """The scores of the clips of one pass that are here, in index order."""
 
     def __init__(self, model: Classifier, device: torch.device, classes: tuple[str, ...]) -> None:
         self._model = model.to(device)
@@ -36,9 +36,11 @@ class Evaluation:
         self._probabilities: list[NDArray[np.float32]] = []
 
     def add(self, batch: Batch) -> StepResult:
-        """Score a batch that is not empty."""
+        """Score what is here of a batch."""
+        if not batch.frames:
+            return StepResult(0.0, 0, 0)
         self._model.eval()
-        with torch.inference_mode():
+        with torch.inference_mode(), enough_memory(self._device, len(batch.frames)):
             x_BTHWC = on_device(torch.from_numpy(batch.stacked()), self._device)  # noqa: N806
             probabilities = self._model(x_BTHWC).logits.softmax(dim=1).cpu().numpy()
         self._items += batch.clips

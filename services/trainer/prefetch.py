@@ -4,7 +4,7 @@
 
 Batch b of a pass holds the indices `[b * size, (b + 1) * size)`; an index that was skipped leaves its batch smaller,
 and the last batch of a pass has what is left. So what is in a batch depends on the job alone, and a training that stops
-between two batches goes on with the very same ones.
+between two batches goes on with the very same ones. A rank gets its share of each batch, which may be none of it.
 
 At most `ahead` clips are held beyond the batch in hand. Bytes of the cache that turn out damaged are treated as
 lost: they are made again. What stops the thread is raised by `next`.
@@ -26,6 +26,7 @@ import torch
 from numpy.typing import NDArray
 
 from essp_common import codec
+from essp_common.digest import joined, ref_digest
 from essp_common.errors import BadFrames, ConfigError
 from essp_common.features.sampling import evenly_spaced
 from essp_common.layout import Position
@@ -43,12 +44,14 @@ _TAKE_S = 0.1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Consecutive clips of one pass."""
+    """Clips of one pass that are trained together, as far as they are this rank's."""
 
     pass_index: int
     plan: PassPlan
+    begin: int
+    """Its first index, on whatever rank."""
     stop: int
-    """The index after its last one."""
+    """The index after its last one, on whatever rank."""
     items: tuple[Taken, ...]
     """In index order, with those that were skipped; without their bytes."""
     frames: tuple[Frames, ...]
@@ -64,8 +67,12 @@ class Batch:
         """Where a trainer stands that is done with this batch."""
         return Position(self.pass_index, self.stop)
 
+    def digest(self) -> int:
+        """Of its clips, as they are; see `essp_common/digest.py`."""
+        return joined(ref_digest(self.pass_index, item.clip) for item in self.clips)
+
     def stacked(self) -> Frames:
-        """`(N, T, crop, crop, C)`"""
+        """`(N, T, crop, crop, C)`, of at least one clip."""
         return np.stack(self.frames)
 
     def labels(self) -> NDArray[np.int64]:
@@ -85,7 +92,9 @@ class PrefetchOptions:
     """How batches are cut and how far ahead they are prepared."""
 
     batch_size: int
+    """Over all ranks."""
     ahead: int
+    """Clips of this rank."""
     loaders: int
     wanted_frames: int | None
     """How many evenly spaced frames to decode of each clip (None: all)."""
@@ -128,7 +137,8 @@ class Prefetch:
         deadline = time.monotonic() + timeout_s
         plan = self._passes[self._pass]
         stop = min(plan.clips, (self._begin // self._options.batch_size + 1) * self._options.batch_size)
-        while len(self._partial) < stop - self._begin:
+        share = sum(1 for index in range(self._begin, stop) if self._intake.owns(index))
+        while len(self._partial) < share:
             prepared = self._pop(deadline)
             if prepared is None:
                 return None
@@ -156,8 +166,8 @@ class Prefetch:
     def _cut(self, plan: PassPlan, stop: int) -> Batch:
         items = tuple(item for item, _ in self._partial)
         frames = tuple(frames for _, frames in self._partial if frames is not None)
-        self._partial, self._begin = [], stop
-        return Batch(self._pass, plan, stop, items, frames)
+        begin, self._begin, self._partial = self._begin, stop, []
+        return Batch(self._pass, plan, begin, stop, items, frames)
 
     def _pop(self, deadline: float) -> tuple[Taken, Frames | None] | PassEnd | None:
         """The head of the queue once it is ready."""

@@ -17,8 +17,10 @@ from essp_common.pb.v1.messages_pb2 import (
     Failed,
     PassPlan,
     PassReport,
+    Place,
     Progress,
     StepReport,
+    Trouble,
 )
 from services.trainer.assignment import Assignment
 from services.trainer.training import StepResult
@@ -159,9 +161,16 @@ class Reporter:
             epoch=manifest.epoch,
             final=manifest.final,
             scores_uri=scores_uri,
+            position=Place(pass_index=manifest.position.pass_index, index=manifest.position.clips),
+            step=manifest.step,
+            digest=manifest.digest,
         )
         self._publish(Progress(checkpoint=ready))
         self._bus.flush()
+
+    def trouble(self, reason: str) -> None:
+        """Something went wrong, and the training goes on."""
+        self._publish(Progress(trouble=Trouble(trainer=self._assignment.trainer, reason=reason)))
 
     def failed(self, error: EsspError) -> None:
         """This training cannot go on."""

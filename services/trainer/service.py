@@ -1,17 +1,20 @@
 """The trainer: one model, one stream of one job, from the first clip or the last checkpoint to the final one.
 
 It waits for the job to start, finds out where an earlier run left off, and runs a `Session`. It returns when the
-final checkpoint is durable, or when it is drained or the job ends; started again, it goes on from there.
+final checkpoint is durable, or when it is drained or the job ends; started again, it goes on from there. Of several
+ranks each is such a trainer; rank 0 looks where to go on, for all.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 
 import torch
 
+from essp_common.checkpoint import Manifest
 from essp_common.control import ENDED, ControlFeed
 from essp_common.errors import EsspError, TransientError
 from essp_common.layout import Position
@@ -27,10 +30,13 @@ from essp_common.wiring import Adapters
 from services.trainer.archive import Archive
 from services.trainer.assignment import Assignment
 from services.trainer.config import TrainerConfig
+from services.trainer.keeper import Keeper, SavePolicy
 from services.trainer.prefetch import Frames, Prefetch, PrefetchOptions, View
 from services.trainer.progress import Clock, Reporter
-from services.trainer.session import Session, Wish
+from services.trainer.ranks import Alone, RankLost, Ranks
+from services.trainer.session import Session
 from services.trainer.training import choose_device
+from services.trainer.turn import Wish
 
 log = logging.getLogger(__name__)
 
@@ -40,39 +46,50 @@ _OVER = frozenset({Control.COMPLETE, Control.FAIL})
 
 
 class Trainer:
-    """Runs one training."""
+    """Runs one training, or one rank of it."""
 
     def __init__(
-        self, config: TrainerConfig, adapters: Adapters, control: ControlFeed, clock: Clock = time.monotonic
+        self,
+        config: TrainerConfig,
+        adapters: Adapters,
+        control: ControlFeed,
+        ranks: Ranks,
+        clock: Clock = time.monotonic,
     ) -> None:
         self.name = f"trainer.{config.trainer}"
         self._config = config
         self._adapters = adapters
         self._control = control
+        self._ranks = ranks
         self._clock = clock
         self._draining = threading.Event()
 
     def run(self) -> None:
         """Wait for the job, train, leave. Raises what makes the training impossible, after telling the master."""
-        command = self._await_start()
-        if command is None:
-            return
+        try:
+            command = self._await_start()
+            if command is not None:
+                self._run(command)
+        finally:
+            self._ranks.close()
+
+    def drain(self) -> None:
+        """Save between two batches, then let `run` return."""
+        self._draining.set()
+
+    def _run(self, command: Control) -> None:
         assignment = Assignment.of(command, self._config.trainer)
         interval_s = self._config.settings.report_interval_s
         reporter = Reporter(self._adapters.bus, assignment, self._config.worker, interval_s, self._clock)
         try:
             self._train(assignment, reporter)
-        except TransientError:
+        except (TransientError, RankLost) as error:
             if not self._draining.is_set():
                 raise
-            log.warning("%s: left without a checkpoint, as a server did not answer", self.name)
+            log.warning("%s: left without a checkpoint: %s", self.name, error)
         except EsspError as error:
             reporter.failed(error)
             raise
-
-    def drain(self) -> None:
-        """Save between two batches, then let `run` return."""
-        self._draining.set()
 
     def _await_start(self) -> Control | None:
         """The command that the job is under way; None when drained first, or when the job is over."""
@@ -86,13 +103,14 @@ class Trainer:
         return None
 
     def _train(self, assignment: Assignment, reporter: Reporter) -> None:
-        training = assignment.training
-        torch.set_num_threads(training.threads or max(1, cpu_count() // self._config.settings.trainings))
-        device = choose_device(training.device)
+        training, settings = assignment.training, self._config.settings
+        torch.set_num_threads(training.threads or max(1, cpu_count() // settings.trainings // self._config.local_ranks))
+        device = choose_device(training.device, self._config.local_rank)
         archive = Archive(self._adapters.stores.under(assignment.spec.output), assignment)
-        latest = archive.latest()
+        latest = self._latest(archive)
         if latest is not None and latest.final:
-            reporter.checkpoint(latest, archive.uri(latest), archive.scores_uri(latest))
+            if self._ranks.leads:
+                reporter.checkpoint(latest, archive.uri(latest), archive.scores_uri(latest))
             return
         network(training.model)  # an unknown name is told now, not when the first clip shows the input's shape
         start = Position(0, 0) if latest is None else latest.position
@@ -101,7 +119,11 @@ class Trainer:
         )
         prefetch = self._prefetch(assignment, intake, start)
         try:
-            session = Session(assignment, archive, intake, prefetch, reporter, device, self._wish, self._clock)
+            policy = SavePolicy(settings.save_retry_s, settings.save_patience_s)
+            keeper = Keeper(archive, intake, reporter, self._ranks, policy, self._leaving, self._clock)
+            session = Session(
+                assignment, archive, intake, prefetch, reporter, keeper, self._ranks, device, self._wish, self._clock
+            )
             if latest is None:
                 session.start_from(starting_weights(self._adapters.stores, training.weights))
             else:
@@ -109,6 +131,15 @@ class Trainer:
             session.run()
         finally:
             prefetch.close()
+
+    def _latest(self, archive: Archive) -> Manifest | None:
+        """Where all ranks go on: the newest whole checkpoint, as rank 0 finds it."""
+        found = archive.latest() if self._ranks.leads else None
+        document = self._ranks.told(b"" if found is None else found.model_dump_json().encode())
+        return Manifest.model_validate_json(document) if document else None
+
+    def _leaving(self) -> bool:
+        return self._wish() is Wish.LEAVE
 
     def _wish(self) -> Wish:
         state = self._control.state(self._config.job)
@@ -124,6 +155,8 @@ class Trainer:
             feature=assignment.stream.feature,
             worker=self._config.worker,
             fence=assignment.fence,
+            rank=self._ranks.rank,
+            world_size=self._ranks.world_size,
         )
 
     def _prefetch(self, assignment: Assignment, intake: OrderedIntake, start: Position) -> Prefetch:
@@ -131,7 +164,7 @@ class Trainer:
         batch_size = assignment.training.batch_size
         options = PrefetchOptions(
             batch_size=batch_size,
-            ahead=settings.prefetch_batches * batch_size,
+            ahead=settings.prefetch_batches * math.ceil(batch_size / self._ranks.world_size),
             loaders=settings.loaders,
             wanted_frames=assignment.stream.params.get("frames", 1) if assignment.stream.feature == "rgb" else None,
             name=assignment.trainer,
@@ -139,9 +172,9 @@ class Trainer:
         return Prefetch(intake, assignment.passes, start, _view(assignment), options)
 
 
-def build(config: TrainerConfig, adapters: Adapters, control: ControlFeed) -> Service:
-    """A trainer of one training of one job."""
-    return Trainer(config, adapters, control)
+def build(config: TrainerConfig, adapters: Adapters, control: ControlFeed, ranks: Ranks | None = None) -> Service:
+    """A trainer of one training of one job, alone or as one of its ranks."""
+    return Trainer(config, adapters, control, ranks or Alone())
 
 
 def _view(assignment: Assignment) -> View:

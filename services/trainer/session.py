@@ -2,9 +2,11 @@
 
     TRAIN 0 ▶ checkpoint ▶ VALIDATION 0 ▶ scores, best? ▶ TRAIN 1 ▶ ... ▶ TEST, by the best ▶ final checkpoint
 
+Before each batch its ranks agree on what to do (`turn.py`); all of them go the same way, and rank 0 writes and reports.
+
 After each batch its bytes are freed and the master is told; that its messages need no redelivery is said only once a
-checkpoint holds what they taught. So a trainer that dies goes on from its last checkpoint, and is given again all
-that it had trained since. An evaluation is not resumed half way: it starts again at the first clip of its pass.
+checkpoint holds what they taught (`keeper.py`). So a trainer that dies goes on from its last checkpoint, and is given
+again all that it had trained since. An evaluation is not resumed half way: it starts again at its first clip.
 
 A checkpoint is saved at the end of each TRAIN pass, every `checkpoint_clips`, when the job pauses, and before leaving
 (drain, stop); always between two batches.
@@ -12,39 +14,37 @@ A checkpoint is saved at the end of each TRAIN pass, every `checkpoint_clips`, w
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from enum import Enum, auto
 from typing import TypeVar
 
 import torch
 
+from essp_common import scores
 from essp_common.checkpoint import Best, Manifest, ModelDescription, PassRecord
+from essp_common.digest import joined
 from essp_common.errors import PermanentError
+from essp_common.failpoints import failpoint
 from essp_common.layout import Position
 from essp_common.learning.models import build
 from essp_common.learning.networks import StateDict
 from essp_common.learning.randomness import seed_of
-from essp_common.ordered import OrderedIntake, PassEnd, Taken
+from essp_common.ordered import OrderedIntake, PassEnd
 from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION, PassPlan
 from services.trainer.archive import Archive, Standing
 from services.trainer.assignment import Assignment, purpose_name
 from services.trainer.evaluation import Evaluation, figures
+from services.trainer.keeper import Keeper, Unsaved
 from services.trainer.patience import persistently
 from services.trainer.prefetch import Batch, Prefetch
 from services.trainer.progress import Clock, Meter, Reporter
-from services.trainer.training import Training, learning_rate
+from services.trainer.ranks import Ranks
+from services.trainer.training import StepResult, Training, learning_rate
+from services.trainer.turn import Turn, Wish, agree
 
 _NEXT_S = 0.2
 
 T = TypeVar("T")
-
-
-class Wish(Enum):
-    """What is wanted of a training from outside."""
-
-    GO_ON = auto()
-    PAUSE = auto()
-    LEAVE = auto()
 
 
 class Session:
@@ -57,6 +57,8 @@ class Session:
         intake: OrderedIntake,
         prefetch: Prefetch,
         reporter: Reporter,
+        keeper: Keeper,
+        ranks: Ranks,
         device: torch.device,
         wish: Callable[[], Wish],
         clock: Clock,
@@ -66,6 +68,8 @@ class Session:
         self._intake = intake
         self._prefetch = prefetch
         self._reporter = reporter
+        self._keeper = keeper
+        self._ranks = ranks
         self._device = device
         self._wish = wish
         self._clock = clock
@@ -75,9 +79,9 @@ class Session:
         self._evaluation: Evaluation | None = None
         self._weights: StateDict | None = None
         self._meter = Meter(clock)
-        self._uncommitted: list[Taken] = []
-        self._saved_clips = 0
-        self._saved: Manifest | None = None
+        self._in_hand: Batch | PassEnd | None = None
+        self._evaluated = 0
+        """Digest of the clips of the evaluation under way: an interrupted one starts again at its first clip."""
 
     def start_from(self, weights: StateDict | None) -> None:
         """Begin a new training, with these weights (None: initial ones) once the first clip shows the input's shape."""
@@ -88,119 +92,153 @@ class Session:
         self._make_training(manifest.model)
         self._archive.load(manifest, self._trained())
         self._standing = self._archive.standing(manifest)
+        if not self._ranks.leads:
+            self._standing.digest = 0  # what was seen before, rank 0 adds
         self._meter = Meter.of(self._standing.running, self._clock)
-        self._saved, self._saved_clips = manifest, self._assignment.clips_before(manifest.position)
+        self._keeper.saved = manifest
 
     def run(self) -> None:
-        """Until all passes are over, or until it is to leave."""
+        """Until all passes are over, or until it is to leave. Raises `Unsaved` when it leaves without a checkpoint."""
         while self._standing.position != self._assignment.end:
-            wish = self._wish()
-            if wish is Wish.LEAVE and self._between_batches():
-                self._save_progress()
+            turn, waited_s = self._next()
+            if turn.wish is Wish.LEAVE and self._between_batches():
+                if not self._save():
+                    raise Unsaved("left without a checkpoint: it could not be saved; the last one is gone on from")
                 return
-            asked = self._clock()
-            item = self._prefetch.next(_NEXT_S)
-            waited_s = self._clock() - asked
-            if isinstance(item, PassEnd):
-                self._end_pass(item.plan)
-            elif item is not None:
-                self._meter.waited_s += waited_s
-                self._do(item)
-            elif wish is Wish.PAUSE:
+            if turn.save and self._between_batches():
+                self._save()
+            if turn.ready:
+                self._take_turn(turn, waited_s)
+            elif turn.wish is Wish.PAUSE:
                 self._meter.leave_out(waited_s)
-                self._save_progress()
+                self._save()
             else:
                 self._meter.waited_s += waited_s
                 self._report_step()
         self._finish()
+
+    def _next(self) -> tuple[Turn, float]:
+        """What all ranks do now, and how long the model had to wait to learn it."""
+        asked = self._clock()
+        wish = self._wish()
+        if self._in_hand is None:
+            self._in_hand = self._prefetch.next(_NEXT_S)
+        save = self._ranks.leads and self._keeper.due
+        turn = agree(self._ranks, wish, save, self._in_hand, self._assignment.training.batch_size)
+        return turn, self._clock() - asked
+
+    def _take_turn(self, turn: Turn, waited_s: float) -> None:
+        item, self._in_hand = self._in_hand, None
+        if isinstance(item, Batch):
+            self._meter.waited_s += waited_s
+            self._do(item, turn)
+        elif item is not None:
+            self._end_pass(item.plan)
 
     def _between_batches(self) -> bool:
         """Not between the last clip of a pass and its end, which needs no clip: those two are one checkpoint."""
         position = self._standing.position
         return position.clips == 0 or position.clips < self._assignment.passes[position.pass_index].clips
 
-    def _do(self, batch: Batch) -> None:
+    def _do(self, batch: Batch, turn: Turn) -> None:
         if batch.plan.purpose == TRAIN:
-            if batch.frames:
-                self._meter.add(self._training_for(batch).step(batch))
+            if turn.share.clips:
+                self._meter.add(self._training_for(turn.channels).step(batch, turn.share))
             self._standing.position = batch.position
             self._standing.epoch = batch.plan.epoch
-        elif batch.frames:
-            self._meter.add(self._evaluation_for(batch).add(batch))
-        self._uncommitted += batch.items
+            self._standing.digest = joined([self._standing.digest, batch.digest()])
+        elif turn.share.clips:
+            self._meter.add(self._of_all_ranks(self._evaluation_for(batch).add(batch)))
+            self._evaluated = joined([self._evaluated, batch.digest()])
+        failpoint("trainer.trained")
+        self._keeper.hold(batch.items)
         self._patiently(lambda: self._intake.release(batch.items))
-        self._reporter.step(batch.plan, self._meter, batch.stop, self._prefetch.queued)
+        failpoint("trainer.released")
+        if self._ranks.leads:
+            self._reporter.step(batch.plan, self._meter, batch.stop, self._prefetch.queued)
         every = self._assignment.training.checkpoint_clips
-        done = self._assignment.clips_before(self._standing.position)
-        if batch.plan.purpose == TRAIN and every and done - self._saved_clips >= every and self._between_batches():
-            self._save_progress()
+        if batch.plan.purpose == TRAIN and every and self._unsaved_clips() >= every and self._between_batches():
+            self._save()
+
+    def _unsaved_clips(self) -> int:
+        saved = self._keeper.saved
+        before = 0 if saved is None else self._assignment.clips_before(saved.position)
+        return self._assignment.clips_before(self._standing.position) - before
 
     def _end_pass(self, plan: PassPlan) -> None:
+        metrics = self._end_training(plan) if plan.purpose == TRAIN else self._end_evaluation(plan)
+        # Times differ between ranks: those of rank 0 are the training's.
+        metrics = json.loads(self._ranks.told(json.dumps(metrics | self._meter.pace()).encode()))
+        if plan.purpose == VALIDATION:
+            self._judge(metrics)
         self._standing.position = Position(self._standing.position.pass_index + 1, 0)
-        if plan.purpose == TRAIN:
-            metrics = {"loss": self._meter.loss, "top1": self._meter.top1}
-            metrics["lr"] = learning_rate(self._assignment.training.optimizer, plan.epoch)
-            if not self._meter.clips:
-                raise PermanentError(f"no clip of training epoch {plan.epoch} could be decoded")
-        else:
-            metrics = self._end_evaluation(plan)
-        metrics |= self._meter.pace()
+        self._standing.digest, self._evaluated = joined([self._standing.digest, self._evaluated]), 0
         self._standing.history.append(PassRecord(purpose=purpose_name(plan.purpose), epoch=plan.epoch, metrics=metrics))
         self._meter = Meter(self._clock)
         if plan.purpose == TRAIN:
-            self._save_progress()
-        self._patiently(lambda: self._archive.write_history(self._standing))
-        self._patiently(lambda: self._reporter.pass_over(plan, metrics))
+            self._save()
+        if self._ranks.leads:
+            self._patiently(lambda: self._archive.write_history(self._standing))
+            self._patiently(lambda: self._reporter.pass_over(plan, metrics))
+
+    def _end_training(self, plan: PassPlan) -> dict[str, float]:
+        if not self._meter.clips:
+            raise PermanentError(f"no clip of training epoch {plan.epoch} could be decoded")
+        rate = learning_rate(self._assignment.training.optimizer, plan.epoch)
+        return {"loss": self._meter.loss, "top1": self._meter.top1, "lr": rate}
 
     def _end_evaluation(self, plan: PassPlan) -> dict[str, float]:
+        """The figures of a pass, on rank 0, where the scores of all ranks are put together."""
         evaluation, self._evaluation = self._evaluation, None
         if evaluation is None:
             raise PermanentError(f"no clip of the {purpose_name(plan.purpose)} pass could be decoded")
-        table = evaluation.table()
-        metrics = figures(table)
+        parts = self._ranks.gathered(scores.packed(evaluation.table()))
+        if not self._ranks.leads:
+            return {}
+        table = scores.joined([scores.unpacked(part) for part in parts])
         self._patiently(lambda: self._archive.write_scores(plan, table))
-        if plan.purpose == VALIDATION and self._saved is not None and _better(metrics, self._standing.best):
-            self._standing.best = Best(step=self._saved.step, epoch=self._standing.epoch, metrics=metrics)
-        return metrics
+        failpoint("trainer.scored")
+        return figures(table)
+
+    def _judge(self, metrics: dict[str, float]) -> None:
+        """Whether the weights that were validated are the best so far; only weights that are saved can be."""
+        if not _better(metrics, self._standing.best):
+            return
+        self._save()
+        saved = self._keeper.saved
+        if saved is not None and self._keeper.holds(self._standing.position):
+            self._standing.best = Best(step=saved.step, epoch=self._standing.epoch, metrics=metrics)
 
     def _finish(self) -> None:
         """All passes are over: the best weights become the final checkpoint."""
-        training, model = self._trained(), self._described()
-        manifest = self._patiently(lambda: self._archive.save_final(training, model, self._standing))
-        self._publish(manifest)
+        self._keeper.finish(self._trained(), self._described(), self._standing)
 
-    def _save_progress(self) -> None:
-        """A checkpoint, if anything is to be kept that the last one does not hold."""
-        clips = self._assignment.clips_before(self._standing.position)
-        if self._training is None or clips == self._saved_clips:
-            return
-        training, model = self._training, self._described()
+    def _save(self) -> bool:
+        """A checkpoint, if there is anything to keep that the last one does not hold; False when that failed."""
+        if self._training is None:
+            return True
         self._standing.running = self._meter.sums() if self._standing.position.clips else {}
-        self._saved = self._patiently(lambda: self._archive.save(training, model, self._standing))
-        self._saved_clips = clips
-        self._publish(self._saved)
-
-    def _publish(self, manifest: Manifest) -> None:
-        """A checkpoint is durable: say so, and let go of the messages whose clips it holds."""
-        uri, scores_uri = self._archive.uri(manifest), self._archive.scores_uri(manifest)
-        self._patiently(lambda: self._reporter.checkpoint(manifest, uri, scores_uri))
-        held = [item for item in self._uncommitted if _place(item) < manifest.position]
-        self._intake.commit(held)
-        self._uncommitted = [item for item in self._uncommitted if _place(item) >= manifest.position]
+        return self._keeper.save(self._training, self._described(), self._standing)
 
     def _report_step(self) -> None:
-        position = self._standing.position
-        plan = self._assignment.passes[position.pass_index]
-        self._reporter.step(plan, self._meter, self._meter.clips, self._prefetch.queued)
+        if self._ranks.leads:
+            plan = self._assignment.passes[self._standing.position.pass_index]
+            self._reporter.step(plan, self._meter, self._meter.clips, self._prefetch.queued)
 
-    def _training_for(self, batch: Batch) -> Training:
+    def _of_all_ranks(self, result: StepResult) -> StepResult:
+        sums = torch.tensor([result.loss * result.clips, result.correct, result.clips], dtype=torch.float64)
+        self._ranks.sum(sums)
+        loss, correct, clips = sums.tolist()
+        return StepResult(loss / clips, round(correct), round(clips))
+
+    def _training_for(self, channels: int) -> Training:
         if self._training is None:
             training = self._assignment.training
             self._make_training(
                 ModelDescription(
                     name=training.model,
                     feature=self._assignment.stream.feature,
-                    channels=batch.frames[0].shape[-1],
+                    channels=channels,
                     classes=self._assignment.classes,
                     dropout=training.dropout,
                     crop=training.augment.crop,
@@ -212,7 +250,7 @@ class Session:
         identity = (self._assignment.spec.sampling.seed, self._assignment.trainer)
         classifier = build(model, seed_of("weights", *identity), self._weights)
         self._model = model
-        self._training = Training(classifier, self._assignment.training, self._device, identity)
+        self._training = Training(classifier, self._assignment.training, self._device, identity, self._ranks)
 
     def _evaluation_for(self, batch: Batch) -> Evaluation:
         if self._evaluation is None:
@@ -242,7 +280,3 @@ def _better(metrics: dict[str, float], best: Best | None) -> bool:
     if best is None:
         return True
     return (metrics["video_top1"], -metrics["video_loss"]) > (best.metrics["video_top1"], -best.metrics["video_loss"])
-
-
-def _place(item: Taken) -> Position:
-    return Position(item.pass_index, item.clip.index)

@@ -3,11 +3,17 @@
 SGD with momentum; the learning rate falls by `gamma` at the epochs named. Nothing is drawn from torch's global
 generator, and dropout is seeded for each update from (job seed, trainer, update), so a training gives the same
 parameters to the last bit whether or not it was stopped and resumed, and whatever else runs in the process (same
-machine, same number of threads).
+machine, same number of threads and ranks).
+
+On several ranks each step is that of one rank on the whole batch, but for the order in which floats are added: every
+rank takes the gradient of its own clips' share of the mean loss, and the sum over the ranks is the gradient. A rank
+without a clip in a batch goes through the step with none, as the others need it (`docs/decisions/0018`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import safetensors.torch
@@ -16,10 +22,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from essp_common.errors import ConfigError, PermanentError
-from essp_common.learning.models import Classifier
-from essp_common.learning.randomness import seed_of
+from essp_common.learning.models import Classifier, Scores
+from essp_common.learning.normalisation import share_batches
+from essp_common.learning.randomness import Share, seed_of
 from essp_common.spec import OptimizerSpec, TrainerSpec
 from services.trainer.prefetch import Batch
+from services.trainer.ranks import Ranks
 
 AUXILIARY_WEIGHT = 0.4
 """Share of the second classifier's loss (Szegedy et al., "Rethinking the Inception Architecture", 2016)."""
@@ -31,9 +39,15 @@ class Diverged(PermanentError):
     kind = "diverged"
 
 
+class OutOfMemory(PermanentError):
+    """The GPU has no room for a batch."""
+
+    kind = "memory"
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What one batch gave."""
+    """What one batch gave, on all ranks."""
 
     loss: float
     """Mean over the batch."""
@@ -45,33 +59,36 @@ class Training:
     """One model being trained."""
 
     def __init__(
-        self, model: Classifier, spec: TrainerSpec, device: torch.device, identity: tuple[object, ...]
+        self, model: Classifier, spec: TrainerSpec, device: torch.device, identity: tuple[object, ...], ranks: Ranks
     ) -> None:
         """`identity`: job seed and trainer's name, from which dropout is seeded."""
+        if ranks.world_size > 1:
+            share_batches(model, ranks)
         self.model = model.to(device)
         self.updates = 0
         self._spec = spec
         self._device = device
         self._identity = identity
+        self._ranks = ranks
         rates = spec.optimizer
         self._optimizer = torch.optim.SGD(
             self.model.parameters(), lr=rates.lr, momentum=rates.momentum, weight_decay=rates.weight_decay
         )
 
-    def step(self, batch: Batch) -> StepResult:
-        """Train on one batch. Raises `Diverged` before a parameter is touched."""
-        x_BTHWC, target_B = self._on_device(batch)  # noqa: N806
+    def step(self, batch: Batch, share: Share) -> StepResult:
+        """Train on one batch, of which `share` is here. Raises `Diverged` before a parameter is touched."""
         self._optimizer.param_groups[0]["lr"] = learning_rate(self._spec.optimizer, batch.plan.epoch)
-        self.model.dropout.reseed(seed_of("dropout", *self._identity, self.updates))
+        self.model.dropout.reseed(seed_of("dropout", *self._identity, self.updates), share)
         self._train_mode()
-
         self._optimizer.zero_grad(set_to_none=True)
-        with self._precision():
-            scores = self.model(x_BTHWC)
-            loss = functional.cross_entropy(scores.logits, target_B)
-            if scores.auxiliary is not None:
-                loss = loss + AUXILIARY_WEIGHT * functional.cross_entropy(scores.auxiliary, target_B)
-        loss.backward()  # type: ignore[no-untyped-call]
+        with enough_memory(self._device, share.clips):
+            x_BTHWC, target_B = self._on_device(batch)  # noqa: N806
+            with self._precision():
+                scores = self.model(x_BTHWC)
+                loss = _loss(scores, target_B) / share.clips
+            loss.backward()  # type: ignore[no-untyped-call]
+        correct = (scores.logits.argmax(dim=1) == target_B).sum()
+        loss, correct = self._over_all_ranks(loss.detach(), correct)
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self._spec.optimizer.clip_grad_norm)
         if not bool(torch.isfinite(loss) & torch.isfinite(norm)):
             raise Diverged(
@@ -80,9 +97,7 @@ class Training:
             )
         self._optimizer.step()
         self.updates += 1
-
-        correct = int((scores.logits.argmax(dim=1) == target_B).sum())
-        return StepResult(loss.item(), correct, len(target_B))
+        return StepResult(loss.item(), round(correct.item()), share.clips)
 
     def optimizer_bytes(self) -> bytes:
         """The momentum of every parameter, by name, in the safetensors format."""
@@ -110,9 +125,23 @@ class Training:
                 layer.eval()
 
     def _on_device(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        return on_device(torch.from_numpy(batch.stacked()), self._device), on_device(
-            torch.from_numpy(batch.labels()), self._device
-        )
+        labels = on_device(torch.from_numpy(batch.labels()), self._device)
+        if batch.frames:
+            return on_device(torch.from_numpy(batch.stacked()), self._device), labels
+        side, channels = self._spec.augment.crop, len(self.model.mean)
+        return torch.zeros(0, 1, side, side, channels, device=self._device), labels
+
+    def _over_all_ranks(self, loss: Tensor, correct: Tensor) -> tuple[Tensor, Tensor]:
+        """Add up gradients, loss and right answers, all in one exchange."""
+        if self._ranks.world_size == 1:
+            return loss, correct
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        sums = torch.cat([*(g.flatten() for g in gradients), loss.view(1), correct.float().view(1)])
+        self._ranks.sum(sums)
+        pieces = torch.split(sums[:-2], [g.numel() for g in gradients])
+        for gradient, piece in zip(gradients, pieces, strict=True):
+            gradient.copy_(piece.view_as(gradient))
+        return sums[-2], sums[-1]
 
     def _precision(self) -> torch.autocast:
         # bfloat16 has float32's range, so gradients need no scaling.
@@ -125,15 +154,41 @@ def learning_rate(rates: OptimizerSpec, epoch: int) -> float:
     return rates.lr * rates.gamma ** sum(epoch >= step for step in rates.steps)
 
 
-def choose_device(wanted: str) -> torch.device:
-    """The device of `TrainerSpec.device`. Raises `ConfigError` when CUDA is asked for and there is none."""
+def choose_device(wanted: str, local_rank: int) -> torch.device:
+    """The device of `TrainerSpec.device`: each rank of a machine takes a GPU of its own.
+
+    Raises `ConfigError` when CUDA is asked for and there is none, or too few.
+    """
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise ConfigError("device: cuda is not available here; use auto or cpu, or install torch for CUDA")
-    return torch.device("cuda")
+    if local_rank >= torch.cuda.device_count():
+        raise ConfigError(f"rank {local_rank} of this machine has no GPU: it has {torch.cuda.device_count()}")
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:
     """A copy of a host tensor, through pinned memory and without waiting where that is possible."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
+@contextmanager
+def enough_memory(device: torch.device, clips: int) -> Iterator[None]:
+    """What is done here with so many clips is more than the GPU can hold: say what helps."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemory(
+            f"{device} has too little memory for a batch of {clips} clips; lower batch_size, set amp: true, choose a "
+            f"smaller model or augment.crop, or train on more ranks, which share the batch"
+        ) from error
+
+
+def _loss(scores: Scores, target_B: Tensor) -> Tensor:  # noqa: N803
+    """The sum over the clips."""
+    loss = functional.cross_entropy(scores.logits, target_B, reduction="sum")
+    if scores.auxiliary is not None:
+        loss = loss + AUXILIARY_WEIGHT * functional.cross_entropy(scores.auxiliary, target_B, reduction="sum")
+    return loss

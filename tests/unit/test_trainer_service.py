@@ -154,7 +154,9 @@ def test_what_no_checkpoint_holds_is_delivered_again(tmp_path: Path) -> None:
         while sum(len(report.indices) for report in stage.reports("trained")) < 20:
             stage.progress(timeout_s=1.0)
         (tmp_path / "trainers" / "one" / "checkpoints" / f"{20:010d}").write_text("in the way")
-    assert running.error is not None
+    assert running.error is None
+    [trouble] = stage.reports("trouble")
+    assert "part of its path is an object" in trouble.reason
     assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 10
     assert checkpoint.steps(stage.store, "one") == [10]
 

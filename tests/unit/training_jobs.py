@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch.distributed as dist
 from numpy.typing import NDArray
 
 from essp_common import codec, topics
@@ -34,6 +38,7 @@ from essp_common.pb.v1.messages_pb2 import (
 from essp_common.spec import JobSpec
 from essp_common.wiring import Adapters, Stores
 from services.trainer.config import TrainerConfig, TrainerSettings
+from services.trainer.ranks import Alone, Group, Ranks
 from services.trainer.service import Trainer
 
 CLASSES = ("left", "right", "still")
@@ -153,36 +158,63 @@ class Stage:
 
 
 class Running:
-    """A trainer in a thread of its own, until left."""
+    """A trainer in a thread of its own for each rank, until left."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, ranks: int = 1, **settings: Any) -> None:
         self._control = ControlFeed(stage.bus)
-        settings = TrainerSettings(report_interval_s=1e-6)
-        config = TrainerConfig(job="tiny", trainer="one", worker="w", settings=settings)
-        self.trainer = Trainer(config, stage.adapters, self._control)
-        self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="trainer-under-test", daemon=True)
+        config = TrainerConfig(
+            job="tiny", trainer="one", worker="w", settings=TrainerSettings(**{"report_interval_s": 1e-6} | settings)
+        )
+        self.trainers = [Trainer(config, stage.adapters, self._control, r) for r in crew(ranks)]
+        self.errors: dict[int, BaseException] = {}
+        self._threads = [
+            threading.Thread(target=self._run, args=(rank,), name=f"trainer-under-test-{rank}", daemon=True)
+            for rank in range(ranks)
+        ]
+
+    @property
+    def error(self) -> BaseException | None:
+        """What stopped the lowest rank that was stopped."""
+        return self.errors[min(self.errors)] if self.errors else None
 
     def __enter__(self) -> Running:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.trainer.drain()
+        for trainer in self.trainers:
+            trainer.drain()
         self.join()
         self._control.close()
 
     def join(self) -> None:
         """Wait for it to end by itself."""
-        self._thread.join(60)
-        if self._thread.is_alive():
-            raise TimeoutError("the trainer did not end")
+        deadline = time.monotonic() + 60
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                raise TimeoutError(f"{thread.name} did not end")
 
-    def _run(self) -> None:
+    def _run(self, rank: int) -> None:
         try:
-            self.trainer.run()
+            self.trainers[rank].run()
         except BaseException as error:  # noqa: BLE001  looked at by the test
-            self.error = error
+            self.errors[rank] = error
+
+
+def crew(count: int) -> list[Ranks]:
+    """So many ranks within this process, over gloo."""
+    if count == 1:
+        return [Alone()]
+    store = dist.HashStore()
+
+    def meet(rank: int) -> Ranks:
+        backend = dist.ProcessGroupGloo(store, rank, count, timedelta(seconds=60))
+        return Group(backend, rank, count, leave=lambda: None)
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(meet, range(count)))
 
 
 def clip_ref(plan: PassPlan, index: int) -> ClipRef:
@@ -206,11 +238,13 @@ def clip_frames(clip: ClipRef, feature: str) -> NDArray[np.uint8]:
     return random.integers(level, level + 60, shape, dtype=np.uint8)
 
 
-def train(stage: Stage, places: Sequence[Place] | None = None, skipped: Iterable[Place] = ()) -> Running:
+def train(
+    stage: Stage, places: Sequence[Place] | None = None, skipped: Iterable[Place] = (), ranks: int = 1
+) -> Running:
     """Start the job, feed everything, and let the trainer finish. Raises what it raised."""
     stage.command(Control.START)
     stage.feed(stage.every_place() if places is None else places, skipped)
-    with Running(stage) as running:
+    with Running(stage, ranks) as running:
         running.join()
     if running.error is not None:
         raise running.error

@@ -1,0 +1,117 @@
+"""Batch normalisation over a batch that lies on several ranks.
+
+Each rank normalising by the statistics of its own share would make what a model learns depend on the number of ranks,
+and with few clips a rank, make it learn worse. So while training, mean and variance are those of the whole batch (as
+in torch's SyncBatchNorm, which refuses host memory, and mixes up types when a share is empty under autocast).
+
+Statistics are combined as in Chan et al., "Algorithms for computing the sample variance", 1983: no difference of large
+squares. Each layer costs one exchange of 2 C + 1 numbers a rank forward, and one of 2 C backward.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+
+class Peers(Protocol):
+    """The ranks that hold one batch together."""
+
+    rank: int
+    world_size: int
+
+    def sum(self, tensor: Tensor) -> None:
+        """Replace each element by its sum over all ranks."""
+
+
+class SharedBatchNorm(nn.BatchNorm2d):
+    """`BatchNorm2d` whose batch lies on several ranks; one of them may have none of it."""
+
+    def __init__(self, own: nn.BatchNorm2d, peers: Peers) -> None:
+        """Takes over the parameters and statistics of `own`."""
+        super().__init__(own.num_features, own.eps, own.momentum, own.affine, own.track_running_stats)
+        self._parameters, self._buffers = own._parameters, own._buffers
+        self.train(own.training)
+        self._peers = peers
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise; while training also let the running statistics follow."""
+        if not self.training:
+            return super().forward(x)
+        own = _statistics(x)
+        table = own.new_zeros(self._peers.world_size, len(own))
+        table[self._peers.rank] = own
+        self._peers.sum(table)
+        count, mean, variance = _combined(table)
+        self._follow(count, mean, variance)
+        scale = torch.rsqrt(variance + self.eps)
+        normalised: Tensor = _Normalise.apply(x, mean, scale, count, self._peers)  # type: ignore[no-untyped-call]
+        return normalised * _by_channel(self.weight) + _by_channel(self.bias)
+
+    def _follow(self, count: Tensor, mean: Tensor, variance: Tensor) -> None:
+        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
+            return
+        self.num_batches_tracked.add_(1)
+        share = 1.0 / self.num_batches_tracked.item() if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean, share)
+        self.running_var.lerp_(variance * count / (count - 1), share)
+
+
+class _Normalise(torch.autograd.Function):
+    """`(x - mean) / deviation`, whose gradient knows that every clip of the batch, here or not, moves both."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mean: Tensor, scale: Tensor, count: Tensor, peers: Peers) -> Tensor:
+        normalised = (_precise(x) - _by_channel(mean)) * _by_channel(scale)
+        ctx.save_for_backward(normalised, scale, count)
+        ctx.peers, ctx.dtype = peers, x.dtype
+        return normalised.to(x.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        normalised, scale, count = ctx.saved_tensors
+        gradient = _precise(gradients[0])
+        sums = torch.stack([gradient.sum((0, 2, 3)), (gradient * normalised).sum((0, 2, 3))])
+        ctx.peers.sum(sums)
+        mean, slope = sums / count
+        change = gradient - _by_channel(mean) - normalised * _by_channel(slope)
+        return (change * _by_channel(scale)).to(ctx.dtype), None, None, None, None
+
+
+def share_batches(model: nn.Module, peers: Peers) -> None:
+    """Let every `BatchNorm2d` of `model` normalise by the batch of all ranks. Names and parameters stay."""
+    for module in list(model.modules()):
+        for name, layer in list(module.named_children()):
+            if isinstance(layer, nn.BatchNorm2d):
+                setattr(module, name, SharedBatchNorm(layer, peers))
+
+
+def _statistics(x: Tensor) -> Tensor:
+    """Count, means and sums of squared deviations of what is here: `(1 + 2 C,)`."""
+    values = _precise(x.detach())
+    count = values.new_tensor([values.numel() // values.shape[1]])
+    if not values.numel():
+        return torch.cat([count, values.new_zeros(2 * values.shape[1])])
+    variance, mean = torch.var_mean(values, (0, 2, 3), correction=0)
+    return torch.cat([count, mean, variance * count])
+
+
+def _combined(table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Count, mean and variance of the whole, from one row of `_statistics` a rank."""
+    counts, (means, deviations) = table[:, :1], table[:, 1:].chunk(2, dim=1)
+    count = counts.sum()
+    mean = (means * counts).sum(0) / count
+    variance = (deviations + counts * (means - mean).square()).sum(0) / count
+    return count, mean, variance
+
+
+def _precise(values: Tensor) -> Tensor:
+    return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
+
+
+def _by_channel(values: Tensor) -> Tensor:
+    return values.view(1, -1, 1, 1)
