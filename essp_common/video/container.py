@@ -26,10 +26,13 @@ _DEMUXER = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
 _IO_BYTES = 1 << 15
 """Read at a time from a binary file."""
 
+_HEAD_BYTES = 1 << 10
+"""Enough for the header of a Matroska file and the beginning of its segment."""
+_EBML, _SEGMENT = b"\x1aE\xdf\xa3", b"\x18S\x80g"
 _SIGNATURES = (
     *((4, box) for box in (b"ftyp", b"moov", b"mdat", b"wide", b"free")),  # MP4, QuickTime
     (0, b"RIFF"),
-    (0, b"\x1aE\xdf\xa3"),  # Matroska, WebM
+    (0, _EBML),  # Matroska, WebM
 )
 """Offset and bytes of a video file's beginning: what has them and does not open is damaged, not something else."""
 
@@ -88,13 +91,14 @@ def open_video(
 def check_complete(file: VideoFile, stream: VideoStream, packets: int) -> None:
     """Raise `BadVideo` when the container promises more than the file holds.
 
-    Only promises that are reliable count: the sample table of MP4, and the sizes that AVI declares for
-    its content. Frame counts in headers of AVI and durations are often wrong in sound files.
+    Only promises that are reliable count: the sample table of MP4, and the sizes that AVI and Matroska declare for
+    their content. Frame counts in headers of AVI and durations are often wrong in sound files.
     """
     if stream.container.format.name.startswith("mov") and stream.frames > packets:
         raise BadVideo(f"the file ends early: {packets} of {stream.frames} frames are in it", "truncated")
     head, size_bytes = _inspect(file)
-    if head.startswith(b"RIFF") and int.from_bytes(head[4:8], "little") + 8 > size_bytes + 1:
+    riff_end = int.from_bytes(head[4:8], "little") + 7 if head.startswith(b"RIFF") else 0  # a last odd byte is optional
+    if max(riff_end, _segment_end(head)) > size_bytes:
         raise BadVideo("the file ends early: its header declares more bytes than it has", "truncated")
 
 
@@ -103,13 +107,33 @@ def reason(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error)
 
 
+def _segment_end(head: bytes) -> int:
+    """Where the segment of a Matroska file ends (RFC 8794, RFC 9559); 0 where the header does not say."""
+    if not head.startswith(_EBML):
+        return 0
+    header, start = _ebml_size(head, len(_EBML))
+    segment = start + header
+    if head[segment : segment + 4] != _SEGMENT:
+        return 0
+    size, start = _ebml_size(head, segment + 4)
+    return start + size if size else 0
+
+
+def _ebml_size(head: bytes, at: int) -> tuple[int, int]:
+    """A size of variable length and where it ends; 0 for one that is unknown, as in a live recording."""
+    first = head[at] if at < len(head) else 0
+    length = 9 - first.bit_length()
+    size = int.from_bytes(head[at : at + length], "big") & ((1 << 7 * length) - 1)
+    return (0 if size == (1 << 7 * length) - 1 else size), at + length
+
+
 def _inspect(file: VideoFile) -> tuple[bytes, int]:
     """The first bytes and the size."""
     try:
         if isinstance(file, str):
             with open(file, "rb") as opened:
-                return opened.read(16), os.fstat(opened.fileno()).st_size
-        head = file.read(16)
+                return opened.read(_HEAD_BYTES), os.fstat(opened.fileno()).st_size
+        head = file.read(_HEAD_BYTES)
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
         return head, size
