@@ -1,0 +1,102 @@
+"""Workers tell the master every few seconds that they are up and how busy they are (`Heartbeat` on `essp.progress`).
+
+Pools are sized by this: which workers are up, what share of the time they worked, whether one hangs. A beat that cannot
+be sent is left out; the next one says the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+
+from essp_common import topics
+from essp_common.bus.port import Bus
+from essp_common.errors import TransientError
+from essp_common.pb.v1.messages_pb2 import Heartbeat, Progress
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 5.0
+
+
+class LaneLoad:
+    """What the lanes of one worker did since they were last asked. Thread-safe."""
+
+    def __init__(self, lanes: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._lanes = lanes
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._began: dict[int, float] = {}
+        self._busy_s = 0.0
+        self._done = 0
+        self._asked_s = clock()
+
+    def begin(self) -> None:
+        """The calling thread has taken something in hand."""
+        with self._lock:
+            self._began[threading.get_ident()] = self._clock()
+
+    def end(self) -> None:
+        """The calling thread has finished it."""
+        with self._lock:
+            self._busy_s += self._clock() - max(self._began.pop(threading.get_ident()), self._asked_s)
+            self._done += 1
+
+    def take(self) -> dict[str, float]:
+        """Since the last call: `busy` (share of the lanes' time), `done` (records); now: `lanes`, `in_hand`, and the
+        age in seconds of the `oldest` record in hand."""
+        with self._lock:
+            now_s = self._clock()
+            passed_s = max(now_s - self._asked_s, 1e-9)
+            busy_s = self._busy_s + sum(now_s - max(began, self._asked_s) for began in self._began.values())
+            gauges = {
+                "lanes": float(self._lanes),
+                "busy": min(1.0, busy_s / (passed_s * self._lanes)),
+                "done": float(self._done),
+                "in_hand": float(len(self._began)),
+                "oldest": max((now_s - began for began in self._began.values()), default=0.0),
+            }
+            self._busy_s, self._done, self._asked_s = 0.0, 0, now_s
+            return gauges
+
+
+class Heart:
+    """Beats in a thread of its own, from `with` to its end."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        worker: str,
+        pool: str,
+        gauges: Callable[[], Mapping[str, float]],
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        self._bus = bus
+        self._worker = worker
+        self._pool = pool
+        self._gauges = gauges
+        self._interval_s = interval_s
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="essp-heart", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        while True:
+            progress = Progress(worker=self._worker, heartbeat=Heartbeat(pool=self._pool, gauges=self._gauges()))
+            try:
+                self._bus.publish(topics.PROGRESS, b"", progress.SerializeToString())
+            except TransientError as error:
+                log.debug("%s: a heartbeat was left out: %s", self._pool, error)
+            if self._stopped.wait(self._interval_s):
+                return

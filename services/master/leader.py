@@ -1,0 +1,134 @@
+"""Which of several masters leads, by a Lease of Kubernetes.
+
+Only the leader runs jobs. It renews its lease every few seconds; when it cannot, the process ends, since somebody else
+will take over: a process that goes on half alive is worse than one that is started again. The lease alone could give
+two leaders for a moment (clocks, paused processes), so every write carries the fence of the job's run as well, and who
+has the lower one is ignored.
+
+A standby answers who leads, and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from kubernetes import client
+from kubernetes.client.exceptions import ApiException
+from kubernetes.leaderelection import electionconfig, leaderelection
+from kubernetes.leaderelection.resourcelock.leaselock import LeaseLock
+from urllib3.exceptions import HTTPError
+
+log = logging.getLogger(__name__)
+
+LEASE_S = 15
+RENEW_S = 10
+RETRY_S = 2
+EXIT_LOST = 1
+
+
+class _Lock(LeaseLock):
+    """A LeaseLock for which an API that does not answer is a failed try, not the end of the process."""
+
+    def __init__(self, api: client.ApiClient, name: str, namespace: str, identity: str) -> None:
+        super().__init__(name, namespace, identity)
+        self.api_instance = client.CoordinationV1Api(api)
+        self.held_by = ""
+        """Who led when last looked."""
+
+    def get(self, name: str, namespace: str) -> tuple[bool, Any]:
+        try:
+            found, record = super().get(name, namespace)
+        except HTTPError as error:
+            return False, ApiException(status=0, reason=str(error))
+        if found:
+            self.held_by = record.holder_identity or ""
+        return found, record
+
+    def create(self, name: str, namespace: str, election_record: Any) -> bool:
+        try:
+            return bool(super().create(name, namespace, election_record))
+        except HTTPError:
+            return False
+
+    def update(self, name: str, namespace: str, updated_record: Any) -> bool:
+        try:
+            return bool(super().update(name, namespace, updated_record))
+        except HTTPError:
+            return False
+
+
+class Election:
+    """Takes part in the election from `run` on; `lead` is called once, in the thread that runs it, when it is won."""
+
+    def __init__(
+        self,
+        api: client.ApiClient,
+        namespace: str,
+        name: str,
+        identity: str,
+        lost: Callable[[], None] = lambda: os._exit(EXIT_LOST),
+        times_s: tuple[int, int, int] = (LEASE_S, RENEW_S, RETRY_S),
+    ) -> None:
+        """`identity`: who this is, as others are told it: the URL of its API. `lost`: what to do when the lease is
+        lost; by default the process ends. `times_s`: how long a lease lasts, how soon it is renewed, between tries."""
+        self._lock = _Lock(api, name, namespace, identity)
+        self._identity = identity
+        self._lost = lost
+        self._times_s = times_s
+        self._won = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="essp-election", daemon=True)
+
+    def start(self) -> None:
+        """Take part."""
+        self._thread.start()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process is the leader."""
+        return self._won.is_set()
+
+    @property
+    def leader(self) -> str:
+        """Who leads, as far as is known; empty: nobody."""
+        return self._identity if self.leads else self._lock.held_by
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait to become the leader."""
+        return self._won.wait(timeout_s)
+
+    def _run(self) -> None:
+        lease_s, renew_s, retry_s = self._times_s
+        config = electionconfig.Config(
+            self._lock,
+            lease_duration=lease_s,
+            renew_deadline=renew_s,
+            retry_period=retry_s,
+            onstarted_leading=self._on_won,
+            onstopped_leading=self._on_lost,
+        )
+        leaderelection.LeaderElection(config).run()
+
+    def _on_won(self) -> None:
+        log.info("this master leads")
+        self._won.set()
+
+    def _on_lost(self) -> None:
+        log.error("the lease could not be renewed within %d s: this master does not lead any more", self._times_s[1])
+        self._lost()
+
+
+def wait_to_lead(election: Election, draining: threading.Event, poll_s: float = 0.5) -> bool:
+    """Wait until this process leads (True) or is to leave (False)."""
+    election.start()
+    told = ""
+    while not draining.is_set():
+        if election.wait(poll_s):
+            return True
+        if election.leader != told:
+            told = election.leader
+            log.info("standby: %s leads", told or "nobody")
+    return False

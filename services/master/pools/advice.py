@@ -1,0 +1,49 @@
+"""The driver that drives nothing: somebody else starts the workers, and is told what would be right."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from services.master.pools.port import PoolSize
+from services.master.pools.roster import Roster
+from services.master.registrations import ExtractorRow, TrainerRow
+
+log = logging.getLogger(__name__)
+
+
+class AdviceDriver:
+    """Implements `services.master.pools.port.PoolDriver`. Pools are what the heartbeats tell of."""
+
+    def __init__(self, roster: Roster, clock: Callable[[], float] = time.monotonic) -> None:
+        self._roster = roster
+        self._clock = clock
+
+    def sizes(self) -> Mapping[str, PoolSize]:
+        """As many as are up were asked for, by whom ever."""
+        pools = self._roster.pools(self._clock())
+        return {name: PoolSize(state.ready, state.ready) for name, state in pools.items()}
+
+    def scale(self, pool: str, replicas: int, spare: Sequence[str]) -> None:
+        """Say so."""
+        log.info("pool %s: %d workers would be right", pool, replicas)
+
+    def repair(self) -> list[str]:
+        """Nothing is known to be missing."""
+        return []
+
+    def add_extractor(self, row: ExtractorRow) -> None:
+        """Say so."""
+        log.info("extractor %s is registered; start workers of %s", row.name, row.image)
+
+    def remove(self, pool: str) -> None:
+        """Say so."""
+        log.info("pool %s is not registered any more; its workers may be stopped", pool)
+
+    def train(self, job: str, trainer: str, ranks: int, row: TrainerRow | None) -> None:
+        """Say so."""
+        log.info("job %s: trainer %s should run on %d ranks", job, trainer, ranks)
+
+    def close(self) -> None:
+        """Nothing to let go."""

@@ -1,0 +1,143 @@
+"""Workers as child processes of the master: elastic pools on one machine, without containers.
+
+The master's environment is theirs, so they reach the same servers. A worker that dies is started again; one that is to
+leave gets SIGTERM and finishes what it has in hand. Registered extractors need their entry point to be installed here:
+images are for Kubernetes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from essp_common.errors import ConfigError
+from services.master.pools.port import PoolSize
+from services.master.registrations import ExtractorRow, TrainerRow
+
+log = logging.getLogger(__name__)
+
+_LEAVE_S = 45.0
+"""How long a child that was told to leave may take: more than `drain_s` of a worker."""
+
+
+@dataclass
+class _Pool:
+    arguments: tuple[str, ...]
+    replicas: int
+    workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+
+class ProcessDriver:
+    """Implements `services.master.pools.port.PoolDriver`. Thread-safe."""
+
+    def __init__(self, pools: Mapping[str, int], environment: Mapping[str, str] | None = None) -> None:
+        """`pools`: pool -> workers to begin with. `environment`: of the workers, beside the master's."""
+        self._environment = {**os.environ, **(environment or {})}
+        self._lock = threading.RLock()
+        self._leaving: list[subprocess.Popen[bytes]] = []
+        self._pools = {name: _Pool(_command(name), replicas) for name, replicas in pools.items()}
+
+    def sizes(self) -> Mapping[str, PoolSize]:
+        """The pools there are."""
+        with self._lock:
+            return {
+                name: PoolSize(pool.replicas, sum(worker.poll() is None for worker in pool.workers))
+                for name, pool in self._pools.items()
+            }
+
+    def scale(self, pool: str, replicas: int, spare: Sequence[str]) -> None:
+        """Have so many workers; those named in `spare` leave first."""
+        with self._lock:
+            found = self._pools.get(pool)
+            if found is None:
+                found = self._pools[pool] = _Pool(_command(pool), 0)
+            found.replicas = replicas
+            order = {name: place for place, name in enumerate(spare)}
+            while len(found.workers) > replicas:
+                worker = min(found.workers, key=lambda w: order.get(_name(w), len(order)))
+                found.workers.remove(worker)
+                worker.terminate()
+                self._leaving.append(worker)
+        self.repair()
+
+    def repair(self) -> list[str]:
+        """Start what is missing."""
+        done = []
+        with self._lock:
+            self._leaving = [worker for worker in self._leaving if worker.poll() is None]
+            for name, pool in self._pools.items():
+                for worker in [worker for worker in pool.workers if worker.poll() is not None]:
+                    pool.workers.remove(worker)
+                    done.append(f"worker {_name(worker)} of {name} ended with {worker.returncode}; another is started")
+                while len(pool.workers) < pool.replicas:
+                    pool.workers.append(self._start(pool.arguments))
+        return done
+
+    def add_extractor(self, row: ExtractorRow) -> None:
+        """Start a pool for the feature."""
+        name = f"extractor.{row.name}"
+        with self._lock:
+            if name not in self._pools:
+                self.scale(name, row.least, ())
+
+    def remove(self, pool: str) -> None:
+        """Let all workers of a pool leave."""
+        with self._lock:
+            if pool in self._pools:
+                self.scale(pool, 0, ())
+                del self._pools[pool]
+
+    def train(self, job: str, trainer: str, ranks: int, row: TrainerRow | None) -> None:
+        """One process, which starts its ranks itself; with other ranks it saves, ends and is started again."""
+        name = f"trainer.{job}.{trainer}"
+        arguments = _command(name, ranks)
+        with self._lock:
+            if name in self._pools and self._pools[name].arguments != arguments:
+                self.remove(name)
+            if ranks:
+                self._pools.setdefault(name, _Pool(arguments, 1))
+        self.repair()
+
+    def close(self) -> None:
+        """Let all leave; after a while, kill who has not."""
+        with self._lock:
+            workers = [worker for pool in self._pools.values() for worker in pool.workers] + self._leaving
+            self._pools.clear()
+        for worker in workers:
+            worker.terminate()
+        for worker in workers:
+            try:
+                worker.wait(_LEAVE_S)
+            except subprocess.TimeoutExpired:
+                log.warning("worker %s does not leave; it is killed", _name(worker))
+                worker.kill()
+                worker.wait()
+
+    def _start(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "services.cli.main", *arguments]
+        return subprocess.Popen(command, env=self._environment, stdin=subprocess.DEVNULL)
+
+
+def _name(worker: subprocess.Popen[bytes]) -> str:
+    """As the worker calls itself (`essp_common.process.worker_name`)."""
+    return f"{socket.gethostname()}-{worker.pid}"
+
+
+def _command(pool: str, ranks: int = 1) -> tuple[str, ...]:
+    """The arguments of `essp` that run a worker of a pool."""
+    kind, _, rest = pool.partition(".")
+    match kind:
+        case "decoder" | "aggregator" | "predictor" if not rest:
+            return (kind,)
+        case "extractor" if rest:
+            return ("extractor", "run", *(f"--feature={feature}" for feature in rest.split("+")))
+        case "trainer" if "." in rest:
+            job, _, trainer = rest.partition(".")
+            return ("trainer", f"--job={job}", f"--trainer={trainer}", f"--ranks={ranks}")
+    raise ConfigError(f"there is no pool {pool!r}; pools are decoder, extractor.FEATURE, aggregator, predictor")

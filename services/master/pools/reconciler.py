@@ -1,0 +1,200 @@
+"""The loop that keeps pools as they should be: looks, decides, scales, repairs.
+
+What is decided by hand (`set`) or by a registration is carried out at once; the autoscaler decides the rest every few
+seconds. Every change is kept, with its reason in a sentence.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from essp_common.errors import EsspError, NotFound
+from services.master.pools.autoscaler import Autoscaler, Decision, Limits
+from services.master.pools.load import PoolRates, loads
+from services.master.pools.port import PoolDriver, PoolSize
+from services.master.pools.roster import PoolState, Roster
+from services.master.registrations import ExtractorRow
+from services.master.status import JobStatus
+
+log = logging.getLogger(__name__)
+
+PERIOD_S = 10.0
+_KEPT = 2000
+
+
+class _Plain(BaseModel):
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, extra="forbid")
+
+
+class PoolRule(_Plain):
+    """Between what a pool is kept."""
+
+    least: int = Field(1, ge=0, le=1000)
+    most: int = Field(64, ge=0, le=1000)
+    replicas: int | None = Field(None, ge=0, le=1000)
+    """A fixed size; null: as the autoscaler decides."""
+
+
+class PoolView(_Plain):
+    """A pool, for people."""
+
+    name: str
+    replicas: int
+    ready: int
+    stuck: int
+    busy: float
+    saturation: str
+    reason: str
+    rule: PoolRule
+
+
+class PoolEvent(_Plain):
+    """Something that was done to a pool."""
+
+    time: datetime
+    pool: str
+    message: str
+
+
+class Reconciler:
+    """Implements `essp_common.service.Service`; what people call is thread-safe."""
+
+    name = "pools"
+
+    def __init__(
+        self,
+        driver: PoolDriver,
+        roster: Roster,
+        jobs: Callable[[], Sequence[JobStatus]],
+        extractors: Callable[[], Mapping[str, ExtractorRow]] = dict,
+        period_s: float = PERIOD_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`jobs`: what there is to do. `extractors`: what is registered, by feature."""
+        self._driver = driver
+        self._roster = roster
+        self._jobs = jobs
+        self._extractors = extractors
+        self._period_s = period_s
+        self._clock = clock
+        self._autoscaler = Autoscaler()
+        self._rates = PoolRates()
+        self._rules: dict[str, PoolRule] = {}
+        self._registered: dict[str, ExtractorRow] = {}
+        self._decisions: dict[str, Decision] = {}
+        self._events: deque[PoolEvent] = deque(maxlen=_KEPT)
+        self._lock = threading.RLock()
+        self._draining = threading.Event()
+
+    # --- the service ---
+
+    def run(self) -> None:
+        """Keep pools in shape until drained."""
+        try:
+            while not self._draining.is_set():
+                try:
+                    self.step()
+                except EsspError as error:
+                    log.warning("pools: %s; trying again", error)
+                self._draining.wait(self._period_s)
+        finally:
+            self._driver.close()
+
+    def drain(self) -> None:
+        """Let `run` return."""
+        self._draining.set()
+
+    def step(self) -> None:
+        """Look once, and do what is to be done."""
+        with self._lock:
+            now_s = self._clock()
+            self._follow_registrations()
+            for sentence in self._driver.repair():
+                self._tell("", sentence)
+            sizes, states, jobs = self._driver.sizes(), self._roster.pools(now_s), self._jobs()
+            self._rates.note(jobs, now_s)
+            rates = {name: self._rates.per_s(name, now_s) for name in sizes}
+            found = [(load, self._limits(load.name)) for load in loads(jobs, sizes, states, rates)]
+            for decision in self._autoscaler.decide(found, now_s):
+                self._decisions[decision.pool] = decision
+                self._carry_out(decision, states.get(decision.pool, PoolState()))
+
+    # --- what people ask for ---
+
+    def pools(self) -> list[PoolView]:
+        """The pools there are, by name."""
+        with self._lock:
+            sizes, states = self._driver.sizes(), self._roster.pools(self._clock())
+            return [self._view(name, sizes[name], states.get(name, PoolState())) for name in sorted(sizes)]
+
+    def rule(self, pool: str) -> PoolRule:
+        """Between what a pool is kept."""
+        return self._rules.get(pool, PoolRule())
+
+    def set(self, pool: str, rule: PoolRule, by: str) -> None:
+        """Keep a pool within other bounds, or at a fixed size. Raises `NotFound`."""
+        with self._lock:
+            sizes = self._driver.sizes()
+            if pool not in sizes:
+                raise NotFound(f"there is no pool {pool!r}; there are: {', '.join(sorted(sizes)) or 'none'}")
+            self._rules[pool] = rule
+            self._tell(pool, f"{by} set it to {rule.model_dump_json()}")
+            present = sizes[pool].replicas
+            wanted = rule.replicas if rule.replicas is not None else min(max(present, rule.least), rule.most)
+            if wanted != present:
+                self._driver.scale(pool, wanted, self._roster.pools(self._clock()).get(pool, PoolState()).idlest())
+
+    def events(self) -> list[PoolEvent]:
+        """What was done, newest last."""
+        return list(self._events)
+
+    # --- within ---
+
+    def _follow_registrations(self) -> None:
+        wanted = dict(self._extractors())
+        for feature, row in wanted.items():
+            if self._registered.get(feature) != row:
+                self._driver.add_extractor(row)
+                pool = f"extractor.{feature}"
+                self._rules[pool] = PoolRule(least=row.least, most=row.most)
+                self._tell(pool, f"{row.image} is registered for {feature}; at least {row.least} workers")
+        for feature in set(self._registered) - set(wanted):
+            self._driver.remove(f"extractor.{feature}")
+            self._tell(f"extractor.{feature}", "is not registered any more; its workers leave")
+        self._registered = wanted
+
+    def _limits(self, pool: str) -> Limits:
+        rule = self.rule(pool)
+        if rule.replicas is not None:
+            return Limits(least=rule.replicas, most=rule.replicas, most_because="a fixed size")
+        return Limits(least=rule.least, most=rule.most, most_because="the pool's rule")
+
+    def _carry_out(self, decision: Decision, state: PoolState) -> None:
+        if decision.wanted == decision.replicas:
+            return
+        self._driver.scale(decision.pool, decision.wanted, state.idlest())
+        self._tell(decision.pool, f"{decision.replicas} -> {decision.wanted}: {decision.reason}")
+
+    def _tell(self, pool: str, message: str) -> None:
+        log.info("pool %s: %s", pool, message)
+        self._events.append(PoolEvent(time=datetime.now(UTC), pool=pool, message=message))
+
+    def _view(self, name: str, size: PoolSize, state: PoolState) -> PoolView:
+        decision = self._decisions.get(name)
+        return PoolView(
+            name=name,
+            replicas=size.replicas,
+            ready=size.ready,
+            stuck=state.stuck,
+            busy=state.busy,
+            saturation=decision.saturation if decision else "",
+            reason=decision.reason if decision else "",
+            rule=self.rule(name),
+        )
