@@ -111,18 +111,17 @@ def _whole(file: VideoFile, packets: Packets, limits: Limits) -> _Index:
     """Decode everything; then again from each keyframe, and compare."""
     stamps: list[int | None] = []
     digests: list[int] = []
-    first: VideoFrame | None = None
     with Reader(file, limits) as reader:
         for number, frame in reader.frames():
-            first = first or frame
             if frame.is_corrupt:
                 raise BadVideo(f"frame {number} of the file is damaged")
             stamps.append(frame.pts)
             digests.append(digest(frame))
             if len(stamps) > limits.frames:
                 raise BadVideo(f"more than {limits.frames} frames", "limit")
-        if first is None:
+        if not stamps:
             raise BadVideo("the decoder gives no frame", "empty")
+        first = next(frame for _, frame in reader.frames())  # anew: frames were not to be held while decoding
     shown, places = _places(stamps, packets.keyframes)
     seekable = bool(shown) and _repeats(file, limits, shown, places, digests)
     if not seekable:
@@ -171,7 +170,8 @@ def _repeats(
     """From each keyframe, up to the next, the same frames as from the start.
 
     By a decoder that has not seen the start: some need what stands only there (which version of x264 made a
-    4:4:4 file, for one) and give other frames without it. Hence backwards.
+    4:4:4 file, for one) and give other frames without it. Hence backwards. And with all frames held: where damage
+    makes a decoder show what it never decoded, it is zeros this time and was old pictures before.
     """
     ends = (*places[1:], len(digests))
     with Reader(file, limits) as reader:
@@ -179,7 +179,10 @@ def _repeats(
             if not place:
                 continue
             again = reader.from_keyframe(Seek(pts=keyframe.pts, frame_index=place))
-            if again is None or [digest(frame) for frame in islice(again, end - place)] != list(digests[place:end]):
+            if again is None:
+                return False
+            held = list(islice(again, end - place))
+            if [digest(frame) for frame in held] != list(digests[place:end]):
                 return False
     return True
 
