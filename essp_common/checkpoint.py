@@ -5,8 +5,11 @@
     trainers/<trainer>/latest                                     3. {"step": ...}
     older checkpoints                                             4. removed, their manifests first
 
-A crash between any two of these leaves the previous checkpoint in force: what has no manifest, or is not reached
-from `latest`, is not a checkpoint. Nothing older goes away before the new one was read back and found equal.
+A crash between any two of these, or within one, leaves the previous checkpoint in force: what has no manifest, or is
+newer than `latest` says, is not a checkpoint. Nothing older goes away before the new one, and the pointer to it, were
+read back and found equal. What a failed save has written is removed again, as far as the store lets it.
+
+Whoever reads takes the newest checkpoint whose every byte is what its manifest says.
 
 A step is the number of clips the trainer had consumed, over all passes; so it grows with the position, and two
 runs of one job give equal names. The master reads positions from here, hence no torch.
@@ -18,12 +21,14 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from essp_common import layout
-from essp_common.errors import Conflict, NotFound, PermanentError
+from essp_common.errors import Conflict, EsspError, NotFound, PermanentError
+from essp_common.failpoints import failpoint
 from essp_common.layout import Position
 from essp_common.objects.port import ObjectStore
 
@@ -39,6 +44,10 @@ class BadCheckpoint(PermanentError):
     """A checkpoint that is not what its manifest promises."""
 
     kind = "damaged"
+
+
+class Overtaken(Conflict):
+    """A trainer of a later run of the job has saved a checkpoint: that one goes on, and this one has to leave."""
 
 
 class _Document(BaseModel):
@@ -130,28 +139,55 @@ def save(store: ObjectStore, manifest: Manifest, files: Mapping[str, bytes], kee
     """Store a checkpoint, make it the latest, and remove all but the newest `keep` and the best.
 
     Returns the manifest with its files and time filled in. Raises `BadCheckpoint` when the store gives back other
-    bytes than it was given; the previous checkpoint then stays the latest. Raises `Conflict` when a trainer of a later
-    run of the job has saved one: whoever that is goes on, and this one has to leave.
+    bytes than it was given, `Overtaken` for a trainer that should not be there any more, and what the store raises; the
+    previous checkpoint then stays the latest. That older ones could not be removed is no failure.
     """
     _refuse_overtaken(store, manifest)
-    prefix = layout.checkpoint(manifest.trainer, manifest.step)
-    store.delete(prefix + _MANIFEST)  # left by a run that died before `latest` moved here
-    for name, data in files.items():
-        store.put(prefix + name, data)
     stored = tuple(
         StoredFile(name=name, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
         for name, data in files.items()
     )
     manifest = manifest.model_copy(update={"files": stored, "created": datetime.now(UTC)})
+    try:
+        _store(store, manifest, files)
+        _refuse_overtaken(store, manifest)  # once more, since writing the data may have taken long
+    except EsspError:
+        with suppress(EsspError):
+            _remove(store, manifest.trainer, manifest.step)
+        raise
+    _point(store, manifest)
+    try:
+        _prune(store, manifest, keep)
+    except EsspError as error:
+        _log.warning("older checkpoints of trainer %s could not be removed: %s", manifest.trainer, error)
+    failpoint("checkpoint.pruned")
+    return manifest
+
+
+def _store(store: ObjectStore, manifest: Manifest, files: Mapping[str, bytes]) -> None:
+    """Data, then the manifest, each read back."""
+    prefix = layout.checkpoint(manifest.trainer, manifest.step)
+    store.delete(manifest.key)  # left by a run that died before `latest` moved here
+    for name, data in files.items():
+        store.put(prefix + name, data)
+    failpoint("checkpoint.data")
     verify(store, manifest)
     store.put(manifest.key, manifest.model_dump_json(indent=1).encode())
     if read(store, manifest.trainer, manifest.step) != manifest:
         raise BadCheckpoint(f"{store.uri(manifest.key)} reads back differently; check the store, then start again")
-    _refuse_overtaken(store, manifest)  # once more, since writing the data may have taken long
-    pointer = {"step": manifest.step, "fence": manifest.fence}
-    store.put(layout.latest(manifest.trainer), json.dumps(pointer).encode())
-    _prune(store, manifest, keep)
-    return manifest
+    failpoint("checkpoint.manifest")
+
+
+def _point(store: ObjectStore, manifest: Manifest) -> None:
+    """Make it the latest."""
+    key, pointer = (
+        layout.latest(manifest.trainer),
+        json.dumps({"step": manifest.step, "fence": manifest.fence}).encode(),
+    )
+    store.put(key, pointer)
+    if store.get(key) != pointer:
+        raise BadCheckpoint(f"{store.uri(key)} reads back differently; check the store, then start again")
+    failpoint("checkpoint.latest")
 
 
 def verify(store: ObjectStore, manifest: Manifest) -> None:
@@ -199,38 +235,36 @@ def read(store: ObjectStore, trainer: str, step: int) -> Manifest:
 
 
 def read_latest(store: ObjectStore, trainer: str) -> Manifest | None:
-    """The newest complete checkpoint, or None if the trainer never completed one.
+    """The newest whole checkpoint, or None if the trainer never completed one. Every byte of it is read.
 
-    Should the latest be incomplete (an object was removed or cut short since), the newest older one whose files
-    are all there is taken and a warning says so. Sizes are checked here, hashes when the files are loaded. Raises
-    `BadCheckpoint` when there were checkpoints and none is left: going on from scratch would be a silent loss.
+    Should the latest, or the pointer to it, be damaged or incomplete, the newest older one that is whole is taken and
+    a warning says so. Raises `BadCheckpoint` when there were checkpoints and none is whole: going on from scratch would
+    be a silent loss.
     """
     try:
         pointer = store.get(layout.latest(trainer))
     except NotFound:
         return None
-    newest = _pointed(store, trainer, pointer)
-    candidates = [step for step in reversed(steps(store, trainer)) if step <= newest]
-    if newest not in candidates:
+    known = steps(store, trainer)
+    newest = _pointed(pointer)
+    if newest is None:
+        _log.warning("%s is damaged; looking for the newest checkpoint", store.uri(layout.latest(trainer)))
+    elif newest not in known:
         _log.warning("checkpoint %d of trainer %s has no manifest; looking for an older one", newest, trainer)
-    for step in candidates:
+    for step in reversed([step for step in known if newest is None or step <= newest]):
         try:
             manifest = read(store, trainer, step)
-            for file in manifest.files:
-                key = layout.checkpoint(trainer, step) + file.name
-                _check_size(store, key, file, store.head(key).size_bytes)
-        except (BadCheckpoint, NotFound) as error:
+            verify(store, manifest)
+        except BadCheckpoint as error:
             _log.warning("checkpoint %d of trainer %s is left out: %s", step, trainer, error)
         else:
             return manifest
-    raise BadCheckpoint(f"{store.uri(layout.latest(trainer))} names checkpoint {newest}, and none is whole; {_REMEDY}")
+    raise BadCheckpoint(f"{store.uri(layout.latest(trainer))}: of the checkpoints none is whole; {_REMEDY}")
 
 
 def steps(store: ObjectStore, trainer: str) -> list[int]:
     """The steps of all checkpoints that have a manifest, ascending."""
-    prefix = layout.checkpoint(trainer, 0).rsplit("/", 2)[0] + "/"
-    names = (info.key.removeprefix(prefix).split("/") for info in store.list(prefix))
-    return sorted(int(parts[0]) for parts in names if len(parts) == 2 and parts[0].isdigit() and parts[1] == _MANIFEST)
+    return sorted(step for step, name in _objects(store, trainer) if name == _MANIFEST)
 
 
 _REMEDY = "restore it from a backup, or remove the trainer's folder to train from the start"
@@ -249,11 +283,19 @@ def _refuse_overtaken(store: ObjectStore, manifest: Manifest) -> None:
         )
 
 
-def _pointed(store: ObjectStore, trainer: str, pointer: bytes) -> int:
+def _objects(store: ObjectStore, trainer: str) -> list[tuple[int, str]]:
+    """Step and name of every object of a checkpoint, whole or not."""
+    prefix = layout.checkpoint(trainer, 0).rsplit("/", 2)[0] + "/"
+    paths = (info.key.removeprefix(prefix).partition("/") for info in store.list(prefix))
+    return [(int(step), name) for step, _, name in paths if step.isdigit()]
+
+
+def _pointed(pointer: bytes) -> int | None:
+    """The step that `latest` names; None when it is damaged."""
     try:
         return int(json.loads(pointer)["step"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadCheckpoint(f"{store.uri(layout.latest(trainer))} is not a pointer; {_REMEDY}") from error
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _check_size(store: ObjectStore, key: str, file: StoredFile, size_bytes: int) -> None:
@@ -267,15 +309,19 @@ def _check_hash(store: ObjectStore, key: str, file: StoredFile, sha256: str) -> 
 
 
 def _prune(store: ObjectStore, newest: Manifest, keep: int) -> None:
-    """Remove older checkpoints, manifest first, so that none ever looks whole while it is being removed."""
-    known = steps(store, newest.trainer)
-    spared = {newest.step, *[step for step in known if step <= newest.step][-keep:]}
+    """Remove older checkpoints, what an abandoned run left ahead, and what was never completed."""
+    found = _objects(store, newest.trainer)
+    complete = sorted(step for step, name in found if name == _MANIFEST)
+    spared = {newest.step, *[step for step in complete if step <= newest.step][-keep:]}
     if newest.best is not None:
         spared.add(newest.best.step)
-    for step in known:
-        if step in spared:
-            continue
-        prefix = layout.checkpoint(newest.trainer, step)
-        store.delete(prefix + _MANIFEST)
-        for info in list(store.list(prefix)):
-            store.delete(info.key)
+    for step in sorted({step for step, _ in found} - spared):
+        _remove(store, newest.trainer, step)
+
+
+def _remove(store: ObjectStore, trainer: str, step: int) -> None:
+    """Remove a checkpoint, its manifest first, so that it never looks whole while it is being removed."""
+    prefix = layout.checkpoint(trainer, step)
+    store.delete(prefix + _MANIFEST)
+    for info in list(store.list(prefix)):
+        store.delete(info.key)
