@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 
-_TIMEOUT_S = 2.0
+_TIMEOUT_S = 4.0
 
 
 def main(arguments: list[str]) -> int:

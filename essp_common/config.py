@@ -9,10 +9,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from essp_common.errors import ConfigError
+
+
+class Login(BaseModel):
+    """Who a process is to a server; shown, the password is stars."""
+
+    model_config = ConfigDict(frozen=True)
+
+    user: str = ""
+    password: SecretStr = SecretStr("")
+
+
+NOBODY = Login()
+"""For servers that ask nobody who they are."""
 
 
 class Settings(BaseSettings):
@@ -21,9 +34,12 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="ESSP_", extra="ignore", frozen=True)
 
     bus: str = "memory://"
-    """`memory://` (one process) or `kafka://host:port[,host:port]`."""
+    """`memory://` (one process), `kafka://host:port[,host:port]`, or `kafka+ssl://...?ca=FILE&sasl=SCRAM-SHA-512`."""
+    bus_user: str = ""
+    """Who this process is to Kafka, where the URL asks for `sasl`."""
+    bus_password: SecretStr = SecretStr("")
     cache: str = "memory://"
-    """`memory://?bytes=256MiB`, `redis://host:port/0`, or `redis+cluster://host:port`."""
+    """`memory://?bytes=256MiB`, `redis://host:port/0`, `redis+cluster://host:port`; with TLS `rediss://...`."""
     stores: tuple[str, ...] = ("file:///",)
     """Roots under which videos are read and results written: `file:///dir`, `s3://bucket?endpoint=http://host:port`."""
     worker: str = ""
@@ -37,6 +53,11 @@ class Settings(BaseSettings):
     """After SIGTERM: how long a worker may finish what it has in hand."""
     stuck_s: float = Field(3600.0, gt=0)
     """A worker that tries one message for so long hangs: it leaves, and others do its work."""
+
+    @property
+    def bus_login(self) -> Login:
+        """User and password for the bus."""
+        return Login(user=self.bus_user, password=self.bus_password)
 
     def __init__(self, **values: Any) -> None:
         try:

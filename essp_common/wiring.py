@@ -13,13 +13,14 @@ from urllib.parse import urlsplit
 from essp_common import topics
 from essp_common.bus.port import Bus
 from essp_common.cache.port import FrameCache
-from essp_common.config import Settings
+from essp_common.config import NOBODY, Login, Settings
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects.port import ObjectStore
 
 BUSES = {
     "memory": "essp_common.bus.memory:MemoryBus",
     "kafka": "essp_common.bus.kafka:KafkaBus",
+    "kafka+ssl": "essp_common.bus.kafka:KafkaBus",
 }
 CACHES = {
     "memory": "essp_common.cache.memory:MemoryCache",
@@ -43,13 +44,14 @@ def _adapter(kind: str, table: Mapping[str, str], url: str) -> Any:
     try:
         return getattr(import_module(module), name)
     except ModuleNotFoundError as error:
-        extra = {"kafka": "kafka", "s3": "s3"}.get(scheme, "redis")
+        extra = {"kafka": "kafka", "kafka+ssl": "kafka", "s3": "s3"}.get(scheme, "redis")
         raise ConfigError(f"{url}: {error.name} is not installed; run: pip install 'essp[{extra}]'") from error
 
 
-def open_bus(url: str) -> Bus:
-    """The bus at `memory://` or `kafka://host:port[,...]`."""
-    bus: Bus = _adapter("bus", BUSES, url).from_url(url)
+def open_bus(url: str, login: Login = NOBODY) -> Bus:
+    """The bus at `memory://`, `kafka://host:port[,...]` or, with TLS, `kafka+ssl://...`."""
+    kind = _adapter("bus", BUSES, url)
+    bus: Bus = kind.from_url(url) if url.startswith("memory:") else kind.from_url(url, login)
     return bus
 
 
@@ -114,7 +116,7 @@ class Adapters:
     @classmethod
     def from_settings(cls, settings: Settings) -> Adapters:
         """Open what the settings name and create the topics."""
-        bus = open_bus(settings.bus)
+        bus = open_bus(settings.bus, settings.bus_login)
         bus.ensure_topics({t: topics.partitions(t) for t in topics.FIXED})
         return cls(bus, open_cache(settings.cache), Stores(settings.stores))
 

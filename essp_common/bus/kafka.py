@@ -1,7 +1,4 @@
-"""The bus over Kafka: `kafka://host:port[,host:port]`, through kafka-python.
-
-Options of the URL: `session_timeout_ms` (15000: after so long without a heartbeat a dead worker's partitions go to
-others), `connect_timeout_ms` (10000), `linger_ms` (5: how long a message waits for company in a batch).
+"""The bus over Kafka: `kafka://host:port[,host:port]`, through kafka-python. `kafka_options.py` has the URL's options.
 
 Publishing is asynchronous and idempotent within a producer (`acks=all`), one producer a process. A message that
 could not be delivered is reported by the next `flush` of every thread, as the bus can't know whose work hung on it.
@@ -15,61 +12,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Self
-from urllib.parse import parse_qsl, urlsplit
+from typing import Self
 
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka import errors as kafka_errors
 from kafka.admin import OffsetSpec
 
 from essp_common.bus.kafka_clients import Undelivered, connected, mapped
+from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.bus.kafka_subscription import KafkaSubscription
+from essp_common.config import NOBODY, Login
 from essp_common.errors import ConfigError, NotFound, Unavailable
 from essp_common.failpoints import failpoint
 
 _BATCH_BYTES = 64 * 1024
 _DELIVERY_TIMEOUT_MS = 60_000
-_REQUEST_TIMEOUT_MS = 15_000
-"""How long one request may take; kept below the delivery timeout, so that a lost answer is asked for again."""
-
-
-@dataclass(frozen=True, slots=True)
-class KafkaOptions:
-    """What the URL says."""
-
-    servers: tuple[str, ...]
-    session_timeout_ms: int = 15_000
-    connect_timeout_ms: int = 10_000
-    linger_ms: int = 5
-
-    @classmethod
-    def from_url(cls, url: str) -> Self:
-        """Raises `ConfigError` for options that do not exist or make no sense."""
-        parts = urlsplit(url)
-        servers = tuple(server for server in parts.netloc.split(",") if server)
-        if not servers or parts.path not in ("", "/"):
-            raise ConfigError(f"bus URL {url!r}: write kafka://host:port[,host:port]")
-        known = {field.name for field in fields(cls)} - {"servers"}
-        options: dict[str, int] = {}
-        for name, value in parse_qsl(parts.query):
-            if name not in known or not value.isdigit():
-                raise ConfigError(f"bus URL {url!r}: {name}={value} is not an option; there are {sorted(known)}")
-            options[name] = int(value)
-        return cls(servers, **options)
-
-    def client(self) -> dict[str, Any]:
-        """Settings that every kind of client takes."""
-        return {
-            "bootstrap_servers": list(self.servers),
-            "bootstrap_timeout_ms": self.connect_timeout_ms,
-            "request_timeout_ms": _REQUEST_TIMEOUT_MS,
-            "reconnect_backoff_max_ms": 2_000,
-        }
-
-    def consumer(self) -> dict[str, Any]:
-        """Settings of a consumer."""
-        return self.client() | {"session_timeout_ms": self.session_timeout_ms}
 
 
 class KafkaBus:
@@ -82,9 +39,9 @@ class KafkaBus:
         self._closed = False
 
     @classmethod
-    def from_url(cls, url: str) -> Self:
+    def from_url(cls, url: str, login: Login = NOBODY) -> Self:
         """A bus at `kafka://host:port[,host:port][?options]`. Raises `ConfigError`."""
-        return cls(KafkaOptions.from_url(url))
+        return cls(KafkaOptions.from_url(url, login))
 
     def ensure_topics(self, partitions: Mapping[str, int]) -> None:
         if not partitions:

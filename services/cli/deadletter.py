@@ -100,7 +100,8 @@ def replay(
         letters = box.letters()
         chosen = {letter.id: letter for letter in _chosen(letters, _filter(ids, job, kind, video, everything))}
         originals = [letters[identity] for identity in chosen]
-        bus = open_bus(Settings().bus)
+        settings = Settings()
+        bus = open_bus(settings.bus, settings.bus_login)
         try:
             found = standing(bus, originals)
             problems = {identity: obstacle(letters[identity], found) for identity in chosen}
@@ -167,7 +168,7 @@ def _box(origin: str) -> Iterator[Box]:
         raise ConfigError(
             "where are they? give --from OUTPUT for a job that `essp run` ran, or set ESSP_BUS to kafka://host:port"
         )
-    bus = open_bus(settings.bus)
+    bus = open_bus(settings.bus, settings.bus_login)
     try:
         yield BusBox(bus)
     finally:

@@ -58,7 +58,7 @@ def examine(settings: Settings, server: str, token: str) -> list[Finding]:
     """Look at everything at once; findings in a fixed order."""
     examinations: list[tuple[str, Examination]] = [
         ("machine", machine.examine),
-        ("kafka", lambda: _bus(settings.bus)),
+        ("kafka", lambda: _bus(settings)),
         ("redis", lambda: _cache(settings)),
         ("s3", lambda: stores.examine(settings.stores)),
     ]
@@ -89,11 +89,11 @@ def _collected(name: str, examination: Examination) -> list[Finding]:
     return found
 
 
-def _bus(url: str) -> Iterable[Finding]:
-    if url.startswith("memory:"):
+def _bus(settings: Settings) -> Iterable[Finding]:
+    if settings.bus.startswith("memory:"):
         return [ok("kafka", "not used: one process, messages stay in memory")]
     kafka = import_module("services.doctor.kafka")
-    return kafka.examine(import_module("essp_common.bus.kafka").KafkaOptions.from_url(url))  # type: ignore[no-any-return]
+    return kafka.examine(settings.bus, settings.bus_login)  # type: ignore[no-any-return]
 
 
 def _cache(settings: Settings) -> Iterable[Finding]:

@@ -26,7 +26,7 @@ def main(
     """Create topics and, with --buckets, buckets. Settings come from the environment (ESSP_BUS, ESSP_STORES)."""
     settings = Settings()
     wanted = [*topics.FIXED, topics.DOCTOR, *map(topics.features, feature or ())]
-    with closing(open_bus(settings.bus)) as bus:
+    with closing(open_bus(settings.bus, settings.bus_login)) as bus:
         bus.ensure_topics({topic: topics.partitions(topic) for topic in wanted})
     typer.echo(f"topics are there: {', '.join(wanted)}")
     if buckets:

@@ -11,8 +11,10 @@ from dataclasses import replace
 from kafka import KafkaAdminClient
 
 from essp_common import topics
-from essp_common.bus.kafka import KafkaBus, KafkaOptions
+from essp_common.bus.kafka import KafkaBus
 from essp_common.bus.kafka_clients import connected, mapped
+from essp_common.bus.kafka_options import KafkaOptions
+from essp_common.config import Login
 from services.doctor.finding import Finding, fail, ok, unreachable, warn
 
 CHECK = "kafka"
@@ -20,8 +22,9 @@ ROUND_TRIP_S = 10.0
 _CONNECT_MS = 4000
 
 
-def examine(options: KafkaOptions) -> Iterator[Finding]:
-    """All there is to say of the bus at `options`. Raises `EsspError` where it cannot go on."""
+def examine(url: str, login: Login) -> Iterator[Finding]:
+    """All there is to say of the bus at `url`. Raises `EsspError` where it cannot go on."""
+    options = KafkaOptions.from_url(url, login)
     deaf = [found for server in options.servers if (found := unreachable(CHECK, server, 9092, "ESSP_BUS"))]
     yield from deaf
     if len(deaf) == len(options.servers):

@@ -16,7 +16,7 @@ from services.doctor.finding import Finding, fail, ok, warn
 
 CHECK = "machine"
 _PACKAGES = ("essp", "numpy", "kafka-python", "redis", "boto3", "av", "opencv-python-headless", "torch", "torchvision")
-_TMP_BYTES = 2**30
+_TMP_BYTES = 512 * 2**20
 _SHM_BYTES = 64 * 2**20
 _SHM = Path("/dev/shm")
 

@@ -1,0 +1,112 @@
+"""What the URL of a Kafka bus says: servers, security, patience.
+
+    kafka://host:port[,host:port]                              in the clear
+    kafka+ssl://host:port?ca=/etc/essp/ca.pem                  TLS; without `ca`, the authorities of the system count
+    kafka+ssl://...?cert=/etc/essp/me.pem&key=/etc/essp/me.key    and a certificate of our own (mutual TLS)
+    kafka+ssl://...?sasl=SCRAM-SHA-512                         user and password of ESSP_BUS_USER, ESSP_BUS_PASSWORD
+
+`sasl` is PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; over `kafka://`, PLAIN shows the password to the network.
+Host names are checked against the certificate. Further options, all in milliseconds: `session_timeout_ms` (15000: after
+so long without a heartbeat a dead worker's partitions go to others), `connect_timeout_ms` (10000), `linger_ms` (5: how
+long a message waits for company in a batch). A URL never holds a password, so that it can be shown.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from typing import Any, Self
+from urllib.parse import parse_qsl, urlsplit
+
+from essp_common.config import NOBODY, Login
+from essp_common.errors import ConfigError
+
+_REQUEST_TIMEOUT_MS = 15_000
+"""How long one request may take; kept below the delivery timeout, so that a lost answer is asked for again."""
+_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_FILES = ("ca", "cert", "key")
+_PROTOCOLS = {
+    (False, False): "PLAINTEXT",
+    (True, False): "SSL",
+    (False, True): "SASL_PLAINTEXT",
+    (True, True): "SASL_SSL",
+}
+_EXAMPLE = "write kafka://host:port[,host:port], or kafka+ssl:// for TLS"
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaOptions:
+    """What the URL says, and who we are."""
+
+    servers: tuple[str, ...]
+    session_timeout_ms: int = 15_000
+    connect_timeout_ms: int = 10_000
+    linger_ms: int = 5
+    tls: bool = False
+    ca: str = ""
+    """File of the authorities to trust (PEM)."""
+    cert: str = ""
+    key: str = ""
+    sasl: str = ""
+    login: Login = NOBODY
+
+    @classmethod
+    def from_url(cls, url: str, login: Login = NOBODY) -> Self:
+        """Raises `ConfigError` for options that do not exist or make no sense."""
+        parts = urlsplit(url)
+        if "@" in parts.netloc:
+            raise ConfigError("the bus URL holds no user and password; set ESSP_BUS_USER and ESSP_BUS_PASSWORD")
+        servers = tuple(server for server in parts.netloc.split(",") if server)
+        if not servers or parts.path not in ("", "/"):
+            raise ConfigError(f"bus URL {url!r}: {_EXAMPLE}")
+        known = {field.name: field.type for field in fields(cls) if field.name not in ("servers", "tls", "login")}
+        options: dict[str, Any] = {}
+        for name, value in parse_qsl(parts.query):
+            if name not in known or (known[name] == "int" and not value.isdigit()):
+                raise ConfigError(f"bus URL {url!r}: {name}={value} is not an option; there are {sorted(known)}")
+            options[name] = int(value) if known[name] == "int" else value
+        found = cls(servers, **options, tls=parts.scheme == "kafka+ssl", login=login)
+        found._check(url)
+        return found
+
+    def client(self) -> dict[str, Any]:
+        """Settings that every kind of client takes."""
+        return {
+            "bootstrap_servers": list(self.servers),
+            "bootstrap_timeout_ms": self.connect_timeout_ms,
+            "request_timeout_ms": _REQUEST_TIMEOUT_MS,
+            "reconnect_backoff_max_ms": 2_000,
+            **self._security(),
+        }
+
+    def consumer(self) -> dict[str, Any]:
+        """Settings of a consumer."""
+        return self.client() | {"session_timeout_ms": self.session_timeout_ms}
+
+    def _security(self) -> dict[str, Any]:
+        settings: dict[str, Any] = {"security_protocol": _PROTOCOLS[self.tls, bool(self.sasl)]}
+        if self.tls:
+            settings |= {f"ssl_{name}file": getattr(self, name) or None for name in _FILES}
+        if self.sasl:
+            settings |= {
+                "sasl_mechanism": self.sasl,
+                "sasl_plain_username": self.login.user,
+                "sasl_plain_password": self.login.password.get_secret_value(),
+            }
+        return settings
+
+    def _check(self, url: str) -> None:
+        files = {name: path for name in _FILES if (path := getattr(self, name))}
+        if files and not self.tls:
+            raise ConfigError(f"bus URL {url!r}: {', '.join(files)} are for TLS; write kafka+ssl://")
+        if bool(self.cert) != bool(self.key):
+            raise ConfigError(f"bus URL {url!r}: cert and key belong together")
+        for name, path in files.items():
+            if not os.access(path, os.R_OK):
+                raise ConfigError(f"bus URL {url!r}: {name}: {path} cannot be read")
+        if self.sasl and self.sasl not in _MECHANISMS:
+            raise ConfigError(f"bus URL {url!r}: sasl={self.sasl} is not known; there are {', '.join(_MECHANISMS)}")
+        if self.sasl and not (self.login.user and self.login.password.get_secret_value()):
+            raise ConfigError(f"bus URL {url!r}: sasl needs ESSP_BUS_USER and ESSP_BUS_PASSWORD")
+        if self.login.user and not self.sasl:
+            raise ConfigError(f"bus URL {url!r}: ESSP_BUS_USER is set; say how to log in, as in ?sasl=SCRAM-SHA-512")
