@@ -1,0 +1,130 @@
+"""The network policies allow the flow of `essp_common/topics.py`, and nothing beside it."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+
+from essp_common import topics
+from tests.chart.network import Peer, allowed
+from tests.chart.rendering import CASES, Helm, Object, labels_of, named, of_kind, pool_of, workloads
+
+TALK = 443
+STRANGER = Peer({"app": "stranger"})
+KAFKA = Peer({"app": "kafka"}, namespace="kafka")
+REDIS = Peer({"app": "redis"}, namespace="redis")
+S3 = Peer(address="52.218.0.1")
+DNS = Peer({"k8s-app": "kube-dns"}, namespace="kube-system")
+METADATA = Peer(address="169.254.169.254")
+API_SERVER = Peer(address="10.96.0.1")
+PROMETHEUS = Peer({"app": "prometheus"}, namespace="monitoring")
+
+SERVER_PORTS = {
+    "minimal-values": (9092, 6379, 7070),
+    "secrets-values": (9093, 6380, 443),
+    "scaled-hpa-values": (9094, 6379, 443),
+}
+"""Of Kafka, Redis and the object store, where a case has others than 9092, 6379 and 443."""
+
+
+def talkers() -> set[str]:
+    """Who writes or reads a topic, by the table in `topics`."""
+    rows = [line for line in (topics.__doc__ or "").splitlines() if line.startswith("    essp.")]
+    words = " ".join(rows).replace(",", " ").replace(";", " ").split()
+    kinds = {word.rstrip("s") for word in words}
+    everyone = {"master", "decoder", "extractor", "trainer", "aggregator", "predictor"}
+    return everyone if "everyone" in kinds else kinds & everyone
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
+def test_every_service_of_the_topic_table_reaches_the_servers(helm: Helm, case: Path) -> None:
+    objects = helm.render(case)
+    kafka, (bus, cache, store) = KAFKA, SERVER_PORTS.get(case.stem, (9092, 6379, 443))
+    if case.stem == "secrets-values":
+        assert not allowed(objects, Peer.of(pool_of(objects, "decoder")), kafka, bus)  # it names a network
+        kafka = Peer(address="10.1.2.3")
+    seen = set()
+    for workload in workloads(objects):
+        own = Peer.of(workload)
+        seen.add(labels_of(workload)["app.kubernetes.io/component"])
+        assert allowed(objects, own, DNS, 53, "UDP")
+        assert allowed(objects, own, kafka, bus), labels_of(workload)
+        assert allowed(objects, own, REDIS, cache), labels_of(workload)
+        assert allowed(objects, own, S3, store), labels_of(workload)
+    missing = {"trainer"} if "training" not in case.stem else set()
+    missing |= {"predictor"} if "control-plane" in case.stem else set()
+    assert talkers() - seen == missing
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
+def test_pods_do_not_talk_to_each_other(helm: Helm, case: Path) -> None:
+    """Data flows over the bus and the cache alone; but the ranks of a training meet, and no other training's."""
+    objects = helm.render(case)
+    pods = workloads(objects)
+    for source, target in permutations(pods, 2):
+        assert not any(allowed(objects, Peer.of(source), Peer.of(target), port) for port in (TALK, 8080, 9100, 29500))
+    for pod in pods:
+        among_ranks = labels_of(pod)["app.kubernetes.io/component"] == "trainer"
+        assert allowed(objects, Peer.of(pod), Peer.of(pod), 29500) is among_ranks
+        assert allowed(objects, Peer.of(pod), Peer.of(pod), 41234) is among_ranks
+
+
+def test_only_who_is_let_in_reaches_the_master(helm: Helm) -> None:
+    objects = helm.render()
+    master = Peer.of(pool_of(objects, "master"))
+    assert allowed(objects, Peer({"essp.dev/api-client": "true"}), master, 8080)
+    assert not allowed(objects, STRANGER, master, 8080)
+    assert not allowed(objects, Peer({"essp.dev/api-client": "true"}), master, 9100)
+    assert not allowed(objects, Peer({"essp.dev/api-client": "true"}, namespace="other"), master, 8080)
+    objects = helm.render(networkPolicy={"api": {"from": [{"namespaceSelector": {}}]}})
+    assert allowed(objects, Peer({"app": "ingress"}, namespace="ingress"), master, 8080)
+
+
+def test_prometheus_reads_metrics_and_nothing_else(helm: Helm) -> None:
+    objects = helm.render(next(case for case in CASES if "hpa" in case.stem))
+    for workload in of_kind(objects, "Deployment"):
+        target = Peer.of(workload)
+        (port,) = target.ports.values()
+        assert allowed(objects, PROMETHEUS, target, port)
+        assert not allowed(objects, PROMETHEUS, target, TALK)
+        assert not allowed(objects, STRANGER, target, port)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
+def test_only_a_master_with_a_token_reaches_the_api_server(helm: Helm, case: Path) -> None:
+    objects = helm.render(case, s3={"endpoint": "http://s3:7070"}, networkPolicy={"s3": {"ports": [7070]}})
+    having = {labels_of(w)["app.kubernetes.io/component"] for w in workloads(objects) if allowed(objects, Peer.of(w), API_SERVER, 6443)}
+    assert having == ({"master"} if of_kind(objects, "Role") else set())
+
+
+def test_nobody_reaches_the_metadata_server_unless_told_to(helm: Helm) -> None:
+    objects = helm.render(s3={"endpoint": ""})
+    assert not any(allowed(objects, Peer.of(w), METADATA, TALK) for w in workloads(objects))
+    objects = helm.render(s3={"endpoint": ""}, networkPolicy={"metadataServer": True})
+    assert all(allowed(objects, Peer.of(w), METADATA, TALK) for w in workloads(objects))
+
+
+def test_the_policy_of_tasks_is_there_before_them(helm: Helm) -> None:
+    objects = helm.render()
+    policy = named(objects, "NetworkPolicy", "essp-task")["metadata"]["annotations"]
+    job = named(objects, "Job", "essp-topics")["metadata"]["annotations"]
+    assert policy["helm.sh/hook"] == job["helm.sh/hook"]
+    assert int(policy["helm.sh/hook-weight"]) < int(job.get("helm.sh/hook-weight", 0))
+
+
+def test_a_hole_is_noticed(helm: Helm) -> None:
+    """The evaluation can fail: with a policy gone, or opened, pods reach each other."""
+
+    def extractor_reached(objects: list[Object]) -> bool:
+        source, target = (Peer.of(pool_of(objects, name)) for name in ("decoder", "extractor"))
+        return allowed(objects, source, target, TALK)
+
+    objects = helm.render()
+    assert not extractor_reached(objects)
+    for spec in (named(objects, "NetworkPolicy", f"essp-{name}")["spec"] for name in ("decoder", "extractor")):
+        spec["egress"].append({})
+        spec["ingress"].append({})
+    assert extractor_reached(objects)
+    assert extractor_reached(helm.render(networkPolicy={"enabled": False}))

@@ -1,0 +1,160 @@
+"""What the chart tells the processes is what they understand: every variable, every value, every argument."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from essp_common.bus.kafka import KafkaOptions
+from essp_common.wiring import Stores
+from services.cli.main import app
+from tests.chart import reference
+from tests.chart.reference import SET_BY_CHART, SETTINGS
+from tests.chart.rendering import (
+    CASES,
+    Helm,
+    Object,
+    Refused,
+    container_of,
+    environment_of,
+    labels_of,
+    named,
+    pool_of,
+    workloads,
+)
+
+
+def settings_of(workload: Object, objects: list[Object], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The settings that a workload's process would read."""
+    component = labels_of(workload)["app.kubernetes.io/component"]
+    for name in [name for name in os.environ if name.startswith("ESSP_")]:
+        monkeypatch.delenv(name)
+    environment = environment_of(workload, objects)
+    for name, value in environment.items():
+        if name.startswith("ESSP_"):
+            monkeypatch.setenv(name, value)
+    kind = SETTINGS["common" if component == "task" else component]
+    known = {f"ESSP_{field.upper()}" for field in kind.model_fields}
+    assert {name for name in environment if name.startswith("ESSP_")} <= known
+    return kind()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
+def test_every_process_understands_its_environment(
+    helm: Helm, case: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = helm.render(case)
+    for workload in workloads(objects):
+        settings = settings_of(workload, objects, monkeypatch)
+        assert settings.log_json
+        Stores(settings.stores)
+        if not settings.bus.startswith("<"):
+            KafkaOptions.from_url(settings.bus)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
+def test_every_process_understands_its_arguments(helm: Helm, case: Path) -> None:
+    commands = typer.main.get_command(app)
+    for workload in workloads(helm.render(case)):
+        args = container_of(workload)["args"]
+        command, context = commands, commands.make_context("essp", list(args))
+        while hasattr(command, "resolve_command"):
+            rest = [*context._protected_args, *context.args]
+            name, command, left = command.resolve_command(context, rest)
+            context = command.make_context(name, left, parent=context)
+        assert not context.args
+
+
+def test_servers(helm: Helm, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(**values: Any) -> Any:
+        objects = helm.render(**values)
+        return settings_of(pool_of(objects, "decoder"), objects, monkeypatch)
+
+    settings = read(kafka={"servers": ["a:9092", "b:9093"]}, s3={"buckets": ["videos", "results/runs"]})
+    assert settings.bus == "kafka://a:9092,b:9093"
+    assert settings.cache == "redis://redis:6379/0"
+    options = "endpoint=http://s3:7070&region=us-east-1"
+    assert settings.stores == (f"s3://videos?{options}", f"s3://results/runs?{options}")
+    assert read(s3={"endpoint": "", "region": ""}).stores == ("s3://essp",)
+    assert read(redis={"mode": "cluster"}).cache == "redis+cluster://redis:6379"
+    assert read(redis={"tls": True, "database": 3}).cache == "rediss://redis:6379/3"
+    assert read(redis={"mode": "cluster", "tls": True}).cache == "rediss+cluster://redis:6379"
+
+
+def test_credentials_come_from_secrets(helm: Helm) -> None:
+    objects = helm.render(next(case for case in CASES if case.stem == "secrets-values"))
+    for workload in workloads(objects):
+        environment = environment_of(workload, objects)
+        assert environment["ESSP_BUS"] == "<essp-kafka/bus>"
+        assert environment["ESSP_CACHE"] == "<essp-redis/url>"
+        assert "AWS_ACCESS_KEY_ID" not in environment  # the role of the service account
+        is_master = labels_of(workload)["app.kubernetes.io/component"] == "master"
+        assert environment.get("ESSP_API_TOKEN") == ("<essp-api/token>" if is_master else None)
+    environment = environment_of(pool_of(objects := helm.render(), "decoder"), objects)
+    assert environment["AWS_SECRET_ACCESS_KEY"] == "<essp-s3/AWS_SECRET_ACCESS_KEY>"
+
+
+def test_values_arrive_as_they_are(helm: Helm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large numbers without an exponent, fractions, lists; a pool's own before those of all."""
+    objects = helm.render(next(case for case in CASES if case.stem == "secrets-values"))
+    decoder = settings_of(pool_of(objects, "decoder"), objects, monkeypatch)
+    assert (decoder.decoder_clip_bytes, decoder.decoder_timeout_s) == (4294967296, 60.5)
+    assert (decoder.drain_s, decoder.log_level) == (120, "DEBUG")
+    assert settings_of(pool_of(objects, "aggregator"), objects, monkeypatch).drain_s == 60
+    images = ["registry.example.com/a/", "registry.example.com/b/"]
+    objects = helm.render(pools={"master": {"settings": {"images": images}}})
+    assert settings_of(pool_of(objects, "master"), objects, monkeypatch).images == tuple(images)
+
+
+def test_the_default_is_that_of_the_services(helm: Helm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chart changes one: logs are JSON. All else a process knows by itself, so the chart does not repeat it."""
+    objects = helm.render()
+    for workload in workloads(objects):
+        component = labels_of(workload)["app.kubernetes.io/component"]
+        if component == "task":
+            continue
+        settings = settings_of(workload, objects, monkeypatch)
+        fields = type(settings).model_fields
+        changed = {name for name, f in fields.items() if f.get_default(call_default_factory=True) != getattr(settings, name)}
+        assert changed - SET_BY_CHART == {"log_json"}
+
+
+def test_settings_and_reference_are_those_of_the_services() -> None:
+    assert reference.drifted() == []
+
+
+def test_every_setting_is_explained() -> None:
+    for kind in SETTINGS.values():
+        told = reference.settings_schema(kind)["properties"]
+        assert {name for name, field in told.items() if not field.get("description")} <= {"log_level"}
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"pools": {"decoder": {"settings": {"decoder_procs": 4}}}}, "decoder_procs"),
+        ({"pools": {"decoder": {"settings": {"prefetch_batches": 4}}}}, "prefetch_batches"),
+        ({"pools": {"decoder": {"settings": {"decoder_processes": -1}}}}, "decoder_processes"),
+        ({"settings": {"bus": "kafka://elsewhere:9092"}}, "bus"),
+        ({"extraPools": {"x": {"service": "extractor", "settings": {"loaders": 1}}}}, "loaders"),
+        ({"pools": {"decoder": {"env": [{"name": "ESSP_BUS", "value": "x"}]}}}, "env/0/name"),
+    ],
+)
+def test_a_setting_that_the_service_has_not_is_refused(helm: Helm, values: Object, said: str) -> None:
+    with pytest.raises(Refused, match=said):
+        helm.render(**values)
+
+
+def test_a_change_of_configuration_restarts_the_pods(helm: Helm) -> None:
+    def digest(**values: Any) -> str:
+        pod = pool_of(helm.render(**values), "aggregator")["spec"]["template"]
+        found: str = pod["metadata"]["annotations"]["checksum/config"]
+        return found
+
+    assert digest() == digest(pools={"decoder": {"replicas": 9}})
+    assert digest() != digest(s3={"region": "eu-west-1"})
+    assert named(helm.render(), "ConfigMap", "essp")

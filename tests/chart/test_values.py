@@ -1,0 +1,175 @@
+"""Wrong values are refused with what to do, and what is installed says how to go on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.chart.reference import CHART, SCHEMA
+from tests.chart.rendering import CASES, MINIMAL, Helm, Object, Refused, container_of, named
+
+NOWHERE = CHART / "values.yaml"
+"""As a case: nothing but the defaults."""
+
+
+def notes(helm: Helm, case: Path = MINIMAL, **values: Any) -> str:
+    command = ("install", "essp", str(CHART), "--namespace", "training", "--dry-run=client", "--values", str(case))
+    return helm.run(*command, values=values).partition("NOTES:")[2]
+
+
+def test_what_has_to_be_said_is_asked_for_all_at_once(helm: Helm) -> None:
+    with pytest.raises(Refused) as refused:
+        helm.render(NOWHERE)
+    for part in ("kafka.servers", "redis.server", "s3.buckets", "kubectl create secret generic essp-api"):
+        assert part in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["", "image", "kafka", "redis", "s3", "topics.job", "api.ingress", "settings", "poolDefaults", "poolDefaults.gpu",
+     "pools", "pools.decoder", "pools.decoder.autoscaling", "pools.decoder.settings", "extraPools.x", "autoscaling.keda", "controlPlane",
+     "podSecurity", "networkPolicy.kafka", "monitoring.monitors", "test"],
+)  # fmt: skip
+def test_an_unknown_key_is_refused_wherever_it_is(helm: Helm, path: str) -> None:
+    values: Object = {"extraPools": {"x": {"service": "extractor"}}}
+    there = values
+    for part in path.split(".") if path else []:
+        there = there.setdefault(part, {})
+    there["colour"] = "blue"
+    with pytest.raises(Refused, match="colour"):
+        helm.render(**values)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"kafka": {"servers": ["kafka"]}}, "/kafka/servers/0"),
+        ({"redis": {"server": "redis://redis:6379"}}, "/redis/server"),
+        ({"s3": {"buckets": ["s3://bucket"]}}, "/s3/buckets/0"),
+        ({"podSecurity": {"runAsUser": 0}}, "/podSecurity/runAsUser"),
+        ({"autoscaling": {"provider": "magic"}}, "/autoscaling/provider"),
+        ({"extraPools": {"Bad_Name": {"service": "extractor"}}}, "Bad_Name"),
+        ({"extraPools": {"x": {}}}, "service"),
+        ({"extraPools": {"x": {"service": "master"}}}, "/extraPools/x/service"),
+        ({"pools": {"decoder": {"service": "extractor"}}}, "/pools/decoder/service"),
+        ({"pools": {"decoder": {"podLabels": {"essp.dev/pool": "x"}}}}, "invalid propertyName .essp.dev/pool"),
+        ({"pools": {"decoder": {"resources": {"limits": {"memory": "a lot"}}}}}, "/resources/limits/memory"),
+        ({"pools": {"master": {"replicas": 2}}}, "leaderElection=true"),
+        ({"controlPlane": {"registrations": True}}, r"pools\.master\.settings\.state"),
+        ({"pools": {"aggregator": {"autoscaling": {"provider": "hpa"}}}}, "only decoders and extractors"),
+        ({"pools": {"decoder": {"autoscaling": {"min": 9, "max": 8}}}}, r"min is above"),
+        ({"autoscaling": {"provider": "keda"}, "pools": {"extractor": {"features": []}}}, "consumer group"),
+        ({"autoscaling": {"provider": "keda"}, "kafka": {"servers": [], "existingSecret": "x"}}, "KEDA needs"),
+        ({"api": {"ingress": {"enabled": True}}}, "/api/ingress/host"),
+    ],
+)
+def test_what_cannot_be_is_refused(helm: Helm, values: Object, said: str) -> None:
+    with pytest.raises(Refused, match=said):
+        helm.render(**values)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"replicaCount": 3}, r"replicaCount: set pools\.<name>\.replicas"),
+        ({"resources": {}}, r"resources: set poolDefaults\.resources"),
+        ({"workers": {}}, "is called pools"),
+        ({"serviceMonitor": {"enabled": True}}, r"monitoring\.monitors"),
+        ({"kafka": {"enabled": True}}, "brings no Kafka"),
+        ({"redis": {"enabled": False}}, "brings no Redis"),
+        ({"redis": {"password": "secret"}}, r"redis\.existingSecret"),
+        ({"s3": {"secretKey": "secret"}}, r"s3\.existingSecret"),
+        ({"api": {"token": "secret"}}, r"api\.existingSecret"),
+    ],
+)
+def test_keys_of_other_charts_are_refused_with_what_to_say_instead(helm: Helm, values: Object, said: str) -> None:
+    with pytest.raises(Refused, match=said):
+        helm.render(**values)
+
+
+def test_every_deprecated_key_has_its_advice() -> None:
+    """The schema lets through what `_refused.tpl` refuses, and nothing else."""
+    advice = (CHART / "templates" / "_refused.tpl").read_text(encoding="utf-8")
+
+    def deprecated(schema: Object, path: str) -> list[str]:
+        found = []
+        for name, field in schema.get("properties", {}).items():
+            where = f"{path}.{name}" if path else name
+            if isinstance(field, dict):
+                found += [where] if field.get("deprecated") else deprecated(field, where)
+        return found
+
+    names = deprecated(json.loads(SCHEMA.read_text(encoding="utf-8")), "")
+    assert len(names) == advice.count('" "') == 9
+    assert all(f'"{name}" "' in advice for name in names)
+
+
+def test_every_value_is_explained_and_has_a_default() -> None:
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    values = yaml.safe_load(NOWHERE.read_text(encoding="utf-8"))
+
+    def gaps(part: Object, held: Any, path: str) -> list[str]:
+        found = []
+        for name, field in part.get("properties", {}).items():
+            where = f"{path}.{name}"
+            if field is False or field.get("deprecated"):
+                continue
+            if not field.get("description"):
+                found.append(f"{where}: not explained")
+            if name not in held and where not in (".global", "pool.service", "pool.training"):
+                found.append(f"{where}: no default")
+            elif isinstance(held.get(name), dict):
+                found += gaps(field, held[name], where)
+        return found
+
+    assert gaps(schema, values, "") == []
+    assert gaps(schema["$defs"]["pool"], values["poolDefaults"], "pool") == []
+
+
+def test_the_notes_say_how_to_go_on(helm: Helm) -> None:
+    said = notes(helm)
+    assert "kubectl --namespace training get pods --selector app.kubernetes.io/instance=essp" in said
+    assert "helm test essp --namespace training --logs" in said
+    assert "port-forward service/essp-master 8080:8080" in said
+    assert "get secret essp-api --output jsonpath='{.data.token}'" in said
+    assert "essp job start job.yaml" in said
+    assert "WARNING" not in said
+
+
+@pytest.mark.parametrize(
+    ("values", "warned"),
+    [
+        ({"api": {"open": True, "existingSecret": ""}}, "whoever reaches the master may start and stop jobs"),
+        ({"networkPolicy": {"enabled": False}}, "may talk to anything"),
+        ({"api": {"ingress": {"enabled": True, "host": "a.example.com"}}}, r"networkPolicy.api.from"),
+        ({"monitoring": {"monitors": {"enabled": True}}}, "networkPolicy.metrics.from"),
+    ],
+)
+def test_the_notes_warn_of_what_is_risky(helm: Helm, values: Object, warned: str) -> None:
+    assert warned in notes(helm, **values).replace("\n", " ")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
+def test_the_notes_are_there_for_all(helm: Helm, case: Path) -> None:
+    assert "is installed as essp in training" in notes(helm, case)
+
+
+def test_helm_test_asks_the_doctor(helm: Helm) -> None:
+    pod = named(helm.render(), "Pod", "essp-doctor")
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    assert container_of(pod)["args"] == ["doctor"]
+
+
+def test_the_service_leads_to_the_master(helm: Helm) -> None:
+    objects = helm.render(next(case for case in CASES if case.stem == "secrets-values"))
+    service = named(objects, "Service", "video-master")["spec"]
+    port = service["ports"][0]
+    container = container_of(named(objects, "Deployment", "video-master"))
+    assert port["targetPort"] in {p["name"] for p in container["ports"]}
+    assert str({p["name"]: p["containerPort"] for p in container["ports"]}["http"]) in container["args"]
+    backend = named(objects, "HTTPRoute", "video")["spec"]["rules"][0]["backendRefs"][0]
+    assert (backend["name"], backend["port"]) == ("video-master", port["port"])
