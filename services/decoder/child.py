@@ -6,10 +6,13 @@ It imports PyAV and NumPy, and the store's client where videos lie in one; it ne
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import mmap
+import os
 import resource
+import signal
 import socket
 import sys
 import time
@@ -31,6 +34,7 @@ from services.decoder.protocol import READY, Channel, Greeting, Request, Shape, 
 from services.decoder.sources import Shelf
 
 _OPEN_FILES = 256
+_PR_SET_PDEATHSIG = 1
 
 
 class Child:
@@ -106,6 +110,16 @@ def _limit(which: int, value: int) -> None:
     resource.setrlimit(which, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
+def _die_with_parent() -> None:
+    """Have the kernel kill this process when its parent dies, in the midst of a decode, too. Linux only; elsewhere it
+    notices at the end of its work that the socket is closed."""
+    parent = os.getppid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before the kernel was told
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 def _confine(greeting: Greeting) -> None:
     """Limits that hold even when the parent is gone. Files cannot be written; sockets and shared memory can."""
     _limit(resource.RLIMIT_AS, greeting.address_bytes)
@@ -116,6 +130,7 @@ def _confine(greeting: Greeting) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """Serve the socket until it is closed."""
+    _die_with_parent()
     socket_fd, memory_fd = map(int, arguments)
     channel = Channel(socket.socket(fileno=socket_fd))
     with suppress(EOFError, ConnectionError):

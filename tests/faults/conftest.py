@@ -83,12 +83,22 @@ def master(world: World) -> Iterator[Master]:
 @pytest.fixture(scope="session")
 def undisturbed(world: World, master: Master, consumers: Adapters) -> None:
     """Learn what the job comes to when nothing fails."""
-    run = Run(world, master, consumers, world.spec("undisturbed"))
+    learn(world, Run(world, master, consumers, world.spec("undisturbed")))
+
+
+@pytest.fixture(scope="session")
+def undisturbed_large(world: World, master: Master, consumers: Adapters) -> None:
+    """The same of the large one."""
+    learn(world, Run(world, master, consumers, world.spec("undisturbed-large", large=True)))
+
+
+def learn(world: World, run: Run) -> None:
+    """Remember what an undisturbed run comes to."""
     try:
         run.complete()
     finally:
         run.close()
-    world.expected = run.taken
+    world.expected[run.clips] = run.taken
     status = run.leaves_nothing()
     assert status.counts.issued == status.counts.decoded == len(run.taken["trainer.rgb"])
     clips = run.taken["trainer.rgb"]

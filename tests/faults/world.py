@@ -53,6 +53,8 @@ SESSION_TIMEOUT_MS = 2000
 CLIPS_AHEAD = "192KiB"
 """Budget of a job: about seven clips, so a job whose consumers stand still is in the midst of it."""
 
+LARGE_AHEAD = "1MiB"
+
 Taken = tuple[int, int, str]
 """Pass, index, digest of the bytes."""
 
@@ -62,7 +64,7 @@ output: {root}/runs/{name}
 epochs: 1
 data: {{catalog: "{root}/catalog.parquet"}}
 clip: {{frames: 4, resize: {{mode: crop, height: 40, width: 40}}}}
-sampling: {{clips_per_epoch: 12, clips_per_video: 1, seed: 3}}
+sampling: {{clips_per_epoch: {clips}, clips_per_video: 1, seed: 3}}
 streams:
   rgb: {{feature: rgb}}
   flow: {{feature: flow, params: {{method: dis, length: 3}}}}
@@ -96,8 +98,8 @@ class World:
     folder: Path
     links: dict[str, Links] = field(default_factory=dict)
     processes: list[Process] = field(default_factory=list)
-    expected: dict[str, list[Taken]] = field(default_factory=dict)
-    """What an undisturbed job comes to, by consumer."""
+    expected: dict[int, dict[str, list[Taken]]] = field(default_factory=dict)
+    """What an undisturbed job comes to, by clips of an epoch, then by consumer."""
     _started: int = 0
 
     # --- where things are ---
@@ -180,10 +182,13 @@ class World:
         bus.ensure_topics({topic: topics.partitions(topic) for topic in topics.FIXED})
         return Adapters(bus, open_cache(urls["ESSP_CACHE"]), Stores(tuple(json.loads(urls["ESSP_STORES"]))))
 
-    def spec(self, name: str, ttl_s: int = 600, dead_ratio: float = 0.2, budget: str = CLIPS_AHEAD) -> JobSpec:
-        """The job of all tests."""
+    def spec(self, name: str, *, large: bool = False, ttl_s: int = 600, dead_ratio: float = 0.2) -> JobSpec:
+        """The job of all tests. A large one has clips on every partition, so that each worker gets some."""
+        clips, budget = (topics.DATA_PARTITIONS, LARGE_AHEAD) if large else (12, CLIPS_AHEAD)
         root = f"s3://{self.bucket}"
-        return parse_spec(_JOB.format(name=name, root=root, ttl_s=ttl_s, dead_ratio=dead_ratio, budget=budget))
+        return parse_spec(
+            _JOB.format(name=name, root=root, clips=clips, ttl_s=ttl_s, dead_ratio=dead_ratio, budget=budget)
+        )
 
     def keys(self) -> list[str]:
         """What is in Redis now."""
@@ -248,7 +253,7 @@ class Run:
     def finish(self) -> JobStatus:
         """Let it end, and demand the result of an undisturbed job: nothing lost, nothing twice, nothing left."""
         self.complete()
-        assert self.taken == self._world.expected
+        assert self.taken == self._world.expected[self.clips]
         return self.leaves_nothing()
 
     def complete(self) -> None:
@@ -300,6 +305,11 @@ class Run:
     def _report(self, progress: Progress) -> None:
         progress.job, progress.worker = self.name, "test"
         self._adapters.bus.publish(topics.PROGRESS, self.name.encode(), progress.SerializeToString())
+
+    @property
+    def clips(self) -> int:
+        """Clips of an epoch."""
+        return self._spec.sampling.clips_per_epoch
 
     # --- a consumer ---
 
