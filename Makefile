@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 
-.PHONY: setup demo test check fix proto docs bench clean
+.PHONY: setup demo test soak check fix proto docs bench clean
 
 setup: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -16,6 +16,11 @@ demo: setup  ## Make a labelled video set, train two streams on it, fuse them, p
 
 test: setup  ## All tests; they start and stop the servers they need.
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+MINUTES ?= 5
+SEED ?= 1
+soak: setup  ## Jobs on real servers while processes are killed, drained and frozen: make soak MINUTES=5 SEED=1.
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) --seed $(SEED)
 
 check: setup  ## Style, types, layers, generated code.
 	$(BIN)/ruff check .
