@@ -56,6 +56,10 @@ class Supervisor:
         """The log of the process of this name that was started last."""
         return self._members[name].process.log
 
+    def processes(self) -> dict[str, Process]:
+        """Those that are to be there now."""
+        return {name: member.process for name, member in self._members.items()}
+
     def hit(self, fault: Fault) -> bool:
         """Do it. False: its victim is not there at this moment, or is dealing with another fault."""
         member = self._members.get(fault.victim)
