@@ -64,6 +64,16 @@ class ControlFeed:
         control = self.latest(job)
         return control is not None and control.command in ENDED and fence <= control.fence
 
+    def outdated(self, job: str, fence: int) -> bool:
+        """Work that was issued with this fence is no longer wanted: another master has the job, and issues its own."""
+        control = self.latest(job)
+        return control is not None and fence < control.fence
+
+    def of_earlier_run(self, job: str, fence: int) -> bool:
+        """What carries this fence (0: none) belongs to a run of the job before the present one."""
+        control = self.latest(job)
+        return control is not None and 0 < fence < (control.since or control.fence)
+
     def snapshot(self, job: str) -> JobSnapshot | None:
         """What the job is, or None while nothing is known of it."""
         control = self.latest(job)

@@ -1,9 +1,8 @@
 """What a consumer has consumed, as one number: two consumers with equal digests have seen the very same clips.
 
-The digest of some clips is the sum, modulo 2^128, of a BLAKE2b hash of each clip's identity. So it does not matter which
-rank saw which clip, ranks add theirs up, and what lies between two checkpoints is the difference of their digests; but a
-clip that is left out, seen twice, or another one than planned changes it. That clips come in the order of their
-indices is not in it: `ordered.py` sees to that.
+The digest of some clips is the sum, modulo 2^128, of a BLAKE2b hash of each clip's identity. So it does not matter
+which rank saw which clip, and ranks add theirs up; but a clip that is left out, seen twice, or another one than planned
+changes it. That clips come in the order of their indices is not in it: `ordered.py` sees to that.
 
 A trainer keeps it with its weights; `essp audit` computes it again from the plan.
 """
@@ -32,11 +31,6 @@ def ref_digest(pass_index: int, clip: ClipRef) -> int:
 def joined(digests: Iterable[int]) -> int:
     """The digest of all clips of which these are the digests."""
     return sum(digests) % _MODULUS
-
-
-def without(digest: int, part: int) -> int:
-    """The digest of what is left of `digest` when `part` is taken out."""
-    return (digest - part) % _MODULUS
 
 
 def as_text(digest: int) -> str:

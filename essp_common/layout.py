@@ -9,6 +9,8 @@ trainers/<trainer>/history.json                  the metrics of every pass
 model/manifest.json                              the fused model: classes, streams, members, evidence; written last
 model/<trainer>.safetensors                      the weights of one member: `model/` can be copied and used alone
 predictions.parquet                              (predict jobs)
+history/<number>                                 what became of its clips, a few seconds each (see history.py)
+history/chapters/<first>-<last>                  older ones, joined
 fences/<number>                                  the newest: who may speak for the job (see services/master/launch.py)
 report/                                          report.html and its pictures
 deadletters/<time>-<number>.json                 (jobs in one process) what could not be processed
@@ -24,6 +26,7 @@ PREDICTIONS = "predictions.parquet"
 REPORT = "report/"
 DEADLETTERS = "deadletters/"
 FENCES = "fences/"
+HISTORY = "history/"
 
 
 def checkpoint(trainer: str, step: int) -> str:
@@ -34,6 +37,16 @@ def checkpoint(trainer: str, step: int) -> str:
 def fence(number: int) -> str:
     """The mark of the job's n-th start."""
     return f"{FENCES}{number:010d}"
+
+
+def segment(number: int) -> str:
+    """One segment of the job's history."""
+    return f"{HISTORY}{number:010d}"
+
+
+def chapter(first: int, last: int) -> str:
+    """Segments of the job's history, joined."""
+    return f"{HISTORY}chapters/{first:010d}-{last:010d}"
 
 
 def latest(trainer: str) -> str:

@@ -55,7 +55,7 @@ class DecodeStage:
     def handle(self, record: Record) -> None:
         """Decode and deliver the clips of one `DecodeSeed`."""
         unit = _parsed(record)
-        if self._control.ended(unit.job, unit.fence):
+        if self._control.ended(unit.job, unit.fence) or self._control.outdated(unit.job, unit.fence):
             self._held = None
             return
         if self._held is None or self._held.record != record:

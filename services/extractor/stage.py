@@ -68,7 +68,8 @@ class ExtractStage:
         self._made.clear()
         ready = _parsed(record)
         streams = self._streams(ready)
-        if not streams or ready.skipped or self._control.ended(ready.clip.job, ready.fence):
+        job, fence = ready.clip.job, ready.fence
+        if not streams or ready.skipped or self._control.ended(job, fence) or self._control.of_earlier_run(job, fence):
             return
         try:
             clip: NDArray[np.uint8] = codec.decode(self._cache.get(ready.key))

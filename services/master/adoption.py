@@ -1,4 +1,8 @@
-"""What was under way when the master before this one went: the last command of every job in `essp.control`."""
+"""What the master before this one left: the last command of every job in `essp.control`, and the jobs' histories.
+
+A command is published before its answer is given, and written to the history after; so where the two differ, the
+command is the newer one, and what it asked for is done once more.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,11 @@ from google.protobuf.message import DecodeError
 from essp_common import topics
 from essp_common.bus.port import Bus
 from essp_common.errors import TransientError
+from essp_common.history import History
 from essp_common.pb.v1.messages_pb2 import Control
+from essp_common.spec import JobSpec
+from essp_common.wiring import Stores
+from services.master.status import JobStatus
 
 log = logging.getLogger(__name__)
 
@@ -19,8 +27,8 @@ _UNDER_WAY = (Control.START, Control.RESUME, Control.PAUSE)
 _POLL_S = 0.5
 
 
-def jobs_under_way(bus: Bus, listen_s: float, draining: threading.Event) -> list[Control]:
-    """The last command of each job that had not ended, as far as the bus tells within `listen_s`."""
+def last_commands(bus: Bus, listen_s: float, draining: threading.Event) -> list[Control]:
+    """The last command of each job, as far as the bus tells within `listen_s`."""
     found: dict[str, Control] = {}
     deadline = time.monotonic() + listen_s
     try:
@@ -38,4 +46,16 @@ def jobs_under_way(bus: Bus, listen_s: float, draining: threading.Event) -> list
             subscription.close()
     except (TransientError, DecodeError) as error:
         log.error("master: what was under way cannot be read in full: %s", error)
-    return [command for command in found.values() if command.command in _UNDER_WAY]
+    return list(found.values())
+
+
+def under_way(command: Control) -> bool:
+    """After this command the job goes on."""
+    return command.command in _UNDER_WAY
+
+
+def past(command: Control, stores: Stores) -> JobStatus | None:
+    """What a job came to that had ended, if its history tells; None: its last seconds are missing there, or all."""
+    spec = JobSpec.model_validate_json(command.snapshot.spec_json)
+    newest = History(stores.under(spec.output)).newest()
+    return JobStatus.model_validate_json(newest.status_json) if newest is not None and newest.status_json else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from enum import StrEnum
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
@@ -46,9 +47,26 @@ class MasterSettings(Settings):
     """Folder in one of the stores where the master keeps what is registered. Empty: nothing can be registered."""
     images: tuple[str, ...] = ()
     """Prefixes of the images that may be registered. Empty: none."""
+    pools: Literal["none", "processes", "kubernetes"] = "none"
+    """Who starts and stops workers: `none` (somebody else; the master only says what would be right), `processes` (the
+    master, as its children, on one machine), `kubernetes` (the master, in its namespace)."""
+    pool_sizes: dict[str, int] = {"decoder": 1, "extractor": 1}
+    """`processes`: workers of each pool to begin with, a JSON object; pools are `decoder`, `extractor` (all features),
+    `extractor.flow`, `extractor.flow+hof`, `aggregator`, `predictor`."""
+    namespace: str = ""
+    """`kubernetes`: the namespace (default: that of the master's own pod)."""
+    templates: str = "/etc/essp/templates"
+    """`kubernetes`: folder with the chart's templates for what is registered."""
+    lease: str = ""
+    """Name of the Kubernetes Lease by which several masters choose a leader. Empty: this is the only master."""
+    url: str = ""
+    """Where others reach this master's API; told by a standby (default: http://host name:port)."""
     stall_s: float = Field(60.0, gt=0)
     """A job with clips outstanding of which nothing is heard for so long has them issued again; each time in a row
     the wait doubles, up to an hour."""
+    history_s: float = Field(1.0, ge=0)
+    """A job's history is written this often at most. What a master had not written when it died, its successor accounts
+    for again."""
     poll_records: int = Field(2000, ge=1)
     """Messages of `essp.progress` accounted for at once."""
 

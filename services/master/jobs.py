@@ -11,16 +11,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from essp_common.pb.v1.messages_pb2 import Control, Failed, Progress
+from essp_common.pb.v1.messages_pb2 import Control, Failed, Heartbeat, HistorySegment, Progress
+from essp_common.pb.v1.messages_pb2 import FailureTally as FailureMessage
 from services.master import lifecycle, status
 from services.master.activity import Activity, Rate, purpose_name
 from services.master.events import EventLog
 from services.master.instructions import CompleteJob, FailJob, FinishPass, Instruction
 from services.master.launch import Launch
+from services.master.recorder import Recorder
 from services.master.seeds import SeedWriter
 from services.master.status import JobState
 
 _EXAMPLES = 3
+_MARK = "master"
+"""The pool in whose name a master that takes a job over marks its place in `essp.progress`."""
 
 
 @dataclass
@@ -35,13 +39,15 @@ class FailureTally:
 class Job:
     """A job that was started."""
 
-    def __init__(self, launch: Launch, since: int, now_s: float, events: EventLog) -> None:
-        """`since`: the oldest fence whose messages are about this run of the job."""
+    def __init__(self, launch: Launch, now_s: float, events: EventLog) -> None:
         spec = launch.spec
         self.launch = launch
         self.name = spec.name
         self.fence = launch.fence
         self.ledger = launch.ledger
+        self.recorder = Recorder(
+            launch.ledger, {(p.purpose, p.epoch): n for n, p in enumerate(launch.passes.plans)}, launch.fence
+        )
         self.seeds = SeedWriter(spec, launch.passes, launch.fence)
         self.state = JobState.PENDING
         self.reason = ""
@@ -61,10 +67,23 @@ class Job:
         """How often in a row nothing was heard for long."""
         self.leftovers = False
         """The job has ended, and somebody stored bytes for it since."""
-        self._since = since
+        self.urgent = False
+        """What is noted is to be written soon."""
+        self.overtaken = False
+        """It is another master's now."""
+        self._last = launch.last
+        self._since = launch.since
+        self._unheard = launch.continued is not None
+        """The messages that the master before this one left unaccounted for are still to come."""
+        self._made_again = launch.continued is None
+        """What its work units would have made, and nobody made, was issued again."""
         self._worked_s = 0.0
         self._resumed_s: float | None = None
         self._recall()
+        if launch.continued is None:
+            self.recorder.started(launch.snapshot, launch.start, _now_ms())
+        else:
+            self._continue(launch.continued)
 
     # --- its state ---
 
@@ -80,6 +99,8 @@ class Job:
             self.ended = datetime.now(UTC)
             self.ledger.ended = True
         self.heard_s = now_s
+        self.recorder.entered(wanted, reason, _now_ms())
+        self.urgent = True
         self.log.add("state", f"job {self.name}: {wanted}" + (f": {reason}" if reason else ""), {"state": wanted})
         return True
 
@@ -90,14 +111,44 @@ class Job:
     def control(self, command: Control.Command) -> Control:
         """The message that tells everybody."""
         return Control(
-            job=self.name, fence=self.fence, command=command, snapshot=self.launch.snapshot, reason=self.reason
+            job=self.name,
+            fence=self.fence,
+            command=command,
+            snapshot=self.launch.snapshot,
+            reason=self.reason,
+            since=self._since,
         )
 
-    # --- what comes in ---
+    def mark(self) -> Progress:
+        """The message that tells this master, when it comes back, that it has read all that was there before."""
+        return Progress(job=self.name, worker=_MARK, fence=self.fence, heartbeat=Heartbeat(pool=_MARK))
 
-    def overtaken(self, progress: Progress) -> bool:
-        """Another master has started this job after this one did."""
-        return progress.fence > self.fence
+    # --- what is due to be done ---
+
+    def start(self) -> Sequence[Instruction]:
+        """Begin to issue, or go on."""
+        return self._instructed(self.ledger.start())
+
+    def pause(self) -> None:
+        """Issue nothing until `resume`."""
+        self.ledger.pause()
+
+    def resume(self) -> Sequence[Instruction]:
+        """Issue again."""
+        return self._instructed([*self.ledger.resume(), *self._make_again()])
+
+    def _make_again(self) -> Sequence[Instruction]:
+        """Once what was left has been heard: decoders drop the work units of the master before this one."""
+        if self._unheard or self._made_again or self.state is not JobState.RUNNING:
+            return ()
+        self._made_again = True
+        return self.ledger.stalled()
+
+    def _instructed(self, out: Sequence[Instruction]) -> Sequence[Instruction]:
+        self.recorder.instructed(out)
+        return out
+
+    # --- what comes in ---
 
     def handle(self, progress: Progress, now_s: float) -> Sequence[Instruction]:
         """Account for a message, and remember what people want to know of it."""
@@ -105,12 +156,14 @@ class Job:
             return ()
         self.heard_s, self.silences = now_s, 0
         kind = progress.WhichOneof("event")
+        if kind == "heartbeat" and progress.heartbeat.pool == _MARK:
+            return self._heard_all() if progress.fence == self.fence else ()
         if self.state.ended:
             self.leftovers |= kind in ("decoded", "extracted")
             return ()
         self.activity.note(progress, now_s)
         before = self.ledger.closed, self.ledger.counts.failed
-        out = self.ledger.handle(progress)
+        out = self.recorder.handle(progress)
         if self.ledger.closed != before[0]:
             self.pace.add(self.ledger.closed - before[0], now_s)
         if self.ledger.counts.failed != before[1]:
@@ -120,14 +173,55 @@ class Job:
         self._tell_outcome(out)
         return out
 
+    def _heard_all(self) -> Sequence[Instruction]:
+        self._unheard = False
+        return self._instructed(self._make_again())
+
     def stalled(self, now_s: float) -> Sequence[Instruction]:
         """Nothing was heard for long."""
         self.heard_s = now_s
         self.silences += 1
-        out = self.ledger.stalled()
+        out = self._instructed(self.ledger.stalled())
         if out:
             self.log.add("warning", f"nothing heard for long; {len(out)} work units issued again", {"units": len(out)})
         return out
+
+    # --- its history ---
+
+    def swept(self, stray_keys: int) -> None:
+        """The cache was looked through after its end, and what was found freed; until nothing is found any more."""
+        self.leftovers |= stray_keys > 0
+        self.recorder.swept(stray_keys, _now_ms())
+
+    def segment(self, writer: str, now_s: float) -> HistorySegment:
+        """What was noted since the last one, and where the job stands now."""
+        self._last += 1
+        self.urgent = False
+        return HistorySegment(
+            first=self._last,
+            last=self._last,
+            fence=self.fence,
+            since=self._since,
+            writer=writer,
+            entries=self.recorder.take(_now_ms()),
+            ledger=self.ledger.state(),
+            state=self.state,
+            created_ms=round(self.created.timestamp() * 1000),
+            worked_s=self.elapsed_s(now_s),
+            failures=[
+                FailureMessage(stage=stage, kind=kind, count=tally.count, examples=tally.examples)
+                for (stage, kind), tally in self.failures.items()
+            ],
+        )
+
+    def _continue(self, segment: HistorySegment) -> None:
+        """Be as the job of the master before this one was."""
+        self.created = datetime.fromtimestamp(segment.created_ms / 1000, UTC)
+        self._worked_s = segment.worked_s
+        self.failures = {(f.stage, f.kind): FailureTally(f.count, dict(f.examples)) for f in segment.failures}
+        self.recorder.taken_over(_now_ms())
+        told = f"taken over from {segment.writer}, where its segment {segment.last} says"
+        self.log.add("state", told, {"segment": segment.last, "fence": self.fence})
 
     # --- what is told ---
 
@@ -190,3 +284,7 @@ class Job:
     def causes(self) -> Counter[str]:
         """Failures by kind."""
         return Counter({f"{stage}.{kind}": tally.count for (stage, kind), tally in self.failures.items()})
+
+
+def _now_ms() -> int:
+    return round(datetime.now(UTC).timestamp() * 1000)

@@ -6,6 +6,9 @@ checkpoints goes on from them.
 
 Each start takes the next fencing number from the output store, by a write that only one can win. Of two masters of one
 job the higher number counts; the other finds out and lets go.
+
+A run that another master began is gone on with where the newest segment of the job's history says; without one (it died
+before anything had happened), and in a new run, where the trainers' checkpoints say.
 """
 
 from __future__ import annotations
@@ -21,9 +24,11 @@ from essp_common import layout
 from essp_common.catalog.table import Catalog, read_catalog
 from essp_common.checkpoint import Manifest, read_latest
 from essp_common.errors import ConfigError, Conflict, NotFound
+from essp_common.failpoints import failpoint
+from essp_common.history import History
 from essp_common.layout import Position
 from essp_common.objects.port import ObjectStore
-from essp_common.pb.v1.messages_pb2 import TRAIN, JobSnapshot
+from essp_common.pb.v1.messages_pb2 import TRAIN, HistorySegment, JobSnapshot
 from essp_common.plan import empty_classes
 from essp_common.spec import JobSpec
 from essp_common.wiring import Stores
@@ -34,7 +39,7 @@ from services.master.sizing import bounds_of, parts_of, unit_clips
 log = logging.getLogger(__name__)
 
 _PACKAGES = ("essp", "numpy", "av", "opencv-python-headless", "torch", "torchvision", "torchmetrics")
-_OWN = ("trainers/", "model/", layout.REPORT, layout.DEADLETTERS, layout.SPEC, layout.PREDICTIONS)
+_OWN = ("trainers/", "model/", layout.HISTORY, layout.REPORT, layout.DEADLETTERS, layout.SPEC, layout.PREDICTIONS)
 """What a job writes, and `fresh` removes; its catalog and its fences stay."""
 
 
@@ -47,15 +52,24 @@ class Launch:
     ledger: Ledger
     snapshot: JobSnapshot
     fence: int
+    since: int
+    """The fence with which this run of the job began."""
+    history: History
+    last: int
+    """Number of the newest segment of the history; 0: there was none."""
+    continued: HistorySegment | None
+    """Where the master before this one had come to, when its run is gone on with."""
     manifests: Mapping[str, Manifest]
-    """The checkpoints that trainers go on from, by trainer."""
+    """The newest checkpoints, by trainer."""
+    start: Mapping[str, Position]
+    """Where each consumer starts."""
     warnings: tuple[str, ...]
 
 
-def launch(spec: JobSpec, stores: Stores, fresh: bool = False) -> Launch:
+def launch(spec: JobSpec, stores: Stores, fresh: bool = False, since: int = 0) -> Launch:
     """Prepare a job. Raises `ConfigError`, naming the field and the remedy.
 
-    `fresh` removes what an earlier run left in the output.
+    `fresh` removes what an earlier run left in the output. `since`: go on with the run that began with this fence.
     """
     catalog = _catalog(spec, stores)
     passes = Passes(spec, catalog)
@@ -63,15 +77,23 @@ def launch(spec: JobSpec, stores: Stores, fresh: bool = False) -> Launch:
     bounds = bounds_of(passes, parts)
     clips = unit_clips(spec, bounds)
     output = stores.under(spec.output)
+    history = History(output)
+    before = history.last()  # numbers go on after `fresh`: whoever still writes to what was removed is to notice
     _claim(output, spec, fresh)
+    fence = _fence(output)
+    failpoint("master.fence-taken")
+    newest = history.newest()
+    continued = newest if newest is not None and since and newest.since == since else None
     manifests = {name: found for name in spec.trainers if (found := read_latest(output, name)) is not None}
+    start = {name: Position(0, 0) for name in parts.consumers}
+    start |= {f"trainer.{name}": _start(found, passes) for name, found in manifests.items()}
     terms = Terms(
         passes=passes.plans,
         plan_of=passes.plan,
         parts=parts,
         bounds=bounds,
         replaceable=[purpose == TRAIN for purpose, _ in passes.order],
-        start={f"trainer.{name}": _start(found, passes) for name, found in manifests.items()},
+        start=start,
         finals=frozenset(name for name, found in manifests.items() if found.final),
         budget_bytes=spec.limits.budget,
         unit_clips=clips,
@@ -87,7 +109,20 @@ def launch(spec: JobSpec, stores: Stores, fresh: bool = False) -> Launch:
         passes=passes.plans,
         plan_digest=passes.digest(),
     )
-    return Launch(spec, passes, Ledger(terms), snapshot, _fence(output), manifests, _warnings(passes))
+    return Launch(
+        spec=spec,
+        passes=passes,
+        ledger=Ledger(terms, None if continued is None else continued.ledger),
+        snapshot=snapshot,
+        fence=fence,
+        since=since or fence,
+        history=history,
+        last=before if newest is None else newest.last,
+        continued=continued,
+        manifests=manifests,
+        start=start,
+        warnings=_warnings(passes),
+    )
 
 
 def _catalog(spec: JobSpec, stores: Stores) -> Catalog:

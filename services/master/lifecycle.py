@@ -3,8 +3,9 @@
     pending ──start──▶ running ◀──pause / resume──▶ paused
        └────────────────┴───────────────┴──▶ completed | failed | stopped ──start──▶ running
 
-Asking for the state a job is already in is no error, so that a repeated request is harmless. A job that has ended can
-be started again: it goes on from its checkpoints.
+A job that was paused when another master takes it over goes from pending to paused. Asking for the state a job is
+already in is no error, so that a repeated request is harmless. A job that has ended can be started again: it goes on
+from its checkpoints.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from essp_common.errors import Conflict
 from services.master.status import JobState
 
 _ALLOWED: dict[JobState, frozenset[JobState]] = {
-    JobState.PENDING: frozenset({JobState.RUNNING, JobState.FAILED, JobState.STOPPED}),
+    JobState.PENDING: frozenset({JobState.RUNNING, JobState.PAUSED, JobState.FAILED, JobState.STOPPED}),
     JobState.RUNNING: frozenset({JobState.PAUSED, JobState.COMPLETED, JobState.FAILED, JobState.STOPPED}),
     JobState.PAUSED: frozenset({JobState.RUNNING, JobState.COMPLETED, JobState.FAILED, JobState.STOPPED}),
     JobState.COMPLETED: frozenset({JobState.RUNNING}),

@@ -26,6 +26,11 @@ class Outbox:
         """Have this carried out."""
         self._effects.append(effect)
 
+    @property
+    def empty(self) -> bool:
+        """All that was added is carried out."""
+        return not self._effects
+
     def send(self) -> None:
         """Carry out what was added, durably. Raises `TransientError` when a server does not answer."""
         with self._sending:

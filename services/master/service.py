@@ -2,12 +2,16 @@
 
 The thin shell around pure parts (`ledger.py` and what it uses): one thread reads `essp.progress` and carries out the
 ledger's instructions; the API's threads start, pause and stop jobs under the same lock. A progress message is `done`
-once its effects are durable.
+once its effects are durable, and what became of it stands in the job's history (`history.py`).
 
-What outlives the process: specification, checkpoints and fences in each job's output, and the last command of every job
-in `essp.control`. A master that is started with `adopt` takes up from these the jobs that were under way: it goes on at
-the trainers' checkpoints, and trainers that went further tell it so. One such master may run at a time; it reads
-`essp.progress` in the group `master`. A master that runs a job of its own process (`essp run`) has a group of its own.
+What outlives the process: specification, history, checkpoints and fences in each job's output, and the last command of
+every job in `essp.control`. A master that is started with `adopt` takes over from these the jobs that were under way:
+it stands where the newest segment of the history says, the messages of which nothing stands there are delivered to it
+again, and work units that nobody has done by then it issues again, since decoders drop those of an older master.
+
+One such master may run at a time; it reads `essp.progress` in the group `master`. Of two, the one that started later
+has the higher fence and goes on; the other finds a message or a segment of it, lets go, and leaves with an error. A
+master that runs a job of its own process (`essp run`) has a group of its own, and lets go of the job alone.
 """
 
 from __future__ import annotations
@@ -24,17 +28,22 @@ from essp_common import metrics, topics
 from essp_common.bus.port import Record
 from essp_common.cache.port import CacheUsage, job_prefix
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, TransientError
-from essp_common.pb.v1.messages_pb2 import Control, Progress
+from essp_common.failpoints import failpoint
+from essp_common.history import Overtaken
+from essp_common.pb.v1.messages_pb2 import Control, HistorySegment, Progress
 from essp_common.spec import JobSpec
 from essp_common.wiring import Adapters
-from services.master.adoption import jobs_under_way
+from services.master.adoption import last_commands, past, under_way
 from services.master.config import MasterSettings
 from services.master.events import EventLog
+from services.master.history import HistoryWriter, Page
 from services.master.instructions import CompleteJob, FailJob, Instruction, IssueUnit, PublishSkip, ReleaseClip
 from services.master.jobs import Job
 from services.master.launch import launch
+from services.master.lifecycle import change
 from services.master.outbox import Outbox
-from services.master.snapshot import status_of, summary_of
+from services.master.pools.roster import Roster
+from services.master.snapshot import status_of, summary_of, summary_of_past
 from services.master.status import JobEvent, JobState, JobStatus, JobSummary
 
 log = logging.getLogger(__name__)
@@ -47,6 +56,12 @@ _SWEEP_S = 2.0
 _ADOPT_S = 3.0
 """How long a new master listens for the jobs that were under way."""
 _LONGEST_STALL_S = 3600.0
+_LAST_WRITE_S = 10.0
+"""How long a master that leaves waits for its histories to be written."""
+_UNFINISHED = 50
+"""So many times `poll_records` messages may wait for the histories to be written; then no more are read."""
+_LAUNCHES = 5
+"""How often a start is tried while other masters start the same job."""
 _COMMANDS = {
     JobState.PAUSED: Control.PAUSE,
     JobState.RUNNING: Control.RESUME,
@@ -80,15 +95,23 @@ class Master:
         self._starting: set[str] = set()
         self._draining = threading.Event()
         self._outbox = Outbox(self._bus)
+        self.roster = Roster()
+        """The workers that are up, of all pools."""
+        self._worker = worker
+        self._history = HistoryWriter(settings.history_s, clock)
+        self._past: dict[str, JobStatus] = {}
+        """What became of jobs that had ended before."""
+        self._overtaken: Overtaken | None = None
         self._handled: list[Record] = []
-        """Accounted for, and their effects not yet durable."""
+        """Accounted for, and not yet in the histories."""
+        self._holding = False
         self._subscription = self._bus.subscribe([topics.PROGRESS], GROUP if adopt else f"{GROUP}.{worker}")
         self._ticked_s = self._swept_s = clock()
 
     # --- the service ---
 
     def run(self) -> None:
-        """Account for progress until drained."""
+        """Account for progress until drained. Raises `Overtaken` when another master has taken over."""
         try:
             if self._adopt:
                 self._adopt_jobs()  # before the first message is read, since it may be about one of them
@@ -98,12 +121,16 @@ class Master:
                 except TransientError as error:
                     log.warning("master: %s; trying again", error)
                     self._draining.wait(error.retry_after_s)
+                if self._overtaken is not None and self._adopt:
+                    raise self._overtaken
         finally:
             self._draining.set()
+            self._leave()
             self._subscription.close()
 
     def step(self, timeout_s: float) -> int:
         """Account for what has come, waiting for so long at most; how many messages that were."""
+        self._hold_back()
         records = self._subscription.poll(self._settings.poll_records, timeout_s)
         with self._lock:
             for record in records:
@@ -114,13 +141,12 @@ class Master:
                 self._tick(now_s)
         self._handled += records
         self._outbox.send()
-        for record in self._handled:
-            self._subscription.done(record)
-        self._handled.clear()
+        failpoint("master.instructions-published")
+        self._write_histories()
         return len(records)
 
     def drain(self) -> None:
-        """Let `run` return. Jobs stay as they are; who starts them again goes on from their checkpoints."""
+        """Let `run` return. Jobs stay as they are; the next master takes them over."""
         self._draining.set()
 
     @property
@@ -150,24 +176,36 @@ class Master:
         """All jobs, newest first."""
         with self._lock:
             now_s = self._clock()
-            newest = sorted(self._jobs.values(), key=lambda job: job.created, reverse=True)
-            return [summary_of(job, now_s) for job in newest]
+            found = [summary_of(job, now_s) for job in self._jobs.values()]
+            found += [summary_of_past(job) for name, job in self._past.items() if name not in self._jobs]
+            return sorted(found, key=lambda job: job.created, reverse=True)
 
     def status(self, name: str) -> JobStatus:
         """All there is to know of a job. Raises `NotFound`."""
         usage = self._usage()
         with self._lock:
+            if name not in self._jobs and name in self._past:
+                return self._past[name]
             return status_of(self._job(name), usage, self._clock())
+
+    def active(self) -> list[JobStatus]:
+        """All there is to know of the jobs that have not ended."""
+        with self._lock:
+            now_s = self._clock()
+            return [status_of(job, None, now_s) for job in self._jobs.values() if not job.state.ended]
 
     def events(self, name: str, after: int = 0, timeout_s: float = 0.0) -> Sequence[JobEvent]:
         """What happened to a job since event `after`; waits for something if told to. Raises `NotFound`."""
         with self._lock:
+            if name not in self._jobs and name in self._past:
+                return ()
             events = self._job(name).log
         return events.after(after, timeout_s)
 
     # --- the state of jobs ---
 
-    def _start(self, spec: JobSpec, fresh: bool, since: int = 0, paused: bool = False) -> JobStatus:
+    def _start(self, spec: JobSpec, fresh: bool, command: Control | None = None) -> JobStatus:
+        """Start a job; or go on with the run of which this is the last command."""
         with self._lock:
             present = self._jobs.get(spec.name)
             if spec.name in self._starting or (present is not None and not present.state.ended):
@@ -175,40 +213,70 @@ class Master:
                 raise Conflict(f"job {spec.name} is {state}; stop it first, or choose another name")
             self._starting.add(spec.name)
         try:
-            launched = launch(spec, self._stores, fresh)
+            job = self._launch(spec, fresh, command, present.log if present is not None else EventLog())
             self._bus.ensure_topics(
                 {t: topics.partitions(t) for t in {topics.stream_topic(s.feature) for s in spec.streams.values()}}
             )
             with self._lock:
-                events = present.log if present is not None else EventLog()
-                job = Job(launched, since or launched.fence, self._clock(), events)
-                self._outbox.add(partial(self._cache.purge, job_prefix(job.name)))
-                job.enter(JobState.RUNNING, self._clock())
-                self._publish_control(job, Control.START)
-                self._jobs[job.name] = job
-                if paused:
-                    job.ledger.pause()
-                    self._enter(job, JobState.PAUSED)
-                self._carry_out(job, job.ledger.start())
+                self._begin(job, command)
             self._outbox.send()
-            log.info("job %s: started, fence %d", job.name, job.fence)
+            failpoint("master.start-published")
+            log.info("job %s: %s, fence %d", job.name, "started" if command is None else "taken over", job.fence)
             return self.status(spec.name)
         finally:
             with self._lock:
                 self._starting.discard(spec.name)
 
+    def _launch(self, spec: JobSpec, fresh: bool, command: Control | None, events: EventLog) -> Job:
+        """A job of which this master is the last to have written the history."""
+        paused = command is not None and command.command == Control.PAUSE
+        since = 0 if command is None else command.since or command.fence
+        for _ in range(_LAUNCHES):
+            job = Job(launch(spec, self._stores, fresh, since), self._clock(), events)
+            if paused:
+                job.pause()
+            job.enter(JobState.PAUSED if paused else JobState.RUNNING, self._clock())
+            try:
+                job.launch.history.append(job.segment(self._worker, self._clock()))
+            except Overtaken as error:  # by a master that was still writing, or that started the job at the same time
+                if error.fence > job.fence:
+                    raise
+                continue
+            failpoint("master.start-recorded")
+            return job
+        raise Conflict(f"job {spec.name} is being started by other masters, too; stop all but one")
+
+    def _begin(self, job: Job, command: Control | None) -> None:
+        """Have everybody know of a job, and issue what it needs."""
+        self._jobs[job.name] = job
+        if job.launch.continued is None:
+            self._outbox.add(partial(self._cache.purge, job_prefix(job.name)))
+        if command is None or under_way(command):
+            self._publish_control(job, Control.START if job.state is JobState.RUNNING else Control.PAUSE)
+        if job.launch.continued is not None:
+            self._publish(topics.PROGRESS, job.name.encode(), job.mark().SerializeToString())
+        if command is not None and command.command in (Control.STOP, Control.FAIL):
+            ended = JobState.STOPPED if command.command == Control.STOP else JobState.FAILED
+            self._enter(job, ended, command.reason)
+        self._carry_out(job, job.start())
+
     def _change(self, name: str, wanted: JobState) -> JobStatus:
         with self._lock:
+            if name not in self._jobs and name in self._past:
+                change(name, self._past[name].state, wanted)
+                return self._past[name]
             job = self._job(name)
             if job.state.ended and wanted is JobState.RUNNING:
                 raise Conflict(f"job {name} is {job.state}; start it again in place of resuming it")
             before = job.state
             if self._enter(job, wanted):
                 if wanted is JobState.PAUSED:
-                    job.ledger.pause()
+                    job.pause()
                 elif wanted is JobState.RUNNING and before is JobState.PAUSED:
-                    self._carry_out(job, job.ledger.resume())
+                    self._carry_out(job, job.resume())
+        failpoint("master.command-entered")
         self._outbox.send()
+        failpoint("master.command-published")
         return self.status(name)
 
     def _enter(self, job: Job, wanted: JobState, reason: str = "") -> bool:
@@ -237,18 +305,27 @@ class Master:
         except DecodeError:
             log.warning("record %d of %s is no progress message; ignored", record.offset, record.topic)
             return
+        if progress.HasField("heartbeat"):
+            self.roster.note(progress.worker, progress.heartbeat, self._clock())
+            return
         job = self._jobs.get(progress.job)
         if job is None:
             return
-        if job.overtaken(progress):
-            self._let_go(job)
+        if progress.fence > job.fence:
+            self._let_go(job, progress.fence)
         else:
             self._carry_out(job, job.handle(progress, self._clock()))
 
-    def _let_go(self, job: Job) -> None:
+    def _let_go(self, job: Job, fence: int) -> None:
         if not job.state.ended:
-            log.error("job %s: another master has taken it over; it is left to that one", job.name)
+            log.error("job %s: another master (fence %d) has taken it over; it is left to that one", job.name, fence)
             job.enter(JobState.STOPPED, self._clock(), "another master has taken the job over")
+            job.overtaken = True
+            self._overtaken = Overtaken(
+                f"another master has taken job {job.name} over (its fence is {fence}, this one's {job.fence}); "
+                "only one master may run on a bus, so this one leaves",
+                fence,
+            )
 
     def _carry_out(self, job: Job, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
@@ -275,6 +352,59 @@ class Master:
     def _publish(self, topic: str, key: bytes, value: bytes, partition: int | None = None) -> None:
         self._outbox.add(partial(self._bus.publish, topic, key, value, partition))
 
+    # --- the histories ---
+
+    def _hold_back(self) -> None:
+        """Read no more while too much waits for the histories to be written."""
+        too_many = len(self._handled) > _UNFINISHED * self._settings.poll_records
+        if too_many != self._holding:
+            self._holding = too_many
+            (self._subscription.pause if too_many else self._subscription.resume)()
+
+    def _write_histories(self) -> None:
+        """Have written what was noted, if it is time, and then the messages called done that it is about."""
+        with self._lock:
+            for name, error in self._history.lost():
+                self._give_up(self._jobs[name], error)
+            if self._history.busy or not self._outbox.empty:
+                return
+            jobs = [job for job in self._jobs.values() if job.recorder.pending and not job.overtaken]
+            if jobs and not self._history.due and not any(job.urgent for job in jobs):
+                return
+            began = time.perf_counter()
+            pages = [Page(job.name, job.launch.history, self._segment(job)) for job in jobs]
+            handled, self._handled = self._handled, []
+        self._history.write(pages, time.perf_counter() - began, partial(self._finish, handled))
+
+    def _segment(self, job: Job) -> HistorySegment:
+        now_s = self._clock()
+        segment = job.segment(self._worker, now_s)
+        if job.state.ended:
+            segment.status_json = status_of(job, None, now_s).model_dump_json()
+        return segment
+
+    def _finish(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self._subscription.done(record)
+
+    def _give_up(self, job: Job, error: EsspError) -> None:
+        """Its history cannot be written any more."""
+        if isinstance(error, Overtaken):
+            self._let_go(job, error.fence)
+        elif not job.state.ended:
+            self._enter(job, JobState.FAILED, f"its history cannot be written: {error}")
+
+    def _leave(self) -> None:
+        """Write what is there to write, as far as the stores answer."""
+        self._history.finish(_LAST_WRITE_S)
+        try:
+            self._sweep()
+            self._outbox.send()
+            self._write_histories()
+        except TransientError as error:
+            log.warning("master: %s; the last seconds are accounted for again by the next one", error)
+        self._history.finish(_LAST_WRITE_S)
+
     # --- from time to time ---
 
     def _tick(self, now_s: float) -> None:
@@ -296,7 +426,12 @@ class Master:
         for job in self._jobs.values():
             if job.state.ended and job.leftovers:
                 job.leftovers = False
-                self._outbox.add(partial(self._cache.purge, job_prefix(job.name)))
+                self._outbox.add(partial(self._sweep_job, job))
+
+    def _sweep_job(self, job: Job) -> None:
+        found = self._cache.purge(job_prefix(job.name))
+        with self._lock:
+            job.swept(found)
 
     def _usage(self) -> CacheUsage | None:
         try:
@@ -308,17 +443,18 @@ class Master:
     # --- the jobs of a master before this one ---
 
     def _adopt_jobs(self) -> None:
-        """Take up the jobs that were under way when the master before this one went."""
-        for command in jobs_under_way(self._bus, _ADOPT_S, self._draining):
+        """Take over the jobs that were under way when the master before this one went; know of those that had ended."""
+        for command in last_commands(self._bus, _ADOPT_S, self._draining):
             if command.job in self._jobs or self._draining.is_set():
                 continue
             try:
-                spec = JobSpec.model_validate_json(command.snapshot.spec_json)
-                self._start(spec, False, since=command.fence, paused=command.command == Control.PAUSE)
+                if not under_way(command) and (ended := past(command, self._stores)) is not None:
+                    self._past[command.job] = ended
+                    continue
+                self._start(JobSpec.model_validate_json(command.snapshot.spec_json), False, command)
+                failpoint("master.taken-over")
             except (EsspError, ValueError) as error:
-                log.error("job %s was under way and cannot be taken up: %s", command.job, error)
-            else:
-                log.info("job %s was under way; taken up", command.job)
+                log.error("job %s was under way and cannot be taken over: %s", command.job, error)
 
 
 def build(adapters: Adapters, settings: MasterSettings, worker: str, adopt: bool = False) -> Master:

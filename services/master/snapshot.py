@@ -15,6 +15,7 @@ def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobSta
     """All there is to know of a job at this moment."""
     ledger, spec = job.ledger, job.launch.spec
     counts = ledger.counts
+    backlog = ledger.backlog()
     return status.JobStatus(
         name=job.name,
         kind=_kind(job),
@@ -33,7 +34,9 @@ def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobSta
             waiting=ledger.out_of_credit,
         ),
         cache=_cache(usage),
-        pools=job.activity.pools(now_s),
+        streams={name: stream.feature for name, stream in spec.streams.items()},
+        backlog=backlog,
+        pools=job.activity.pools(backlog, now_s),
         trainers=job.activity.trainers(ledger.finals),
         counts=status.CountStatus(
             issued=counts.issued,
@@ -66,6 +69,22 @@ def summary_of(job: Job, now_s: float) -> status.JobSummary:
         clips_per_s=progress.clips_per_s,
         eta_s=progress.eta_s,
         failed=job.ledger.counts.failed,
+    )
+
+
+def summary_of_past(past: status.JobStatus) -> status.JobSummary:
+    """A job in a list that had ended before this master began."""
+    return status.JobSummary(
+        name=past.name,
+        kind=past.kind,
+        state=past.state,
+        reason=past.reason,
+        created=past.created,
+        done=past.progress.done,
+        total=past.progress.total,
+        clips_per_s=0.0,
+        eta_s=None,
+        failed=past.counts.failed,
     )
 
 

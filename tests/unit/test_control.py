@@ -105,6 +105,17 @@ def test_deposed_master_is_ignored(bus: MemoryBus, feed: ControlFeed) -> None:
     assert feed.wait("job", LIMIT_S, {Control.PAUSE})
 
 
+def test_work_of_an_older_master_is_outdated_but_its_run_is_not(bus: MemoryBus, feed: ControlFeed) -> None:
+    assert not feed.outdated("job", fence=1)
+    for fence in (2, 3):
+        control = Control(job="job", fence=fence, command=Control.START, since=2)
+        bus.publish(topics.CONTROL, b"job", control.SerializeToString())
+    send(bus, Control.START, "last")
+    assert feed.wait("last", LIMIT_S)
+    assert [feed.outdated("job", fence) for fence in (1, 2, 3, 4)] == [True, True, False, False]
+    assert [feed.of_earlier_run("job", fence) for fence in (0, 1, 2, 3)] == [False, True, False, False]
+
+
 def test_fence_of_one_job_says_nothing_of_another(bus: MemoryBus, feed: ControlFeed) -> None:
     send(bus, Control.START, "one", fence=5)
     send(bus, Control.START, "two", fence=1)

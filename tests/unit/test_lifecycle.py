@@ -22,6 +22,7 @@ P, R, Z, C, F, S = (
 )
 ALLOWED = {
     (P, R),
+    (P, Z),
     (P, F),
     (P, S),
     (R, Z),

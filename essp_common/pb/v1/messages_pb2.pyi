@@ -748,8 +748,27 @@ class HistoryEntry(_message.Message):
     stray_keys: int
     def __init__(self, time_ms: _Optional[int] = ..., fence: _Optional[int] = ..., started: _Optional[_Union[RunStart, _Mapping]] = ..., taken_over: _Optional[bool] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., checkpoint: _Optional[_Union[CheckpointReady, _Mapping]] = ..., passes: _Optional[_Iterable[_Union[PassEvents, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[ClipFailure, _Mapping]]] = ..., attempts: _Optional[_Iterable[_Union[TrainedAttempt, _Mapping]]] = ..., budget_bytes: _Optional[int] = ..., peak_bytes: _Optional[int] = ..., outstanding_bytes: _Optional[int] = ..., outstanding_clips: _Optional[int] = ..., swept: _Optional[bool] = ..., stray_keys: _Optional[int] = ...) -> None: ...
 
+class FailureTally(_message.Message):
+    __slots__ = ("stage", "kind", "count", "examples")
+    class ExamplesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    stage: str
+    kind: str
+    count: int
+    examples: _containers.ScalarMap[str, str]
+    def __init__(self, stage: _Optional[str] = ..., kind: _Optional[str] = ..., count: _Optional[int] = ..., examples: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
 class HistorySegment(_message.Message):
-    __slots__ = ("first", "last", "fence", "since", "writer", "entries", "ledger", "state", "status_json", "created_ms", "worked_s")
+    __slots__ = ("first", "last", "fence", "since", "writer", "entries", "ledger", "state", "status_json", "created_ms", "worked_s", "failures")
     FIRST_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
@@ -761,6 +780,7 @@ class HistorySegment(_message.Message):
     STATUS_JSON_FIELD_NUMBER: _ClassVar[int]
     CREATED_MS_FIELD_NUMBER: _ClassVar[int]
     WORKED_S_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
     first: int
     last: int
     fence: int
@@ -772,4 +792,5 @@ class HistorySegment(_message.Message):
     status_json: str
     created_ms: int
     worked_s: float
-    def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ..., fence: _Optional[int] = ..., since: _Optional[int] = ..., writer: _Optional[str] = ..., entries: _Optional[_Iterable[_Union[HistoryEntry, _Mapping]]] = ..., ledger: _Optional[_Union[LedgerState, _Mapping]] = ..., state: _Optional[str] = ..., status_json: _Optional[str] = ..., created_ms: _Optional[int] = ..., worked_s: _Optional[float] = ...) -> None: ...
+    failures: _containers.RepeatedCompositeFieldContainer[FailureTally]
+    def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ..., fence: _Optional[int] = ..., since: _Optional[int] = ..., writer: _Optional[str] = ..., entries: _Optional[_Iterable[_Union[HistoryEntry, _Mapping]]] = ..., ledger: _Optional[_Union[LedgerState, _Mapping]] = ..., state: _Optional[str] = ..., status_json: _Optional[str] = ..., created_ms: _Optional[int] = ..., worked_s: _Optional[float] = ..., failures: _Optional[_Iterable[_Union[FailureTally, _Mapping]]] = ...) -> None: ...

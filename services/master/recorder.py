@@ -1,0 +1,214 @@
+"""What the history keeps of a job (`essp_common/history.py`): the ledger's facts, noted while it accounts for messages.
+
+Pure: time is passed in. A fact is noted when the ledger took notice of it, so duplicates and late messages leave no
+trace, and the sums over the history are the ledger's own figures. Noting one is O(1); facts are gathered in sets of
+indices until something happens whose order matters (a state, a checkpoint, or the same thing to the same clip again).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from essp_common.history import runs_of
+from essp_common.layout import Position
+from essp_common.pb.v1.messages_pb2 import (
+    CheckpointReady,
+    ClipFailure,
+    ClipRef,
+    HistoryEntry,
+    JobSnapshot,
+    PassEvents,
+    Place,
+    Progress,
+    Purpose,
+    Runs,
+    RunStart,
+    Trained,
+    TrainedAttempt,
+)
+from services.master.instructions import Instruction, IssueUnit, PublishSkip, ReleaseClip
+from services.master.ledger import Ledger
+
+_Fact = tuple[str, str]
+"""What happened (a field of `PassEvents`), and to which stream or consumer, if to one."""
+
+
+class Recorder:
+    """Has a ledger account for what comes, and notes what became of it."""
+
+    def __init__(self, ledger: Ledger, numbers: Mapping[tuple[Purpose, int], int], fence: int) -> None:
+        """`numbers`: purpose and epoch of a pass -> its place among the passes."""
+        self._ledger = ledger
+        self._numbers = numbers
+        self._fence = fence
+        self._entries: list[HistoryEntry] = []
+        self._present = HistoryEntry()
+        self._facts: dict[int, dict[_Fact, set[int]]] = defaultdict(lambda: defaultdict(set))
+        self._peak_bytes = 0
+        self.pending = False
+        """Something was noted since `taken`."""
+
+    # --- from progress ---
+
+    def handle(self, progress: Progress) -> list[Instruction]:
+        """What the ledger wants done about a message."""
+        match progress.WhichOneof("event"):
+            case "trained":
+                news, duplicates = self._news_of(progress.trained), self._ledger.counts.duplicates
+                out = self._ledger.handle(progress)
+                self._note_trained(progress.trained, news, self._ledger.counts.duplicates - duplicates)
+            case "decoded":
+                before = self._ledger.counts.decoded
+                out = self._ledger.handle(progress)
+                if self._ledger.counts.decoded != before:
+                    self._note_clip(progress.decoded.clip, ("decoded", ""))
+            case "extracted":
+                before = self._ledger.counts.extracted
+                out = self._ledger.handle(progress)
+                if self._ledger.counts.extracted != before:
+                    self._note_clip(progress.extracted.clip, ("extracted", progress.extracted.stream))
+            case "failed":
+                out = self._handle_failed(progress)
+            case "checkpoint":
+                out = self._ledger.handle(progress)
+                self.checkpoint(progress.checkpoint)
+            case _:
+                out = self._ledger.handle(progress)
+        self.instructed(out)
+        return out
+
+    def instructed(self, out: Sequence[Instruction]) -> None:
+        """The ledger wants these things done; they will be."""
+        for instruction in out:
+            match instruction:
+                case IssueUnit(number, clips):
+                    for clip in clips:
+                        self._note(number, clip.index, ("issued", ""))
+                case PublishSkip(number, clip, streams):
+                    for stream in streams:
+                        self._note(number, clip.index, ("skipped", stream))
+                case ReleaseClip(number, clip, consumers):
+                    for consumer in consumers:
+                        self._note(number, clip.index, ("released", consumer))
+        self._peak_bytes = max(self._peak_bytes, self._ledger.credits.outstanding_bytes)
+
+    # --- what else there is to know ---
+
+    def started(self, snapshot: JobSnapshot, start: Mapping[str, Position], now_ms: int) -> None:
+        """A run of the job begins, its consumers at these positions."""
+        places = {name: Place(pass_index=at.pass_index, index=at.clips) for name, at in start.items()}
+        self._alone(HistoryEntry(time_ms=now_ms, started=RunStart(snapshot=snapshot, start=places)))
+
+    def taken_over(self, now_ms: int) -> None:
+        """Another master goes on with the run."""
+        self._alone(HistoryEntry(time_ms=now_ms, taken_over=True))
+
+    def entered(self, state: str, reason: str, now_ms: int) -> None:
+        """The job is in this state now."""
+        self._alone(HistoryEntry(time_ms=now_ms, state=state, reason=reason))
+
+    def checkpoint(self, checkpoint: CheckpointReady) -> None:
+        """A trainer has saved."""
+        self._alone(HistoryEntry(checkpoint=checkpoint))
+
+    def swept(self, stray_keys: int, now_ms: int) -> None:
+        """The cache was looked through after the end of the job: so many keys of it were there, and were freed."""
+        self._alone(HistoryEntry(time_ms=now_ms, swept=True, stray_keys=stray_keys))
+
+    def take(self, now_ms: int) -> list[HistoryEntry]:
+        """What was noted since this was called last."""
+        self._close()
+        entries, self._entries = self._entries, []
+        if not entries:
+            return []
+        credits = self._ledger.credits
+        entries[-1].budget_bytes, entries[-1].peak_bytes = credits.budget_bytes, self._peak_bytes
+        entries[-1].outstanding_bytes = credits.outstanding_bytes
+        entries[-1].outstanding_clips = self._ledger.outstanding
+        for entry in entries:
+            entry.time_ms = entry.time_ms or now_ms
+            entry.fence = self._fence
+        self._peak_bytes = credits.outstanding_bytes
+        self.pending = False
+        return entries
+
+    # --- noting ---
+
+    def _news_of(self, trained: Trained) -> list[bool]:
+        """For each clip, whether its consumer was not done with it before."""
+        number = self._numbers.get((trained.purpose, trained.epoch))
+        consumption = self._ledger.consumption.get(trained.consumer)
+        if number is None or consumption is None:
+            return []
+        return [not consumption.has(number, index) for index in trained.indices]
+
+    def _note_trained(self, trained: Trained, news: Sequence[bool], duplicates: int) -> None:
+        if not news or duplicates == len(news):
+            return
+        number, consumer = self._numbers[(trained.purpose, trained.epoch)], trained.consumer
+        consumption = self._ledger.consumption[consumer]
+        attempts = trained.attempts or [0] * len(news)
+        for index, new, attempt in zip(trained.indices, news, attempts, strict=False):
+            if new and not consumption.has(number, index):
+                continue  # the ledger did not expect it
+            self._note(number, index, ("trained" if new else "retrained", consumer))
+            if attempt:
+                place = Place(pass_index=number, index=index)
+                self._present.attempts.append(TrainedAttempt(place=place, consumer=consumer, attempt=attempt))
+
+    def _handle_failed(self, progress: Progress) -> list[Instruction]:
+        failed, counts = progress.failed, self._ledger.counts
+        before = counts.failed, counts.lost, counts.replaced
+        out = self._ledger.handle(progress)
+        number = self._numbers.get((failed.clip.purpose, failed.clip.epoch))
+        if number is not None and (counts.failed, counts.lost) != before[:2]:
+            self.pending = True
+            self._present.failures.append(
+                ClipFailure(
+                    place=Place(pass_index=number, index=failed.clip.index),
+                    attempt=failed.clip.attempt,
+                    stage=failed.stage,
+                    kind=failed.kind,
+                    video=failed.clip.video_id,
+                    stream=failed.stream,
+                    replaced=counts.replaced != before[2],
+                )
+            )
+        return out
+
+    def _note_clip(self, clip: ClipRef, fact: _Fact) -> None:
+        number = self._numbers.get((clip.purpose, clip.epoch))
+        if number is not None:
+            self._note(number, clip.index, fact)
+
+    def _note(self, number: int, index: int, fact: _Fact) -> None:
+        self.pending = True
+        indices = self._facts[number][fact]
+        if index in indices:
+            self._close()
+            indices = self._facts[number][fact]
+        indices.add(index)
+
+    def _alone(self, entry: HistoryEntry) -> None:
+        self._close()
+        self._entries.append(entry)
+        self.pending = True
+
+    def _close(self) -> None:
+        """Begin a new entry, if there is anything in the present one."""
+        present, facts = self._present, self._facts
+        if not facts and not present.failures and not present.attempts:
+            return
+        present.passes.extend(_events(number, facts[number]) for number in sorted(facts))
+        self._entries.append(present)
+        self._present = HistoryEntry()
+        self._facts = defaultdict(lambda: defaultdict(set))
+
+
+def _events(number: int, facts: Mapping[_Fact, set[int]]) -> PassEvents:
+    events = PassEvents(pass_index=number)
+    for (what, whom), indices in facts.items():
+        runs: Runs = getattr(events, what)[whom] if whom else getattr(events, what)
+        runs.CopyFrom(runs_of(indices))
+    return events
