@@ -262,6 +262,14 @@ def read_latest(store: ObjectStore, trainer: str) -> Manifest | None:
     raise BadCheckpoint(f"{store.uri(layout.latest(trainer))}: of the checkpoints none is whole; {_REMEDY}")
 
 
+def latest_step(store: ObjectStore, trainer: str) -> int | None:
+    """The step that was last said to be complete, whole or not; None when that cannot be known."""
+    try:
+        return _pointed(store.get(layout.latest(trainer)))
+    except NotFound:
+        return None
+
+
 def steps(store: ObjectStore, trainer: str) -> list[int]:
     """The steps of all checkpoints that have a manifest, ascending."""
     return sorted(step for step, name in _objects(store, trainer) if name == _MANIFEST)
@@ -277,7 +285,7 @@ def _refuse_overtaken(store: ObjectStore, manifest: Manifest) -> None:
     except (NotFound, ValueError, AttributeError):  # none, or none that can be read: nothing to protect
         return
     if fence > manifest.fence:
-        raise Conflict(
+        raise Overtaken(
             f"trainer {manifest.trainer} has a checkpoint of a later run of the job (fence {fence}, this one has "
             f"{manifest.fence}): another trainer of this name goes on, and this one is not saved"
         )

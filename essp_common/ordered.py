@@ -207,6 +207,18 @@ class OrderedIntake:
         self.release(items)
         self.commit(items)
 
+    def ask_again(self, start: Position, stop: Position) -> None:
+        """Have all of this rank's clips between these positions made again, though their messages were committed.
+
+        For a consumer whose state is older than what it had committed.
+        """
+        for pass_index, plan in enumerate(self._passes):
+            for index in filter(self.owns, range(plan.clips)):
+                if start <= Position(pass_index, index) < stop:
+                    clip = ClipRef(job=self._options.job, purpose=plan.purpose, epoch=plan.epoch, index=index)
+                    self._report_lost(clip, "the checkpoint that held what it taught is damaged")
+        self._bus.flush()
+
     def close(self) -> None:
         """Leave the group; what is not committed is delivered again."""
         self._subscription.close()
@@ -240,6 +252,11 @@ class OrderedIntake:
         del self._waiting[(self._pass, self._index)]
 
     def _make_again(self, clip: ClipRef, record: Record, reason: str) -> None:
+        self._report_lost(clip, reason)
+        self._bus.flush()
+        self._subscription.done(record)
+
+    def _report_lost(self, clip: ClipRef, reason: str) -> None:
         stage = self._options.consumer.partition(".")[0]
         failed = Failed(
             clip=clip,
@@ -250,8 +267,6 @@ class OrderedIntake:
             consumer=self._options.consumer,
         )
         self._report(Progress(failed=failed))
-        self._bus.flush()
-        self._subscription.done(record)
 
     def _poll(self, timeout_s: float) -> None:
         for record in self._subscription.poll(_POLL_RECORDS, timeout_s):

@@ -50,6 +50,11 @@ class Archive:
             )
         return manifest
 
+    def fell_behind(self, manifest: Manifest) -> Position | None:
+        """Where a later checkpoint stood that is damaged, so that `manifest` is gone on from; None: there is none."""
+        step = checkpoint.latest_step(self._store, self._assignment.trainer)
+        return None if step is None or step <= manifest.step else self._assignment.position_after(step)
+
     def standing(self, manifest: Manifest) -> Standing:
         """How far a checkpoint had come."""
         return Standing(

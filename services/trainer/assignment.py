@@ -62,6 +62,14 @@ class Assignment:
         """Clips of all passes before a position."""
         return sum(plan.clips for plan in self.passes[: position.pass_index]) + position.clips
 
+    def position_after(self, clips: int) -> Position:
+        """The inverse of `clips_before`; at the end of a pass, the beginning of the next."""
+        for number, plan in enumerate(self.passes):
+            if clips < plan.clips:
+                return Position(number, clips)
+            clips -= plan.clips
+        return self.end
+
     def digest(self) -> str:
         """SHA-256 of all in the job that decides what the weights become.
 

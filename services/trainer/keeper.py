@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from essp_common.checkpoint import Manifest, ModelDescription
+from essp_common.checkpoint import Manifest, ModelDescription, Overtaken
 from essp_common.digest import as_text, from_text, joined
 from essp_common.errors import EsspError, PermanentError, TransientError
 from essp_common.failpoints import failpoint
@@ -96,6 +96,8 @@ class Keeper:
         def attempt() -> Manifest | None:
             try:
                 return self._archive.save(training, model, standing)
+            except Overtaken:
+                raise
             except EsspError as error:
                 self._trouble(error)
                 return None

@@ -117,6 +117,9 @@ class Trainer:
         intake = OrderedIntake(
             self._adapters.bus, self._adapters.cache, self._intake_options(assignment), assignment.passes, start
         )
+        damaged = None if latest is None else archive.fell_behind(latest)
+        if damaged is not None:
+            intake.ask_again(start, damaged)
         prefetch = self._prefetch(assignment, intake, start)
         try:
             policy = SavePolicy(settings.save_retry_s, settings.save_patience_s)

@@ -13,9 +13,15 @@ import safetensors.torch
 
 from essp_common import checkpoint, layout, scores
 from essp_common.cache.port import clip_key
-from essp_common.errors import ConfigError, NotFound
+from essp_common.checkpoint import Overtaken
+from essp_common.errors import ConfigError, EsspError, NotFound, Unavailable
 from essp_common.layout import Position
+from essp_common.metrics import CHECKPOINTS
+from essp_common.objects.directory import DirectoryStore
+from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.pb.v1.messages_pb2 import TEST, TRAIN, VALIDATION, Control
+from essp_common.wiring import Stores
+from services.trainer.keeper import CannotSave
 from services.trainer.training import Diverged
 from tests.unit.training_jobs import CLASSES, Place, Running, Stage, job_spec, pass_plans, train
 
@@ -393,3 +399,99 @@ def test_partial_batch_normalisation_keeps_all_statistics_but_the_first(tmp_path
     in_order = sorted(moved, key=lambda name: [int(part) for part in name.split(".") if part.isdigit()])
     assert [moved[name] for name in in_order] == [True] + [False] * (len(moved) - 1)
     assert len(moved) > 1
+
+
+class Unreliable(Stores):
+    """Stores whose checkpoints cannot be written while `failing`."""
+
+    def __init__(self, error: EsspError) -> None:
+        super().__init__(("file:///",))
+        self.failing = True
+        self.refused: list[str] = []
+        self._error = error
+
+    def under(self, uri: str) -> ObjectStore:
+        stores = self
+
+        class Refusing(DirectoryStore):
+            def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+                if stores.failing and "/checkpoints/" in key:
+                    stores.refused.append(key)
+                    raise stores._error
+                return super().put(key, data, if_absent=if_absent)
+
+        return Refusing.from_url(uri)
+
+
+@pytest.mark.parametrize("error", [Unavailable("No space left on device"), ConfigError("AccessDenied")])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_checkpoint_that_cannot_be_saved_is_told_and_tried_again(
+    tmp_path: Path, error: EsspError, ranks: int
+) -> None:
+    failed = CHECKPOINTS.labels("failed")._value.get()
+    stores = Unreliable(error)
+    stage = Stage(job_spec(tmp_path / "full", checkpoint_clips=4), pass_plans(2), stores=stores)
+    stage.command(Control.START)
+    places = stage.every_place()
+    stage.feed(places[:20])
+    with Running(stage, ranks, save_retry_s=0) as running:
+        [trouble] = stage.wait_for("trouble")
+        assert "could not be saved, training goes on" in trouble.trouble.reason
+        assert str(error) in trouble.trouble.reason
+        while sum(len(report.indices) for report in stage.reports("trained")) < 16:
+            stage.progress(timeout_s=1.0)
+        assert checkpoint.read_latest(stage.store, "one") is None
+        stores.failing = False
+        stage.wait_for("checkpoint")
+        stage.feed(places[20:])
+        running.join()
+    assert running.error is None
+    assert CHECKPOINTS.labels("failed")._value.get() - failed == len(stores.refused) > 0
+    plain = Stage(job_spec(tmp_path / "plain"), pass_plans(2))
+    train(plain, ranks=ranks)
+    assert final_weights(stage) == final_weights(plain)
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    assert manifest.best is not None
+    assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 0
+
+
+def test_a_final_checkpoint_that_cannot_be_saved_fails_the_training(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path), pass_plans(1), stores=Unreliable(Unavailable("No space left on device")))
+    stage.command(Control.START)
+    stage.feed(stage.every_place())
+    with Running(stage, save_patience_s=0.1) as running:
+        running.join()
+    assert isinstance(running.error, CannotSave)
+    [failed] = stage.reports("failed")
+    assert failed.kind == "storage"
+    assert "No space left on device; make room" in failed.reason
+
+
+def test_who_was_overtaken_by_a_later_run_leaves(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage.command(Control.START)
+    stage.feed([(0, i) for i in range(7)])
+    with Running(stage) as running:
+        stage.wait_for("trained")
+        stage.store.put(layout.latest("one"), b'{"step": 4, "fence": 8}')
+    assert isinstance(running.error, Overtaken)
+
+
+def test_a_damaged_checkpoint_costs_what_it_held(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The one before is gone on from, and the clips since, whose messages are long committed, are asked for."""
+    stage = Stage(job_spec(tmp_path / "damaged", checkpoint_clips=4), pass_plans(2))
+    stage.command(Control.START)
+    stage.feed(stage.every_place()[:24])
+    with Running(stage):
+        stage.wait_for("checkpoint", 5)  # at 4, 8, 10 (the end of the pass), 20 and 24
+    damaged = layout.checkpoint("one", checkpoint.steps(stage.store, "one")[-1]) + checkpoint.MODEL_FILE
+    stage.store.put(damaged, stage.store.get(damaged)[:-1] + b"?")
+    with Running(stage) as running:
+        lost = [p.failed.clip for p in stage.wait_for("failed", 4)]
+        assert "left out" in caplog.text
+        assert [(clip.purpose, clip.epoch, clip.index) for clip in lost] == [(TRAIN, 1, index) for index in range(4, 8)]
+        stage.feed(stage.every_place()[20:])
+        running.join()
+    assert running.error is None
+    assert final_weights(stage) == final_weights(finished(tmp_path / "plain"))

@@ -82,9 +82,10 @@ class Stage:
     plans: tuple[PassPlan, ...]
     bus: MemoryBus = field(default_factory=MemoryBus)
     cache: MemoryCache = field(default_factory=lambda: MemoryCache.from_url("memory://?bytes=64MiB"))
+    stores: Stores = field(default_factory=lambda: Stores(("file:///",)))
 
     def __post_init__(self) -> None:
-        self.adapters = Adapters(self.bus, self.cache, Stores(("file:///",)))
+        self.adapters = Adapters(self.bus, self.cache, self.stores)
         self.feature = self.spec.streams["s"].feature
         topic = topics.stream_topic(self.feature)
         self.bus.ensure_topics({t: topics.partitions(t) for t in (*topics.FIXED, topic)})
