@@ -23,6 +23,8 @@ from services.master.seeds import SeedWriter
 from services.master.status import JobState
 
 _EXAMPLES = 3
+_LIVE = ("step", "heartbeat")
+"""What is also said while nothing gets done: a trainer tells how long it has waited."""
 _MARK = "master"
 """The pool in whose name a master that takes a job over marks its place in `essp.progress`."""
 
@@ -62,7 +64,7 @@ class Job:
         self.failures: dict[tuple[str, str], FailureTally] = {}
         self.pace = Rate()
         self.heard_s = now_s
-        """When the last message of the job came."""
+        """When the last message came that something was done for the job."""
         self.silences = 0
         """How often in a row nothing was heard for long."""
         self.leftovers = False
@@ -154,8 +156,9 @@ class Job:
         """Account for a message, and remember what people want to know of it."""
         if 0 < progress.fence < self._since:
             return ()
-        self.heard_s, self.silences = now_s, 0
         kind = progress.WhichOneof("event")
+        if kind not in _LIVE:
+            self.heard_s, self.silences = now_s, 0
         if kind == "heartbeat" and progress.heartbeat.pool == _MARK:
             return self._heard_all() if progress.fence == self.fence else ()
         if self.state.ended:
