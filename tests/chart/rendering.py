@@ -93,12 +93,12 @@ def named(objects: list[Object], kind: str, name: str) -> Object:
 
 
 def templates(objects: list[Object]) -> list[Object]:
-    """Deployments that the master makes of what is registered, as the chart gives them to it."""
+    """What the master makes at run time, as the chart gives it to it."""
     return [
         parsed(text)[0]
         for made in of_kind(objects, "ConfigMap")
         for name, text in made.get("data", {}).items()
-        if name == "extractor-deployment.yaml"
+        if name in ("extractor-deployment.yaml", "trainer-job.yaml")
     ]
 
 

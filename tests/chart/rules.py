@@ -100,6 +100,7 @@ def selected(objects: list[Object]) -> list[str]:
     """Every selector finds the pods it is meant for, and no workload selects another's."""
     found = []
     deployments = [w for w in workloads(objects) if w["kind"] == "Deployment"]
+    one = ("PodDisruptionBudget", "ServiceMonitor")
     for own in deployments:
         selector = own["spec"]["selector"]["matchLabels"]
         chosen = [w for w in workloads(objects) if _matches(selector, labels_of(w))]
@@ -112,8 +113,8 @@ def selected(objects: list[Object]) -> list[str]:
         if made["kind"] == "ServiceMonitor":
             among = [service["metadata"]["labels"] for service in of_kind(objects, "Service")]
         chosen_labels = [labels for labels in among if _matches(selector.get("matchLabels", selector), labels)]
-        wanted = 1 if made["kind"] in ("Service", "PodDisruptionBudget", "ServiceMonitor") else len(chosen_labels)
-        if not chosen_labels or len(chosen_labels) != wanted:
+        components = {labels["app.kubernetes.io/component"] for labels in chosen_labels}
+        if not chosen_labels or (made["kind"] in one and len(chosen_labels) > 1) or (made["kind"] == "Service" and len(components) > 1):
             found.append(f"{made['kind']} {made['metadata']['name']} selects {len(chosen_labels)}")
     for workload in workloads(objects):
         for spread in pod_of(workload)["spec"].get("topologySpreadConstraints", ()):

@@ -158,7 +158,10 @@ def test_scaling_by_what_waits(helm: Helm) -> None:
 def test_scaling_by_the_master(helm: Helm) -> None:
     decoder = named(scaled(helm, "master"), "Deployment", "essp-decoder")["metadata"]
     assert decoder["labels"]["essp.dev/scaled-by"] == "master"
-    assert decoder["annotations"] == {"essp.dev/min-replicas": "3", "essp.dev/max-replicas": "40"}
+    bounds = {"essp.dev/min-replicas": "3", "essp.dev/max-replicas": "40"}
+    assert decoder["annotations"] == bounds | {"essp.dev/work": GROUP}
+    extractor = named(scaled(helm, "master"), "Deployment", "essp-extractor")["metadata"]
+    assert extractor["annotations"]["essp.dev/work"] == group_of(["flow"])
     assert "essp.dev/scaled-by" not in named(scaled(helm, "master"), "Deployment", "essp-aggregator")["metadata"]["labels"]
 
 

@@ -2,18 +2,45 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from kubernetes import client
+from kubernetes.leaderelection.resourcelock.leaselock import LeaseLock
 
+from services.master import leader
+from services.master.pools import kubernetes as kubernetes_driver
+from services.master.registrations import ExtractorRow, TrainerRow
 from tests.chart import rules
 from tests.chart.rendering import CASES, Helm, Object, named, of_kind, pod_of, pool_of
 
-LEASES = {("coordination.k8s.io", "leases", "create", ""), *(("coordination.k8s.io", "leases", v, "essp-master") for v in ("get", "update"))}  # fmt: skip
-LOOKING = {(group, kind, verb, "") for group, kind in (("apps", "deployments"), ("", "pods")) for verb in ("get", "list", "watch")}  # fmt: skip
-SCALING = {("apps", "deployments/scale", verb, "") for verb in ("get", "patch")} | {("", "pods", "patch", "")}
-MAKING = {("apps", "deployments", verb, "") for verb in ("create", "patch", "delete")}
+LEASES = {
+    ("coordination.k8s.io", "leases", "create", ""),
+    ("coordination.k8s.io", "leases", "get", "essp-master"),
+    ("coordination.k8s.io", "leases", "update", "essp-master"),
+}
+SCALING = {
+    ("apps", "deployments", "list", ""),
+    ("apps", "deployments/scale", "patch", ""),
+    ("", "pods", "list", ""),
+    ("", "pods", "patch", ""),
+}
+MAKING = SCALING | {("apps", "deployments", verb, "") for verb in ("create", "patch", "delete")}
+TRAINING = {("batch", "jobs", verb, "") for verb in ("list", "create", "delete")}
+
+GROUPS = {"apps": "apps", "core": "", "batch": "batch"}
+VERBS = {"list": "list", "create": "create", "patch": "patch", "delete": "delete", "read": "get", "replace": "update"}
+
+
+def calls() -> set[tuple[str, str, str, str]]:
+    """The rights that the master's driver makes use of, by the methods of the client that it calls."""
+    source = inspect.getsource(kubernetes_driver)
+    found = re.findall(r"self\._(apps|core|batch)\.([a-z]+)_namespaced_([a-z]+)(_scale)?\(", source)
+    return {(GROUPS[group], kind + "s" + ("/scale" if scale else ""), VERBS[verb], "") for group, verb, kind, scale in found}
 
 
 def rights(objects: list[Object]) -> set[tuple[str, str, str, str]]:
@@ -29,10 +56,12 @@ def rights(objects: list[Object]) -> set[tuple[str, str, str, str]]:
     }
 
 
-def on(*, election: bool = False, registrations: bool = False, scaling: bool = False) -> dict[str, Any]:
+def on(
+    *, election: bool = False, registrations: bool = False, trainings: bool = False, scaling: bool = False
+) -> dict[str, Any]:
     """Values with parts of the control plane switched on."""
     return {
-        "controlPlane": {"leaderElection": election, "registrations": registrations},
+        "controlPlane": {"leaderElection": election, "registrations": registrations, "trainings": trainings},
         "autoscaling": {"provider": "master" if scaling else "none"},
         "pools": {"master": {"settings": {"state": "s3://essp/state", "images": ["r.example.com/"]}}},
     }
@@ -43,9 +72,10 @@ def on(*, election: bool = False, registrations: bool = False, scaling: bool = F
     [
         (on(), set()),
         (on(election=True), LEASES),
-        (on(scaling=True), LOOKING | SCALING),
-        (on(registrations=True), LOOKING | MAKING),
-        (on(election=True, registrations=True, scaling=True), LEASES | LOOKING | SCALING | MAKING),
+        (on(scaling=True), SCALING),
+        (on(registrations=True), MAKING),
+        (on(trainings=True), TRAINING),
+        (on(election=True, registrations=True, trainings=True, scaling=True), LEASES | MAKING | TRAINING),
     ],
 )
 def test_the_role_has_exactly_these_rights(helm: Helm, values: Object, wanted: set[tuple[str, ...]]) -> None:
@@ -54,6 +84,13 @@ def test_the_role_has_exactly_these_rights(helm: Helm, values: Object, wanted: s
     assert rules.tokenless(objects) == []
     token = pod_of(pool_of(objects, "master"))["spec"]["automountServiceAccountToken"]
     assert token is bool(wanted)
+
+
+def test_the_rights_are_those_that_the_master_makes_use_of() -> None:
+    assert calls() == MAKING | TRAINING
+    assert issubclass(leader._Lock, LeaseLock)  # which reads, creates and replaces one Lease
+    methods = set(re.findall(r"api_instance\.([a-z]+)_namespaced_lease\(", inspect.getsource(LeaseLock)))
+    assert {VERBS[method] for method in methods} == {verb for _, _, verb, _ in LEASES}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)

@@ -1,14 +1,18 @@
 {{/*
-What the master may do in the cluster, and the contract that it relies on.
+What the master may do in the cluster, and the contract that it relies on (services/master/pools/kubernetes.py).
 
-  label      essp.dev/pool                  name of a pool, on its Deployment and its pods
-  label      essp.dev/scaled-by: master     on Deployments whose replicas the master sets (scale subresource)
-  annotation essp.dev/min-replicas, essp.dev/max-replicas   its bounds, on the same Deployments
-  annotation controller.kubernetes.io/pod-deletion-cost     set by the master on pods: idle ones go first
-  file       /etc/essp/templates/extractor-deployment.yaml  the Deployment of an extractor that is registered at run time
-  lease      <fullname>-master              which master leads
+  label      essp.dev/pool                on every pool's workload and pods: the pool's name
+  label      essp.dev/scaled-by: master   on Deployments whose replicas the master sets, by the scale subresource
+  annotation essp.dev/work                on the same: what their workers do, as in heartbeats (decoder, extractor.flow)
+  annotation essp.dev/min-replicas, essp.dev/max-replicas    on the same: the bounds
+  annotation controller.kubernetes.io/pod-deletion-cost      set by the master on pods, so that idle ones go first
+  label      essp.dev/training            set by the master on the Jobs of trainings that it starts
+  files      /etc/essp/templates/extractor-deployment.yaml, trainer-job.yaml: what it makes of a registered extractor and
+             of a training; it fills in REGISTERED, image, args, resources, replicas
+  lease      <fullname>-master            which master leads
 
-A Role gives exactly these rights, in the release's namespace, and only to what is switched on. No other pod has a token.
+A Role gives exactly the rights for this, in the release's namespace, and only for what is switched on. No other pod has
+a token. What the master has made is labelled app.kubernetes.io/managed-by: essp-master, and outlives the release.
 */}}
 
 {{- define "essp.masterScales" -}}
@@ -22,9 +26,21 @@ A Role gives exactly these rights, in the release's namespace, and only to what 
 {{/* Does this pool need a token of the API server? */}}
 {{- define "essp.needsToken" -}}
 {{- $control := .root.Values.controlPlane -}}
-{{- and (eq .pool.service "master") (or $control.leaderElection $control.registrations (eq (include "essp.masterScales" .root) "true")) -}}
+{{- $needed := or $control.leaderElection $control.registrations $control.trainings (eq (include "essp.masterScales" .root) "true") -}}
+{{- and (eq .pool.service "master") $needed -}}
 {{- end -}}
 
-{{- define "essp.registers" -}}
-{{- and (eq .pool.service "master") .root.Values.controlPlane.registrations -}}
+{{/* Does this pool get the templates of what is made at run time? */}}
+{{- define "essp.makesPools" -}}
+{{- $control := .root.Values.controlPlane -}}
+{{- and (eq .pool.service "master") (or $control.registrations $control.trainings) -}}
+{{- end -}}
+
+{{/* What a pool's workers do, as they say it in heartbeats; it is also the name of their consumer group. */}}
+{{- define "essp.work" -}}
+{{- if eq .service "extractor" -}}
+extractor.{{ join "+" (.features | uniq | sortAlpha) }}
+{{- else -}}
+{{ .service }}
+{{- end -}}
 {{- end -}}

@@ -31,7 +31,7 @@ spec:
   terminationGracePeriodSeconds: {{ include "essp.graceS" . }}
   {{- if $training }}
   restartPolicy: Never
-  subdomain: {{ include "essp.poolName" . }}
+  subdomain: {{ include "essp.ranksService" $root }}
   {{- end }}
   {{- with include "essp.placement" . | trim }}
   {{- . | nindent 2 }}
@@ -64,7 +64,7 @@ spec:
       volumeMounts:
         - {name: tmp, mountPath: /tmp}
         - {name: shm, mountPath: /dev/shm}
-        {{- if eq (include "essp.registers" .) "true" }}
+        {{- if eq (include "essp.makesPools" .) "true" }}
         - {name: templates, mountPath: /etc/essp/templates, readOnly: true}
         {{- end }}
         {{- with $pool.volumeMounts }}
@@ -73,7 +73,7 @@ spec:
   volumes:
     - {name: tmp, emptyDir: {sizeLimit: {{ $pool.tmp }}}}
     - {name: shm, emptyDir: {medium: Memory, sizeLimit: {{ $pool.shm }}}}
-    {{- if eq (include "essp.registers" .) "true" }}
+    {{- if eq (include "essp.makesPools" .) "true" }}
     - {name: templates, configMap: {name: {{ include "essp.fullname" $root }}-templates}}
     {{- end }}
     {{- with $pool.volumes }}
