@@ -126,7 +126,7 @@ def _read(file: BinaryIO, job: NullJob, view: CatalogView, passes: Passes, index
     )
     resize = recipe_of(passes.spec).resize
     target = np.empty((clip.frame_count, *output_size(resize, row.height, row.width), 3), np.uint8)
-    with Reader(file) as reader:
+    with Reader(file, lookahead=row.lookahead) as reader:
         problem: BadVideo | None = reader.read([seed], resize, [target])[0]
     if problem is not None:
         raise problem

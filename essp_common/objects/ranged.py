@@ -1,8 +1,12 @@
 """A seekable file over something that is read in ranges.
 
-A video is opened, its index read (often at the end), and then a few places in it decoded, each for some
-hundred kilobytes. So blocks are kept, least recently used ones dropped first, and reading on from where the last
-request ended doubles the next one: one request for a small file, few for a large one, none for seeking back.
+A video is opened, its index read (often at the end), and then a few groups of pictures in it decoded, each of some
+hundred kilobytes at a place that the catalog names. So blocks are kept, least recently used ones dropped first, and
+
+- what is announced (`expect`) is fetched in few large requests, in the background: the next group of pictures
+  arrives while this one is decoded;
+- what is not, block by block; reading on from where the last request ended doubles the next one, so that a small file
+  takes one request, a large one few, and seeking back none.
 """
 
 from __future__ import annotations
@@ -10,17 +14,32 @@ from __future__ import annotations
 import io
 import os
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
 
 from essp_common.errors import Unavailable
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-BLOCK_BYTES = 2**20
-CACHED_BLOCKS = 16
-LARGEST_REQUEST_BLOCKS = 8
+BLOCK_BYTES = 2**16
+CACHED_BLOCKS = 512
+LARGEST_REQUEST_BLOCKS = 64
+_READERS = 2
+"""Requests that run in the background at a time."""
+
+Range = tuple[int, int]
+"""Bytes [start, end)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Neighbouring blocks that one request fetches."""
+
+    first: int
+    data: Future[memoryview]
 
 
 class RangedFile(io.RawIOBase):
@@ -32,6 +51,9 @@ class RangedFile(io.RawIOBase):
         self._fetch = fetch
         self._block_bytes = block_bytes
         self._blocks: OrderedDict[int, memoryview] = OrderedDict()
+        self._coming: dict[int, _Piece] = {}
+        """Blocks that were announced and not read yet."""
+        self._background: ThreadPoolExecutor | None = None
         self._position = 0
         self._next_block = 0
         self._request_blocks = 1
@@ -67,28 +89,85 @@ class RangedFile(io.RawIOBase):
         self._position += len(found)
         return len(found)
 
+    def expect(self, ranges: Iterable[Range]) -> None:
+        """These will be read next, in this order; what was announced before and not fetched yet is not wanted now."""
+        for piece in self._coming.values():
+            piece.data.cancel()
+        self._coming.clear()
+        if self._background is None:
+            self._background = ThreadPoolExecutor(_READERS, "read-ahead")
+        for first, end in self._missing(ranges):
+            piece = _Piece(first, self._background.submit(self._fetched, first, end))
+            self._coming.update(dict.fromkeys(range(first, end), piece))
+
+    def close(self) -> None:
+        """Leave what is being fetched. Idempotent."""
+        if self._background is not None:
+            self._background.shutdown(wait=False, cancel_futures=True)
+        super().close()
+
+    def _missing(self, ranges: Iterable[Range]) -> Iterator[Range]:
+        """Runs of blocks that are not there, of the size of a request, as far as half of the blocks kept allow."""
+        left = CACHED_BLOCKS // 2
+        last = -(-self._size_bytes // self._block_bytes)
+        for start, end in ranges:
+            stop = min(-(-end // self._block_bytes), last)
+            first = start // self._block_bytes
+            while first < stop and left > 0:
+                if first in self._blocks or first in self._coming:
+                    first += 1
+                    continue
+                to = first + 1
+                while to < min(stop, first + LARGEST_REQUEST_BLOCKS) and to not in self._blocks:
+                    to += 1
+                left -= to - first
+                yield first, to
+                first = to
+
     def _block(self, index: int) -> memoryview:
         if index not in self._blocks:
-            self._load(index)
+            if index in self._coming:
+                self._receive(self._coming[index])
+            else:
+                self._read_on(index)
         self._blocks.move_to_end(index)
         return self._blocks[index]
 
-    def _load(self, index: int) -> None:
+    def _receive(self, piece: _Piece) -> None:
+        """Wait for what was announced. If that failed, the next read asks anew."""
+        for block in [block for block, other in self._coming.items() if other is piece]:
+            del self._coming[block]
+        self._keep(piece.first, piece.data.result())
+
+    def _read_on(self, index: int) -> None:
         """Request `index` and, when reading on, blocks after it, up to one that is there already."""
         on = index == self._next_block and index > 0
         self._request_blocks = min(2 * self._request_blocks, LARGEST_REQUEST_BLOCKS) if on else 1
         end = index + 1
-        while end < index + self._request_blocks and end not in self._blocks:
+        while end < index + self._request_blocks and end not in self._blocks and end not in self._coming:
             end += 1
-        start = index * self._block_bytes
+        self._keep(index, self._fetched(index, end))
+
+    def _fetched(self, first: int, end: int) -> memoryview:
+        start = first * self._block_bytes
         length = min(end * self._block_bytes, self._size_bytes) - start
         data = memoryview(self._fetch(start, length))
         if len(data) != length:
             raise Unavailable(f"{len(data)} bytes came where {length} were asked for")
-        for block in range(index, end):
-            at = (block - index) * self._block_bytes
-            if at < length:
-                self._blocks[block] = data[at : at + self._block_bytes]
-        self._next_block = end
+        return data
+
+    def _keep(self, first: int, data: memoryview) -> None:
+        blocks = range(first, first + -(-len(data) // self._block_bytes))
+        for block in blocks:
+            at = (block - first) * self._block_bytes
+            self._blocks[block] = data[at : at + self._block_bytes]
+        self._next_block = blocks.stop
         while len(self._blocks) > CACHED_BLOCKS:
             self._blocks.popitem(last=False)
+
+
+def expect(file: BinaryIO, ranges: Iterable[Range]) -> None:
+    """Announce what will be read of a file, if it is one that is read in ranges."""
+    raw = getattr(file, "raw", None)
+    if isinstance(raw, RangedFile):
+        raw.expect(ranges)

@@ -31,10 +31,14 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from essp_common.errors import BadVideo
+from essp_common.objects.ranged import expect
 from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek
 from essp_common.video.container import Limits, VideoFile, open_video, reason
 from essp_common.video.pictures import Pictures
 from essp_common.video.selection import select
+
+_KEYFRAME_WEIGHT = 12
+"""A keyframe takes about so many times the bytes of another frame."""
 
 Target = NDArray[np.uint8]
 """(T, H, W, 3) uint8, RGB: where a seed's frames are written."""
@@ -74,7 +78,10 @@ class Reader:
         what was last shown stands in for frames that are not there.
         """
         outcomes: list[BadVideo | None] = [None] * len(seeds)
-        for run in _runs(seeds):
+        runs = _runs(seeds)
+        if not isinstance(self._file, str):
+            expect(self._file, [needed for run in runs if (needed := run.byte_range())])
+        for run in runs:
             try:
                 self._read_run(run, resize, targets, strict)
             except BadVideo as error:
@@ -202,6 +209,18 @@ class _Run:
     wants: list[_Want] = field(default_factory=list)
     filled: int = 0
     """How many of the wants, from the first, have been met."""
+    last_seek: Seek | None = None
+    """The last keyframe before the seed that reaches farthest."""
+
+    def byte_range(self) -> tuple[int, int] | None:
+        """About where in the file it is decoded from; None where the catalog does not say."""
+        first, last = self.seek, self.last_seek
+        if first is None or last is None or not (first.byte_offset and last.byte_offset < last.next_offset):
+            return None
+        frames = last.next_frame - last.frame_index
+        reach = self.wants[-1].frame - last.frame_index + 1
+        share = min(1.0, (reach + _KEYFRAME_WEIGHT) / (frames + _KEYFRAME_WEIGHT))
+        return first.byte_offset, last.byte_offset + int(share * (last.next_offset - last.byte_offset))
 
     def fill(
         self, number: int, frame: VideoFrame, pictures: Pictures, resize: Resize, targets: Sequence[Target]
@@ -229,7 +248,8 @@ def _runs(seeds: Sequence[Seed]) -> list[_Run]:
         if not runs or (seek is not None and seek.frame_index > reached):
             runs.append(_Run(seek))
         runs[-1].wants.extend(_Want(frame, position, slot) for slot, frame in enumerate(wanted))
-        reached = max(reached, wanted[-1])
+        if wanted[-1] > reached:
+            reached, runs[-1].last_seek = wanted[-1], seek
     for run in runs:
         run.wants.sort(key=lambda want: want.frame)
     return runs

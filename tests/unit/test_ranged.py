@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from essp_common.errors import Unavailable
-from essp_common.objects.ranged import CACHED_BLOCKS, LARGEST_REQUEST_BLOCKS, RangedFile
+from essp_common.objects.ranged import CACHED_BLOCKS, LARGEST_REQUEST_BLOCKS, RangedFile, expect
 
 BLOCK = 16
 
@@ -33,10 +33,19 @@ class Source:
 @given(
     size=st.integers(0, 700),
     moves=st.lists(st.tuples(st.sampled_from([0, 1, 2]), st.integers(-800, 800), st.integers(-1, 300)), max_size=12),
+    announced=st.lists(st.tuples(st.integers(0, 800), st.integers(0, 800)), max_size=4),
 )
-def test_reads_like_a_file_in_memory(size: int, moves: list[tuple[int, int, int]]) -> None:
+def test_reads_like_a_file_in_memory(
+    size: int, moves: list[tuple[int, int, int]], announced: list[tuple[int, int]]
+) -> None:
     source = Source(size)
-    ranged, plain = source.open(), io.BytesIO(source.data)
+    plain = io.BytesIO(source.data)
+    with source.open() as ranged:
+        expect(ranged, announced)
+        _compare(ranged, plain, size, moves)
+
+
+def _compare(ranged: io.BufferedReader, plain: io.BytesIO, size: int, moves: list[tuple[int, int, int]]) -> None:
     for whence, offset, length in moves:
         base = (0, plain.tell(), size)[whence]
         target = max(0, base + offset)
@@ -46,10 +55,10 @@ def test_reads_like_a_file_in_memory(size: int, moves: list[tuple[int, int, int]
 
 
 def test_requests_grow_while_reading_on() -> None:
-    source = Source(BLOCK * 40)
+    source = Source(BLOCK * 200)
     assert source.open().read() == source.data
     blocks = [length // BLOCK for _, length in source.requests]
-    assert blocks == [1, 2, 4, 8, 8, 8, 8, 1]
+    assert blocks == [1, 2, 4, 8, 16, 32, 64, 64, 9]
     assert max(blocks) == LARGEST_REQUEST_BLOCKS
 
 
@@ -74,8 +83,59 @@ def test_seeking_back_asks_for_nothing() -> None:
     assert len(source.requests) == asked
 
 
+def test_what_is_announced_comes_in_one_request() -> None:
+    source = Source(BLOCK * 40)
+    with source.open() as file:
+        expect(file, [(BLOCK * 3 + 5, BLOCK * 6 + 1), (BLOCK * 20, BLOCK * 21)])
+        file.seek(BLOCK * 3 + 5)
+        assert file.read(BLOCK * 3) == source.data[BLOCK * 3 + 5 : BLOCK * 6 + 5]
+        file.seek(BLOCK * 20)
+        file.read(BLOCK)
+    assert sorted(source.requests) == [(BLOCK * 3, BLOCK * 4), (BLOCK * 20, BLOCK)]
+
+
+def test_what_is_there_is_not_asked_for_again() -> None:
+    source = Source(BLOCK * 40)
+    with source.open() as file:
+        file.seek(BLOCK * 5)
+        file.read(BLOCK)
+        expect(file, [(BLOCK * 4, BLOCK * 7)])
+        file.seek(BLOCK * 4)
+        file.read(BLOCK * 3)
+    assert sorted(source.requests) == [(BLOCK * 4, BLOCK), (BLOCK * 5, BLOCK), (BLOCK * 6, BLOCK)]
+
+
+def test_announcing_more_than_is_kept_asks_for_no_more_than_that() -> None:
+    source = Source(BLOCK * 4 * CACHED_BLOCKS)
+    with source.open() as file:
+        expect(file, [(0, len(source.data))])
+        assert file.read() == source.data
+    assert sum(length for _, length in source.requests) == len(source.data)
+
+
+def test_a_request_that_failed_in_the_background_is_made_again() -> None:
+    source = Source(BLOCK * 8)
+    answers = iter([Unavailable("no answer")])
+
+    def fetch(start: int, length: int) -> bytes:
+        for error in answers:
+            raise error
+        return source.fetch(start, length)
+
+    with io.BufferedReader(RangedFile(len(source.data), fetch, BLOCK), buffer_size=BLOCK) as file:
+        expect(file, [(0, BLOCK * 4)])
+        with pytest.raises(Unavailable, match="no answer"):
+            file.read(BLOCK)
+        file.seek(0)
+        assert file.read(BLOCK * 4) == source.data[: BLOCK * 4]
+
+
+def test_announcing_what_is_no_ranged_file_does_nothing() -> None:
+    expect(io.BytesIO(b"abc"), [(0, 3)])
+
+
 def test_memory_is_bounded() -> None:
-    source = Source(BLOCK * 100)
+    source = Source(BLOCK * 2 * CACHED_BLOCKS)
     raw = RangedFile(len(source.data), source.fetch, BLOCK)
     while raw.read(BLOCK):
         assert len(raw._blocks) <= CACHED_BLOCKS

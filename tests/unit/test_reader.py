@@ -17,8 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from essp_common.catalog.table import VideoRow
 from essp_common.errors import BadVideo
+from essp_common.objects.ranged import RangedFile
 from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek
+from essp_common.plan import seek_to
 from essp_common.testing.videos import Encoding, numbered, pack_bframes, read_number, write_video
 from essp_common.video import selection
 from essp_common.video.container import Limits
@@ -229,6 +232,35 @@ def test_opens_binary_files(samples: dict[str, Sample]) -> None:
     with Reader(io.BytesIO(Path(sample.path).read_bytes())) as reader:
         assert reader.read([seed], NONE, targets) == [None]
     np.testing.assert_array_equal(targets[0], sample.wanted(seed))
+
+
+def test_fetches_only_the_groups_it_needs(tmp_path: Path) -> None:
+    """Of a file in a store, in few requests: its beginning and index, and the groups that the catalog names."""
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 256, (8, 120, 160, 3), np.uint8)
+    path = write_video(tmp_path / "a.mp4", (noise[i % 8] for i in range(96)), _x264(2, "qp=20"))
+    facts, data = probe(str(path)), path.read_bytes()
+    requests: list[int] = []
+
+    def fetch(start: int, length: int) -> bytes:
+        requests.append(length)
+        return data[start : start + length]
+
+    row = VideoRow(
+        "a", "a", "", "", len(data), "", **{name: getattr(facts, name) for name in VideoFacts.__dataclass_fields__}
+    )
+    seeds = [Seed(first_frame=at, frame_count=6, stride=1, last_frame=95, seek=seek_to(row, at)) for at in (40, 62)]
+    targets = [np.zeros((6, 120, 160, 3), np.uint8) for _ in seeds]
+    wanted = [np.zeros_like(target) for target in targets]
+    with (
+        io.BufferedReader(RangedFile(len(data), fetch, 1 << 12)) as file,
+        Reader(file, lookahead=facts.lookahead) as reader,
+        Reader(str(path)) as plain,
+    ):
+        assert reader.read(seeds, NONE, targets) == plain.read(seeds, NONE, wanted) == [None] * 2
+    np.testing.assert_array_equal(targets, wanted)
+    assert sum(requests) < 0.36 * len(data)
+    assert len(requests) <= 12
 
 
 def test_metadata_that_is_not_text_does_not_matter(tmp_path: Path) -> None:
