@@ -43,5 +43,18 @@ docs: setup  ## The reference of job fields.
 bench: setup  ## Measure the hot path against its limit and its alternatives.
 	$(BIN)/python -m benchmarks
 
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+# Where pip finds torch for CPUs; PyPI has it for CUDA only.
+TORCH_CPU ?= --extra-index-url https://download.pytorch.org/whl/cpu
+IMAGES ?= master:essp-master:$(VERSION) video:essp-video:$(VERSION) demo:essp-demo:$(VERSION) \
+	torch-cpu:essp-trainer:$(VERSION)-cpu
+
+images:  ## The images of docker/Dockerfile; IMAGES="torch-cuda:essp-trainer:$(VERSION)-cuda" for GPUs.
+	@for image in $(IMAGES); do \
+		DOCKER_BUILDKIT=1 docker build --network host --file docker/Dockerfile --target $${image%%:*} \
+			--build-arg VERSION=$(VERSION) --build-arg REVISION=$$(git rev-parse --short HEAD) \
+			--build-arg TORCH_CPU="$(TORCH_CPU)" --tag $${image#*:} . || exit 1; \
+	done
+
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info
