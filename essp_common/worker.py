@@ -33,6 +33,7 @@ from essp_common.cache.port import FrameCache
 from essp_common.deliveries import Deliveries
 from essp_common.errors import BadVideo, CacheFull, EsspError, PermanentError, TransientError, Unavailable
 from essp_common.failpoints import failpoint
+from essp_common.heartbeat import LaneLoad
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +97,8 @@ class Worker:
         self._changed = threading.Condition()
         self._ready: deque[Record] = deque()
         self._in_hand = 0
+        self.load = LaneLoad(options.lanes)
+        """What the lanes did lately."""
         self._tries: dict[str, float] = {}
         """When each lane began what it is trying now, by its name."""
         self._error: Exception | None = None
@@ -206,11 +209,13 @@ class Worker:
                 return None
             self._in_hand += 1
             metrics.INFLIGHT.labels(self.name).inc()
+            self.load.begin()
             return self._ready.popleft()
 
     def _release(self) -> None:
         with self._changed:
             self._in_hand -= 1
+            self.load.end()
             metrics.INFLIGHT.labels(self.name).dec()
             self._changed.notify_all()
 

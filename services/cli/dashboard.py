@@ -138,7 +138,8 @@ def _pools(pools: Iterable[PoolStatus]) -> Table:
             f"{pool.done:,}",
             f"{pool.clips_per_s:.1f}",
             per_clip,
-            *("–" if name not in pool.gauges else f"{pool.gauges[name]:.0f}" for name in ("busy", "queue")),
+            f"{pool.clips_per_s * (pool.seconds_per_clip or 0.0):.1f}",
+            str(pool.queue),
         )
     return table
 

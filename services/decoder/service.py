@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from essp_common import topics
 from essp_common.control import ControlFeed
+from essp_common.heartbeat import Heart
 from essp_common.process import cpu_count
 from essp_common.service import Service
 from essp_common.wiring import Adapters
@@ -34,7 +35,8 @@ class Decoder:
     def run(self) -> None:
         """Decode until drained. Raises when child processes cannot be started."""
         try:
-            self._worker.run()
+            with Heart(self._adapters.bus, self._name, NAME, self._worker.load.take):
+                self._worker.run()
         finally:
             self._control.close()
 

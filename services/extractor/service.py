@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from essp_common import topics
 from essp_common.control import ControlFeed
 from essp_common.features import registry
+from essp_common.heartbeat import Heart
 from essp_common.process import cpu_count
 from essp_common.service import Service
 from essp_common.wiring import Adapters
@@ -32,6 +33,7 @@ class Extractor:
             registry.extractor_class(feature)
         adapters.bus.ensure_topics({topics.features(f): topics.DATA_PARTITIONS for f in features})
         self._control = ControlFeed(adapters.bus)
+        pool = group_of(features) if settings.features else NAME
         group = group_of(features)
         self._worker = Worker(
             group,
@@ -40,11 +42,13 @@ class Extractor:
             lambda: ExtractStage(adapters.bus, adapters.cache, self._control, features, worker),
             WorkerOptions(lanes=settings.extractor_lanes or cpu_count(), stuck_s=settings.stuck_s),
         )
+        self._heart = Heart(adapters.bus, worker, pool, self._worker.load.take)
 
     def run(self) -> None:
         """Extract until drained."""
         try:
-            self._worker.run()
+            with self._heart:
+                self._worker.run()
         finally:
             self._control.close()
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from essp_common.pb.v1.messages_pb2 import Heartbeat, PassReport, Progress, Purpose, StepReport
+from essp_common.pb.v1.messages_pb2 import PassReport, Progress, Purpose, StepReport
 from services.master import status
 
 WINDOW_S = 10.0
@@ -56,7 +57,6 @@ class _Pool:
     clips: Rate = field(default_factory=Rate)
     seconds: Rate = field(default_factory=Rate)
     seen: dict[str, float] = field(default_factory=dict)
-    gauges: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 @dataclass
@@ -84,8 +84,6 @@ class Activity:
             case "extracted":
                 feature = self._features.get(progress.extracted.stream, progress.extracted.stream)
                 self._worked(f"extractor.{feature}", progress.worker, progress.extracted.seconds, now_s)
-            case "heartbeat":
-                self._beat(progress.heartbeat, progress.worker, now_s)
             case "step":
                 if training := self._trainings.get(progress.step.trainer):
                     training.step = progress.step
@@ -101,9 +99,12 @@ class Activity:
         self._trainings[trainer].reports = list(reports)
         self._trainings[trainer].checkpoint = checkpoint
 
-    def pools(self, now_s: float) -> tuple[status.PoolStatus, ...]:
-        """The pools that worked on the job, by name."""
-        return tuple(_pool(name, self._pools[name], now_s) for name in sorted(self._pools))
+    def pools(self, backlog: Mapping[str, int], now_s: float) -> tuple[status.PoolStatus, ...]:
+        """The pools that worked on the job, by name. `backlog`: as in `status.JobStatus`."""
+        queues: Counter[str] = Counter()
+        for part, count in backlog.items():
+            queues["decoder" if part == "decoder" else f"extractor.{self._features.get(part, part)}"] += count
+        return tuple(_pool(name, self._pools[name], queues[name], now_s) for name in sorted(self._pools))
 
     def trainers(self, finals: set[str]) -> tuple[status.TrainerStatus, ...]:
         """The trainings, in the order of the job."""
@@ -116,32 +117,22 @@ class Activity:
         pool.seconds.add(seconds, now_s)
         pool.seen[worker] = now_s
 
-    def _beat(self, heartbeat: Heartbeat, worker: str, now_s: float) -> None:
-        pool = self._pools.setdefault(heartbeat.pool, _Pool())
-        pool.seen[worker] = now_s
-        pool.gauges[worker] = dict(heartbeat.gauges)
-
 
 def purpose_name(purpose: Purpose) -> status.PurposeName:
     """`train`, `validation`, `test` or `predict`."""
     return status.PURPOSES[purpose]
 
 
-def _pool(name: str, pool: _Pool, now_s: float) -> status.PoolStatus:
-    alive = [worker for worker, seen in pool.seen.items() if now_s - seen <= _ALIVE_S]
-    gauges: dict[str, float] = {}
-    for worker in alive:
-        for gauge, value in pool.gauges.get(worker, {}).items():
-            gauges[gauge] = gauges.get(gauge, 0.0) + value
+def _pool(name: str, pool: _Pool, queue: int, now_s: float) -> status.PoolStatus:
     rate = pool.clips.per_s(now_s)
     pool.seconds.per_s(now_s)
     return status.PoolStatus(
         name=name,
-        workers=len(alive),
+        workers=sum(now_s - seen <= _ALIVE_S for seen in pool.seen.values()),
         done=pool.done,
         clips_per_s=rate,
         seconds_per_clip=pool.seconds.amount / pool.clips.amount if pool.clips.amount else None,
-        gauges=gauges,
+        queue=queue,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Literal
 
@@ -50,7 +51,7 @@ class MasterSettings(Settings):
     pools: Literal["none", "processes", "kubernetes"] = "none"
     """Who starts and stops workers: `none` (somebody else; the master only says what would be right), `processes` (the
     master, as its children, on one machine), `kubernetes` (the master, in its namespace)."""
-    pool_sizes: dict[str, int] = {"decoder": 1, "extractor": 1}
+    pool_sizes: Mapping[str, int] = Field(default_factory=lambda: {"decoder": 1, "extractor": 1})
     """`processes`: workers of each pool to begin with, a JSON object; pools are `decoder`, `extractor` (all features),
     `extractor.flow`, `extractor.flow+hof`, `aggregator`, `predictor`."""
     namespace: str = ""

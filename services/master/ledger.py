@@ -235,6 +235,10 @@ class Ledger:
         """Clips that are outstanding."""
         return len(self._outstanding)
 
+    def backlog(self) -> dict[str, int]:
+        """`decoder` or stream -> clips that wait to be made, or are being made."""
+        return dict(zip(("decoder", *self._parts.streams), self._outstanding.backlog(), strict=True))
+
     @property
     def out_of_credit(self) -> bool:
         """More would be issued if there were credit for it."""
@@ -280,6 +284,8 @@ class Ledger:
                 consumption.add(number, index)  # it was released on its behalf, when it had taken it already
                 if entry is None:
                     self._closed((number, index), 0, out)
+                else:
+                    entry.again = False
             else:
                 self.counts.duplicates += 1
 
@@ -335,7 +341,10 @@ class Ledger:
                 f"longer than clips wait for their consumers; the last reason: {event.reason}",
                 out,
             )
-        wanted = entry.left | self._parts.bit.get(consumer, 0)
+        bit = self._parts.bit.get(consumer, 0)
+        if entry.lane is not None and bit & ~entry.lane.bit:
+            self._outstanding.move(entry, None)
+        wanted = entry.left | bit
         self._outstanding.issue_again(entry, wanted & self._parts.everyone)
 
     def _is_missed(self, entry: Entry, event: Failed, consumer: str) -> bool:

@@ -10,11 +10,8 @@ import typer
 from essp_common.errors import ConfigError
 from essp_common.process import serve, worker_name
 from essp_common.wiring import Adapters
-from services.master.api.app import create_app
+from services.master.assembly import MasterProcess
 from services.master.config import MasterSettings
-from services.master.registrations import Registrations
-from services.master.server import ApiServer, MasterProcess
-from services.master.service import build
 
 
 def main(
@@ -29,6 +26,4 @@ def main(
             "or ESSP_API_OPEN=true where only trusted people reach it"
         )
     with closing(Adapters.from_settings(settings)) as adapters:
-        master = build(adapters, settings, worker_name(settings), adopt=True)
-        tables = Registrations(adapters.stores.under(settings.state), settings.images) if settings.state else None
-        serve(MasterProcess(master, ApiServer(create_app(master, settings, tables), host, port)), settings)
+        serve(MasterProcess(adapters, settings, worker_name(settings), host, port), settings)

@@ -21,7 +21,7 @@ from services.master.credits import Credits
 from services.master.instructions import Instruction, IssueUnit, ReleaseClip
 from services.master.lanes import Lane
 from services.master.order import Place
-from services.master.parts import ClipParts
+from services.master.parts import CLIP, ClipParts
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class Entry:
     shed: bool = False
     """Gave way, and nobody has asked for it yet."""
     again: bool = False
-    """Done before, and made again for a consumer that fell back."""
+    """Done by all before, or owed to others, and made again for a consumer that fell back: it is not counted."""
     losses: int = 0
     lane: Lane | None = None
     """Whose share of the budget it takes up."""
@@ -112,6 +112,19 @@ class Outstanding:
     def unmade(self) -> list[Entry]:
         """What was issued and is not ready for its consumers yet."""
         return [e for e in self._entries.values() if not (e.queued or e.shed) and not self.ready(e)]
+
+    def backlog(self) -> list[int]:
+        """For each part, how many were issued and can be made by now, but are not."""
+        waiting = [0] * len(self._parts.ackers)
+        for entry in self._entries.values():
+            if entry.queued or entry.shed:
+                continue
+            if not entry.made & 1:
+                waiting[CLIP] += 1
+                continue
+            for part in range(1, len(waiting)):
+                waiting[part] += bool(entry.left & self._parts.ackers[part]) and not entry.made >> part & 1
+        return waiting
 
     def lowest(self) -> list[Entry]:
         """For each consumer the lowest clip that it is not done with."""
@@ -228,6 +241,10 @@ class Outstanding:
             self._shed += 1
         out.append(ReleaseClip(entry.place[0], entry.clip, self._parts.names(entry.left)))
         return True
+
+    def bound(self, number: int, consumers: int) -> int:
+        """The most bytes of a clip that is made for these consumers."""
+        return self._need(number, consumers)[2]
 
     def ready(self, entry: Entry) -> bool:
         """Whether everything that its consumers wait for is in the cache."""

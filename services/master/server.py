@@ -6,11 +6,9 @@ import logging
 import socket
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from essp_common.errors import ConfigError
-from essp_common.process import run_all
-from services.master.service import Master
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +21,7 @@ class ApiServer:
 
     name = "api"
 
-    def __init__(self, app: FastAPI, host: str, port: int) -> None:
+    def __init__(self, app: ASGIApp, host: str, port: int) -> None:
         """Listen at once (`port` 0: a free one, see `port`). Raises `ConfigError` when the port is taken."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
@@ -52,21 +50,3 @@ class ApiServer:
     def drain(self) -> None:
         """Let `run` return."""
         self._server.should_exit = True
-
-
-class MasterProcess:
-    """A master and its API as one service."""
-
-    name = "master"
-
-    def __init__(self, master: Master, api: ApiServer) -> None:
-        self._services = (api, master)
-
-    def run(self) -> None:
-        """Run both until drained, or until one fails."""
-        run_all(self._services)
-
-    def drain(self) -> None:
-        """Let both end."""
-        for service in self._services:
-            service.drain()

@@ -102,8 +102,8 @@ class PoolStatus(_Model):
     clips_per_s: float
     seconds_per_clip: float | None
     """Work of one lane for one clip, average of the last seconds."""
-    gauges: dict[str, float]
-    """Sums over the pool's workers of what they report of themselves (`busy`, `queue`, ...)."""
+    queue: int
+    """Clips that wait to be made, or are being made."""
 
 
 class PassReport(_Model):
@@ -199,6 +199,10 @@ class JobStatus(_Model):
     passes: tuple[PassStatus, ...]
     credits: CreditStatus
     cache: CacheStatus | None
+    streams: dict[str, str]
+    """Stream -> the feature that it is."""
+    backlog: dict[str, int]
+    """`decoder` or stream -> clips that wait to be made, or are being made."""
     pools: tuple[PoolStatus, ...]
     trainers: tuple[TrainerStatus, ...]
     counts: CountStatus

@@ -104,11 +104,16 @@ class World:
         """The next `count` reports; the test's time limit ends a wait in vain."""
         found: list[Progress] = []
         while len(found) < count:
-            found += [Progress.FromString(r.value) for r in self._progress.poll(count - len(found), 1.0)]
+            found += self._reports(count - len(found), 1.0)
         return found
 
     def said_so_far(self) -> list[Progress]:
-        return [Progress.FromString(record.value) for record in self._progress.poll(100, 0.0)]
+        return self._reports(100, 0.0)
+
+    def _reports(self, most: int, timeout_s: float) -> list[Progress]:
+        """What came, but for heartbeats."""
+        found = [Progress.FromString(record.value) for record in self._progress.poll(most, timeout_s)]
+        return [progress for progress in found if not progress.HasField("heartbeat")]
 
     def ready(self, count: int) -> dict[tuple[int, str], FeatureReady]:
         """The next `count` features by index and stream, each on the partition of its index."""

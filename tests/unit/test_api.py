@@ -18,7 +18,7 @@ from essp_common.process import run_all
 from essp_common.wiring import Adapters
 from services.master.api.app import create_app
 from services.master.config import MasterSettings
-from services.master.server import ApiServer, MasterProcess
+from services.master.server import ApiServer
 from services.master.service import Master
 from tests.unit.fleet import Fleet, adapters_in, make_job, master_over, run_to_rest
 
@@ -270,7 +270,7 @@ def test_the_description_of_the_api_is_complete(served: Served) -> None:
     tables = {f"{verb}_{kind}" for verb in ("get", "put", "delete") for kind in ("extractor", "trainer")}
     assert operations == tables | {
         *("start_job", "list_jobs", "get_job", "pause_job", "resume_job", "stop_job", "job_events"),
-        *("list_extractors", "list_trainers", "list_changes"),
+        *("list_extractors", "list_trainers", "list_changes", "list_pools", "pool_events", "set_pool"),
     }
     text = json.dumps(document)
     named = {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}
@@ -282,8 +282,7 @@ def test_the_description_of_the_api_is_complete(served: Served) -> None:
 def test_the_server_runs_beside_the_master_and_ends_with_it(tmp_path: Path) -> None:
     served = Served(tmp_path)
     server = ApiServer(create_app(served.master, served.settings), "127.0.0.1", 0)
-    process = MasterProcess(served.master, server)
-    thread = threading.Thread(target=run_all, args=([process],))
+    thread = threading.Thread(target=run_all, args=([server, served.master],))
     thread.start()
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as client:
@@ -291,6 +290,7 @@ def test_the_server_runs_beside_the_master_and_ends_with_it(tmp_path: Path) -> N
         with pytest.raises(ConfigError, match="--port"):
             ApiServer(create_app(served.master, served.settings), "127.0.0.1", server.port)
     finally:
-        process.drain()
+        server.drain()
+        served.master.drain()
         thread.join()
         served.close()

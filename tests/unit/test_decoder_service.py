@@ -293,7 +293,7 @@ class World:
         while len(found) < count:
             records = self._seen[topic].poll(count - len(found), LIMIT_S)
             assert records, f"{len(found)} of {count} messages on {topic}"
-            found += records
+            found += [record for record in records if not _is_heartbeat(record)]
         return found
 
     def quiet(self, topic: str) -> bool:
@@ -310,6 +310,10 @@ def world() -> Iterator[World]:
     world = World()
     yield world
     world.close()
+
+
+def _is_heartbeat(record: Record) -> bool:
+    return record.topic == topics.PROGRESS and Progress.FromString(record.value).HasField("heartbeat")
 
 
 def _record(work: DecodeSeed, offset: int = 0) -> Record:

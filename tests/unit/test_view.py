@@ -63,6 +63,8 @@ def document(**changes: Any) -> dict[str, Any]:
             "waiting": True,
         },
         "cache": {"used_bytes": 30 * 2**20, "limit_bytes": 256 * 2**20, "keys": 33, "full_count": 2},
+        "streams": {"rgb": "rgb", "flow": "flow"},
+        "backlog": {"decoder": 5, "flow": 0},
         "pools": [
             {
                 "name": "decoder",
@@ -70,7 +72,7 @@ def document(**changes: Any) -> dict[str, Any]:
                 "done": 1240,
                 "clips_per_s": 55.5,
                 "seconds_per_clip": 0.0123,
-                "gauges": {"busy": 2.0},
+                "queue": 5,
             },
         ],
         "trainers": [rgb, flow],
@@ -135,7 +137,7 @@ def test_dashboard_shows_pools_cache_and_streams() -> None:
     assert "frame cache: 30.0 MiB of 256 MiB in 33 keys · 2 times full" in shown
     assert "on the way: 21 clips, 32.0 MiB of 64.0 MiB · waiting for consumers" in shown
     (pool,) = lines_of(shown, "decoder", "12.3")
-    assert pool[1:-1] == ["decoder", "2", "1,240", "55.5", "12.3", "2", "–"]
+    assert pool[1:-1] == ["decoder", "2", "1,240", "55.5", "12.3", "0.7", "5"]
     (rgb,) = lines_of(shown, "rgb", "1.234")
     assert rgb[1:-1] == ["rgb", "train", "2", "48", "25.0", "1.234", "50.0", "%", "3.1", "%", "6", "33.3", "%"]
     (failure,) = lines_of(shown, "truncated")

@@ -8,17 +8,24 @@ from typing import Any
 from fastapi import FastAPI
 
 from essp_common.spec import JobSpec
-from services.master.api import events, health, jobs, problems, registrations
+from services.master.api import events, health, jobs, pools, problems, registrations
 from services.master.api.guard import Guard
 from services.master.config import MasterSettings
+from services.master.pools.reconciler import Reconciler
 from services.master.registrations import Registrations
 from services.master.service import Master
 
 
-def create_app(master: Master, settings: MasterSettings, tables: Registrations | None = None) -> FastAPI:
+def create_app(
+    master: Master,
+    settings: MasterSettings,
+    tables: Registrations | None = None,
+    reconciler: Reconciler | None = None,
+) -> FastAPI:
     """The API over a master. Without a token in the settings it is open to whoever reaches it.
 
-    `tables`: what is registered; None: this master has nowhere to keep registrations.
+    `tables`: what is registered; None: this master has nowhere to keep registrations. `reconciler`: who keeps the
+    pools; None: nobody does.
     """
     app = FastAPI(title="ESSP", version=version("essp"), summary="Train video classifiers straight from video.")
     app.add_middleware(Guard, tokens=settings.tokens(), body_bytes=settings.api_body_bytes)
@@ -26,6 +33,7 @@ def create_app(master: Master, settings: MasterSettings, tables: Registrations |
     app.include_router(jobs.router(master))
     app.include_router(events.router(master))
     app.include_router(registrations.router(tables))
+    app.include_router(pools.router(reconciler))
     app.include_router(health.router(master))
     _describe(app)
     return app

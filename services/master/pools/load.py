@@ -25,7 +25,7 @@ class Want:
 
 
 class PoolRates:
-    """Clips that each pool finished a second, over all jobs, from their counts."""
+    """Clips that were decoded, and extracted for each feature, a second, over all jobs, from their counts."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], int] = {}
@@ -40,9 +40,9 @@ class PoolRates:
                 rate.add(max(0, pool.done - self._seen.get(key, 0)), now_s)
                 self._seen[key] = pool.done
 
-    def per_s(self, pool: str, now_s: float) -> float:
-        """The present rate of a pool."""
-        return self._rates[pool].per_s(now_s) if pool in self._rates else 0.0
+    def per_s(self, now_s: float) -> dict[str, float]:
+        """The present rates, by what is made: `decoder`, `extractor.<feature>`."""
+        return {name: rate.per_s(now_s) for name, rate in self._rates.items()}
 
 
 def loads(
@@ -66,7 +66,7 @@ def loads(
                 ready=min(size.ready, state.ready) if name in states else 0,
                 stuck=state.stuck,
                 busy=state.busy,
-                done_per_s=rates.get(name, 0.0),
+                done_per_s=_done_per_s(name, rates),
                 queue=want.queue,
                 demand_per_s=want.demand_per_s,
                 wait=want.wait,
@@ -81,26 +81,39 @@ def _want(pool: str, running: Sequence[JobStatus]) -> Want:
     demand: float | None = 0.0
     wait, queue, full = 0.0, 0, False
     for job in running:
-        streams = {stream for stream, feature in job.streams.items() if _serves(pool, feature)}
-        if not streams and pool != DECODER:
-            continue
-        one, waits = _consumption(job, streams if pool != DECODER else None)
-        demand = None if demand is None or one is None else demand + one
-        wait = max(wait, waits)
-        queue += job.backlog.get(DECODER, 0) if pool == DECODER else sum(job.backlog.get(s, 0) for s in streams)
-        full = full or job.credits.waiting
+        for part, streams in _parts(pool, job).items():
+            one, waits = _consumption(job, streams)
+            demand = None if demand is None or one is None else demand + one
+            wait = max(wait, waits)
+            queue += job.backlog.get(part, 0)
+            full = full or job.credits.waiting
     return Want(demand, wait, queue, full)
 
 
-def _serves(pool: str, feature: str) -> bool:
-    """Whether a pool (`extractor.flow`, `extractor.flow+hof`) makes this feature."""
+def _parts(pool: str, job: JobStatus) -> dict[str, set[str]]:
+    """What a pool makes for a job (`decoder`, or streams), each with the streams whose trainers wait for it."""
+    if pool == DECODER:
+        return {DECODER: set(job.streams)}
+    return {stream: {stream} for stream, feature in job.streams.items() if feature != "rgb" and serves(pool, feature)}
+
+
+def serves(pool: str, feature: str) -> bool:
+    """Whether a pool (`extractor`, `extractor.flow`, `extractor.flow+hof`) makes this feature."""
     kind, _, made = pool.partition(".")
-    return kind == "extractor" and feature in made.split("+")
+    return kind == "extractor" and (not made or feature in made.split("+"))
 
 
-def _consumption(job: JobStatus, streams: set[str] | None) -> tuple[float | None, float]:
-    """What the trainers of these streams (None: all) would take if they never waited, and how long one waits."""
-    trainers = [t for t in job.trainers if not t.final and (streams is None or t.stream in streams)]
+def _done_per_s(pool: str, rates: Mapping[str, float]) -> float:
+    """The rate of a pool, from those of the features that it makes."""
+    if pool == DECODER:
+        return rates.get(DECODER, 0.0)
+    made = {name: name.partition(".")[2] for name in rates if name != DECODER}
+    return sum(rates[name] for name, feature in made.items() if serves(pool, feature))
+
+
+def _consumption(job: JobStatus, streams: set[str]) -> tuple[float | None, float]:
+    """What the trainers of these streams would take if they never waited, and how long one waits."""
+    trainers = [t for t in job.trainers if not t.final and t.stream in streams]
     if not job.trainers:  # a prediction: whoever scores takes all there is, unless credits say that he does not keep up
         return None, 0.0 if job.credits.waiting else 1.0
     known = [(t.clips_per_s, t.data_wait_ratio) for t in trainers if t.clips_per_s and t.data_wait_ratio is not None]

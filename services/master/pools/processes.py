@@ -8,7 +8,6 @@ images are for Kubernetes.
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from services.master.registrations import ExtractorRow, TrainerRow
 
 log = logging.getLogger(__name__)
 
+ESSP = (sys.executable, "-m", "services.cli.main")
 _LEAVE_S = 45.0
 """How long a child that was told to leave may take: more than `drain_s` of a worker."""
 
@@ -36,9 +36,9 @@ class _Pool:
 class ProcessDriver:
     """Implements `services.master.pools.port.PoolDriver`. Thread-safe."""
 
-    def __init__(self, pools: Mapping[str, int], environment: Mapping[str, str] | None = None) -> None:
-        """`pools`: pool -> workers to begin with. `environment`: of the workers, beside the master's."""
-        self._environment = {**os.environ, **(environment or {})}
+    def __init__(self, pools: Mapping[str, int], program: Sequence[str] = ESSP) -> None:
+        """`pools`: pool -> workers to begin with. `program`: what is run, with the arguments of `essp`."""
+        self._program = tuple(program)
         self._lock = threading.RLock()
         self._leaving: list[subprocess.Popen[bytes]] = []
         self._pools = {name: _Pool(_command(name), replicas) for name, replicas in pools.items()}
@@ -120,8 +120,7 @@ class ProcessDriver:
                 worker.wait()
 
     def _start(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "services.cli.main", *arguments]
-        return subprocess.Popen(command, env=self._environment, stdin=subprocess.DEVNULL)
+        return subprocess.Popen([*self._program, *arguments], stdin=subprocess.DEVNULL)
 
 
 def _name(worker: subprocess.Popen[bytes]) -> str:

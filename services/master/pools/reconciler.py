@@ -120,8 +120,8 @@ class Reconciler:
                 self._tell("", sentence)
             sizes, states, jobs = self._driver.sizes(), self._roster.pools(now_s), self._jobs()
             self._rates.note(jobs, now_s)
-            rates = {name: self._rates.per_s(name, now_s) for name in sizes}
-            found = [(load, self._limits(load.name)) for load in loads(jobs, sizes, states, rates)]
+            measured = loads(jobs, sizes, states, self._rates.per_s(now_s))
+            found = [(load, self._limits(load.name)) for load in measured]
             for decision in self._autoscaler.decide(found, now_s):
                 self._decisions[decision.pool] = decision
                 self._carry_out(decision, states.get(decision.pool, PoolState()))

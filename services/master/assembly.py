@@ -1,0 +1,128 @@
+"""A master process put together: the master, its API, the keeper of its pools, and the election among several."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from essp_common.process import run_all
+from essp_common.service import Service
+from essp_common.wiring import Adapters
+from services.master.api.app import create_app
+from services.master.api.standby import Front, create_standby
+from services.master.config import MasterSettings
+from services.master.pools.advice import AdviceDriver
+from services.master.pools.port import PoolDriver
+from services.master.pools.processes import ProcessDriver
+from services.master.pools.reconciler import Reconciler
+from services.master.pools.roster import Roster
+from services.master.registrations import Registrations
+from services.master.server import ApiServer
+from services.master.service import Master, build
+
+_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+class MasterProcess:
+    """Everything that a master is, as one service: a standby until it leads, where there are several."""
+
+    name = "master"
+
+    def __init__(self, adapters: Adapters, settings: MasterSettings, worker: str, host: str, port: int) -> None:
+        """Listen at once. Raises `ConfigError`."""
+        self._adapters = adapters
+        self._settings = settings
+        self._worker = worker
+        self._leader = ""
+        self._front = Front(create_standby(lambda: self._leader, ""))
+        self._server = ApiServer(self._front, host, port)
+        self._parts: tuple[Service, ...] = ()
+        self._draining = threading.Event()
+        self._lock = threading.Lock()
+
+    @property
+    def port(self) -> int:
+        """The port of the API."""
+        return self._server.port
+
+    def run(self) -> None:
+        """Run until drained, or until a part of it fails."""
+        run_all((self._server, _Part("leader", self._lead, self._drain_parts)))
+
+    def drain(self) -> None:
+        """Let all parts end."""
+        self._drain_parts()
+        self._server.drain()
+
+    def _drain_parts(self) -> None:
+        with self._lock:
+            self._draining.set()
+            for part in self._parts:
+                part.drain()
+
+    def _lead(self) -> None:
+        """Be the master, as soon as this one leads."""
+        if self._settings.lease and not self._elected():
+            return
+        parts = self._assembled()
+        with self._lock:
+            if self._draining.is_set():
+                return
+            self._parts = parts
+        run_all(parts)
+
+    def _assembled(self) -> tuple[Service, ...]:
+        settings, adapters = self._settings, self._adapters
+        master: Master = build(adapters, settings, self._worker, adopt=True)
+        tables = Registrations(adapters.stores.under(settings.state), settings.images) if settings.state else None
+        driver = open_driver(settings, master.roster)
+        reconciler = Reconciler(driver, master.roster, master.active, tables.extractors if tables else dict)
+        self._front.app = create_app(master, settings, tables, reconciler)
+        return master, reconciler
+
+    def _elected(self) -> bool:
+        """Wait until this master leads; False when it is to leave before."""
+        # The client library is only needed where there are several masters.
+        from kubernetes import client, config
+
+        from services.master.leader import Election, wait_to_lead
+
+        config.load_config()
+        url = self._settings.url or f"http://{socket.gethostname()}:{self.port}"
+        election = Election(client.ApiClient(), namespace_of(self._settings), self._settings.lease, url)
+        self._front.app = create_standby(lambda: election.leader, url)
+        return wait_to_lead(election, self._draining)
+
+
+class _Part:
+    """Two functions as a service."""
+
+    def __init__(self, name: str, run: Callable[[], None], drain: Callable[[], None]) -> None:
+        self.name = name
+        self.run = run
+        self.drain = drain
+
+
+def open_driver(settings: MasterSettings, roster: Roster) -> PoolDriver:
+    """Who starts and stops workers, as the settings say."""
+    match settings.pools:
+        case "processes":
+            return ProcessDriver(settings.pool_sizes)
+        case "kubernetes":
+            from kubernetes import client, config
+
+            from services.master.pools.kubernetes import KubernetesDriver
+
+            config.load_config()
+            return KubernetesDriver(client.ApiClient(), namespace_of(settings), Path(settings.templates))
+        case _:
+            return AdviceDriver(roster)
+
+
+def namespace_of(settings: MasterSettings) -> str:
+    """The namespace to work in: as set, else the pod's own, else `default`."""
+    if settings.namespace:
+        return settings.namespace
+    return _NAMESPACE.read_text(encoding="utf-8").strip() if _NAMESPACE.exists() else "default"
