@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 
-.PHONY: setup demo test soak check fix proto docs bench clean
+.PHONY: setup demo test soak check fix proto docs bench images clean
 
 setup: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -46,12 +46,13 @@ bench: setup  ## Measure the hot path against its limit and its alternatives.
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # Where pip finds torch for CPUs; PyPI has it for CUDA only.
 TORCH_CPU ?= --extra-index-url https://download.pytorch.org/whl/cpu
+DOCKER_BUILD ?= docker build
 IMAGES ?= master:essp-master:$(VERSION) video:essp-video:$(VERSION) demo:essp-demo:$(VERSION) \
 	torch-cpu:essp-trainer:$(VERSION)-cpu
 
 images:  ## The images of docker/Dockerfile; IMAGES="torch-cuda:essp-trainer:$(VERSION)-cuda" for GPUs.
 	@for image in $(IMAGES); do \
-		DOCKER_BUILDKIT=1 docker build --network host --file docker/Dockerfile --target $${image%%:*} \
+		DOCKER_BUILDKIT=1 $(DOCKER_BUILD) --file docker/Dockerfile --target $${image%%:*} \
 			--build-arg VERSION=$(VERSION) --build-arg REVISION=$$(git rev-parse --short HEAD) \
 			--build-arg TORCH_CPU="$(TORCH_CPU)" --tag $${image#*:} . || exit 1; \
 	done

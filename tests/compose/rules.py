@@ -6,6 +6,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,17 +44,16 @@ SCALED = ("decoder", "extractor", "aggregator", "predictor")
 _VARIABLE = re.compile(r"\$\{(?P<name>\w+)(:-(?P<default>[^}]*))?\}")
 
 
-def load(path: Path = ROOT / "docker-compose.yml") -> Compose:
-    """The file as docker compose reads it where no variable is set."""
-    found: Compose = yaml.safe_load(interpolated(path.read_text(encoding="utf-8")))
+@cache
+def load() -> Compose:
+    """The file as docker compose reads it where no variable is set. To be looked at only."""
+    found: Compose = yaml.safe_load(interpolated((ROOT / "docker-compose.yml").read_text(encoding="utf-8")))
     return found
 
 
-def interpolated(text: str, variables: Mapping[str, str] | None = None) -> str:
-    """`${NAME:-default}` and `$$` replaced."""
-    values = variables or {}
-    text = _VARIABLE.sub(lambda m: values.get(m["name"]) or m["default"] or "", text)
-    return text.replace("$$", "$")
+def interpolated(text: str) -> str:
+    """`${NAME:-default}` replaced by the default, and `$$` by `$`."""
+    return _VARIABLE.sub(lambda m: m["default"] or "", text).replace("$$", "$")
 
 
 def variables(text: str) -> dict[str, str]:

@@ -22,7 +22,7 @@ for image in $images; do
         "$image" --version
 done
 for image in essp-master:$version essp-video:$version; do
-    found=$(docker run --rm --entrypoint find "$image" / -xdev -type d -name 'torch*')
+    found=$(docker run --rm --user 0 --entrypoint find "$image" / -xdev -type d -name 'torch*')
     [ -z "$found" ] || fail "$image holds torch: $found"
     echo "$image: no torch on disk"
 done
