@@ -265,7 +265,7 @@ def test_silence_has_clips_issued_again_less_and_less_often(adapters: Adapters, 
     master.start(fleet.job)
     seeds = fleet.lose_seeds()
     clock.now_s += 59
-    fleet.report(Progress(step=StepReport(trainer="rgb")))  # that one waits is no sign of progress
+    fleet.report(Progress(step=StepReport(trainer="rgb", purpose=1)))  # that one waits is no sign of progress
     master.step(0)
     assert master.status("small").counts.reissued == 0
     clock.now_s += 2
