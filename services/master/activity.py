@@ -62,6 +62,7 @@ class _Pool:
 @dataclass
 class _Training:
     stream: str
+    model: str
     step: StepReport | None = None
     reports: list[status.PassReport] = field(default_factory=list)
     checkpoint: str | None = None
@@ -70,11 +71,11 @@ class _Training:
 class Activity:
     """The workers of one job."""
 
-    def __init__(self, features: dict[str, str], trainers: dict[str, str]) -> None:
-        """`features`: stream -> feature. `trainers`: trainer -> stream."""
+    def __init__(self, features: dict[str, str], trainers: dict[str, tuple[str, str]]) -> None:
+        """`features`: stream -> feature. `trainers`: trainer -> its stream and its model."""
         self._features = features
         self._pools: dict[str, _Pool] = {}
-        self._trainings = {name: _Training(stream) for name, stream in trainers.items()}
+        self._trainings = {name: _Training(stream, model) for name, (stream, model) in trainers.items()}
 
     def note(self, progress: Progress, now_s: float) -> None:
         """Take notice of one message."""
@@ -141,6 +142,7 @@ def _trainer(name: str, training: _Training, final: bool) -> status.TrainerStatu
     return status.TrainerStatus(
         name=name,
         stream=training.stream,
+        model=training.model,
         purpose=purpose_name(step.purpose) if step else None,
         epoch=step.epoch if step else 0,
         clips_done=step.clips_done if step else 0,

@@ -18,6 +18,7 @@ from services.master.pools.port import PoolDriver
 from services.master.pools.processes import ProcessDriver
 from services.master.pools.reconciler import Reconciler
 from services.master.pools.roster import Roster
+from services.master.pools.trainings import Trainings
 from services.master.registrations import Registrations
 from services.master.server import ApiServer
 from services.master.service import Master, build
@@ -78,7 +79,8 @@ class MasterProcess:
         master: Master = build(adapters, settings, self._worker, adopt=True)
         tables = Registrations(adapters.stores.under(settings.state), settings.images) if settings.state else None
         driver = open_driver(settings, master.roster)
-        reconciler = Reconciler(driver, master.roster, master.active, tables.extractors if tables else dict)
+        trainings = Trainings(driver, settings.ranks, tables.trainers if tables else dict) if settings.ranks else None
+        reconciler = Reconciler(driver, master.roster, master.active, tables.extractors if tables else dict, trainings)
         self._front.app = create_app(master, settings, tables, reconciler)
         return master, reconciler
 

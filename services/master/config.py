@@ -54,6 +54,9 @@ class MasterSettings(Settings):
     pool_sizes: Mapping[str, int] = Field(default_factory=lambda: {"decoder": 1, "extractor": 1})
     """`processes`: workers of each pool to begin with, a JSON object; pools are `decoder`, `extractor` (all features),
     `extractor.flow`, `extractor.flow+hof`, `aggregator`, `predictor`."""
+    ranks: int = Field(0, ge=0)
+    """Ranks (GPUs, or processes where there are none) that the master deals out among the trainings of its jobs, anew
+    after each of their epochs. 0: somebody else starts trainers."""
     namespace: str = ""
     """`kubernetes`: the namespace (default: that of the master's own pod)."""
     templates: str = "/etc/essp/templates"

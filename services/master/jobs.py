@@ -59,7 +59,7 @@ class Job:
         self.log = events
         self.activity = Activity(
             {name: stream.feature for name, stream in spec.streams.items()},
-            {name: trainer.stream for name, trainer in spec.trainers.items()},
+            {name: (trainer.stream, trainer.model) for name, trainer in spec.trainers.items()},
         )
         self.failures: dict[tuple[str, str], FailureTally] = {}
         self.pace = Rate()
@@ -163,6 +163,7 @@ class Job:
             return self._heard_all() if progress.fence == self.fence else ()
         if self.state.ended:
             self.leftovers |= kind in ("decoded", "extracted")
+            self.recorder.afterwards(progress)
             return ()
         self.activity.note(progress, now_s)
         before = self.ledger.closed, self.ledger.counts.failed

@@ -30,6 +30,11 @@ class JobState(StrEnum):
     STOPPED = "stopped"
 
     @property
+    def under_way(self) -> bool:
+        """Its trainers have something to do, or will have again."""
+        return self in (JobState.RUNNING, JobState.PAUSED)
+
+    @property
     def ended(self) -> bool:
         """Nothing more happens in this state unless the job is started again."""
         return self in (JobState.COMPLETED, JobState.FAILED, JobState.STOPPED)
@@ -119,6 +124,7 @@ class TrainerStatus(_Model):
 
     name: str
     stream: str
+    model: str
     purpose: PurposeName | None
     """What it is at; null before its first report."""
     epoch: int

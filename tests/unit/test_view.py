@@ -29,6 +29,7 @@ def document(**changes: Any) -> dict[str, Any]:
     rgb = {
         "name": "rgb",
         "stream": "rgb",
+        "model": "small",
         "purpose": "train",
         "epoch": 1,
         "clips_done": 48,

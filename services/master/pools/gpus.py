@@ -19,7 +19,7 @@ from itertools import pairwise
 _NEW = 3
 """Losses before a training's course can be told."""
 _SLOWEST_DECAY = 0.95
-_SCALING = 0.9
+SCALING = 0.9
 """Speed of n GPUs over one: n to this power."""
 _BETTER = 1.1
 """Shares are changed when they promise so many times the improvement of the present ones."""
@@ -41,7 +41,7 @@ class Training:
 
     def improvement(self, gpus: int, period_s: float) -> float:
         """Predicted fall of the loss within `period_s`, as a share of what it has fallen so far."""
-        epochs = self.epochs_per_s * period_s * gpus**_SCALING
+        epochs = self.epochs_per_s * period_s * gpus**SCALING
         fall, decay = self._course()
         left: float = decay**epochs
         return fall * (1 - left) / (1 - decay)

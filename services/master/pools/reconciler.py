@@ -20,6 +20,7 @@ from services.master.pools.autoscaler import Autoscaler, Decision, Limits
 from services.master.pools.load import PoolRates, loads
 from services.master.pools.port import PoolDriver, PoolSize
 from services.master.pools.roster import PoolState, Roster
+from services.master.pools.trainings import Trainings
 from services.master.registrations import ExtractorRow
 from services.master.status import JobStatus
 
@@ -74,14 +75,17 @@ class Reconciler:
         roster: Roster,
         jobs: Callable[[], Sequence[JobStatus]],
         extractors: Callable[[], Mapping[str, ExtractorRow]] = dict,
+        trainings: Trainings | None = None,
         period_s: float = PERIOD_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`jobs`: what there is to do. `extractors`: what is registered, by feature."""
+        """`jobs`: what there is to do. `extractors`: what is registered, by feature. `trainings`: who deals ranks out;
+        None: trainers are started by somebody else."""
         self._driver = driver
         self._roster = roster
         self._jobs = jobs
         self._extractors = extractors
+        self._trainings = trainings
         self._period_s = period_s
         self._clock = clock
         self._autoscaler = Autoscaler()
@@ -118,7 +122,10 @@ class Reconciler:
             self._follow_registrations()
             for sentence in self._driver.repair():
                 self._tell("", sentence)
-            sizes, states, jobs = self._driver.sizes(), self._roster.pools(now_s), self._jobs()
+            jobs = self._jobs()
+            for sentence in self._trainings.step(jobs) if self._trainings else ():
+                self._tell("", sentence)
+            sizes, states = self._driver.sizes(), self._roster.pools(now_s)
             self._rates.note(jobs, now_s)
             measured = loads(jobs, sizes, states, self._rates.per_s(now_s))
             found = [(load, self._limits(load.name)) for load in measured]
