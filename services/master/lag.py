@@ -8,8 +8,8 @@ a share (`limits.lag`) of the clips that are outstanding, then
 - what is issued from then on is made for the others alone;
 - the lane issues again what its consumer is owed, in the order of the plan, within a share of the budget that is
   kept for it: a laggard cannot take it from the others, nor they from it, so that neither ever waits for the other;
-- a lane that has caught up with what is outstanding for the others joins them at the next stretch of the order, and
-  ends when it has come there.
+- a lane that has caught up with what is outstanding for others has that made again for them and its consumer; this one
+  joins the others at the next stretch of the order, and the lane ends when it has come there.
 
 What a consumer is owed need not be remembered: it is what was issued, is not outstanding for it, and not done by it. A
 clip that was replaced is replaced by the same one again. Consumers take clips in the order of their indices, in a lane
@@ -94,26 +94,26 @@ class Laggards:
             return False
         reached = {name: self._reached(name) for name in self._consumption if self._joined(name)}
         slowest = min(reached, key=reached.__getitem__)
-        if max(reached.values()) - reached[slowest] <= self._lag * common:
+        furthest = max(consumption.total for consumption in self._consumption.values())
+        if furthest - reached[slowest] <= self._lag * common:
             return False
         self._leave_behind(slowest, out)
         return True
 
     def settle(self, entry: Entry, out: list[Instruction]) -> None:
         """Decide on a clip that only consumers in lanes still want: one of them keeps it, or it is released."""
-        if entry.lane is not None or entry.again or not self._idle(entry):
+        if entry.lane is not None:
+            if entry.lane.bit & entry.left:
+                return
+            self._outstanding.move(entry, None)
+        if not self._may_release(entry):
             return
-        lanes = [lane for lane in self._lanes.values() if lane.bit & entry.left]
-        if not all(lane.serves(entry.place) for lane in lanes):
-            return
-        passed = [lane for lane in lanes if lane.order.passed(entry.place)]
-        for lane in passed:
-            if lane.bytes + sum(entry.sizes) <= lane.share_bytes:
+        for lane in self._lanes.values():
+            fits = lane.bytes + sum(entry.sizes) <= lane.share_bytes
+            if fits and lane.bit & entry.left and lane.order.passed(entry.place):
                 self._outstanding.move(entry, lane)
                 return
         self._release(entry, out)
-        for lane in passed:
-            self._go_back(lane, entry.place)
 
     def issue(self, out: list[Instruction]) -> None:
         """Issue what the lanes have room for."""
@@ -206,10 +206,12 @@ class Laggards:
             if wanted is None:
                 return False
             clips, shared = wanted
-            while clips and not self._outstanding.issue(unit[0], clips, lane.bit, lane):
+            if clips and not self._outstanding.issue(unit[0], clips, lane.bit, lane):
                 if not self._make_room_in(lane, (unit[0], clips[0].index), out):
                     return False
+                continue
             for entry in shared:
+                entry.again = False
                 self._outstanding.issue_again(entry, (entry.left | lane.bit) & self._parts.everyone)
             lane.order.take()
             if clips:
@@ -219,40 +221,52 @@ class Laggards:
         return True
 
     def _wanted(self, lane: Lane, unit: Unit) -> tuple[list[PlannedClip], list[Entry]] | None:
-        """What a lane issues of a unit, and what it shares with another lane. None: others have it in hand."""
+        """What a lane issues of a unit, and what it has made again for its consumer and others. None: not yet."""
         number, clips, _ = unit
-        if not self._order.passed_before(lane.order.end):
-            lane.joins = lane.joins or self._order.end
-            return None
         consumption = self._consumption[lane.consumer]
         wanted, shared = [], []
         for clip in clips:
             place = (number, clip.index)
             entry = self._outstanding.get(place)
+            if not self._order.passed(place):
+                lane.joins = lane.joins or self._order.end
+                return None
             if consumption.has(*place) or (entry is not None and entry.left & lane.bit):
                 continue
             if entry is None:
                 attempt = self._replaced.get(place, 0)
                 wanted.append(self._plan_of(number).clip(clip.index, attempt) if attempt else clip)
-            elif entry.left & self._parts.everyone & ~self.slow:
+                continue
+            if entry.left & self._parts.everyone & ~self.slow:
                 lane.joins = lane.joins or self._order.end
+            if not self._idle(entry) or not self._may_share(lane, entry):
                 return None
-            elif not self._idle(entry):
-                return None
-            else:
-                shared.append(entry)
+            shared.append(entry)
         return wanted, shared
+
+    def _may_share(self, lane: Lane, entry: Entry) -> bool:
+        """Whether the lane's share could hold all that its consumer would then have before it.
+
+        What it shares is not in its share; but all of it at once would keep the decoders from anything new.
+        """
+        number, index = entry.place
+        ahead = self._before[number] + index + 1 - self._consumption[lane.consumer].total
+        return ahead * self._outstanding.bound(number, lane.bit) <= lane.share_bytes
 
     def _make_room_in(self, lane: Lane, place: Place, out: list[Instruction]) -> bool:
         """Release the furthest clip of a lane that lies beyond `place`; False: there is none that can be."""
         furthest = lane.furthest()
         entry = self._outstanding.get(furthest) if furthest is not None and furthest > place else None
-        if entry is None or entry.again or not self._idle(entry):
+        if entry is None or not self._may_release(entry):
             return False
         self._release(entry, out)
-        if lane.order.passed(entry.place):
-            self._go_back(lane, entry.place)
         return True
+
+    def _may_release(self, entry: Entry) -> bool:
+        """Whether those who still want a clip get it in lanes, now or later."""
+        if entry.again or not self._idle(entry) or entry.left & self._parts.everyone & ~self.slow:
+            return False
+        return all(lane.serves(entry.place) for lane in self._lanes.values() if lane.bit & entry.left)
 
     def _idle(self, entry: Entry) -> bool:
         """Nobody is about to store bytes of it: acks on behalf of its consumers free everything."""
@@ -265,6 +279,9 @@ class Laggards:
         self.remember(entry.place, entry.clip.attempt)
         self._outstanding.close(entry)
         self._counts.released += 1
+        for lane in self._lanes.values():
+            if lane.bit & entry.left and lane.order.passed(entry.place):
+                self._go_back(lane, entry.place)
 
 
 def _message(place: Place) -> PlaceMessage:

@@ -91,10 +91,6 @@ class IssueOrder:
             return place < (self._number, self._begin)
         return place[1] not in self._coming()
 
-    def passed_before(self, end: Place) -> bool:
-        """Whether all clips before `end`, the end of a stretch, were taken."""
-        return end <= (self._number, self._begin) or (not self._units and end <= (self._number, self._end))
-
     def _coming(self) -> set[int]:
         return {clip.index for _, clips, _ in self._units for clip in clips}
 

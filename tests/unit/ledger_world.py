@@ -7,7 +7,7 @@ are gone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -117,6 +117,8 @@ class Consumer:
     checkpoint: Position
     trained: list[Place] = field(default_factory=list)
     durable: list[Place] = field(default_factory=list)
+    clips: dict[Place, PlannedClip] = field(default_factory=dict)
+    """What it got."""
     waiting: dict[Place, tuple[PlannedClip, bool]] = field(default_factory=dict)
     """Place -> (clip, skipped): messages that came and were not taken."""
     unacked: list[tuple[Place, PlannedClip, bool]] = field(default_factory=list)
@@ -241,6 +243,7 @@ class World:
             self._ack(place, clip.attempt, name)
             self.events.append(self._trained(consumer, place))
             consumer.trained.append(place)
+            consumer.clips[place] = clip
         consumer.position = Position(place[0], place[1] + 1)
         return True
 
@@ -265,6 +268,18 @@ class World:
         redelivered, consumer.unacked, consumer.waiting = consumer.unacked, [], {}
         for place, clip, skipped in redelivered:
             self._arrive(consumer, place, clip, skipped)
+
+    def work(self, without: Collection[str] = ()) -> None:
+        """One step of everybody, but for some consumers."""
+        if self.seeds:
+            self.decode()
+        if self.extractions:
+            self.extract()
+        for _ in range(min(4, len(self.events))):
+            self.deliver()
+        for name in self.consumers:
+            if name not in without:
+                self.take(name)
 
     def flush_cache(self) -> None:
         """Lose all bytes."""

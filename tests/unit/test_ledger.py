@@ -13,10 +13,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from essp_common.layout import Position
 from essp_common.pb.v1.messages_pb2 import CheckpointReady, ClipRef, Decoded, Failed, Finished, Progress, Trained
 from essp_common.plan import PlannedClip
+from services.master.indices import IndexSet
 from services.master.instructions import CompleteJob, FailJob, Instruction, IssueUnit, ReleaseClip
 from services.master.outstanding import Entry, Outstanding
 from services.master.parts import ClipParts
-from tests.unit.ledger_world import CLIP_BYTES, FEATURES, STREAM_BYTES, World, terms
+from tests.unit.ledger_world import CLIP_BYTES, CONSUMERS, FEATURES, STREAM_BYTES, World, terms
 
 BOTH = CLIP_BYTES + STREAM_BYTES
 
@@ -41,6 +42,29 @@ def check_at_rest(world: World) -> None:
     assert ledger.outstanding == 0
     assert ledger.credits.outstanding_bytes == 0
     assert [a.closed for a in ledger.passes] == [plan.clips for plan in world.terms.passes]
+
+
+def check_account(world: World) -> None:
+    """What holds at any moment, read off the ledger's state."""
+    ledger, state = world.ledger, world.ledger.state()
+    credits = ledger.credits
+    assert sum(sum(o.sizes) for o in state.outstanding) == credits.outstanding_bytes <= credits.budget_bytes
+    left = {(o.place.pass_index, o.place.index): o.left for o in state.outstanding}
+    assert len(left) == len(state.outstanding)
+    counted = {(o.place.pass_index, o.place.index) for o in state.outstanding if not o.again}
+    issued = IndexSet.of(state.order.issued)
+    lanes = {lane.consumer for lane in state.lanes}
+    unfinished = [0] * len(ledger.passes)
+    for number, index in every(world):
+        before = (number, index) < (state.order.pass_index, state.order.begin)
+        if not before and not (number == state.order.pass_index and index in issued):
+            assert (number, index) not in left, "outstanding, and not issued"
+            continue
+        waiting = {name for name, c in ledger.consumption.items() if not c.has(number, index)}
+        served = set(world.terms.parts.names(left.get((number, index), 0)))
+        assert waiting - served <= lanes, "everyone has it, is served or will be in a lane"
+        unfinished[number] += bool(waiting) or (number, index) in counted
+    assert [a.issued - a.closed for a in ledger.passes] == unfinished, "each clip is counted once"
 
 
 def test_a_job_runs_to_its_end_in_order() -> None:
@@ -407,6 +431,8 @@ class LedgerMachine(RuleBasedStateMachine):
         bad=st.sets(st.integers(0, 4), max_size=2),
         bad_streams=st.sets(st.integers(0, 4), max_size=1),
         start=st.tuples(st.integers(0, 1), st.integers(0, 3)),
+        third=st.booleans(),
+        lag=st.booleans(),
     )
     def begin(
         self,
@@ -419,9 +445,14 @@ class LedgerMachine(RuleBasedStateMachine):
         bad: set[int],
         bad_streams: set[int],
         start: tuple[int, int],
+        third: bool,
+        lag: bool,
     ) -> None:
         first = {"trainer.flow": Position(start[0], min(start[1], clips if start[0] == 0 else 2 * videos))}
-        made = terms(epochs, clips, videos, start=first, budget=room * BOTH, locality=locality, unit_clips=2, kind=kind)
+        consumers = CONSUMERS | ({"trainer.other": "rgb"} if third else {})
+        lane = room // 2 // (len(consumers) - 1) * BOTH
+        made = terms(epochs, clips, videos, consumers, start=first, budget=room * BOTH, locality=locality, unit_clips=2,
+                     kind=kind, lane=lane if lag and lane >= max(locality, 2) * BOTH else 0)  # fmt: skip
         self.world = World(made, bad, bad_streams)
         self.flushes = 0
 
@@ -443,18 +474,24 @@ class LedgerMachine(RuleBasedStateMachine):
     def deliver(self, data: Any, twice: bool) -> None:
         self.world.deliver(self._pick(data, self.world.events), twice)
 
-    @rule(name=st.sampled_from(["trainer.rgb", "trainer.flow"]), times=st.integers(1, 4))
-    def take(self, name: str, times: int) -> None:
+    @rule(data=st.data(), times=st.integers(1, 4))
+    def take(self, data: Any, times: int) -> None:
+        name = data.draw(st.sampled_from(sorted(self.world.consumers)))
         for _ in range(times):
             self.world.take(name)
 
-    @rule(name=st.sampled_from(["trainer.rgb", "trainer.flow"]))
-    def checkpoint(self, name: str) -> None:
-        self.world.checkpoint(name)
+    @rule(slow=st.sampled_from(sorted(CONSUMERS)), steps=st.integers(1, 20))
+    def everybody_works_but_one(self, slow: str, steps: int) -> None:
+        for _ in range(steps):
+            self.world.work(without={slow})
 
-    @rule(name=st.sampled_from(["trainer.rgb", "trainer.flow"]))
-    def crash(self, name: str) -> None:
-        self.world.crash(name)
+    @rule(data=st.data())
+    def checkpoint(self, data: Any) -> None:
+        self.world.checkpoint(data.draw(st.sampled_from(sorted(self.world.consumers))))
+
+    @rule(data=st.data())
+    def crash(self, data: Any) -> None:
+        self.world.crash(data.draw(st.sampled_from(sorted(self.world.consumers))))
 
     @precondition(lambda self: self.world.seeds)
     @rule(data=st.data())
@@ -483,19 +520,9 @@ class LedgerMachine(RuleBasedStateMachine):
             self.world.ledger.pause()
 
     @invariant()
-    def within_budget(self) -> None:
+    def the_account_holds(self) -> None:
         if hasattr(self, "world"):
-            credits = self.world.ledger.credits
-            assert 0 <= credits.outstanding_bytes <= credits.budget_bytes
-
-    @invariant()
-    def every_clip_is_in_one_state(self) -> None:
-        if not hasattr(self, "world"):
-            return
-        ledger = self.world.ledger
-        assert sum(a.issued - a.closed for a in ledger.passes) <= ledger.outstanding
-        for plan, account in zip(self.world.terms.passes, ledger.passes, strict=True):
-            assert 0 <= account.closed <= account.issued <= plan.clips
+            check_account(self.world)
 
     def teardown(self) -> None:
         if not hasattr(self, "world"):
@@ -507,6 +534,6 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 LedgerMachine.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestAnyOrder = LedgerMachine.TestCase
