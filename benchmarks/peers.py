@@ -162,7 +162,7 @@ def _extract(feature: str) -> Callable[[Frames], NDArray[Any]]:
 
 
 def _pyav_open() -> ReadClip:
-    return PyAv(keep_open=4)
+    return PyAv(keep_open=16)
 
 
 def _opencv() -> ReadClip:

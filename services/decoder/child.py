@@ -42,7 +42,7 @@ class Child:
 
     def __init__(self, greeting: Greeting, memory_fd: int) -> None:
         limits = Limits(size_bytes=greeting.video_bytes, pixels=greeting.frame_pixels)
-        self._shelf = Shelf(Stores(greeting.stores), limits, greeting.open_videos)
+        self._shelf = Shelf(Stores(greeting.stores), limits, greeting.open_videos, greeting.address_bytes // 4)
         self._address_bytes = greeting.address_bytes
         self._memory_fd = memory_fd
         self._memory = memoryview(b"")

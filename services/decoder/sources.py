@@ -1,6 +1,7 @@
 """The videos a child has open: found by uri, checked against the catalog, the latest used kept.
 
-A video is opened where it lies: by path on this machine's disk, otherwise through the object store in ranges.
+A video is opened where it lies: by path on this machine's disk, otherwise through the object store in ranges. How many
+stay open is bounded by number and by an estimate of the memory that they hold.
 """
 
 from __future__ import annotations
@@ -11,10 +12,17 @@ from dataclasses import dataclass
 
 from essp_common.errors import BadVideo, NotFound
 from essp_common.objects.port import ObjectInfo
+from essp_common.objects.ranged import BLOCK_BYTES, CACHED_BLOCKS
 from essp_common.pb.v1.messages_pb2 import Video
 from essp_common.video.container import Limits, VideoFile
 from essp_common.video.reader import Reader
 from essp_common.wiring import Stores
+
+
+_PICTURES = 20
+"""A decoder keeps so many at most: 16 that others refer to, and some in the making."""
+_SAMPLES = 1.5
+"""Bytes a pixel, 4:2:0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +30,7 @@ class _Open:
     reader: Reader
     source: VideoFile
     info: ObjectInfo
+    held_bytes: int
 
     def close(self) -> None:
         self.reader.close()
@@ -29,12 +38,13 @@ class _Open:
 
 
 class Shelf:
-    """Open videos, at most `capacity` of them."""
+    """Open videos: at most `capacity` of them, which hold about `capacity_bytes`, and always the latest."""
 
-    def __init__(self, stores: Stores, limits: Limits, capacity: int) -> None:
+    def __init__(self, stores: Stores, limits: Limits, capacity: int, capacity_bytes: int) -> None:
         self._stores = stores
         self._limits = limits
         self._capacity = capacity
+        self._capacity_bytes = capacity_bytes
         self._open: OrderedDict[str, _Open] = OrderedDict()
 
     def reader(self, video: Video) -> Reader:
@@ -59,8 +69,8 @@ class Shelf:
         except BaseException:
             _close(source)
             raise
-        self._open[video.uri] = _Open(reader, source, info)
-        if len(self._open) > self._capacity:
+        self._open[video.uri] = _Open(reader, source, info, _held_bytes(video, source))
+        while len(self._open) > 1 and self._over():
             self._open.popitem(last=False)[1].close()
         return reader
 
@@ -68,6 +78,16 @@ class Shelf:
         """Close a video whose reader gave up."""
         with suppress(KeyError):
             self._open.pop(video.uri).close()
+
+
+    def _over(self) -> bool:
+        held_bytes = sum(held.held_bytes for held in self._open.values())
+        return len(self._open) > self._capacity or held_bytes > self._capacity_bytes
+
+
+def _held_bytes(video: Video, source: VideoFile) -> int:
+    pictures = int(_PICTURES * _SAMPLES * video.width * video.height)
+    return pictures if isinstance(source, str) else pictures + CACHED_BLOCKS * BLOCK_BYTES
 
 
 def _close(source: VideoFile) -> None:
