@@ -6,7 +6,9 @@ import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from essp_common.errors import ConfigError
 from essp_common.process import run_all
 from essp_common.service import Service
 from essp_common.wiring import Adapters
@@ -22,6 +24,9 @@ from services.master.pools.trainings import Trainings
 from services.master.registrations import Registrations
 from services.master.server import ApiServer
 from services.master.service import Master, build
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient
 
 _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -87,13 +92,10 @@ class MasterProcess:
     def _elected(self) -> bool:
         """Wait until this master leads; False when it is to leave before."""
         # The client library is only needed where there are several masters.
-        from kubernetes import client, config
-
         from services.master.leader import Election, wait_to_lead
 
-        config.load_config()
         url = self._settings.url or f"http://{socket.gethostname()}:{self.port}"
-        election = Election(client.ApiClient(), namespace_of(self._settings), self._settings.lease, url)
+        election = Election(kubernetes_api(), namespace_of(self._settings), self._settings.lease, url)
         self._front.app = create_standby(lambda: election.leader, url)
         return wait_to_lead(election, self._draining)
 
@@ -113,14 +115,22 @@ def open_driver(settings: MasterSettings, roster: Roster) -> PoolDriver:
         case "processes":
             return ProcessDriver(settings.pool_sizes)
         case "kubernetes":
-            from kubernetes import client, config
-
             from services.master.pools.kubernetes import KubernetesDriver
 
-            config.load_config()
-            return KubernetesDriver(client.ApiClient(), namespace_of(settings), Path(settings.templates))
+            return KubernetesDriver(kubernetes_api(), namespace_of(settings), Path(settings.templates))
         case _:
             return AdviceDriver(roster)
+
+
+def kubernetes_api() -> ApiClient:
+    """A client of the cluster that this process runs in, or of the one that KUBECONFIG names. Raises `ConfigError`."""
+    from kubernetes import client, config
+
+    try:
+        config.load_config()
+    except config.ConfigException as error:
+        raise ConfigError(f"no Kubernetes cluster is configured: {error}") from error
+    return client.ApiClient()
 
 
 def namespace_of(settings: MasterSettings) -> str:

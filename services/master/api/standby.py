@@ -35,7 +35,9 @@ class Front:
 
 def create_standby(leader: Callable[[], str], own_url: str) -> Starlette:
     """The app of a standby. `leader`: URL of the master that leads, empty when nobody does."""
-    client = httpx.AsyncClient(timeout=httpx.Timeout(None, connect=_CONNECT_S))
+    # No connection outlives its answer, so there is none to close when this app is replaced.
+    limits = httpx.Limits(max_keepalive_connections=0)
+    client = httpx.AsyncClient(timeout=httpx.Timeout(None, connect=_CONNECT_S), limits=limits)
 
     async def forward(request: Request) -> Response:
         url = leader()

@@ -1,0 +1,97 @@
+"""A whole master process: alone, and as one of two of which one leads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from essp_common.bus.memory import MemoryBus
+from essp_common.errors import ConfigError
+from essp_common.wiring import Adapters
+from services.master.api.standby import LEADER
+from services.master.assembly import MasterProcess, namespace_of, open_driver
+from services.master.config import MasterSettings
+from services.master.pools.advice import AdviceDriver
+from services.master.pools.processes import ProcessDriver
+from services.master.pools.roster import Roster
+from tests.kubernetes_api import ApiServer
+from tests.unit.fleet import adapters_in
+from tests.unit.test_pools import until
+
+SETTINGS = MasterSettings.model_validate({"bus": "kafka://nobody:1", "namespace": "essp-test"})
+
+
+@contextmanager
+def running(adapters: Adapters, settings: MasterSettings, name: str) -> Iterator[httpx.Client]:
+    """A client of a master process, which ends with the block."""
+    process = MasterProcess(adapters, settings, name, "127.0.0.1", 0)
+    thread = threading.Thread(target=process.run)
+    thread.start()
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{process.port}", timeout=30) as client:
+            yield client
+    finally:
+        process.drain()
+        thread.join()
+
+
+@pytest.fixture
+def adapters(tmp_path: Path) -> Iterator[Adapters]:
+    made = adapters_in(tmp_path)
+    assert isinstance(made.bus, MemoryBus)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    """The cluster that masters find themselves in."""
+    with ApiServer() as server:
+        monkeypatch.setattr("services.master.assembly.kubernetes_api", server.client)
+        yield server
+
+
+def test_a_lone_master_takes_jobs_and_keeps_pools(adapters: Adapters) -> None:
+    with running(adapters, SETTINGS, "one") as client:
+        until(lambda: client.get("/readyz").status_code == 200)
+        assert client.get("/v1/jobs").json()["jobs"] == []
+        assert client.get("/v1/pools").json() == []
+
+
+def test_a_standby_passes_requests_on_and_says_who_leads(adapters: Adapters, cluster: ApiServer) -> None:
+    settings = SETTINGS.model_copy(update={"lease": "essp-master"})
+    with running(adapters, settings, "one") as first:
+        until(lambda: first.get("/v1/jobs").status_code == 200)
+        assert LEADER not in first.get("/v1/jobs").headers
+        leader = str(cluster.cluster.objects["leases", "essp-master"]["spec"]["holderIdentity"])
+        with running(adapters, settings, "two") as second:
+            until(lambda: second.get("/readyz").status_code == 200)
+            assert second.get("/readyz").text == f"standby of {leader}\n"
+            answer = second.get("/v1/jobs", params={"page_size": 1})
+            assert answer.json() == {"jobs": [], "next_page_token": None}
+            assert answer.headers[LEADER] == leader
+            assert second.post("/v1/jobs", content=b"{").json()["status"] == 422, "the leader's answer"
+            assert second.get("/v1/jobs/no").status_code == 404
+
+
+def test_while_nobody_leads_it_says_so(adapters: Adapters, cluster: ApiServer) -> None:
+    cluster.cluster.outage = True
+    with running(adapters, SETTINGS.model_copy(update={"lease": "essp-master"}), "one") as client:
+        answer = client.get("/v1/jobs")
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+        assert client.get("/livez").status_code == 200
+        assert client.get("/readyz").status_code == 503
+
+
+def test_the_driver_is_the_one_that_is_set(tmp_path: Path) -> None:
+    assert isinstance(open_driver(SETTINGS, Roster()), AdviceDriver)
+    sized = SETTINGS.model_copy(update={"pools": "processes", "pool_sizes": {"decoder": 0}})
+    assert isinstance(open_driver(sized, Roster()), ProcessDriver)
+    with pytest.raises(ConfigError, match="no pool"):
+        open_driver(sized.model_copy(update={"pool_sizes": {"encoder": 1}}), Roster())
+    assert namespace_of(MasterSettings()) == "default"
