@@ -34,9 +34,7 @@ def allowed(objects: list[Object], source: Peer, target: Peer, port: int, protoc
     )
 
 
-def _passes(
-    objects: list[Object], way: str, own: Peer, other: Peer, target: Peer, port: int, protocol: str
-) -> bool:
+def _passes(objects: list[Object], way: str, own: Peer, other: Peer, target: Peer, port: int, protocol: str) -> bool:
     """What the policies of one end say. An end without a policy for this way lets everything pass."""
     policies = [made["spec"] for made in of_kind(objects, "NetworkPolicy") if _selects(made["spec"], own)]
     policies = [policy for policy in policies if way in policy["policyTypes"]]

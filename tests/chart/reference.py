@@ -41,8 +41,11 @@ SETTINGS: dict[str, type[Settings]] = {
     "predictor": PredictorSettings,
 }
 
-SET_BY_CHART = frozenset({"bus", "cache", "stores", "metrics_port", "worker", "features", "api_token", "api_open"})
-"""Settings that follow from other values, or come from Secrets."""
+SET_BY_CHART = frozenset(
+    {"bus", "cache", "stores", "metrics_port", "worker", "features", "api_token", "api_open"}
+    | {"pools", "pool_sizes", "namespace", "templates", "lease", "url"}
+)
+"""Settings that follow from other values or come from Secrets, and what makes no sense in a cluster."""
 
 _BEGIN, _END = "<!-- values: made by `make docs` -->", "<!-- end of values -->"
 
@@ -100,7 +103,10 @@ def tables(schema: dict[str, Any], values: dict[str, Any]) -> str:
     for path, field, default in _walk(schema, schema, values, ""):
         lines.append(f"| `{path}` | {_shown(default)} | {_told(field)} |")
     lines += ["", "### What a pool has", ""]
-    lines += ["In `poolDefaults`, `pools.NAME` and `extraPools.NAME` alike; the defaults are those of `poolDefaults`.", ""]
+    lines += [
+        "In `poolDefaults`, `pools.NAME` and `extraPools.NAME` alike; the defaults are those of `poolDefaults`.",
+        "",
+    ]
     lines += ["| value | default | |", "|---|---|---|"]
     for path, field, default in _walk(schema["$defs"]["pool"], schema, values["poolDefaults"], ""):
         lines.append(f"| `{path}` | {_shown(default)} | {_told(field)} |")
@@ -140,7 +146,7 @@ def _shown(default: Any) -> str:
 
 def _told(field: dict[str, Any]) -> str:
     text = field.get("description", "")
-    if "enum" in field and field["enum"]:
+    if field.get("enum"):
         text += " One of " + ", ".join(f"`{v}`" for v in field["enum"] if v) + "."
     return text.replace("|", "\\|")
 

@@ -114,7 +114,9 @@ def selected(objects: list[Object]) -> list[str]:
             among = [service["metadata"]["labels"] for service in of_kind(objects, "Service")]
         chosen_labels = [labels for labels in among if _matches(selector.get("matchLabels", selector), labels)]
         components = {labels["app.kubernetes.io/component"] for labels in chosen_labels}
-        if not chosen_labels or (made["kind"] in one and len(chosen_labels) > 1) or (made["kind"] == "Service" and len(components) > 1):
+        # A Service may lead to several workloads of a kind, such as trainings.
+        several = components if made["kind"] == "Service" else chosen_labels if made["kind"] in one else ()
+        if not chosen_labels or len(several) > 1:
             found.append(f"{made['kind']} {made['metadata']['name']} selects {len(chosen_labels)}")
     for workload in workloads(objects):
         for spread in pod_of(workload)["spec"].get("topologySpreadConstraints", ()):
@@ -165,7 +167,9 @@ def tokenless(objects: list[Object]) -> list[str]:
         for w in workloads(objects)
         if labels_of(w)["app.kubernetes.io/component"] == "master"
     }
-    found = [f"{component} {'has' if component in with_token else 'lacks'} a token" for component in with_token ^ allowed]
+    found = [
+        f"{component} {'has' if component in with_token else 'lacks'} a token" for component in with_token ^ allowed
+    ]
     found += [f"ServiceAccount {account['metadata']['name']} mounts its token everywhere" for account in accounts]
     return found + [f"{name} has rights" for name in subjects - masters]
 
@@ -180,7 +184,9 @@ def available(objects: list[Object]) -> list[str]:
     found = []
     for made in of_kind(objects, "Deployment"):
         name = made["metadata"]["name"]
-        least = scaled.get(name) or made["spec"].get("replicas") or made["metadata"]["annotations"]["essp.dev/min-replicas"]
+        least = (
+            scaled.get(name) or made["spec"].get("replicas") or made["metadata"]["annotations"]["essp.dev/min-replicas"]
+        )
         covering = [b for b in budgets if _matches(b["spec"]["selector"]["matchLabels"], labels_of(made))]
         if len(covering) != (int(least) > 1):
             found.append(f"{name}: {len(covering)} budgets for at least {least} pods")
@@ -202,7 +208,9 @@ def graceful(objects: list[Object]) -> list[str]:
 
 def _drain_s(workload: Object, objects: list[Object]) -> float:
     shared = {
-        made["metadata"]["name"]: made["data"] for made in of_kind(objects, "ConfigMap") if "ESSP_STORES" in made.get("data", {})
+        made["metadata"]["name"]: made["data"]
+        for made in of_kind(objects, "ConfigMap")
+        if "ESSP_STORES" in made.get("data", {})
     }
     container = container_of(workload)
     own = [v["value"] for v in container["env"] if v["name"] == "ESSP_DRAIN_S"]

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 import yaml
-
 from prometheus_client.metrics_core import Metric
 
 from essp_common import metrics
 from services.master.exposition import JobCollector
 from services.master.status import JobStatus
 from tests.chart.reference import CHART
-from tests.chart.rendering import CASES, Helm, named, of_kind, pool_of, pod_of
+from tests.chart.rendering import CASES, Helm, named, of_kind, pod_of, pool_of
 
 SCRAPED = {"namespace", "pod", "service", "instance", "container", "endpoint"}
 """Labels that Prometheus adds to what it reads, by the monitors of the chart."""
@@ -174,7 +173,9 @@ def test_monitors_read_ports_that_are_there(helm: Helm) -> None:
     ports = {port["name"] for port in pod_of(pool_of(objects, "decoder"))["spec"]["containers"][0]["ports"]}
     assert {endpoint["port"] for endpoint in workers["spec"]["podMetricsEndpoints"]} == ports
     service = named(objects, "Service", "essp-master")
-    assert {endpoint["port"] for endpoint in master["spec"]["endpoints"]} == {p["name"] for p in service["spec"]["ports"]}
+    assert {endpoint["port"] for endpoint in master["spec"]["endpoints"]} == {
+        p["name"] for p in service["spec"]["ports"]
+    }
     # `job` is a label of the master's own metrics.
     assert all(endpoint["honorLabels"] for endpoint in master["spec"]["endpoints"])
 

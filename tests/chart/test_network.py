@@ -9,7 +9,7 @@ import pytest
 
 from essp_common import topics
 from tests.chart.network import Peer, allowed
-from tests.chart.rendering import CASES, Helm, Object, labels_of, named, of_kind, pool_of, workloads
+from tests.chart.rendering import CASES, Helm, Object, environment_of, labels_of, named, of_kind, pool_of, workloads
 
 TALK = 443
 STRANGER = Peer({"app": "stranger"})
@@ -60,13 +60,20 @@ def test_every_service_of_the_topic_table_reaches_the_servers(helm: Helm, case: 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
 def test_pods_do_not_talk_to_each_other(helm: Helm, case: Path) -> None:
-    """Data flows over the bus and the cache alone; but the ranks of trainings meet."""
+    """Data flows over the bus and the cache alone; but ranks of trainings meet, and a standby asks the leader."""
     objects = helm.render(case)
     pods = workloads(objects)
     for source, target in product(pods, pods):
         among_ranks = all(labels_of(pod)["app.kubernetes.io/component"] == "trainer" for pod in (source, target))
         for port in (TALK, 8080, 9100, 29500, 41234):
-            assert allowed(objects, Peer.of(source), Peer.of(target), port) is among_ranks
+            forwarded = source == target == pool_of(objects, "master") and port == 8080 and elects(objects)
+            assert allowed(objects, Peer.of(source), Peer.of(target), port) is (among_ranks or forwarded)
+
+
+def elects(objects: list[Object]) -> bool:
+    """There are several masters."""
+    environment = environment_of(pool_of(objects, "master"), objects)
+    return "ESSP_LEASE" in environment
 
 
 def test_only_who_is_let_in_reaches_the_master(helm: Helm) -> None:
@@ -93,7 +100,11 @@ def test_prometheus_reads_metrics_and_nothing_else(helm: Helm) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
 def test_only_a_master_with_a_token_reaches_the_api_server(helm: Helm, case: Path) -> None:
     objects = helm.render(case, s3={"endpoint": "http://s3:7070"}, networkPolicy={"s3": {"ports": [7070]}})
-    having = {labels_of(w)["app.kubernetes.io/component"] for w in workloads(objects) if allowed(objects, Peer.of(w), API_SERVER, 6443)}
+    having = {
+        labels_of(w)["app.kubernetes.io/component"]
+        for w in workloads(objects)
+        if allowed(objects, Peer.of(w), API_SERVER, 6443)
+    }
     assert having == ({"master"} if of_kind(objects, "Role") else set())
 
 

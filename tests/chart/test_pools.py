@@ -58,7 +58,7 @@ def test_each_pool_can_be_changed_and_no_other_changes(helm: Helm, pool: str) ->
     pod, container = pod_of(workload), container_of(workload)
     spec = pod["spec"]
     assert container["image"] == "example.com/mine:7"
-    assert container["resources"]["limits"] == {"memory": "9Gi", "amd.com/gpu": 2} | (
+    assert container["resources"]["limits"] == {"memory": "9Gi", "amd.com/gpu": "2"} | (
         {"cpu": "4"} if pool in ("decoder", "extractor") else {}
     )
     assert spec["nodeSelector"] == {"disk": "ssd", "amd.com/gpu.product": "MI300X"}
@@ -92,12 +92,17 @@ def test_defaults_of_all_pools_can_be_changed(helm: Helm) -> None:
 
 def test_a_pool_can_be_left_out(helm: Helm) -> None:
     objects = helm.render(pools={"predictor": {"enabled": False}})
-    assert not [made for made in objects if made["metadata"]["labels"].get("app.kubernetes.io/component") == "predictor"]
+    assert not [
+        made for made in objects if made["metadata"]["labels"].get("app.kubernetes.io/component") == "predictor"
+    ]
 
 
 def test_images(helm: Helm) -> None:
     def images(**values: Any) -> dict[str, str]:
-        return {labels_of(w).get("essp.dev/pool", "task"): container_of(w)["image"] for w in workloads(helm.render(**values))}
+        return {
+            labels_of(w).get("essp.dev/pool", "task"): container_of(w)["image"]
+            for w in workloads(helm.render(**values))
+        }
 
     version = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))["appVersion"]
     assert images() == {
@@ -162,7 +167,9 @@ def test_scaling_by_the_master(helm: Helm) -> None:
     assert decoder["annotations"] == bounds | {"essp.dev/work": GROUP}
     extractor = named(scaled(helm, "master"), "Deployment", "essp-extractor")["metadata"]
     assert extractor["annotations"]["essp.dev/work"] == group_of(["flow"])
-    assert "essp.dev/scaled-by" not in named(scaled(helm, "master"), "Deployment", "essp-aggregator")["metadata"]["labels"]
+    assert (
+        "essp.dev/scaled-by" not in named(scaled(helm, "master"), "Deployment", "essp-aggregator")["metadata"]["labels"]
+    )
 
 
 def test_topics_are_those_of_the_services(helm: Helm) -> None:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from kubernetes import client
 from kubernetes.leaderelection.resourcelock.leaselock import LeaseLock
 
+from essp_common.features.declared import DeclaredOutput
+from services.decoder.service import GROUP
+from services.extractor.service import group_of
 from services.master import leader
+from services.master.config import MasterSettings
 from services.master.pools import kubernetes as kubernetes_driver
-from services.master.registrations import ExtractorRow, TrainerRow
+from services.master.pools.kubernetes import KubernetesDriver
+from services.master.registrations import ExtractorRow, Resources
 from tests.chart import rules
-from tests.chart.rendering import CASES, Helm, Object, named, of_kind, pod_of, pool_of
+from tests.chart.api_schemas import VERSIONS, faults
+from tests.chart.network import Peer, allowed
+from tests.chart.rendering import CASES, Helm, Object, container_of, environment_of, named, of_kind, pod_of, pool_of
+from tests.kubernetes_api import ApiServer
 
 LEASES = {
     ("coordination.k8s.io", "leases", "create", ""),
@@ -32,6 +40,11 @@ SCALING = {
 MAKING = SCALING | {("apps", "deployments", verb, "") for verb in ("create", "patch", "delete")}
 TRAINING = {("batch", "jobs", verb, "") for verb in ("list", "create", "delete")}
 
+IMAGE = "registry.example.com/vision/depth@sha256:" + "0f" * 32
+
+RULES = [rule for rule in rules.ALL if rule is not rules.available]
+"""Those that hold of one pool by itself: who makes pools at run time makes no budgets for them."""
+
 GROUPS = {"apps": "apps", "core": "", "batch": "batch"}
 VERBS = {"list": "list", "create": "create", "patch": "patch", "delete": "delete", "read": "get", "replace": "update"}
 
@@ -40,7 +53,9 @@ def calls() -> set[tuple[str, str, str, str]]:
     """The rights that the master's driver makes use of, by the methods of the client that it calls."""
     source = inspect.getsource(kubernetes_driver)
     found = re.findall(r"self\._(apps|core|batch)\.([a-z]+)_namespaced_([a-z]+)(_scale)?\(", source)
-    return {(GROUPS[group], kind + "s" + ("/scale" if scale else ""), VERBS[verb], "") for group, verb, kind, scale in found}
+    return {
+        (GROUPS[group], kind + "s" + ("/scale" if scale else ""), VERBS[verb], "") for group, verb, kind, scale in found
+    }
 
 
 def rights(objects: list[Object]) -> set[tuple[str, str, str, str]]:
@@ -101,27 +116,94 @@ def test_there_are_no_rights_in_the_whole_cluster(helm: Helm, case: Any) -> None
     assert not [right for right in rights(objects) if right[1] in ("secrets", "roles", "rolebindings", "pods/exec")]
 
 
-def test_what_the_master_makes_of_a_registration(helm: Helm) -> None:
-    """The template is a whole Deployment under the same rules; its pods are found by the extractors' policies."""
-    objects = helm.render(**on(registrations=True))
-    text = named(objects, "ConfigMap", "essp-templates")["data"]["extractor-deployment.yaml"]
-    made = yaml.safe_load(text)
-    assert made["metadata"]["name"] == "essp-REGISTERED"
-    assert made["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "essp-master"
-    assert made["metadata"]["labels"]["essp.dev/scaled-by"] == "master"
-    policy = named(objects, "NetworkPolicy", "essp-extractor")["spec"]["podSelector"]["matchLabels"]
-    assert policy.items() <= made["spec"]["template"]["metadata"]["labels"].items()
-    alone = [o for o in objects if o["kind"] in ("ConfigMap", "ServiceAccount")]
-    for rule in (rules.restricted, rules.limited, rules.probed, rules.selected, rules.bound, rules.graceful):
-        assert rule(alone) == []
-    mounts = pod_of(pool_of(objects, "master"))["spec"]["containers"][0]["volumeMounts"]
-    assert {"name": "templates", "mountPath": "/etc/essp/templates", "readOnly": True} in mounts
-    assert not of_kind(helm.render(), "ConfigMap")[1:]
+def test_the_master_is_told_of_its_part(helm: Helm) -> None:
+    def told(**values: Any) -> dict[str, str]:
+        objects = helm.render(**values)
+        environment = environment_of(pool_of(objects, "master"), objects)
+        return {name: environment[name] for name in ("ESSP_POOLS", "ESSP_LEASE", "ESSP_URL") if name in environment}
+
+    assert told(**on()) == {}
+    assert told(**on(scaling=True)) == told(**on(registrations=True)) == {"ESSP_POOLS": "kubernetes"}
+    assert told(**on(election=True)) == {"ESSP_LEASE": "essp-master", "ESSP_URL": "http://$(POD_IP):8080"}
 
 
-def test_damage_to_the_template_is_noticed(helm: Helm) -> None:
-    objects = helm.render(**on(registrations=True))
-    made = named(objects, "ConfigMap", "essp-templates")["data"]
-    made["extractor-deployment.yaml"] = made["extractor-deployment.yaml"].replace("runAsNonRoot: true", "{}")
-    made["extractor-deployment.yaml"] = made["extractor-deployment.yaml"].replace("{}\n", "hostUsers: true\n", 1)
-    assert any("REGISTERED" in fault for fault in rules.restricted(objects))
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as running:
+        yield running
+
+
+@pytest.fixture
+def chart(helm: Helm) -> list[Object]:
+    return helm.render(next(case for case in CASES if "control-plane" in case.stem))
+
+
+@pytest.fixture
+def driver(chart: list[Object], server: ApiServer, tmp_path: Path) -> KubernetesDriver:
+    """The master's driver, in a cluster in which the chart is installed, with the templates that it finds there."""
+    for name, text in named(chart, "ConfigMap", "essp-templates")["data"].items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    for made in of_kind(chart, "Deployment"):
+        server.cluster.put("deployments", {**copy.deepcopy(made), "status": {}})
+    return KubernetesDriver(server.client(), "training", tmp_path)
+
+
+def made_of(server: ApiServer, kind: str, name: str, api: str) -> Object:
+    """An object that the driver made, as it would be in a manifest."""
+    body = copy.deepcopy(server.cluster.objects[kind + "s", name])
+    body.pop("status", None)
+    metadata = body["metadata"]
+    body["metadata"] = {key: metadata[key] for key in ("name", "labels", "annotations") if key in metadata}
+    return {**body, "apiVersion": api, "kind": kind.title()}
+
+
+def test_the_master_finds_the_pools_that_it_scales(driver: KubernetesDriver) -> None:
+    assert set(driver.sizes()) == {GROUP, group_of(["flow"])}
+
+
+def test_a_registered_extractor_is_run_under_the_same_rules(
+    chart: list[Object], driver: KubernetesDriver, server: ApiServer
+) -> None:
+    row = ExtractorRow(name="depth_map", image=IMAGE, output=DeclaredOutput(shape=("T",)), resources=Resources(gpus=1))
+    driver.add_extractor(row)
+    made = made_of(server, "deployment", "essp-extractor-depth-map", "apps/v1")
+    assert [fault for version in VERSIONS for fault in faults(made, version)] == []
+    assert container_of(made)["args"] == ["extractor", "run", "--feature=depth_map"]
+    installed = [*chart, made]
+    assert [rule(installed) for rule in RULES] == [[]] * len(RULES)
+    own = Peer.of(made)
+    assert allowed(installed, own, Peer({"app": "kafka"}, namespace="kafka"), 9092)
+    assert not allowed(installed, own, Peer.of(pool_of(chart, "decoder")), 443)
+    assert f"extractor.{row.name}" in driver.sizes()
+
+
+def test_a_training_that_the_master_starts_is_one_of_the_charts(
+    chart: list[Object], driver: KubernetesDriver, server: ApiServer
+) -> None:
+    driver.train("ucf101", "rgb", 4, None)
+    made = made_of(server, "job", "trainer-ucf101-rgb", "batch/v1")
+    assert [fault for version in VERSIONS for fault in faults(made, version)] == []
+    installed = [*chart, made]
+    assert [rule(installed) for rule in RULES] == [[]] * len(RULES)
+    environment = environment_of(made, chart)
+    assert environment["WORLD_SIZE"] == "4"
+    assert environment["MASTER_ADDR"] == f"{made['metadata']['name']}-0.essp-ranks"
+    assert container_of(made)["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert made["spec"]["completions"] == 4
+    driver.train("ucf101", "rgb", 0, None)
+    assert server.cluster.names("jobs") == []
+
+
+def test_the_master_finds_the_templates_where_it_looks(chart: list[Object]) -> None:
+    master = pool_of(chart, "master")
+    (mount,) = [m for m in container_of(master)["volumeMounts"] if m["name"] == "templates"]
+    assert mount == {"name": "templates", "mountPath": MasterSettings().templates, "readOnly": True}
+
+
+def test_damage_to_a_template_is_noticed(chart: list[Object]) -> None:
+    made = named(chart, "ConfigMap", "essp-templates")["data"]
+    for name in made:
+        before = made[name]
+        made[name] = before.replace("runAsNonRoot: true", "runAsNonRoot: false")
+        assert any("REGISTERED" in fault for fault in rules.restricted(chart))
+        made[name] = before

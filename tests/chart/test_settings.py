@@ -44,9 +44,7 @@ def settings_of(workload: Object, objects: list[Object], monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
-def test_every_process_understands_its_environment(
-    helm: Helm, case: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_process_understands_its_environment(helm: Helm, case: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     objects = helm.render(case)
     for workload in workloads(objects):
         settings = settings_of(workload, objects, monkeypatch)
@@ -119,7 +117,9 @@ def test_the_default_is_that_of_the_services(helm: Helm, monkeypatch: pytest.Mon
             continue
         settings = settings_of(workload, objects, monkeypatch)
         fields = type(settings).model_fields
-        changed = {name for name, f in fields.items() if f.get_default(call_default_factory=True) != getattr(settings, name)}
+        changed = {
+            name for name, f in fields.items() if f.get_default(call_default_factory=True) != getattr(settings, name)
+        }
         assert changed - SET_BY_CHART == {"log_json"}
 
 

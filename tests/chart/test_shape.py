@@ -13,9 +13,9 @@ from tests.chart.reference import CHART
 from tests.chart.rendering import CASES, Helm, of_kind, parsed, templates
 
 KINDS = {
-    "ConfigMap", "Deployment", "HTTPRoute", "HorizontalPodAutoscaler", "Ingress", "Job", "KafkaTopic", "NetworkPolicy", "Pod",
-    "PodDisruptionBudget", "PodMonitor", "PrometheusRule", "Role", "RoleBinding", "ScaledObject", "Service", "ServiceAccount",
-    "ServiceMonitor",
+    "ConfigMap", "Deployment", "HTTPRoute", "HorizontalPodAutoscaler", "Ingress", "Job", "KafkaTopic",
+    "NetworkPolicy", "Pod", "PodDisruptionBudget", "PodMonitor", "PrometheusRule", "Role", "RoleBinding",
+    "ScaledObject", "Service", "ServiceAccount", "ServiceMonitor",
 }  # fmt: skip
 
 
@@ -44,7 +44,9 @@ def test_names_are_unique_and_short_enough(helm: Helm, case: Path) -> None:
 
 
 def test_a_long_release_name_leaves_room_for_the_pools(helm: Helm) -> None:
-    made = helm.run("template", "r" * 53, str(CHART), "--values", str(CASES[0]), "--values", str(CHART / "ci/training-values.yaml"))
+    made = helm.run(
+        "template", "r" * 53, str(CHART), "--values", str(CASES[0]), "--values", str(CHART / "ci/training-values.yaml")
+    )
     objects = parsed(made)
     assert all(len(found["metadata"]["name"]) <= 63 for found in objects)
     # A pod of an indexed Job is named <job>-<index>-<5 letters>, and its host <job>-<index>.

@@ -1,4 +1,4 @@
-"""A training over several nodes: its ranks find each other as torchrun's do, and it ends, restarts and rests as it should."""
+"""A training over several nodes: its ranks meet as torchrun's do, and it ends, restarts and rests as it should."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_one_rank_a_pod(objects: list[Object]) -> None:
     container = container_of(job)
     assert "command" not in container
     assert container["args"] == ["trainer", "--job", "ucf101", "--trainer", "rgb"]
-    assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
 
 
 def test_the_first_rank_is_found_by_its_name(objects: list[Object]) -> None:
@@ -72,7 +72,9 @@ def test_it_ends_when_the_training_ends_and_only_then(objects: list[Object]) -> 
     assert spec["template"]["spec"]["restartPolicy"] == "Never"
     assert spec["podReplacementPolicy"] == "Failed"  # never two pods of one rank
     assert spec["backoffLimit"] == 3 * 2
-    actions = [(rule["action"], rule.get("onExitCodes", {}).get("values")) for rule in spec["podFailurePolicy"]["rules"]]
+    actions = [
+        (rule["action"], rule.get("onExitCodes", {}).get("values")) for rule in spec["podFailurePolicy"]["rules"]
+    ]
     assert actions == [("FailJob", [2]), ("Ignore", None)]
 
 

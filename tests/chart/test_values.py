@@ -31,8 +31,9 @@ def test_what_has_to_be_said_is_asked_for_all_at_once(helm: Helm) -> None:
 @pytest.mark.parametrize(
     "path",
     ["", "image", "kafka", "redis", "s3", "topics.job", "api.ingress", "settings", "poolDefaults", "poolDefaults.gpu",
-     "pools", "pools.decoder", "pools.decoder.autoscaling", "pools.decoder.settings", "extraPools.x", "autoscaling.keda", "controlPlane",
-     "podSecurity", "networkPolicy.kafka", "monitoring.monitors", "test"],
+     "pools", "pools.decoder", "pools.decoder.autoscaling", "pools.decoder.settings", "extraPools.x",
+     "autoscaling.keda", "controlPlane", "controlPlane.trainer", "podSecurity", "networkPolicy.kafka",
+     "monitoring.monitors", "test"],
 )  # fmt: skip
 def test_an_unknown_key_is_refused_wherever_it_is(helm: Helm, path: str) -> None:
     values: Object = {"extraPools": {"x": {"service": "extractor"}}}

@@ -72,6 +72,7 @@ ESSP_{{ upper $name }}: {{ include "essp.setting" $value | quote }}
   valueFrom: {secretKeyRef: {name: {{ .existingSecret }}, key: {{ .secretKey }}}}
 {{- end }}
 {{- end }}
+{{- include "essp.controlEnv" . }}
 {{- else }}
 - {name: ESSP_METRICS_PORT, value: {{ include "essp.metricsPort" . | quote }}}
 {{- end }}
@@ -80,6 +81,20 @@ ESSP_{{ upper $name }}: {{ include "essp.setting" $value | quote }}
 {{- end }}
 {{- with $pool.env }}
 {{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* How the master takes part in the cluster (_control.tpl). */}}
+{{- define "essp.controlEnv" -}}
+{{- $control := .root.Values.controlPlane -}}
+{{- if or $control.registrations $control.trainings (eq (include "essp.masterScales" .root) "true") }}
+- {name: ESSP_POOLS, value: kubernetes}
+{{- end }}
+{{- if $control.leaderElection }}
+- {name: ESSP_LEASE, value: {{ include "essp.fullname" .root }}-master}
+- name: POD_IP
+  valueFrom: {fieldRef: {fieldPath: status.podIP}}
+- {name: ESSP_URL, value: "http://$(POD_IP):8080"}
 {{- end }}
 {{- end -}}
 

@@ -112,7 +112,7 @@ imagePullSecrets:
 {{- define "essp.resources" -}}
 {{- $resources := deepCopy .pool.resources -}}
 {{- if .pool.gpu.count -}}
-{{- $_ := set $resources "limits" (merge (dict .pool.gpu.resource (int .pool.gpu.count)) $resources.limits) -}}
+{{- $_ := set $resources "limits" (merge (dict .pool.gpu.resource (toString .pool.gpu.count)) $resources.limits) -}}
 {{- end -}}
 {{- toYaml $resources -}}
 {{- end -}}
