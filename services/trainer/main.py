@@ -80,7 +80,7 @@ def _end_with_supervisor() -> None:
     os._exit(EXIT_RANK_LOST)
 
 
-def _as_process() -> None:
+def as_process() -> None:
     """Run by `python -m`, as torchrun and the supervisor do. Exit codes: 1 failed, 2 wrong settings, 75 try again."""
     from services.trainer.ranks import RankLost
 
@@ -100,4 +100,4 @@ def _told(error: EsspError, code: int) -> int:
 
 
 if __name__ == "__main__":
-    _as_process()
+    as_process()

@@ -1,0 +1,210 @@
+"""Trainers killed at any instant, as processes over a real broker and a real cache: every clip is trained exactly once.
+
+The weights at the end are those of a training that was never stopped, to the bit. The tests play master, decoder and
+extractor: they put all clips out, and make those again that are reported as lost.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+import pytest
+
+from essp_common import checkpoint, layout
+from essp_common.checkpoint import Manifest
+from essp_common.failpoints import VARIABLE
+from essp_common.pb.v1.messages_pb2 import Control
+from essp_common.wiring import open_bus, open_cache
+from services.trainer.supervisor import EXIT_RANK_LOST
+from tests.integration.rank_process import start
+from tests.unit.training_jobs import Stage, job_spec, pass_plans, train
+
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("fleet"), pytest.mark.timeout(300)]
+
+UNTIL_S = 120.0
+
+ONE_RANK = [
+    # It saves after each batch of 4 and at the end of each epoch: at 4, 8, 10; after 6 clips of validation at 20, ...
+    "trainer.trained:2",  # the second batch, without anything of it being said
+    "trainer.released:1",  # said, and not saved
+    "checkpoint.data:1",
+    "checkpoint.manifest:1",
+    "checkpoint.latest:1",  # saved, and not said
+    "checkpoint.pruned:1",  # at the end of the epoch
+    "trainer.scored:1",  # in the middle of ending an evaluation
+    "trainer.saved:1",
+    "trainer.announced:1",  # said, and its messages not committed
+    "trainer.committed:1",
+]
+TWO_RANKS = [
+    (1, "trainer.trained:2"),
+    (0, "trainer.released:1"),
+    (0, "checkpoint.latest:1"),
+    (1, "trainer.announced:1"),
+    (1, "trainer.scored:1"),
+    (0, "trainer.committed:2"),
+]
+
+
+class Servers:
+    """A job on real servers, and the processes of its trainer."""
+
+    def __init__(self, kafka_url: str, redis_url: str, folder: Path) -> None:
+        self._folder = folder
+        self.environment = {"ESSP_BUS": kafka_url, "ESSP_CACHE": redis_url}
+        spec = job_spec(folder / "run", checkpoint_clips=4)
+        self.stage = Stage(spec, pass_plans(2), open_bus(kafka_url), open_cache(redis_url))
+        self._lives = 0
+
+    def begin(self) -> None:
+        """Start the job and put all of its clips out."""
+        self.stage.command(Control.START)
+        self.stage.feed(self.stage.every_place())
+        self.stage.bus.flush()
+
+    def life(self, ranks: int, failpoints: Sequence[tuple[int, str]] = ()) -> list[tuple[int | None, str]]:
+        """Run so many ranks until all have ended; exit code and log of each."""
+        self._lives += 1
+        port = free_port()
+        processes, logs = [], []
+        for rank in range(ranks):
+            own = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            own[VARIABLE] = ",".join(f"{point}:kill" for armed, point in failpoints if armed == rank)
+            logs.append(self._folder / f"{self._lives:02}-{rank}.log")
+            processes.append(start(self.environment | own, logs[-1]))
+        try:
+            self.until("all ranks have ended", lambda: all(process.exitcode is not None for process in processes))
+        finally:
+            end(processes)
+        return [(process.exitcode, log.read_text()) for process, log in zip(processes, logs, strict=True)]
+
+    def until(self, what: str, condition: Callable[[], bool]) -> None:
+        """Make lost clips again until this holds."""
+        deadline = time.monotonic() + UNTIL_S
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {UNTIL_S:g} s: {what}"
+            for progress in self.stage.progress(timeout_s=0.05):
+                failed = progress.failed
+                if progress.WhichOneof("event") == "failed":
+                    assert failed.kind == "lost", failed.reason
+                    passes = [(plan.purpose, plan.epoch) for plan in self.stage.plans]
+                    self.stage.feed([(passes.index((failed.clip.purpose, failed.clip.epoch)), failed.clip.index)])
+
+    def close(self) -> None:
+        self.stage.bus.close()
+        self.stage.cache.close()
+
+
+def end(processes: Sequence[ForkServerProcess]) -> None:
+    for process in processes:
+        process.kill()
+        process.join()
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+@pytest.fixture
+def servers(own_kafka_url: str, empty_redis_url: str, tmp_path: Path) -> Iterator[Servers]:
+    servers = Servers(own_kafka_url, empty_redis_url, tmp_path)
+    yield servers
+    servers.close()
+
+
+def uninterrupted(folder: Path, ranks: int) -> Stage:
+    """The same job in this process."""
+    stage = Stage(job_spec(folder, checkpoint_clips=4), pass_plans(2))
+    train(stage, ranks=ranks)
+    return stage
+
+
+def kept(stage: Stage) -> dict[str, bytes]:
+    """Everything a training leaves that is the same each time."""
+    final = checkpoint.read_latest(stage.store, "one")
+    assert final is not None
+    assert final.final
+    last = checkpoint.read(stage.store, "one", checkpoint.steps(stage.store, "one")[-2])
+    passes = (("validation", 0), ("validation", 1), ("test", 0))
+    found = {f"{purpose}-{epoch}": stage.store.get(layout.scores("one", purpose, epoch)) for purpose, epoch in passes}
+    found |= {f"final {name}": data for name, data in checkpoint.load_files(stage.store, final).items()}
+    found |= {f"last {name}": data for name, data in checkpoint.load_files(stage.store, last).items()}
+    return found | {"counts": counts(final) + counts(last)}
+
+
+def counts(manifest: Manifest) -> bytes:
+    return f"{manifest.step} {manifest.updates} {manifest.digest};".encode()
+
+
+def test_killed_at_each_point_it_ends_as_if_never_stopped(servers: Servers, tmp_path: Path) -> None:
+    servers.begin()
+    for point in ONE_RANK:
+        [(code, log)] = servers.life(1, [(0, point)])
+        assert code == -signal.SIGKILL, log
+        assert f"failpoint {point.partition(':')[0]}: kill" in log
+    [(code, log)] = servers.life(1)
+    assert code == 0, log
+    assert kept(servers.stage) == kept(uninterrupted(tmp_path / "whole", 1))
+    assert servers.stage.cache.usage().keys == 0
+
+
+def test_one_of_two_ranks_killed_at_each_point_the_other_leaves_and_both_go_on(
+    servers: Servers, tmp_path: Path
+) -> None:
+    servers.begin()
+    for killed, point in TWO_RANKS:
+        ends = servers.life(2, [(killed, point)])
+        code, log = ends[killed]
+        assert code == -signal.SIGKILL, log
+        code, log = ends[1 - killed]
+        assert code == EXIT_RANK_LOST, log
+        assert f"rank {1 - killed} of 2 lost another rank" in log
+        assert "start all of them again" in log
+    for code, log in servers.life(2):
+        assert code == 0, log
+    assert kept(servers.stage) == kept(uninterrupted(tmp_path / "whole", 2))
+    assert servers.stage.cache.usage().keys == 0
+
+
+SUPERVISED = ["-m", "services.cli.main", "trainer", "--ranks", "2"]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=2"]
+TORCHRUN += ["-m", "services.trainer.main"]
+
+
+@pytest.mark.parametrize("launcher", [SUPERVISED, TORCHRUN], ids=["essp", "torchrun"])
+def test_ranks_are_started_again_by_whoever_started_them(servers: Servers, tmp_path: Path, launcher: list[str]) -> None:
+    """Rank 1 is killed between its first checkpoint and the next."""
+    servers.stage.command(Control.START)
+    servers.stage.feed(servers.stage.every_place()[:7])
+    log = tmp_path / "launcher.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, *launcher, "--job", "tiny", "--trainer", "one"],
+            env={**os.environ, **servers.environment},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        servers.until("a checkpoint was saved", lambda: bool(servers.stage.reports("checkpoint")))
+        os.kill(int(re.findall(r"started as \S*-(\d+)-rank1", log.read_text())[0]), signal.SIGKILL)
+        servers.stage.feed(servers.stage.every_place()[7:])
+        servers.until("the trainer has ended", lambda: process.poll() is not None)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL) if process.poll() is None else None
+        process.wait()
+    assert process.returncode == 0, log.read_text()
+    assert len(set(re.findall(r"started as \S*-(\d+)-rank1", log.read_text()))) == 2
+    assert kept(servers.stage) == kept(uninterrupted(tmp_path / "whole", 2))
