@@ -72,7 +72,7 @@ class Servers:
     def value_bytes(self) -> int:
         """Bytes of all clips and features in Redis."""
         with redis.Redis.from_url(self.redis.url) as client, client.pipeline(transaction=False) as pipeline:
-            for key in client.scan_iter():
+            for key in set(client.scan_iter()):
                 if not key.endswith(b"#waiting"):
                     pipeline.strlen(key)
             return sum(pipeline.execute())
@@ -174,11 +174,13 @@ def free_port() -> int:
 def await_start(supervisor: Supervisor, names: Sequence[str]) -> None:
     """Wait until these processes have set up. Raises `Unavailable`."""
 
-    def started() -> bool:
-        return all(b": started as " in supervisor.log(name).read_bytes() for name in names)
+    def waiting() -> list[str]:
+        return [name for name in names if b": started as " not in supervisor.log(name).read_bytes()]
 
-    if not until(supervisor, started, _START_S):
-        raise Unavailable(f"not all of {', '.join(names)} have started within {_START_S:g} s")
+    until(supervisor, lambda: bool(supervisor.unasked) or not waiting(), _START_S)
+    if names := waiting():
+        stories = "\n".join(supervisor.unasked)
+        raise Unavailable(f"{', '.join(names)} did not start within {_START_S:g} s\n{stories}")
 
 
 def until(supervisor: Supervisor, look: Callable[[], bool], timeout_s: float) -> bool:
