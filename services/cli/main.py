@@ -38,6 +38,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "run": ("services.cli.run:main", "Run a job in this process; no servers needed."),
         "predict": ("services.cli.predict:main", "Classify videos with a trained model."),
         "report": ("services.cli.report:main", "Make the report of a finished training job."),
+        "audit": ("services.cli.audit:main", "Check a job's history against what ESSP promises."),
         "catalog": ("services.cli.catalog:app", "Build and show catalogs of videos."),
         "extractor": ("services.cli.extractor:app", "List, describe, preview and run feature extractors."),
     },

@@ -25,12 +25,12 @@ from essp_common.spec import JobSpec
 from essp_common.wiring import Adapters
 from services.aggregator.config import AggregatorSettings
 from services.aggregator.service import build as build_aggregator
+from services.deadletter.archive import Archive
+from services.deadletter.boxes import OutputBox
 from services.decoder.config import DecoderSettings
 from services.decoder.service import build as build_decoder
 from services.extractor.config import ExtractorSettings
 from services.extractor.service import build as build_extractor
-from services.deadletter.archive import Archive
-from services.deadletter.boxes import OutputBox
 from services.master.config import MasterSettings
 from services.master.service import Master
 from services.master.service import build as build_master
@@ -80,9 +80,9 @@ class Embedded:
             extractor = _settings(ExtractorSettings, settings).model_copy(update={"features": tuple(features)})
             workers.append(build_extractor(self.adapters, extractor, worker))
         workers += (options.consumers or job_consumers)(spec, self.adapters, self._control, settings)
-        self._services: list[Service] = [self.master, *workers]
         if options.serve:
-            self._services.append(_api(self.master, settings, options.serve))
+            workers.append(_api(self.master, settings, options.serve))
+        self._crew = _Crew(workers)
         self._fresh = options.fresh
         self._failure: BaseException | None = None
         self._stopped = threading.Event()
@@ -105,8 +105,9 @@ class Embedded:
 
     def close(self) -> None:
         """Let everything finish what it has in hand and save; then nothing of it is left."""
-        for service in reversed(self._services):  # the master last: it accounts for what the others finish
-            service.drain()
+        self._crew.drain()
+        self._crew.ended.wait()
+        self.master.drain()  # last: it accounts for what the others finish
         self._thread.join()
         self._letters.close()
         self._control.close()
@@ -129,11 +130,33 @@ class Embedded:
 
     def _run(self) -> None:
         try:
-            run_all(self._services)
+            run_all([self.master, self._crew])
         except BaseException as error:  # noqa: BLE001  raised again by `ended`
             self._failure = error
         finally:
             self._stopped.set()
+
+
+class _Crew:
+    """Everybody but the master, as one service."""
+
+    name = "crew"
+
+    def __init__(self, services: Sequence[Service]) -> None:
+        self.ended = threading.Event()
+        self._services = services
+
+    def run(self) -> None:
+        """Until all have ended."""
+        try:
+            run_all(self._services)
+        finally:
+            self.ended.set()
+
+    def drain(self) -> None:
+        """Let all of them finish what they have in hand."""
+        for service in reversed(self._services):
+            service.drain()
 
 
 def job_consumers(spec: JobSpec, adapters: Adapters, control: ControlFeed, settings: Settings) -> Sequence[Service]:

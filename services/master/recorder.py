@@ -78,6 +78,17 @@ class Recorder:
         self.instructed(out)
         return out
 
+    def afterwards(self, progress: Progress) -> None:
+        """A message of a job that has ended: what trainers still did counts for their checkpoints only."""
+        match progress.WhichOneof("event"):
+            case "trained":
+                number = self._numbers.get((progress.trained.purpose, progress.trained.epoch))
+                if number is not None:
+                    for index, attempt in zip(progress.trained.indices, progress.trained.attempts, strict=False):
+                        self._note_attempt(number, index, progress.trained.consumer, attempt)
+            case "checkpoint":
+                self.checkpoint(progress.checkpoint)
+
     def instructed(self, out: Sequence[Instruction]) -> None:
         """The ledger wants these things done; they will be."""
         for instruction in out:
@@ -153,9 +164,13 @@ class Recorder:
             if new and not consumption.has(number, index):
                 continue  # the ledger did not expect it
             self._note(number, index, ("trained" if new else "retrained", consumer))
-            if attempt:
-                place = Place(pass_index=number, index=index)
-                self._present.attempts.append(TrainedAttempt(place=place, consumer=consumer, attempt=attempt))
+            self._note_attempt(number, index, consumer, attempt)
+
+    def _note_attempt(self, number: int, index: int, consumer: str, attempt: int) -> None:
+        if attempt:
+            self.pending = True
+            place = Place(pass_index=number, index=index)
+            self._present.attempts.append(TrainedAttempt(place=place, consumer=consumer, attempt=attempt))
 
     def _handle_failed(self, progress: Progress) -> list[Instruction]:
         failed, counts = progress.failed, self._ledger.counts

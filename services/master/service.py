@@ -361,15 +361,15 @@ class Master:
             self._holding = too_many
             (self._subscription.pause if too_many else self._subscription.resume)()
 
-    def _write_histories(self) -> None:
-        """Have written what was noted, if it is time, and then the messages called done that it is about."""
+    def _write_histories(self, now: bool = False) -> None:
+        """Have written what was noted, if it is time (or `now`), and then the messages called done that it is about."""
         with self._lock:
             for name, error in self._history.lost():
                 self._give_up(self._jobs[name], error)
             if self._history.busy or not self._outbox.empty:
                 return
             jobs = [job for job in self._jobs.values() if job.recorder.pending and not job.overtaken]
-            if jobs and not self._history.due and not any(job.urgent for job in jobs):
+            if jobs and not now and not self._history.due and not any(job.urgent for job in jobs):
                 return
             began = time.perf_counter()
             pages = [Page(job.name, job.launch.history, self._segment(job)) for job in jobs]
@@ -398,9 +398,12 @@ class Master:
         """Write what is there to write, as far as the stores answer."""
         self._history.finish(_LAST_WRITE_S)
         try:
+            while not self._adopt and self.step(0.0):
+                pass  # nobody else will account for it
+            self._history.finish(_LAST_WRITE_S)
             self._sweep()
             self._outbox.send()
-            self._write_histories()
+            self._write_histories(now=True)
         except TransientError as error:
             log.warning("master: %s; the last seconds are accounted for again by the next one", error)
         self._history.finish(_LAST_WRITE_S)
