@@ -4,8 +4,9 @@
     ESSP_FAILPOINT=trainer.saved:1:raise,s3.put:2:hang
 
 Actions: `kill` (SIGKILL to itself), `segv` (a real segmentation fault), `raise` (`TransientError`, as a server would
-cause), `hang` (stops for ever, as a zombie). `nth` counts from 1, in each process. What failed is written to stderr
-first, since a fault that did not happen proves nothing. Where the variable is not set, `failpoint` does nothing.
+cause), `hang` (this thread never goes on), `stop` (SIGSTOP to itself: a zombie, until somebody sends SIGCONT). `nth`
+counts from 1, in each process. What failed is written to stderr first, since a fault that did not happen proves
+nothing. Where the variable is not set, `failpoint` does nothing.
 
 The environment is read here, and not in `config.py`, because child processes and libraries below the settings have
 failpoints, too. Never set it outside of tests.
@@ -19,6 +20,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from essp_common.errors import ConfigError, TransientError
 
@@ -27,6 +29,10 @@ VARIABLE = "ESSP_FAILPOINT"
 
 def _kill(name: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _stop(name: str) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def _segv(name: str) -> None:
@@ -41,7 +47,13 @@ def _hang(name: str) -> None:
     threading.Event().wait()
 
 
-ACTIONS: dict[str, Callable[[str], None]] = {"kill": _kill, "segv": _segv, "raise": _raise, "hang": _hang}
+ACTIONS: dict[str, Callable[[str], None]] = {
+    "kill": _kill,
+    "segv": _segv,
+    "raise": _raise,
+    "hang": _hang,
+    "stop": _stop,
+}
 
 
 class Failpoints:
@@ -67,7 +79,8 @@ class Failpoints:
             passed = self._passed[name] = self._passed.get(name, 0) + 1
         for nth, action in self._armed[name]:
             if passed == nth:
-                print(f"failpoint {name}: {action}", file=sys.stderr, flush=True)
+                with suppress(OSError):  # a decoder's child may write to no file
+                    print(f"failpoint {name}: {action}", file=sys.stderr, flush=True)
                 ACTIONS[action](name)
 
 

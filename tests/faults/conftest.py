@@ -106,9 +106,7 @@ def learn(world: World, run: Run) -> None:
 
 
 @pytest.fixture
-def begin(
-    world: World, master: Master, consumers: Adapters, undisturbed: None, unique: str
-) -> Iterator[Begin]:
+def begin(world: World, master: Master, consumers: Adapters, undisturbed: None, unique: str) -> Iterator[Begin]:
     """Starts the job of this test. Afterwards all links are whole again, and the job has ended."""
     started: list[Run] = []
 

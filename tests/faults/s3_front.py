@@ -121,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             fault(self, answer)
 
-    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _pass_on
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _pass_on  # noqa: N815
 
     def send(self, answer: Answer, cut: int | None = None) -> None:
         """Answer; with `cut` the connection ends after so many bytes of the body."""

@@ -1,4 +1,4 @@
-"""Workers that die, hang, fall silent, or are told to leave, while a job is under way.
+"""Workers that die, raise, hang, fall silent, or are told to leave, while a job is under way.
 
 One healthy decoder and extractor are always there. Beside them come workers that are armed with a failpoint
 (docs/faults.md), which has to be hit; jobs run until it was. What a worker had in hand then is done by the others.
@@ -7,36 +7,179 @@ One healthy decoder and extractor are always there. Beside them come workers tha
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 
+from essp_common import topics
+from essp_common.pb.v1.messages_pb2 import DeadLetter
+from essp_common.wiring import Adapters
 from tests.faults.conftest import Begin
 from tests.faults.world import LIMIT_S, World, said
 from tests.integration.fleet import Process
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("fleet"), pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.xdist_group("fleet"),
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("undisturbed_large"),
+]
+
+VICTIM = 5
+"""The index of the clip that kills."""
 
 KILLED = {
-    "at the beginning of a record": ("worker.polled", "decoder.decoded", "worker.polled", "extractor.read"),
-    "before and after a value is stored": ("decoder.stored", "redis.stored", "extractor.stored", "redis.acked"),
-    "while results are announced": ("decoder.announced", "kafka.queued", "extractor.announced", "kafka.queued"),
-    "before and after results are durable": ("decoder.flushed", "kafka.flushed", "extractor.flushed", "kafka.flushed"),
-    "before and after the record is done": ("worker.handled", "worker.done", "extractor.acked", "worker.done"),
-    "around a commit": ("kafka.committing", "kafka.committed", "kafka.committing", "kafka.committed"),
+    "before the work": (["worker.polled", "decoder.decoded"], ["extractor.read", "extractor.stored"]),
+    "while it is announced": (["decoder.stored", "decoder.announced"], ["extractor.announced", "kafka.queued"]),
+    "once it is durable": (["decoder.flushed", "worker.handled"], ["extractor.flushed", "extractor.acked"]),
+    "around the commit": (["worker.done", "kafka.committing"], ["kafka.flushed", "kafka.committed"]),
 }
 """Where two decoders and two extractors die."""
 
 
-@pytest.mark.usefixtures("undisturbed_large")
 @pytest.mark.parametrize("row", KILLED)
-def test_a_job_outlives_workers_killed(row: str, world: World, begin: Begin) -> None:
-    names = KILLED[row]
-    armed = [world.decoder(f"{name}:1:kill") for name in names[:2]]
-    armed += [world.extractor(f"{name}:1:kill") for name in names[2:]]
+def test_killed(row: str, world: World, begin: Begin) -> None:
+    decoders, extractors = KILLED[row]
+    armed = {world.decoder(f"{name}:1:kill"): name for name in decoders}
+    armed |= {world.extractor(f"{name}:1:kill"): name for name in extractors}
+    run_until_hit(world, begin, armed, "kill")
     for process in armed:
-        world.joined(process)
-    while any(process.popen.poll() is None for process in armed):
-        begin(large=True).finish()
-    for process, name in zip(armed, names, strict=True):
-        assert said(process, f"failpoint {name}: kill"), process.story()
         world.gone(process, -signal.SIGKILL)
+
+
+def test_crashed_and_failed(world: World, begin: Begin) -> None:
+    """A child that crashes, a worker that crashes, and errors as servers give them, at every step."""
+    child = world.decoder("decoder-child.decoded:5:segv")
+    raising = world.decoder(",".join(f"{name}:2:raise" for name in ("decoder.stored", "decoder.announced")))
+    crashing = world.extractor("extractor.read:2:segv")
+    failing = world.extractor(",".join(f"{name}:2:raise" for name in ("extractor.stored", "kafka.flushed")))
+    signs = {child: r"child crashed \(exit status -11\)", crashing: "failpoint extractor.read: segv"}
+    signs |= {raising: "failpoint decoder.announced: raise", failing: "failpoint kafka.flushed: raise"}
+    run_until(world, begin, signs)
+    world.gone(crashing, -signal.SIGSEGV)
+    for process in (child, raising, failing):
+        world.drain(process)
+
+
+def test_hung(world: World, begin: Begin) -> None:
+    """A worker that hangs leaves by itself; one that hangs and is told to leave does so in its time, or at once."""
+    stuck = world.decoder("decoder.decoded:1:hang", ESSP_STUCK_S="2")
+    late = world.extractor("extractor.read:1:hang", ESSP_DRAIN_S="1")
+    twice = world.extractor("extractor.stored:1:hang", ESSP_DRAIN_S="1000")
+    for process in (stuck, late, twice):
+        world.joined(process)
+    run = begin(large=True)
+    for process in (late, twice):
+        world.until("it hangs", lambda process=process: said(process, "failpoint .*: hang"))
+        process.popen.send_signal(signal.SIGTERM)
+    world.gone(late, 1)
+    assert said(late, "not drained within 1 s")
+    assert twice.popen.poll() is None
+    twice.popen.send_signal(signal.SIGTERM)
+    world.gone(twice, 130)
+    world.gone(stuck, 1)
+    assert said(stuck, "hangs for 2 s")
+    run.finish()
+
+
+def test_drained(world: World, begin: Begin) -> None:
+    """Workers that are told to leave in the midst of a job lose nothing, and have nothing made twice."""
+    decoder, extractor = world.joined(world.decoder()), world.joined(world.extractor())
+    run = begin(hold_at=12, large=True)
+    run.until("it is under way", lambda: run.status().counts.extracted > 12)
+    world.drain(decoder)
+    world.drain(extractor)
+    counts = run.finish().counts
+    assert (counts.lost, counts.reissued) == (0, 0)
+
+
+def test_zombies(world: World, begin: Begin) -> None:
+    """Workers that stand still with work in hand for longer than the job lasts, and then go on with it: their late
+    results change nothing, and what they store for a job that is over is gone after its time to live."""
+    armed = {world.decoder("decoder.decoded:1:stop"): "decoder.decoded"}
+    armed |= {world.extractor("extractor.read:1:stop"): "extractor.read"}
+    run_until_hit(world, begin, armed, "stop", ttl_s=5)
+    for process in armed:
+        process.signal_group(signal.SIGCONT)
+    for process in armed:
+        world.until("it is back", lambda process=process: said(process, r"stop[\s\S]*takes part with [1-9]"))
+    begin(large=True).finish()
+    for process in armed:
+        world.drain(process)
+
+
+POISON = """
+import ctypes, hashlib, sys
+from services.extractor.frame_diff import FrameDiff
+
+class Poison(FrameDiff):
+    def extract(self, clip):
+        if hashlib.sha256(clip.tobytes()).hexdigest() == "{poison}":
+            print("poisoned", file=sys.stderr, flush=True)
+            ctypes.string_at(0)
+        return super().extract(clip)
+"""
+
+
+@pytest.fixture
+def plugin(world: World, undisturbed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for PYTHONPATH with a package that has a feature of its own, which one clip makes crash."""
+    facts = tmp_path / "poison-1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: poison\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text("[essp.extractors]\npoison = poison:Poison\n")
+    (tmp_path / "poison.py").write_text(POISON.format(poison=world.expected[12]["trainer.rgb"][VICTIM][2]))
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def test_a_clip_that_kills_its_worker_is_given_up(
+    world: World, begin: Begin, consumers: Adapters, plugin: Path
+) -> None:
+    """The worker itself crashes, not a child: each one that gets the clip, until there have been enough of them."""
+    letters = consumers.bus.subscribe([topics.DEADLETTER], None)
+    alive = [start_poisoned(world, plugin), start_poisoned(world, plugin)]
+    run, deaths = begin(feature="poison"), 0
+
+    def replaced() -> bool:
+        """As Kubernetes would, put a new worker in the place of each that died."""
+        nonlocal deaths
+        for process in [process for process in alive if process.popen.poll() is not None]:
+            assert said(process, "poisoned")
+            world.gone(process, -signal.SIGSEGV)
+            alive.remove(process)
+            alive.append(start_poisoned(world, plugin))
+            deaths += 1
+        return run.ended()
+
+    run.until("the others are made", replaced)
+    run.complete()
+    run.leaves_nothing()
+    assert 3 <= deaths <= 4
+    expected = world.expected[12]
+    assert run.taken["trainer.rgb"] == expected["trainer.rgb"]
+    missing = [index for pass_index, index, what in run.taken["trainer.flow"] if what.startswith("skipped")]
+    assert missing == [VICTIM]
+    assert len(run.taken["trainer.flow"]) == len(expected["trainer.flow"])
+    letter = DeadLetter.FromString(letters.poll(100, LIMIT_S)[-1].value)
+    letters.close()
+    assert (letter.kind, letter.attempts) == ("crashed", 3)
+    for process in alive:
+        world.drain(process)
+
+
+def start_poisoned(world: World, plugin: Path) -> Process:
+    return world.start("extractor", "run", "--feature", "poison", PYTHONPATH=str(plugin))
+
+
+def run_until_hit(world: World, begin: Begin, armed: dict[Process, str], action: str, **limits: int) -> None:
+    """Jobs, until each of these has come to its failpoint."""
+    run_until(world, begin, {process: f"failpoint {name}: {action}" for process, name in armed.items()}, **limits)
+
+
+def run_until(world: World, begin: Begin, signs: dict[Process, str], **limits: int) -> None:
+    """Jobs, until each of these has said what it is to say."""
+    for process in signs:
+        world.joined(process)
+    while not all(said(process, sign) for process, sign in signs.items()):
+        begin(large=True, **limits).finish()
