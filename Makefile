@@ -37,11 +37,12 @@ fix: setup
 proto: setup  ## Generate the message classes.
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. proto/essp_common/pb/v1/messages.proto
 
-docs: setup  ## The reference of job fields.
+docs: setup  ## The references of job fields and of the REST API.
 	$(BIN)/python -m tests.architecture.job_reference --write
+	$(BIN)/python -m tests.architecture.openapi
 
 bench: setup  ## Measure the hot path against its limit and its alternatives.
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks --publish
 
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # Where pip finds torch for CPUs; PyPI has it for CUDA only.

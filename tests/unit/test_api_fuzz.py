@@ -1,0 +1,68 @@
+"""Whatever is sent to the API, valid or not, it answers as it says it does, and never with a server error."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis import APIOperation
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from essp_common.wiring import open_store
+from services.master.api.app import create_app
+from services.master.config import MasterSettings
+from services.master.pools.advice import AdviceDriver
+from services.master.pools.reconciler import Reconciler
+from services.master.registrations import Registrations
+from services.master.server import ApiServer
+from tests.unit.fleet import adapters_in, make_job, master_over
+
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+DESCRIPTION = Path(__file__).parents[2] / "docs" / "openapi.json"
+OPERATIONS = [found.ok() for found in schemathesis.openapi.from_path(str(DESCRIPTION)).get_all_operations()]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An API that is being served, with a job that has ended and a registered extractor."""
+    folder: Path = tmp_path_factory.mktemp("fuzz")
+    adapters = adapters_in(folder)
+    master = master_over(adapters)
+    job = make_job(folder)
+    master.start(job)
+    master.stop(job.name)
+    tables = Registrations(open_store((folder / "state").as_uri()), ["registry.example/"])
+    reconciler = Reconciler(AdviceDriver(master.roster), master.roster, master.active, tables.extractors)
+    server = ApiServer(create_app(master, MasterSettings(), tables, reconciler), "127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, name="api")
+    thread.start()
+    yield f"http://127.0.0.1:{server.port}"
+    server.drain()
+    thread.join()
+    adapters.close()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.label)
+def test_it_answers_as_it_says(url: str, operation: APIOperation) -> None:
+    @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(case=operation.as_strategy())
+    def answers(case: schemathesis.Case) -> None:
+        case.call_and_validate(base_url=url, checks=CHECKS)
+
+    answers()
+
+
+def test_the_description_is_the_one_that_was_agreed(url: str) -> None:
+    """What has been promised changes knowingly: `make docs` writes it anew."""
+    assert httpx.get(f"{url}/openapi.json").json() == json.loads(DESCRIPTION.read_text())
