@@ -114,7 +114,12 @@ class S3Store:
     def head(self, key: str) -> ObjectInfo:
         """Size and ETag."""
         with self._errors(key):
-            answer = self._client.head_object(**self._target(key))
+            try:
+                answer = self._client.head_object(**self._target(key))
+            except ClientError as error:
+                if _code(error) == "400":  # no body came with it to say why, as it does with a read
+                    self._client.get_object(**self._target(key), Range="bytes=0-0")["Body"].close()
+                raise
         return ObjectInfo(key, answer["ContentLength"], answer["ETag"].strip('"'))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:

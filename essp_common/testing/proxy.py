@@ -34,7 +34,7 @@ class Proxy:
         """`upstream`: the server's port. `rewrite`: replace it by the proxy's in what the server says."""
         self.upstream = upstream
         self.faults: Counter[str] = Counter()
-        """By kind: connections cut or refused, pieces held, delayed or lost."""
+        """By kind: connections cut, refused or unreachable (the server is away), pieces held, delayed or lost."""
         self._rewrite = rewrite
         self._changed = threading.Condition()
         self._mode: Literal["pass", "cut", "partition"] = "pass"
@@ -143,6 +143,8 @@ class Proxy:
             try:
                 server = socket.create_connection((_HOST, self.upstream))
             except OSError:
+                with self._changed:
+                    self._count("unreachable")
                 _reset(client)
                 continue
             found = replaced = b""

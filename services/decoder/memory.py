@@ -18,9 +18,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from essp_common.errors import Unavailable
+
 _PAGE = 4096
 _CLASSES_PER_DOUBLING = 8
 _GROWTH = 1 << 24
+_FULL_RETRY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +46,30 @@ class SharedMemory:
         self._free: defaultdict[int, list[Place]] = defaultdict(list)
 
     def take(self, size: int) -> Place:
-        """A place of at least `size` bytes, with whatever was there before. Give it back, or hand out a view of it."""
+        """A place of at least `size` bytes, with whatever was there before. Give it back, or hand out a view of it.
+
+        Raises `Unavailable` when the machine has no memory for it now.
+        """
         size = _size_class(size)
         try:
             return self._free[size].pop()
         except IndexError:
             pass
         place = Place(self._end, size)
+        if self._end + size > self.size:
+            self._grow(self._end + size)
         self._end += size
-        if self._end > self.size:
-            self.size = -(-self._end // _GROWTH) * _GROWTH
-            os.ftruncate(self.fd, self.size)
-            self._mapped = mmap.mmap(self.fd, self.size)  # views keep the former mapping, of the same pages, alive
         return place
+
+    def _grow(self, needed: int) -> None:
+        size = -(-needed // _GROWTH) * _GROWTH
+        try:
+            os.ftruncate(self.fd, size)
+            self._mapped = mmap.mmap(self.fd, size)  # views keep the former mapping, of the same pages, alive
+        except OSError as error:
+            message = f"no shared memory for {size} bytes of clips: {error.strerror}; run fewer decoder processes here"
+            raise Unavailable(message, _FULL_RETRY_S) from error
+        self.size = size
 
     def give_back(self, place: Place) -> None:
         """The place may be taken again."""

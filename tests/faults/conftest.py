@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ def world(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
     s3_server.create_bucket(bucket)
     with (
         KafkaServer(folder, session_timeout_ms=SESSION_TIMEOUT_MS) as kafka,
-        RedisServer(folder, maxmemory_bytes=REDIS_BYTES) as redis,
+        RedisServer(folder, unused_port(), maxmemory_bytes=REDIS_BYTES) as redis,
         S3Front(s3_server.port) as front,
     ):
         world = World(kafka, redis, front, bucket, folder)
@@ -51,6 +52,13 @@ def world(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
             for links in world.links.values():
                 for proxy in links.all():
                     proxy.close()
+
+
+def unused_port() -> int:
+    """A port to which a server can come back."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _fill(world: World, server: S3Server, videos: Path) -> None:

@@ -1,17 +1,115 @@
-"""Servers that fail, and links to them, while a job is under way."""
+"""Servers that lose what they held, fill up, stand still, start anew, or answer wrongly, while a job is under way."""
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+
 import pytest
 
-from tests.faults.conftest import Begin
-from tests.faults.world import World
+from essp_common import topics
+from essp_common.pb.v1.messages_pb2 import DeadLetter
+from essp_common.wiring import Adapters
+from services.servers.servers import RedisServer
+from tests.faults.conftest import REDIS_BYTES, Begin
+from tests.faults.world import LIMIT_S, World
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("fleet"), pytest.mark.timeout(300)]
 
+HOLD_AT = 5
+
+
+def figure(redis: RedisServer, section: str, name: str) -> int:
+    """One number of `INFO`; 0 where there is none."""
+    found = [line for line in redis.execute("INFO", section).decode().splitlines() if line.startswith(f"{name}:")]
+    return int(found[0].partition(":")[2].removeprefix("count=")) if found else 0
+
+
+# --- Redis ---
+
 
 def test_redis_is_emptied(world: World, begin: Begin) -> None:
-    run = begin(hold_at=5).held()
+    run = begin(hold_at=HOLD_AT).held()
     assert world.keys()
     world.redis.execute("FLUSHALL")
     assert run.finish().counts.lost > 0
+
+
+def test_redis_starts_again_with_nothing(world: World, begin: Begin) -> None:
+    run = begin(hold_at=HOLD_AT).held()
+    assert world.keys()
+    world.redis.stop()
+    run.hold(HOLD_AT + 1)
+    assert world.links["consumer"].redis.wait_for("unreachable", 1, LIMIT_S)
+    world.redis.start()
+    assert run.finish().counts.lost > 0
+
+
+def test_redis_is_full(world: World, begin: Begin) -> None:
+    """No room is no error: everybody waits, and nothing is made again."""
+    refused = figure(world.redis, "errorstats", "errorstat_OOM")
+    world.redis.execute("CONFIG", "SET", "maxmemory", str(figure(world.redis, "memory", "used_memory") // 2))
+    try:
+        run = begin()
+        run.until("writes are refused", lambda: figure(world.redis, "errorstats", "errorstat_OOM") > refused)
+        assert run.status().counts.decoded == 0
+    finally:
+        world.redis.execute("CONFIG", "SET", "maxmemory", str(REDIS_BYTES))
+    counts = run.finish().counts
+    assert (counts.lost, counts.failed) == (0, 0)
+
+
+def test_redis_stands_still(world: World, begin: Begin) -> None:
+    """For longer than clients wait for an answer."""
+    run = begin(hold_at=HOLD_AT).held()
+    pid = figure(world.redis, "server", "process_id")
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        run.go()
+        threading.Event().wait(2.5)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    run.finish()
+
+
+def test_keys_expire_before_they_are_read(world: World, begin: Begin) -> None:
+    run = begin(hold_at=HOLD_AT, ttl_s=1).held()
+    run.until("all keys have expired", lambda: not world.keys())
+    assert run.finish().counts.lost > 0
+
+
+# --- the object store ---
+
+
+def test_an_object_store_that_fails_for_a_while(world: World, begin: Begin) -> None:
+    front = world.s3
+    front.status(500, 1, "InternalError")
+    front.status(503, 1, "SlowDown")
+    front.truncate(1)
+    front.short(1)
+    front.delay(1, 0.2)
+    front.status(400, 2, "ExpiredToken")
+    front.status(503, 5, "SlowDown")
+    before = front.faults.copy()
+    counts = begin().finish().counts
+    assert front.faults - before == {"500": 1, "503": 6, "truncated": 1, "short": 1, "late": 1, "400": 2}
+    assert counts.failed == 0
+
+
+def test_videos_that_changed_or_vanished(world: World, begin: Begin, consumers: Adapters) -> None:
+    """Each is reported, and another of its class takes its place; everything else is as ever."""
+    letters = consumers.bus.subscribe([topics.DEADLETTER], None)
+    world.s3.retag(1)
+    world.s3.status(404, 1, "NoSuchKey")
+    run = begin()
+    run.complete()
+    counts = run.leaves_nothing().counts
+    assert (counts.failed, counts.replaced, counts.skipped) == (2, 2, 0)
+    for consumer, expected in world.expected[run.clips].items():
+        taken = run.taken[consumer]
+        assert [place[:2] for place in taken] == [place[:2] for place in expected]
+        assert sum(mine != theirs for mine, theirs in zip(taken, expected, strict=True)) <= 2
+    kinds = [DeadLetter.FromString(record.value).kind for record in letters.poll(1000, LIMIT_S)]
+    letters.close()
+    assert sorted(kinds[-2:]) == ["changed", "vanished"]

@@ -30,7 +30,6 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from essp_common import codec, topics
-from essp_common.bus.port import Record
 from essp_common.control import ControlFeed
 from essp_common.errors import TransientError
 from essp_common.failpoints import VARIABLE
@@ -210,7 +209,7 @@ class Run:
         self._errors: list[BaseException] = []
         self._closing = threading.Event()
         self._gate = threading.Condition()
-        self._pace_s = 0.0
+        self._pace_s: dict[str, float] = {}
         master.start(spec)
         control = ControlFeed(adapters.bus)
         try:
@@ -242,9 +241,9 @@ class Run:
         """Let the consumers go on."""
         self.hold(0)
 
-    def pace(self, seconds: float) -> None:
-        """Have the consumers take so long over every clip from now on."""
-        self._pace_s = seconds
+    def pace(self, consumer: str, seconds: float) -> None:
+        """Have a consumer take so long over every clip from now on."""
+        self._pace_s[consumer] = seconds
 
     def status(self) -> JobStatus:
         return self._master.status(self.name)
@@ -323,13 +322,14 @@ class Run:
             intake = OrderedIntake(bus, cache, options, self._passes, Position(0, 0))
             try:
                 while not intake.finished and not self._closing.is_set():
-                    self._take(intake, self.taken[consumer])
+                    self._take(intake, consumer)
             finally:
                 intake.close()
         except BaseException as error:  # noqa: BLE001  the test raises it
             self._errors.append(error)
 
-    def _take(self, intake: OrderedIntake, taken: list[Taken]) -> None:
+    def _take(self, intake: OrderedIntake, consumer: str) -> None:
+        taken = self.taken[consumer]
         with self._gate:
             self._gate.wait_for(lambda: not self._hold_at or len(taken) < self._hold_at)
         item = persistently(lambda: intake.take(0.1), self._closing)
@@ -337,7 +337,7 @@ class Run:
             return
         what = f"skipped: {item.skipped}" if item.skipped else digest(codec.decode(item.value))
         taken.append((item.pass_index, item.clip.index, what))
-        self._closing.wait(self._pace_s)
+        self._closing.wait(self._pace_s.get(consumer, 0.0))
         persistently(lambda: intake.finish([item]), self._closing)
 
 
@@ -369,10 +369,3 @@ def until(what: str, look: Callable[[], T | None], story: Callable[[], str] = st
 def said(process: Process, pattern: str) -> re.Match[str] | None:
     """Where a pattern is in a process's log."""
     return re.search(pattern, process.log.read_text(encoding="utf-8", errors="replace"))
-
-
-def republish(adapters: Adapters, records: list[Record]) -> None:
-    """Send messages once more."""
-    for record in records:
-        adapters.bus.publish(record.topic, record.key, record.value, record.partition)
-    adapters.bus.flush()
