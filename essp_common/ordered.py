@@ -10,6 +10,7 @@ Guarantees:
 
 - `take` gives every index of every pass from `start` on exactly once, in order, with its bytes, or as `skipped`; the
   end of each pass is said too, also of a pass of which this rank has no clip.
+- A message that is for other consumers is dropped, so that one which was left behind does not collect them.
 - A message for what was taken before is acked again and dropped: delivery is at least once, and a clip that was made
   again for another consumer has this one among those that must ack. If it was released before, that is reported
   again too, so that a master that starts anew learns how far this consumer is.
@@ -47,6 +48,7 @@ from essp_common.pb.v1.messages_pb2 import (
     PassPlan,
     Progress,
     Purpose,
+    Recipe,
     Trained,
 )
 
@@ -329,13 +331,20 @@ def _pass_key(arrival: _Arrival) -> tuple[Purpose, int]:
 
 def _parse_clip(record: Record, options: IntakeOptions) -> _Arrival | None:
     message = ClipReady.FromString(record.value)
-    if message.clip.job != options.job:
+    if message.clip.job != options.job or not (message.skipped or _for(options, message.recipe)):
         return None
     return _Arrival(message.clip, message.key, message.skipped, record)
+
+
+def _for(options: IntakeOptions, recipe: Recipe) -> bool:
+    """Whether a clip was made for this consumer: one that was left behind gets it later, in its turn."""
+    return not recipe.streams or any(options.consumer in stream.consumers for stream in recipe.streams)
 
 
 def _parse_feature(record: Record, options: IntakeOptions) -> _Arrival | None:
     message = FeatureReady.FromString(record.value)
     if message.clip.job != options.job or message.stream != options.stream:
+        return None
+    if message.consumers and options.consumer not in message.consumers:
         return None
     return _Arrival(message.clip, message.key, message.skipped, record)

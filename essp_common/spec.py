@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from essp_common.documents import read_yaml
 from essp_common.errors import ConfigError
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -211,6 +211,13 @@ class LimitsSpec(_Section):
 
     budget: ByteSize = 256 * 2**20
     """Bytes of clips and features outstanding at once, over all workers."""
+    lag: float = Field(0.75, gt=0, le=1)
+    """When the budget is used up and a trainer is behind the furthest one by more than this share of the clips
+    outstanding, it is left behind: its clips are released, and decoded again for it in its turn, within half of the
+    budget (shared by all but one of the trainers). Needs a budget of which each of these shares holds two batches."""
+    coupled: bool = False
+    """Never leave a trainer behind: all keep in step with the slowest, and no clip is decoded twice on that account.
+    The better choice where trainers and decoders share the same cores."""
     replacements: int = Field(5, ge=0)
     """Other videos tried in place of one that cannot be decoded, before its index is skipped."""
     dead_ratio: float = Field(0.2, ge=0, le=1)
@@ -266,10 +273,7 @@ class JobSpec(_Section):
 
 def parse_spec(text: str, where: str = "job") -> JobSpec:
     """A job from YAML or JSON text. Raises `ConfigError`, one line for each field that is wrong."""
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{where}: not valid YAML: {error}") from error
+    document = read_yaml(text, where)
     if not isinstance(document, dict):
         raise ConfigError(f"{where}: a job is a mapping of fields; `essp init` writes a commented one")
     try:

@@ -137,7 +137,9 @@ class ExtractStage:
         key = stream_key(ready.key, stream.stream)
         self._cache.put(key, value, list(stream.consumers), ready.recipe.ttl_s)
         failpoint("extractor.stored")
-        message = FeatureReady(clip=ready.clip, stream=stream.stream, key=key, bytes=len(value))
+        message = FeatureReady(
+            clip=ready.clip, stream=stream.stream, key=key, bytes=len(value), consumers=stream.consumers
+        )
         self._bus.publish(
             topics.features(stream.feature),
             str(ready.clip.index).encode(),

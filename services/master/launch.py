@@ -34,7 +34,7 @@ from essp_common.spec import JobSpec
 from essp_common.wiring import Stores
 from services.master.ledger import Ledger, Terms
 from services.master.passes import Passes
-from services.master.sizing import bounds_of, parts_of, unit_clips
+from services.master.sizing import bounds_of, lane_bytes, parts_of, unit_clips
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +101,8 @@ def launch(spec: JobSpec, stores: Stores, fresh: bool = False, since: int = 0) -
         replacements=spec.limits.replacements,
         dead_ratio=spec.limits.dead_ratio,
         last_stage="aggregator" if spec.predictor is None else "predictor",
+        lag=spec.limits.lag,
+        lane_bytes=lane_bytes(spec, bounds),
     )
     snapshot = JobSnapshot(
         spec_json=spec.model_dump_json(),

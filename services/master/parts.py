@@ -7,7 +7,7 @@ yet to ack is a set of bits, since the ledger goes through this for every clip.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 CLIP = 0
 """The part that holds the clip's own frames."""
@@ -49,7 +49,3 @@ class ClipParts:
     def names(self, left: int) -> tuple[str, ...]:
         """The consumers in `left`."""
         return tuple(consumer for consumer, bit in self.bit.items() if bit & left)
-
-    def bits(self, consumers: Iterable[str]) -> int:
-        """These consumers as bits."""
-        return sum(self.bit[consumer] for consumer in consumers)

@@ -6,6 +6,9 @@ frames differ in size from video to video, the largest video of a pass counts un
 
 A trainer frees the clips of a batch together, and clips of a locality window come in any order. If the budget could not
 hold a batch, and a window where there is one, the job would stand still: that is a `ConfigError` here.
+
+Trainers that lag are left behind (`lag.py`) where the budget can be divided: half of it is for the lanes of all
+trainers but one, and each share has to hold two batches, one that is trained and one that is being made.
 """
 
 from __future__ import annotations
@@ -44,24 +47,46 @@ def bounds_of(passes: Passes, parts: ClipParts) -> list[list[int]]:
     return [bounds[purpose] for purpose, _ in passes.order]
 
 
+def lane_bytes(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
+    """The share of the budget that a trainer gets which is left behind; 0: they are coupled."""
+    others = len(spec.trainers) - 1
+    if spec.limits.coupled or others < 1:
+        return 0
+    share = spec.limits.budget // 2 // others
+    return share if share // _largest(bounds) >= _at_once(spec, batches=2) else 0
+
+
 def unit_clips(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
     """Most clips of one work unit. Raises `ConfigError` when the budget is too small for the job to move."""
-    largest = max(sum(parts) for parts in bounds)
+    largest, needed, window = _largest(bounds), _at_once(spec), spec.sampling.locality
     held = spec.limits.budget // largest
-    batch, culprit = max(
-        ((trainer.batch_size, f"trainers.{name}.batch_size") for name, trainer in spec.trainers.items()),
-        default=(_PREDICTOR_BATCH, "the predictor's batch"),
-    )
-    window = spec.sampling.locality
-    needed = batch + max(window, 1) - 1
     if held < needed:
+        batch, culprit = _batch(spec)
         cause = f"{culprit} = {batch}" + (f" and sampling.locality = {window}" if window else "")
         raise ConfigError(
             f"limits.budget: {spec.limits.budget / _MIB:.1f} MiB hold {held} clips of up to {largest / _MIB:.1f} MiB, "
             f"{cause} need {needed} at once; raise it to {-(-needed * largest // _MIB)}MiB or more, "
             "or lower those, clip.frames or clip.resize"
         )
+    held = (lane_bytes(spec, bounds) or spec.limits.budget) // largest
     return min(_UNIT_CLIPS, window or held - needed + 1)
+
+
+def _largest(bounds: Sequence[Sequence[int]]) -> int:
+    return max(sum(parts) for parts in bounds)
+
+
+def _batch(spec: JobSpec) -> tuple[int, str]:
+    """Most clips that are freed together, and what says so."""
+    return max(
+        ((trainer.batch_size, f"trainers.{name}.batch_size") for name, trainer in spec.trainers.items()),
+        default=(_PREDICTOR_BATCH, "the predictor's batch"),
+    )
+
+
+def _at_once(spec: JobSpec, batches: int = 1) -> int:
+    """Clips that have to fit for a consumer to get so many batches in whatever order they are issued."""
+    return batches * _batch(spec)[0] + max(spec.sampling.locality, 1) - 1
 
 
 def _bounds(spec: JobSpec, view: CatalogView, streams: Sequence[str]) -> list[int]:

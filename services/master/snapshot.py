@@ -48,6 +48,8 @@ def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobSta
             skipped=counts.skipped,
             lost=counts.lost,
             reissued=counts.reissued,
+            released=counts.released,
+            redecoded=counts.redecoded,
         ),
         failures=_failures(job),
         result=job.result,

@@ -179,6 +179,10 @@ class CountStatus(_Model):
     """Clips whose bytes were gone when they were wanted."""
     reissued: int
     """Seeds published again: bytes lost, or nothing heard for long."""
+    released: int
+    """Clips freed on behalf of trainers that lag."""
+    redecoded: int
+    """Clips issued once more for a trainer that lagged."""
 
 
 class ResultStatus(_Model):
