@@ -13,6 +13,7 @@ long a message waits for company in a batch). A URL never holds a password, so t
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass, fields
 from typing import Any, Self
@@ -31,6 +32,10 @@ _PROTOCOLS = {
     (False, True): "SASL_PLAINTEXT",
     (True, True): "SASL_SSL",
 }
+# At DEBUG, kafka-python shows its settings and every byte that it sends: passwords.
+_logger = logging.getLogger("kafka")
+_logger.setLevel(max(_logger.level, logging.INFO))
+
 _EXAMPLE = "write kafka://host:port[,host:port], or kafka+ssl:// for TLS"
 
 

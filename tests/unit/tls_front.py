@@ -1,0 +1,175 @@
+"""A front that ends TLS, and asks for a user and password as Kafka does (SASL/PLAIN), before a server that has neither.
+
+Also the authority and certificate it needs, made for the occasion.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ipaddress
+import ssl
+import struct
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+_HANDSHAKE, _AUTHENTICATE = 17, 36
+_FAILED = 58  # SASL_AUTHENTICATION_FAILED
+
+
+@dataclass(frozen=True)
+class Identity:
+    """An authority, and a certificate of 127.0.0.1 that it signed; files in PEM."""
+
+    ca: Path
+    cert: Path
+    key: Path
+
+
+def make_identity(folder: Path) -> Identity:
+    """A new authority each time, which nobody else knows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ca_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    ca_name, name = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)]) for text in ("ca", "server"))
+    usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
+    ca = (
+        _certificate(ca_name, ca_name, ca_key)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+    host = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    cert = (
+        _certificate(name, ca_name, key)
+        .add_extension(x509.SubjectAlternativeName([host]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+    identity = Identity(folder / "ca.pem", folder / "cert.pem", folder / "key.pem")
+    pem = serialization.Encoding.PEM
+    identity.ca.write_bytes(ca.public_bytes(pem))
+    identity.cert.write_bytes(cert.public_bytes(pem))
+    nobody = serialization.NoEncryption()
+    identity.key.write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, nobody))
+    return identity
+
+
+def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - day)
+        .not_valid_after(now + day)
+    )
+
+
+class TlsFront:
+    """Listens with TLS on a port of its own and hands on what it hears to a port of this machine."""
+
+    def __init__(self, identity: Identity, target: int, port: int = 0, login: tuple[str, str] | None = None) -> None:
+        """`login`: ask for this user and password first, as a Kafka broker does."""
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(identity.cert, identity.key)
+        self._target = target
+        self._login = login
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="tls-front")
+        self._connections: set[asyncio.Task[None]] = set()
+        self.port = port
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._server = self._call(asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self._context))
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._call(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _call(self, coroutine: object) -> object:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(20)  # type: ignore[arg-type]
+
+    async def _close(self) -> None:
+        self._server.close()
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        try:
+            if self._login is not None:
+                await self._authenticate(reader, writer, far_reader, far_writer)
+            pumps = [asyncio.ensure_future(_pump(*way)) for way in ((reader, far_writer), (far_reader, writer))]
+            try:
+                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for pump in pumps:
+                    pump.cancel()
+                await asyncio.gather(*pumps, return_exceptions=True)
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # somebody left; cancelled: the front is closed
+        finally:
+            self._connections.discard(task)
+            for end in (writer, far_writer):
+                end.transport.abort()
+
+    async def _authenticate(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        far_reader: asyncio.StreamReader,
+        far_writer: asyncio.StreamWriter,
+    ) -> None:
+        """Up to the right password; what comes before (which versions there are) is for the broker."""
+        while True:
+            frame = await _frame(reader)
+            api, _, correlation = struct.unpack_from(">hhi", frame)
+            if api == _HANDSHAKE:  # version 1: no error, one mechanism
+                writer.write(_framed(struct.pack(">ihi", correlation, 0, 1) + struct.pack(">h", 5) + b"PLAIN"))
+            elif api == _AUTHENTICATE:  # version 2: error, no message, no bytes, no end of the session, no tags
+                right = "\0{}\0{}".format(*self._login or ()).encode() in frame
+                error = 0 if right else _FAILED
+                writer.write(_framed(struct.pack(">ibhbbqb", correlation, 0, error, 0, 1, 0, 0)))
+                if right:
+                    return
+            else:
+                far_writer.write(_framed(frame))
+                writer.write(_framed(await _frame(far_reader)))
+            await writer.drain()
+
+
+async def _frame(reader: asyncio.StreamReader) -> bytes:
+    size = struct.unpack(">i", await reader.readexactly(4))[0]
+    return await reader.readexactly(size)
+
+
+def _framed(payload: bytes) -> bytes:
+    return struct.pack(">i", len(payload)) + payload
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()
