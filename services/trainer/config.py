@@ -34,6 +34,9 @@ class TrainerSettings(Settings):
     """`essp trainer --ranks`: how often, in a row, ranks are started again that ran for less than five minutes."""
     rank_timeout_s: float = Field(600.0, gt=0)
     """How long ranks wait for one that says nothing. One that dies is noticed at once."""
+    drained_exit: int = Field(0, ge=0, le=125)
+    """Exit code after SIGTERM before the training is over, if that is not to look like its end: to a Job of Kubernetes
+    0 means that it need not be started again."""
     supervised: bool = False
     """Set by `essp trainer --ranks` for its ranks: end at once when standard input does."""
 

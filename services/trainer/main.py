@@ -71,7 +71,10 @@ def _rank(job: str, trainer: str, settings: TrainerSettings, rendezvous: Rendezv
             local_ranks=rendezvous.local_world_size,
             settings=settings,
         )
-        serve(build(config, adapters, control, ranks), settings)
+        service = build(config, adapters, control, ranks)
+        serve(service, settings)
+    if service.interrupted:
+        raise typer.Exit(settings.drained_exit)
 
 
 def _end_with_supervisor() -> None:

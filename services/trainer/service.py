@@ -25,7 +25,6 @@ from essp_common.learning.networks import network
 from essp_common.ordered import IntakeOptions, OrderedIntake, Taken
 from essp_common.pb.v1.messages_pb2 import TRAIN, Control
 from essp_common.process import cpu_count
-from essp_common.service import Service
 from essp_common.wiring import Adapters
 from services.trainer.archive import Archive
 from services.trainer.assignment import Assignment
@@ -63,6 +62,12 @@ class Trainer:
         self._ranks = ranks
         self._clock = clock
         self._draining = threading.Event()
+        self._over = False
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was drained before the training was over."""
+        return self._draining.is_set() and not self._over
 
     def run(self) -> None:
         """Wait for the job, train, leave. Raises what makes the training impossible, after telling the master."""
@@ -96,6 +101,7 @@ class Trainer:
         log.info("%s: waiting for job %s to be under way", self.name, self._config.job)
         while not self._draining.is_set():
             if self._control.state(self._config.job) in _OVER:
+                self._over = True
                 return None
             command = self._control.wait(self._config.job, _WAIT_S, _UNDER_WAY)
             if command is not None:
@@ -111,6 +117,7 @@ class Trainer:
         if latest is not None and latest.final:
             if self._ranks.leads:
                 reporter.checkpoint(latest, archive.uri(latest), archive.scores_uri(latest))
+            self._over = True
             return
         network(training.model)  # an unknown name is told now, not when the first clip shows the input's shape
         start = Position(0, 0) if latest is None else latest.position
@@ -132,6 +139,7 @@ class Trainer:
             else:
                 session.resume(latest)
             session.run()
+            self._over = session.over
         finally:
             prefetch.close()
 
@@ -175,7 +183,7 @@ class Trainer:
         return Prefetch(intake, assignment.passes, start, _view(assignment), options)
 
 
-def build(config: TrainerConfig, adapters: Adapters, control: ControlFeed, ranks: Ranks | None = None) -> Service:
+def build(config: TrainerConfig, adapters: Adapters, control: ControlFeed, ranks: Ranks | None = None) -> Trainer:
     """A trainer of one training of one job, alone or as one of its ranks."""
     return Trainer(config, adapters, control, ranks or Alone())
 

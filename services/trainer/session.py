@@ -99,7 +99,7 @@ class Session:
 
     def run(self) -> None:
         """Until all passes are over, or until it is to leave. Raises `Unsaved` when it leaves without a checkpoint."""
-        while self._standing.position != self._assignment.end:
+        while not self.over:
             turn, waited_s = self._next()
             if turn.wish is Wish.LEAVE and self._between_batches():
                 if not self._save():
@@ -116,6 +116,11 @@ class Session:
                 self._meter.waited_s += waited_s
                 self._report_step()
         self._finish()
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to do."""
+        return self._standing.position == self._assignment.end
 
     def _next(self) -> tuple[Turn, float]:
         """What all ranks do now, and how long the model had to wait to learn it."""

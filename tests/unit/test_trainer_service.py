@@ -144,6 +144,7 @@ def test_a_drained_trainer_stands_between_two_batches(tmp_path: Path) -> None:
     with Running(stage) as running:
         stage.wait_for("trained")
     assert running.error is None
+    assert [trainer.interrupted for trainer in running.trainers] == [True]
     manifest = checkpoint.read_latest(stage.store, "one")
     assert manifest is not None
     assert manifest.position == Position(0, 4)
@@ -495,3 +496,16 @@ def test_a_damaged_checkpoint_costs_what_it_held(tmp_path: Path, caplog: pytest.
         running.join()
     assert running.error is None
     assert final_weights(stage) == final_weights(finished(tmp_path / "plain"))
+
+
+def test_a_training_that_is_over_was_not_interrupted(tmp_path: Path) -> None:
+    """Whoever is told to leave after the end, or finds that the end was reached before, has nothing left to do."""
+    stage = Stage(job_spec(tmp_path), pass_plans(1))
+    assert not train(stage).trainers[0].interrupted
+    with Running(stage) as again:
+        again.join()
+    assert not again.trainers[0].interrupted
+    stage.command(Control.COMPLETE)
+    with Running(stage) as late:
+        late.join()
+    assert not late.trainers[0].interrupted
