@@ -62,9 +62,12 @@ def build_command(
     summary = summarize(built.catalog)
     if as_json:
         typer.echo(json.dumps({"catalog": as_uri(out), **asdict(summary)}, indent=2))
-        return
-    _show(Console(), summary)
-    console.print(_closing(built, as_uri(out)), highlight=False, soft_wrap=True)
+    else:
+        _show(Console(), summary)
+        console.print(_closing(built, as_uri(out)), highlight=False, soft_wrap=True)
+    if not summary.usable.videos:
+        console.print("none of the videos can be used: `essp catalog show --problems` lists why", soft_wrap=True)
+        raise typer.Exit(1)
 
 
 @app.command("show")

@@ -73,7 +73,7 @@ def main(
     catalog: Annotated[str, typer.Argument(help="Catalog (path or URI) made by `essp catalog build`.")],
     out: Annotated[Path, typer.Option(help="The job file to write.")] = Path("job.yaml"),
     model: Annotated[str, typer.Option(help="Model of both streams.")] = "small",
-    force: Annotated[bool, typer.Option(help="Overwrite an existing file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a commented job file for a data set."""
     if out.exists() and not force:

@@ -37,7 +37,7 @@ Name = Annotated[str, typer.Argument(help="The job.")]
 @app.command()
 def start(
     file: Annotated[Path, typer.Argument(help="The job file (YAML or JSON).")],
-    fresh: Annotated[bool, typer.Option(help="Remove what an earlier run of the job left.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Remove what an earlier run of the job left.")] = False,
     wait_for_it: Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")] = False,
     server: Server = SERVER,
     token: Token = "",

@@ -30,6 +30,7 @@ from essp_common.predictions import Prediction, read_predictions
 from essp_common.process import cpu_count, set_up_logging
 from essp_common.spec import JobSpec
 from essp_common.wiring import Stores
+from services.cli.interrupt import interruptible
 from services.cli.uris import as_uri
 from services.local.composition import Embedded
 from services.master.status import JobState, JobStatus
@@ -187,10 +188,16 @@ def _run(
     store = Stores(settings.stores).under(output)
     write_catalog(store, _CATALOG, Catalog(tuple(rows)))
     spec = job_of(model, model_uri, output)
-    with Embedded(spec, settings) as embedded, console.status(f"classifying {len(rows)} videos") as shown:
-        while not embedded.ended(_LOOK_S):
+    with (
+        interruptible("leaving ...") as interrupted,
+        Embedded(spec, settings) as embedded,
+        console.status(f"classifying {len(rows)} videos") as shown,
+    ):
+        while not (embedded.ended(_LOOK_S) or interrupted.is_set()):
             shown.update(_progress(embedded.status(), len(rows)))
         status = embedded.status()
+    if interrupted.is_set():
+        raise KeyboardInterrupt
     if status.state != JobState.COMPLETED:
         raise EsspError(f"the videos were not classified: {status.reason or status.state}")
     answers, _ = read_predictions(store, layout.PREDICTIONS)

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 
 import httpx
 import typer
-import yaml
 from rich.console import Console
 from rich.table import Table
 
+from essp_common.documents import read_yaml
 from essp_common.errors import ConfigError, NotFound
 from services.cli.rest import SERVER, AsJson, Server, Token, answer_of, ask, connect
 
@@ -109,9 +109,9 @@ def log(server: Server = SERVER, token: Token = "", as_json: AsJson = False) -> 
 
 def _row(file: Path) -> dict[str, Any]:
     try:
-        row = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is not YAML: {error}") from error
+        row = read_yaml(file.read_text(encoding="utf-8"), str(file))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file} is not text: {error}") from error
     if not isinstance(row, dict):
         raise ConfigError(f"{file} holds no row: write name, image, output, ... as keys")
     return row

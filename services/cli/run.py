@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +11,7 @@ from essp_common.config import Settings
 from essp_common.process import EXIT_INTERRUPTED, set_up_logging
 from essp_common.spec import JobSpec, load_spec
 from essp_common.wiring import Stores
+from services.cli.interrupt import interruptible
 from services.cli.view import View, open_view
 from services.local.composition import Embedded, EmbeddedOptions
 from services.master.status import JobState, JobStatus
@@ -25,7 +21,9 @@ _LOOK_S = 0.25
 
 def main(
     job: Annotated[Path, typer.Argument(help="The job file (YAML or JSON); `essp init` writes one.")],
-    fresh: Annotated[bool, typer.Option(help="Forget what an earlier run of this job left, and begin again.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Forget what an earlier run of this job left, and begin again.")
+    ] = False,
     serve: Annotated[
         int, typer.Option(help="Also serve the REST API on this port of localhost (0: do not).", min=0, max=65535)
     ] = 0,
@@ -48,7 +46,7 @@ def run_watched(spec: JobSpec, view: View, options: EmbeddedOptions, verbose: bo
     settings = Settings()
     set_up_logging(settings if verbose else settings.model_copy(update={"log_level": "ERROR"}))
     seen = 0
-    with view, _interruptible() as interrupted:
+    with view, interruptible("saving, to go on later (again: leave at once) ...") as interrupted:
         with Embedded(spec, settings, options) as embedded:
             ended = False
             while not (ended or interrupted.is_set()):
@@ -66,27 +64,3 @@ def run_watched(spec: JobSpec, view: View, options: EmbeddedOptions, verbose: bo
         stores = Stores(settings.stores)
         typer.echo(f"report: {write_report(stores.under(spec.output), stores, status)}", err=True)
     return status
-
-
-@contextmanager
-def _interruptible() -> Iterator[threading.Event]:
-    """Within this block the first Ctrl-C (or SIGTERM) sets the event; the second ends the process as ever."""
-    interrupted = threading.Event()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def on_signal(*_: object) -> None:
-        restore()
-        interrupted.set()
-        # Not typer.echo: it writes past the live view, which then erases the wrong lines.
-        print("saving, to go on later (again: leave at once) ...", file=sys.stderr)
-
-    for number in before:
-        signal.signal(number, on_signal)
-    try:
-        yield interrupted
-    finally:
-        restore()

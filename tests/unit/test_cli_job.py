@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from essp_common.errors import ConfigError, Conflict, NotFound, Unavailable
 from services.cli import job as cli
+from services.cli.rest import EXIT_DENIED
 from services.master.api.app import create_app
 from services.master.config import MasterSettings
 from services.master.server import ApiServer
@@ -119,7 +120,7 @@ def test_no_master_there_says_what_to_do() -> None:
 def test_the_token_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     live = Live(tmp_path, token="swordfish")
     try:
-        assert live.essp("ls").exit_code == cli.EXIT_DENIED
+        assert live.essp("ls").exit_code == EXIT_DENIED
         monkeypatch.setenv("ESSP_API_TOKEN", "swordfish")
         assert live.essp("ls").exit_code == 0
     finally:

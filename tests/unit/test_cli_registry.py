@@ -63,7 +63,8 @@ def test_register_change_and_remove(url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["- a list", "name: [", "name: depth\nimage: registry.example/depth:latest\noutput: 1"]
+    "text",
+    ["- a list", "name: [", "name: depth\nname: other", "name: depth\nimage: registry.example/depth:latest\noutput: 1"],
 )
 def test_what_is_no_row_is_refused(url: str, tmp_path: Path, text: str) -> None:
     file = tmp_path / "row.yaml"

@@ -1,0 +1,40 @@
+"""YAML that people write, read strictly: what is given twice is an error, not silently the last one."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import yaml
+
+from essp_common.errors import ConfigError
+
+_MERGE = "tag:yaml.org,2002:merge"
+
+
+class _Strict(yaml.SafeLoader):
+    """Safe YAML without duplicate keys."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == _MERGE:
+                continue  # `<<: *base`: what it brings may be given anew, that is its purpose
+            key = self.construct_object(key_node)
+            if key in seen:
+                line = key_node.start_mark.line + 1
+                raise yaml.constructor.ConstructorError(None, None, f"{key!r} is given twice (again in line {line})")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(text: str, where: str) -> Any:
+    """What a YAML (or JSON) text holds. Raises `ConfigError`, naming `where` and the line."""
+    try:
+        loader = _Strict(text)
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"{where}: not valid YAML: {error}") from error
