@@ -1,7 +1,8 @@
 """`python -m benchmarks`: measure the hot path against its limit and its alternatives.
 
 Prints lines `name value unit`, and writes them with their details to `results/latest.json` and, as bars, to
-`results/latest.png`. README.md says what each figure is.
+`results/latest.png`; with `--publish` also into README.md and to `docs/benchmarks.png`. README.md says what each
+figure is.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ import typer
 from benchmarks import autoscaling, decoding, features, gpus, master, training, transport
 from benchmarks.figures import Figure, Scale
 from benchmarks.plot import draw
+from benchmarks.table import insert, table
 from essp_common.process import cpu_count
 
+ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).with_name("results")
 BENCHMARKS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
     function.__name__: function
     for function in (
         decoding.decode_overhead,
-        decoding.decode_seek,
-        decoding.decode_locality,
+        decoding.decode_peers,
         decoding.cores,
         training.dataloader_one_stream,
         training.three_streams,
@@ -49,9 +51,10 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
 def main(
     only: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(BENCHMARKS)}; may be repeated.")] = None,
     quick: Annotated[bool, typer.Option(help="Small numbers that mean nothing, to see that everything runs.")] = False,
-    full: Annotated[bool, typer.Option(help="Also 1280x720, HEVC and other GOPs.")] = False,
-    rounds: Annotated[int, typer.Option(help="How often each thing is measured.", min=1)] = 5,
-    clips: Annotated[int, typer.Option(help="Clips of the shorter run; the longer one has three times as many.")] = 60,
+    full: Annotated[bool, typer.Option(help="Also 1280x720, HEVC and other GOPs, and a single training.")] = False,
+    publish: Annotated[bool, typer.Option(help="Put the figures into README.md and the plot into docs.")] = False,
+    rounds: Annotated[int, typer.Option(help="How often each thing is measured.", min=1)] = 3,
+    clips: Annotated[int, typer.Option(help="Clips of the shorter run; the longer one has three times as many.")] = 30,
     videos: Annotated[Path, typer.Option(help="Where the videos are kept.")] = RESULTS / "videos",
     results: Annotated[Path, typer.Option(help="Where the results are written.")] = RESULTS,
 ) -> None:
@@ -64,8 +67,12 @@ def main(
             figures.append(figure)
             print(line(figure), flush=True)
     results.mkdir(parents=True, exist_ok=True)
-    (results / "latest.json").write_text(json.dumps(document(figures, scale), indent=2) + "\n", encoding="utf-8")
+    told = document(figures, scale)
+    (results / "latest.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     draw(figures, results / "latest.png")
+    if publish:
+        draw(figures, ROOT / "docs" / "benchmarks.png")
+        insert(table(figures, told), ROOT / "benchmarks" / "README.md")
 
 
 def line(figure: Figure) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from benchmarks import embedded, peers
 from benchmarks.embedded import NullJob
 from benchmarks.figures import Aim, Figure, Scale, clips_of, costs_in_ms
-from benchmarks.inputs import LARGE_SETS, LONG_GOP, SETS
-from benchmarks.measure import Work, cheapest, cpu, in_rounds, ratio, wall
+from benchmarks.inputs import ALL_SETS, LONG_GOP, REAL, SETS, Videos
+from benchmarks.measure import Costs, Work, cheapest, cpu, in_rounds, ratio, wall
 
 _OVERHEAD = Aim(most=1.05)
 _SEEK = Aim(least=1.2)
@@ -17,34 +17,35 @@ _LOCALITY = Aim(least=5)
 _CORES = Aim(least=1.9)
 _WINDOW = 256
 """Seeds that are ordered together: with 8 videos about 32 of each, one work unit."""
+_LOOP = "pyav_open"
+"""The loop that keeps as many files open as ESSP does."""
 
 
 def decode_overhead(scale: Scale) -> Iterator[Figure]:
-    """ESSP over PyAV, the same clips one by one. PyAV keeps as many files open as ESSP does."""
-    for video_set in (*SETS, *LARGE_SETS) if scale.full else SETS:
-        job = NullJob(scale.catalog(video_set))
+    """ESSP over the PyAV loop, the same clips one by one, where a group of pictures is short."""
+    for videos in SETS:
         # Where a clip takes little, more of them tell it as exactly in the same time.
-        clips = scale.clips * (3 if video_set.width <= 320 and not scale.quick else 1)
-        works = {
-            "essp": _essp(job, clips),
-            "pyav": _peer("pyav_open", job, clips),
-            "pyav_reopen": _peer("pyav", job, clips),
-        }
+        clips = scale.clips * (3 if videos.width <= 320 and not scale.quick else 1)
+        job = NullJob(scale.catalog(videos))
+        works = {"essp": _essp(job, clips), _LOOP: _peer(_LOOP, job, clips)}
+        yield _overhead(videos, in_rounds(works, scale.rounds))
+
+
+def decode_peers(scale: Scale) -> Iterator[Figure]:
+    """The cheapest of all peers over ESSP: clips one by one, and with a locality window; long groups, real clips."""
+    for videos in ALL_SETS if scale.full else (LONG_GOP, REAL):
+        job = NullJob(scale.catalog(videos))
+        works = {"essp": _essp(job, scale.clips)}
+        works |= {reader: _peer(reader, job, scale.clips) for reader in peers.readers()}
+        if videos is LONG_GOP:
+            # Whole windows only: the last, incomplete one would share less.
+            window = replace(job, locality=8 if scale.quick else _WINDOW)
+            works["essp_locality"] = _essp(window, window.locality)
         costs = in_rounds(works, scale.rounds)
-        over = ratio(costs["essp"], costs["pyav"], cpu)
-        yield Figure.of(f"decode_overhead.{video_set.name}", over, _OVERHEAD, costs_in_ms(costs))
-
-
-def decode_seek(scale: Scale) -> Iterator[Figure]:
-    """The cheapest of all peers over ESSP, clips one by one, few keyframes."""
-    yield _against_best("decode_seek", NullJob(scale.catalog(LONG_GOP)), scale.clips, _SEEK, scale)
-
-
-def decode_locality(scale: Scale) -> Iterator[Figure]:
-    """The same with a locality window: seeds of a video are decoded together."""
-    job = NullJob(scale.catalog(LONG_GOP), locality=8 if scale.quick else _WINDOW)
-    # Whole windows only: the last, incomplete one would share less.
-    yield _against_best("decode_locality", job, job.locality, _LOCALITY, scale)
+        yield _overhead(videos, costs)
+        yield _against_best(f"decode_seek.{videos.name}", "essp", _SEEK, costs)
+        if videos is LONG_GOP:
+            yield _against_best(f"decode_locality.{videos.name}", "essp_locality", _LOCALITY, costs)
 
 
 def cores(scale: Scale) -> Iterator[Figure]:
@@ -55,11 +56,19 @@ def cores(scale: Scale) -> Iterator[Figure]:
     yield Figure.of("cores", ratio(costs["one"], costs["two"], wall), _CORES, costs_in_ms(costs))
 
 
-def _against_best(name: str, job: NullJob, clips: int, aim: Aim, scale: Scale) -> Figure:
-    works = {"essp": _essp(job, clips)} | {reader: _peer(reader, job, scale.clips) for reader in peers.readers()}
-    costs = in_rounds(works, scale.rounds)
+def _overhead(videos: Videos, costs: Costs) -> Figure:
+    over = ratio(costs["essp"], costs[_LOOP], cpu)
+    return Figure.of(f"decode_overhead.{videos.name}", over, _OVERHEAD, _detail(costs, ("essp", _LOOP)))
+
+
+def _against_best(name: str, ours: str, aim: Aim, costs: Costs) -> Figure:
     best, cost = cheapest(costs, list(peers.readers()), cpu)
-    return Figure.of(name, ratio(cost, costs["essp"], cpu), aim, {"best_peer": best, **costs_in_ms(costs)})
+    detail = {"best_peer": best, **_detail(costs, (ours, *peers.readers()))}
+    return Figure.of(name, ratio(cost, costs[ours], cpu), aim, detail)
+
+
+def _detail(costs: Costs, names: Iterable[str]) -> dict[str, float | str]:
+    return costs_in_ms({name: costs[name] for name in names})
 
 
 def _essp(job: NullJob, clips: int) -> Work:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.embedded import NullJob
-from benchmarks.inputs import VideoSet, make
+from benchmarks.inputs import Videos, VideoSet, make
 from benchmarks.measure import Costs, Ratio
 from benchmarks.peers import Clip
 from essp_common.catalog.table import read_catalog
@@ -55,19 +55,19 @@ class Scale:
 
     root: Path
     """Where videos are kept from one run to the next."""
-    clips: int = 60
+    clips: int = 30
     """Of the shorter of the two runs that make a cost."""
-    rounds: int = 5
+    rounds: int = 3
     quick: bool = False
     """Small numbers that mean nothing: to see that everything works."""
     full: bool = False
     """Also the larger videos."""
 
-    def catalog(self, video_set: VideoSet) -> Path:
+    def catalog(self, videos: Videos) -> Path:
         """The catalog of a set, made if need be."""
-        if self.quick:
-            video_set = replace(video_set, frames=max(60, video_set.frames // 5), videos=min(2, video_set.videos))
-        return make(video_set, self.root)
+        if self.quick and isinstance(videos, VideoSet):
+            videos = replace(videos, frames=max(60, videos.frames // 5), videos=min(2, videos.videos))
+        return make(videos, self.root)
 
 
 def clips_of(job: NullJob, count: int) -> list[Clip]:

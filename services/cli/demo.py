@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from essp_common import metrics
 from essp_common.catalog.build import BuildOptions, build
 from essp_common.config import Settings
 from essp_common.process import EXIT_INTERRUPTED
@@ -90,3 +91,16 @@ def _account(directory: Path, status: JobStatus, console: Console) -> None:
     console.print(f"on disk: {listed}", highlight=False, soft_wrap=True)
     decoded = f"{status.counts.decoded} clips were decoded once and fed {len(status.trainers)} trainings"
     console.print(decoded if status.counts.decoded else "the run was complete already", highlight=False)
+    if decoded_frames := metrics.frames("decoded"):
+        console.print(_saved(decoded_frames, len(status.trainers)), highlight=False, soft_wrap=True)
+
+
+def _saved(decoded: int, trainings: int) -> str:
+    """What of the decoding was saved, from what the decoder's processes counted in this run."""
+    wanted, shared, skipped = (metrics.frames(what) for what in ("wanted", "shared", "skipped"))
+    apart = trainings * (decoded + skipped + shared)
+    return (
+        f"{wanted} frames for clips took {decoded} decoded ones; {skipped} on the way to them were passed over "
+        f"undecoded, {shared} were shared between clips; each training decoding for itself: {apart}, "
+        f"{1 - decoded / apart:.0%} saved"
+    )

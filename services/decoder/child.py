@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from essp_common.codec import encode, frame_buffer, raw_bytes
 from essp_common.errors import BadVideo, EsspError, PermanentError, TransientError
 from essp_common.failpoints import failpoint
 from essp_common.video.container import Limits
+from essp_common.video.selection import Tally
 from essp_common.wiring import Stores
 from services.decoder.memory import Place
 from services.decoder.protocol import READY, Channel, Greeting, Request, Shape, clip_shapes, is_raw
@@ -46,6 +48,8 @@ class Child:
         self._address_bytes = greeting.address_bytes
         self._memory_fd = memory_fd
         self._memory = memoryview(b"")
+        self._tally = Tally()
+        """Of the unit in hand."""
 
     def answer(self, request: Request) -> dict[str, Any]:
         """Decode a unit; see `protocol.py` for the answer."""
@@ -53,8 +57,9 @@ class Child:
         if request.memory_bytes != len(self._memory):
             _limit(resource.RLIMIT_AS, self._address_bytes + 2 * request.memory_bytes)
             self._memory = memoryview(mmap.mmap(self._memory_fd, request.memory_bytes))
+        self._tally = Tally()
         try:
-            return {"clips": self._decode(request)}
+            return {"clips": self._decode(request), "frames": asdict(self._tally)}
         except TransientError as error:
             return {"reason": str(error), "retry_after_s": error.retry_after_s}
         except EsspError as error:
@@ -74,6 +79,7 @@ class Child:
             self._raw_frames(shape, place) if raw else np.empty(shape, np.uint8)
             for shape, place in zip(shapes, request.places, strict=True)
         ]
+        reader.tally = self._tally
         errors = reader.read(unit.seeds, unit.recipe.resize, frames, strict=unit.recipe.strict)
         failpoint("decoder-child.decoded")
         if any(errors):

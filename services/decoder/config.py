@@ -21,7 +21,7 @@ class DecoderSettings(Settings):
     decoder_units: int = Field(10_000, ge=1)
     """A child is replaced after so many messages, so that what a library leaks stays small."""
     decoder_open_videos: int = Field(16, ge=1, le=256)
-    """Videos that a child keeps open between messages, the latest used; fewer where they take a quarter of its memory."""
+    """Videos that a child keeps open between messages, the latest used; fewer if they fill a quarter of its memory."""
     decoder_video_bytes: ByteSize = Field(ByteSize(64 * 2**30), ge=2**20)
     """A larger file is refused."""
     decoder_frame_pixels: int = Field(8192 * 4320, ge=64)

@@ -3,9 +3,10 @@
     parent -> child   a greeting: JSON of `Greeting`
     child -> parent   `READY`
     parent -> child   a request: size of the shared memory, the place of each clip in it, a `DecodeSeed`
-    child -> parent   an answer, JSON: {"clips": [bytes | {"reason", "kind"}, ...]}, one entry a seed; for the
-                      message as a whole {"reason", "kind"} where it can't be decoded and {"reason", "retry_after_s"}
-                      where trying again may help
+    child -> parent   an answer, JSON: {"clips": [bytes | {"reason", "kind"}, ...], "frames": {what: count}}, one
+                      entry a seed, and what reading took (`selection.Tally`); for the message as a whole
+                      {"reason", "kind"} where it can't be decoded and {"reason", "retry_after_s"} where trying again
+                      may help
 
 A clip lies at the start of its place, as a value of the cache. Each message is preceded by its length.
 """

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from essp_common import metrics
 from essp_common.cache.port import Buffer
 from essp_common.errors import BadVideo, EsspError, PermanentError, TransientError, Unavailable
 from essp_common.pb.v1.messages_pb2 import DecodeSeed
@@ -96,12 +97,16 @@ class Sandbox:
             self._check_size(sum(sizes))
         except EsspError as error:
             return [error] * len(unit.seeds)
-        places = [self._memory.take(size) for size in sizes]
+        places: list[Place] = []
         try:
+            for size in sizes:
+                places.append(self._memory.take(size))
             answer = self._ask(Request(self._memory.size, places, unit).packed())
             clips: Sequence[Any] = answer.get("clips", ())
             if not clips and "retry_after_s" in answer:
                 raise Unavailable(answer["reason"], answer["retry_after_s"])
+            for what, count in answer.get("frames", {}).items():
+                metrics.FRAMES.labels(what).inc(count)
         except (_Lost, TransientError):
             for place in places:
                 self._memory.give_back(place)

@@ -18,7 +18,6 @@ from essp_common.video.container import Limits, VideoFile
 from essp_common.video.reader import Reader
 from essp_common.wiring import Stores
 
-
 _PICTURES = 20
 """A decoder keeps so many at most: 16 that others refer to, and some in the making."""
 _SAMPLES = 1.5
@@ -78,7 +77,6 @@ class Shelf:
         """Close a video whose reader gave up."""
         with suppress(KeyError):
             self._open.pop(video.uri).close()
-
 
     def _over(self) -> bool:
         held_bytes = sum(held.held_bytes for held in self._open.values())

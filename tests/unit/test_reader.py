@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import av
 import av.error
 import numpy as np
 import pytest
-from av.video.frame import VideoFrame
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -192,24 +190,26 @@ def test_the_probe_tells_where_timestamps_number_frames(samples: dict[str, Sampl
 
 
 @pytest.mark.parametrize("name", ["h264-pyramid.mp4", "h264-flat.mp4", "hevc-10bit.mkv", "mpeg2.mp4"])
-def test_decodes_less_than_it_passes(samples: dict[str, Sample], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decodes_less_than_it_passes(samples: dict[str, Sample], name: str) -> None:
     """Pictures that nobody wants and none refers to are left out, and nothing is decoded past the last wanted one."""
     sample = samples[name]
-    decoded: list[int] = []
-    seed = sample.seed(8, count=2)
-    passed = 10
-
-    def counted(frames: Iterable[VideoFrame], *rest: Any) -> Iterator[tuple[int, VideoFrame]]:
-        frames = list(frames)
-        decoded.extend(frame.pts or 0 for frame in frames)
-        return wanted(frames, *rest)
-
-    wanted = selection._wanted
-    monkeypatch.setattr(selection, "_wanted", counted)
     with Reader(sample.path, lookahead=sample.facts.lookahead) as reader:
-        numbers = [number for number, _ in reader.selected(seed.seek, range(seed.first_frame, seed.first_frame + 2))]
-    assert numbers == [seed.first_frame, seed.first_frame + 1]
-    assert len(decoded) < passed
+        seed = sample.seed(8, count=2)
+        assert reader.read([seed], NONE, sample.targets([seed])) == [None]
+        assert reader.tally.wanted == 2
+        assert reader.tally.decoded < 10
+        assert reader.tally.skipped > 0
+    with Reader(sample.path) as counting:
+        assert counting.read([seed], NONE, sample.targets([seed])) == [None]
+        assert (counting.tally.decoded, counting.tally.skipped) == (10, 0)
+
+
+def test_what_several_clips_want_is_decoded_once(samples: dict[str, Sample]) -> None:
+    sample = samples["mpeg4.avi"]
+    seeds = [sample.seed(first, count=6) for first in (0, 2, 4)]
+    with Reader(sample.path, lookahead=sample.facts.lookahead) as reader:
+        assert reader.read(seeds, NONE, sample.targets(seeds)) == [None] * 3
+        assert reader.tally == selection.Tally(wanted=18, shared=8, decoded=10, skipped=0)
 
 
 @pytest.mark.parametrize("shift", [1, -1, 10_000_000])
