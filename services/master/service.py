@@ -27,7 +27,8 @@ from google.protobuf.message import DecodeError
 from essp_common import metrics, topics
 from essp_common.bus.port import Record
 from essp_common.cache.port import CacheUsage, job_prefix
-from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, TransientError
+from essp_common.control import ControlFeed
+from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, TransientError, Unavailable
 from essp_common.failpoints import failpoint
 from essp_common.history import Overtaken
 from essp_common.pb.v1.messages_pb2 import Control, HistorySegment, Progress
@@ -55,6 +56,8 @@ _SWEEP_S = 2.0
 """How long after the end of a job stray bytes are looked for again."""
 _ADOPT_S = 3.0
 """How long a new master listens for the jobs that were under way."""
+_PATIENCE_S = 10.0
+"""How long somebody who asks waits for a new master to know its jobs."""
 _LONGEST_STALL_S = 3600.0
 _LAST_WRITE_S = 10.0
 """How long a master that leaves waits for its histories to be written."""
@@ -94,6 +97,10 @@ class Master:
         self._jobs: dict[str, Job] = {}
         self._starting: set[str] = set()
         self._draining = threading.Event()
+        self._adopted = threading.Event()
+        """What was under way before is known; until then nobody is answered."""
+        if not adopt:
+            self._adopted.set()
         self._outbox = Outbox(self._bus)
         self.roster = Roster()
         """The workers that are up, of all pools."""
@@ -112,9 +119,13 @@ class Master:
 
     def run(self) -> None:
         """Account for progress until drained. Raises `Overtaken` when another master has taken over."""
+        feed: ControlFeed | None = None
         try:
             if self._adopt:
                 self._adopt_jobs()  # before the first message is read, since it may be about one of them
+                self._adopted.set()
+                feed = ControlFeed(self._bus)
+                feed.on_change(self._heed)
             while not self._draining.is_set():
                 try:
                     self.step(_POLL_S)
@@ -127,6 +138,8 @@ class Master:
             self._draining.set()
             self._leave()
             self._subscription.close()
+            if feed is not None:
+                feed.close()
 
     def step(self, timeout_s: float) -> int:
         """Account for what has come, waiting for so long at most; how many messages that were."""
@@ -152,13 +165,15 @@ class Master:
     @property
     def ready(self) -> bool:
         """Takes jobs."""
-        return not self._draining.is_set()
+        return self._adopted.is_set() and not self._draining.is_set()
 
     # --- what people ask for ---
 
     def start(self, spec: JobSpec, fresh: bool = False) -> JobStatus:
         """Start a job, or start one that has ended again. Raises `ConfigError`, and `Conflict` while it runs."""
-        return self._start(spec, fresh)
+        self._await_adoption()
+        self._start(spec, fresh)
+        return self.status(spec.name)
 
     def pause(self, name: str) -> JobStatus:
         """Issue nothing more until `resume`. Raises `NotFound`, `Conflict`."""
@@ -182,6 +197,7 @@ class Master:
 
     def status(self, name: str) -> JobStatus:
         """All there is to know of a job. Raises `NotFound`."""
+        self._await_adoption()
         usage = self._usage()
         with self._lock:
             if name not in self._jobs and name in self._past:
@@ -204,7 +220,7 @@ class Master:
 
     # --- the state of jobs ---
 
-    def _start(self, spec: JobSpec, fresh: bool, command: Control | None = None) -> JobStatus:
+    def _start(self, spec: JobSpec, fresh: bool, command: Control | None = None) -> None:
         """Start a job; or go on with the run of which this is the last command."""
         with self._lock:
             present = self._jobs.get(spec.name)
@@ -222,7 +238,6 @@ class Master:
             self._outbox.send()
             failpoint("master.start-published")
             log.info("job %s: %s, fence %d", job.name, "started" if command is None else "taken over", job.fence)
-            return self.status(spec.name)
         finally:
             with self._lock:
                 self._starting.discard(spec.name)
@@ -261,6 +276,7 @@ class Master:
         self._carry_out(job, job.start())
 
     def _change(self, name: str, wanted: JobState) -> JobStatus:
+        self._await_adoption()
         with self._lock:
             if name not in self._jobs and name in self._past:
                 change(name, self._past[name].state, wanted)
@@ -316,6 +332,13 @@ class Master:
         else:
             self._carry_out(job, job.handle(progress, self._clock()))
 
+    def _heed(self, control: Control) -> None:
+        """A command was given; by another master, if its fence is higher."""
+        with self._lock:
+            job = self._jobs.get(control.job)
+            if job is not None and control.fence > job.fence:
+                self._let_go(job, control.fence)
+
     def _let_go(self, job: Job, fence: int) -> None:
         if not job.state.ended:
             log.error("job %s: another master (fence %d) has taken it over; it is left to that one", job.name, fence)
@@ -332,7 +355,7 @@ class Master:
             match instruction:
                 case IssueUnit():
                     key, unit = job.seeds.unit(instruction)
-                    self._publish(topics.SEEDS, key, unit.SerializeToString())
+                    self._publish(topics.SEEDS, key, unit)
                 case PublishSkip():
                     for topic, message in job.seeds.skips(instruction):
                         index = message.clip.index
@@ -444,6 +467,10 @@ class Master:
             return None
 
     # --- the jobs of a master before this one ---
+
+    def _await_adoption(self) -> None:
+        if not self._adopted.wait(_PATIENCE_S):
+            raise Unavailable("this master is still finding out what was under way; ask again in a moment")
 
     def _adopt_jobs(self) -> None:
         """Take over the jobs that were under way when the master before this one went; know of those that had ended."""
