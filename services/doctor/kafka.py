@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 from kafka import KafkaAdminClient
 
@@ -15,7 +18,7 @@ from essp_common.bus.kafka import KafkaBus
 from essp_common.bus.kafka_clients import connected, mapped
 from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.config import Login
-from services.doctor.finding import Finding, fail, ok, unreachable, warn
+from services.doctor.finding import CONNECT_S, Finding, fail, ok, unreachable, warn
 
 CHECK = "kafka"
 ROUND_TRIP_S = 10.0
@@ -30,8 +33,29 @@ def examine(url: str, login: Login) -> Iterator[Finding]:
     if len(deaf) == len(options.servers):
         return
     options = replace(options, connect_timeout_ms=_CONNECT_MS)
+    if options.tls and (untrusted := _untrusted(options)):
+        yield untrusted
+        return
     yield from _topics(options)
     yield from _round_trip(options)
+
+
+def _untrusted(options: KafkaOptions) -> Finding | None:
+    """What is wrong with TLS, which kafka-python tells nobody."""
+    server = urlsplit(f"//{options.servers[0]}")
+    host, port = server.hostname or "", server.port or 9092
+    context = ssl.create_default_context(cafile=options.ca or None)
+    if options.cert:
+        context.load_cert_chain(options.cert, options.key)
+    try:
+        with socket.create_connection((host, port), CONNECT_S) as connection:
+            context.wrap_socket(connection, server_hostname=host).close()
+    except ssl.SSLCertVerificationError as error:
+        remedy = "name the authority that signed it: ?ca=FILE; and the server as its certificate does"
+        return fail(CHECK, f"the certificate of {host}:{port} is not trusted: {error.verify_message}", remedy)
+    except OSError as error:
+        return fail(CHECK, f"{host}:{port}: no TLS ({error})", "use a port that speaks TLS, or kafka:// without it")
+    return None
 
 
 def _topics(options: KafkaOptions) -> Iterator[Finding]:

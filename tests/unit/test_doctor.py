@@ -4,34 +4,48 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from typer.testing import CliRunner
 
 from essp_common import topics
-from essp_common.config import Login, Settings
+from essp_common.config import NOBODY, Login, Settings
 from essp_common.errors import ConfigError, Unavailable
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
 from essp_common.wiring import open_bus
 from services.cli import main as cli
 from services.cli.doctor import examine
-from services.doctor import finding, machine, master, stores
+from services.doctor import finding, kafka, machine, master, stores
 from services.doctor.finding import Finding, Level
 from services.master.api.app import create_app
 from services.master.config import MasterSettings
 from services.master.server import ApiServer
 from services.servers.servers import RedisServer
 from tests.unit.fleet import adapters_in, master_over
+from tests.unit.tls_front import TlsFront, make_identity
 
 pytestmark = [pytest.mark.xdist_group("fleet")]
+
+
+@pytest.fixture(autouse=True)
+def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """In place of torch, which takes seconds to load: no GPU."""
+    fake = SimpleNamespace(__version__="2", version=SimpleNamespace(cuda="13.0"))
+    fake.cuda = SimpleNamespace(is_available=lambda: False)
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    monkeypatch.setattr(machine, "find_spec", lambda name: object())
+    return fake
 
 
 def said(findings: list[Finding], check: str, level: Level) -> str:
@@ -138,6 +152,16 @@ def test_topics_that_are_wrong(own_kafka_url: str) -> None:
 
 
 @pytest.mark.integration
+def test_a_broker_whose_certificate_is_not_trusted(kafka_url: str, tmp_path: Path) -> None:
+    identity = make_identity(tmp_path / "one")
+    port = urlsplit(kafka_url).port or 0
+    with TlsFront(identity, port) as front:
+        url = f"kafka+ssl://127.0.0.1:{front.port}?ca={make_identity(tmp_path / 'other').ca}"
+        assert "is not trusted" in said(list(kafka.examine(url, NOBODY)), "kafka", Level.FAIL)
+    assert "no TLS" in said(list(kafka.examine(f"kafka+ssl://127.0.0.1:{port}", NOBODY)), "kafka", Level.FAIL)
+
+
+@pytest.mark.integration
 def test_redis_that_drops_frames(tmp_path: Path) -> None:
     with RedisServer(tmp_path) as server:
         server.execute("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
@@ -238,6 +262,17 @@ def test_a_machine_without_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert said(list(machine.examine()), "machine", Level.WARN).count("\n") == 1
     monkeypatch.setattr(machine.tempfile, "gettempdir", lambda: str(tmp_path / "none"))
     assert "needs a writable /tmp" in said(list(machine.examine()), "machine", Level.FAIL)
+
+
+def test_a_machine_with_gpus(torch: SimpleNamespace) -> None:
+    assert "no GPU: trainings run on CPUs" in said(list(machine.examine()), "machine", Level.OK)
+    torch.cuda = SimpleNamespace(
+        is_available=lambda: True,
+        device_count=lambda: 2,
+        mem_get_info=lambda number: (70 << 30, 80 << 30),
+        get_device_name=lambda number: "H100",
+    )
+    assert "GPU 1: H100, 71,680 of 81,920 MiB free, CUDA 13.0" in said(list(machine.examine()), "machine", Level.OK)
 
 
 def test_what_a_check_raises_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
