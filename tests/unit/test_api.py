@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -159,6 +160,22 @@ def test_metrics_and_health(served: Served) -> None:
     assert served.client.get("/readyz").status_code == 503
 
 
+def test_the_page_needs_no_token_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    served = Served(tmp_path, api_token="swordfish")
+    try:
+        page = served.client.get("/")
+        assert page.headers["content-type"].startswith("text/html")
+        assert "default-src 'self'" in page.headers["content-security-policy"]
+        parts = re.findall(r'(?:href|src)="(page/[^"]+)"', page.text)
+        assert len(parts) == 2
+        for part in parts:
+            assert served.client.get(f"/{part}").status_code == 200
+        problem(served.client.get("/page/other.js", headers={"Authorization": "Bearer swordfish"}), 404)
+        problem(served.client.get("/v1/jobs"), 401)
+    finally:
+        served.close()
+
+
 def test_a_server_that_is_away_is_no_fault_of_the_caller(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(timeout_s: float = 0) -> None:
         raise Unavailable("the broker does not answer")
@@ -269,7 +286,7 @@ def test_the_description_of_the_api_is_complete(served: Served) -> None:
     operations = {op["operationId"] for path in document["paths"].values() for op in path.values()}
     tables = {f"{verb}_{kind}" for verb in ("get", "put", "delete") for kind in ("extractor", "trainer")}
     assert operations == tables | {
-        *("start_job", "list_jobs", "get_job", "pause_job", "resume_job", "stop_job", "job_events"),
+        *("start_job", "list_jobs", "get_job", "pause_job", "resume_job", "stop_job", "job_events", "job_log"),
         *("list_extractors", "list_trainers", "list_changes", "list_pools", "pool_events", "set_pool"),
     }
     text = json.dumps(document)

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from essp_common.spec import JobSpec
-from services.master.api import events, health, jobs, pools, problems, registrations
+from services.master.api import events, health, jobs, page, pools, problems, registrations
 from services.master.api.guard import Guard
 from services.master.config import MasterSettings
 from services.master.pools.reconciler import Reconciler
@@ -35,6 +35,7 @@ def create_app(
     app.include_router(registrations.router(tables))
     app.include_router(pools.router(reconciler))
     app.include_router(health.router(master))
+    app.include_router(page.router())
     _describe(app)
     return app
 

@@ -16,6 +16,7 @@ from starlette.concurrency import run_in_threadpool
 
 from services.master.api.problems import answers_of
 from services.master.service import Master
+from services.master.status import JobEvent
 
 _STATUS_S = 1.0
 
@@ -51,5 +52,12 @@ def router(master: Master) -> APIRouter:
             if status.state.ended and seen >= status.last_event:
                 return
             await asyncio.sleep(_STATUS_S)
+
+    @routes.get("/{name}/log", operation_id="job_log", responses=answers_of(401, 403, 404, 422))
+    def job_log(
+        name: str, after: Annotated[int, Query(ge=0, description="Only events after this id.")] = 0
+    ) -> list[JobEvent]:
+        """What has happened to a job, at once: the same events as of the stream."""
+        return list(master.events(name, after))
 
     return routes

@@ -5,8 +5,8 @@
     register   change what is registered: code that will run
     admin      everything
 
-Health and metrics need no token: probes and Prometheus carry none, and they tell nothing of the data. Tokens are kept
-as SHA-256 (they are long and random, so nothing slower is needed), and compared in constant time.
+Health, metrics and the empty page need no token: probes and Prometheus carry none, and they tell nothing of the data.
+Tokens are kept as SHA-256 (they are long and random, so nothing slower is needed), and compared in constant time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from services.master.api.problems import problem
 from services.master.config import ApiToken, Right
 
-OPEN_PATHS = frozenset({"/livez", "/readyz", "/metrics"})
+OPEN_PATHS = frozenset({"/livez", "/readyz", "/metrics", "/", "/page/page.css", "/page/page.js"})
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _REGISTERED = ("/v1/extractors", "/v1/trainers", "/v1/pools")
 _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
