@@ -79,6 +79,23 @@ def test_seeds_and_weights_do_not_depend_on_the_number_of_workers(
     assert runs[0] == runs[1]
 
 
+def test_locality_changes_the_order_of_decoding_and_no_batch(make_job: MakeJob) -> None:
+    """Trainers take clips in index order, so weights, and with them every accuracy, are the same bit for bit."""
+    runs = []
+    for name, window in (("apart", 0), ("together", 12)):
+        spec = make_job(name)
+        spec = spec.model_copy(update={"sampling": spec.sampling.model_copy(update={"locality": window})})
+        with Embedded(spec, Settings()) as job, issued_by(job) as seeds:
+            status = finish(job)
+            assert status.state is JobState.COMPLETED
+        reports = {trainer.name: [dict(report.metrics) for report in trainer.reports] for trainer in status.trainers}
+        runs.append((seeds, weights_of(STORES, spec.output), reports))
+    apart, together = runs
+    assert apart[0] != together[0]
+    assert sorted(apart[0]) == sorted(together[0])
+    assert apart[1:] == together[1:]
+
+
 def test_a_drained_run_goes_on_and_ends_with_the_weights_of_one_never_stopped(make_job: MakeJob) -> None:
     whole = make_job("whole")
     assert run(whole).state is JobState.COMPLETED

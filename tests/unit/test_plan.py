@@ -284,6 +284,37 @@ def test_locality_moves_clips_only_within_their_window(window: int, start: int, 
     assert all(len({clip.video for clip in unit}) == 1 for unit in near.units(start, stop))
 
 
+def test_batches_are_as_mixed_with_locality_as_without() -> None:
+    """What is decoded together is not trained together: consumers take clips in index order."""
+    videos, window, batch = 60, 256, 16
+    view = view_of({"a": [100] * (videos // 2), "b": [100] * (videos // 2)})
+    near = class_balanced(view, ClipSpec(), 20 * window, 3, TRAIN, 0, locality=window)
+    issued = [clip for unit in near.units(0, len(near)) for clip in unit]
+    trained = sorted(issued, key=lambda clip: clip.index)
+    assert _repeats(issued, 1) > 0.7, "seeds of a video are issued one after the other"
+    # Of draws that know nothing of each other, one in `videos` repeats the one before, whatever the distance, and
+    # a batch holds videos * (1 - (1 - 1 / videos) ** batch) of them.
+    deviation = (1 / videos / len(trained)) ** 0.5
+    for distance in (1, 2, 4, 8, batch, window):
+        assert abs(_repeats(trained, distance) - 1 / videos) < 4 * deviation
+    distinct = [len({clip.video for clip in trained[i : i + batch]}) for i in range(0, len(trained), batch)]
+    expected = videos * (1 - (1 - 1 / videos) ** batch)
+    assert abs(np.mean(distinct) - expected) < 4 * np.std(distinct) / len(distinct) ** 0.5
+    assert abs(_autocorrelation(trained, 1)) < 4 / len(trained) ** 0.5 < _autocorrelation(issued, 1)
+
+
+def _repeats(clips: list[PlannedClip], distance: int) -> float:
+    """The share of clips that are of the same video as the one so many before."""
+    pairs = list(zip(clips, clips[distance:], strict=False))
+    return sum(a.video == b.video for a, b in pairs) / len(pairs)
+
+
+def _autocorrelation(clips: list[PlannedClip], distance: int) -> float:
+    """Of the numbers of the videos."""
+    numbers = np.array([clip.video for clip in clips], float)
+    return float(np.corrcoef(numbers[:-distance], numbers[distance:])[0, 1])
+
+
 def test_units_without_locality_are_runs_of_one_video_in_index_order() -> None:
     plan = uniform(view_of({"a": [100, 100]}), ClipSpec(), 3)
     assert [[c.index for c in unit] for unit in plan.units(1, 6)] == [[1, 2], [3, 4, 5]]
