@@ -23,7 +23,6 @@ from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.bus.kafka_subscription import KafkaSubscription
 from essp_common.config import NOBODY, Login
 from essp_common.errors import ConfigError, NotFound, Unavailable
-from essp_common.failpoints import failpoint
 
 _BATCH_BYTES = 64 * 1024
 _DELIVERY_TIMEOUT_MS = 60_000
@@ -69,7 +68,6 @@ class KafkaBus:
     def publish(self, topic: str, key: bytes, value: bytes, partition: int | None = None) -> None:
         with mapped(f"publish to {topic}"):
             self._open_publisher().publish(topic, key, value, partition)
-        failpoint("kafka.queued")
 
     def flush(self, timeout_s: float = 30.0) -> None:
         publisher = self._publisher

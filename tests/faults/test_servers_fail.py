@@ -105,11 +105,12 @@ def test_videos_that_changed_or_vanished(world: World, begin: Begin, consumers: 
     run = begin()
     run.complete()
     counts = run.leaves_nothing().counts
-    assert (counts.failed, counts.replaced, counts.skipped) == (2, 2, 0)
+    assert counts.failed == counts.replaced >= 2  # a unit may have several clips of its video
+    assert counts.skipped == 0
     for consumer, expected in world.expected[run.clips].items():
         taken = run.taken[consumer]
         assert [place[:2] for place in taken] == [place[:2] for place in expected]
-        assert sum(mine != theirs for mine, theirs in zip(taken, expected, strict=True)) <= 2
+        assert sum(mine != theirs for mine, theirs in zip(taken, expected, strict=True)) <= counts.failed
     kinds = [DeadLetter.FromString(record.value).kind for record in letters.poll(1000, LIMIT_S)]
     letters.close()
-    assert sorted(kinds[-2:]) == ["changed", "vanished"]
+    assert set(kinds[-counts.failed :]) == {"changed", "vanished"}

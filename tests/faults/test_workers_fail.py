@@ -30,7 +30,7 @@ VICTIM = 5
 
 KILLED = {
     "before the work": (["worker.polled", "decoder.decoded"], ["extractor.read", "extractor.stored"]),
-    "while it is announced": (["decoder.stored", "decoder.announced"], ["extractor.announced", "kafka.queued"]),
+    "while it is announced": (["decoder.stored", "decoder.announced"], ["extractor.announced", "redis.acked"]),
     "once it is durable": (["decoder.flushed", "worker.handled"], ["extractor.flushed", "extractor.acked"]),
     "around the commit": (["worker.done", "kafka.committing"], ["kafka.flushed", "kafka.committed"]),
 }

