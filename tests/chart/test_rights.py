@@ -71,12 +71,10 @@ def rights(objects: list[Object]) -> set[tuple[str, str, str, str]]:
     }
 
 
-def on(
-    *, election: bool = False, registrations: bool = False, trainings: bool = False, scaling: bool = False
-) -> dict[str, Any]:
+def on(*, election: bool = False, registrations: bool = False, ranks: int = 0, scaling: bool = False) -> dict[str, Any]:
     """Values with parts of the control plane switched on."""
     return {
-        "controlPlane": {"leaderElection": election, "registrations": registrations, "trainings": trainings},
+        "controlPlane": {"leaderElection": election, "registrations": registrations, "ranks": ranks},
         "autoscaling": {"provider": "master" if scaling else "none"},
         "pools": {"master": {"settings": {"state": "s3://essp/state", "images": ["r.example.com/"]}}},
     }
@@ -89,8 +87,8 @@ def on(
         (on(election=True), LEASES),
         (on(scaling=True), SCALING),
         (on(registrations=True), MAKING),
-        (on(trainings=True), TRAINING),
-        (on(election=True, registrations=True, trainings=True, scaling=True), LEASES | MAKING | TRAINING),
+        (on(ranks=8), TRAINING),
+        (on(election=True, registrations=True, ranks=8, scaling=True), LEASES | MAKING | TRAINING),
     ],
 )
 def test_the_role_has_exactly_these_rights(helm: Helm, values: Object, wanted: set[tuple[str, ...]]) -> None:
@@ -120,10 +118,15 @@ def test_the_master_is_told_of_its_part(helm: Helm) -> None:
     def told(**values: Any) -> dict[str, str]:
         objects = helm.render(**values)
         environment = environment_of(pool_of(objects, "master"), objects)
-        return {name: environment[name] for name in ("ESSP_POOLS", "ESSP_LEASE", "ESSP_URL") if name in environment}
+        return {
+            name: environment[name]
+            for name in ("ESSP_POOLS", "ESSP_RANKS", "ESSP_LEASE", "ESSP_URL")
+            if name in environment
+        }
 
     assert told(**on()) == {}
     assert told(**on(scaling=True)) == told(**on(registrations=True)) == {"ESSP_POOLS": "kubernetes"}
+    assert told(**on(ranks=8)) == {"ESSP_POOLS": "kubernetes", "ESSP_RANKS": "8"}
     assert told(**on(election=True)) == {"ESSP_LEASE": "essp-master", "ESSP_URL": "http://$(POD_IP):8080"}
 
 

@@ -23,6 +23,7 @@ from tests.chart.rendering import (
     environment_of,
     labels_of,
     named,
+    pod_of,
     pool_of,
     workloads,
 )
@@ -50,8 +51,7 @@ def test_every_process_understands_its_environment(helm: Helm, case: Path, monke
         settings = settings_of(workload, objects, monkeypatch)
         assert settings.log_json
         Stores(settings.stores)
-        if not settings.bus.startswith("<"):
-            KafkaOptions.from_url(settings.bus)
+        KafkaOptions.from_url(settings.bus.replace("ca=/etc/essp/kafka/ca.crt&", ""), settings.bus_login)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
@@ -83,11 +83,27 @@ def test_servers(helm: Helm, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read(redis={"mode": "cluster", "tls": True}).cache == "rediss+cluster://redis:6379"
 
 
+def test_kafka_with_tls_and_a_login(helm: Helm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    objects = helm.render(next(case for case in CASES if case.stem == "secrets-values"))
+    for workload in workloads(objects):
+        settings = settings_of(workload, objects, monkeypatch)
+        authority = settings.bus.partition("ca=")[2].partition("&")[0]
+        mounts = {m["name"]: m["mountPath"] for m in container_of(workload)["volumeMounts"]}
+        volumes = {v["name"]: v for v in pod_of(workload)["spec"]["volumes"]}
+        (item,) = volumes["kafka-ca"]["secret"]["items"]
+        assert authority == f"{mounts['kafka-ca']}/{item['path']}"
+        here = tmp_path / "ca.crt"
+        here.touch()
+        options = KafkaOptions.from_url(settings.bus.replace(authority, str(here)), settings.bus_login)
+        assert (options.servers, options.tls, options.sasl) == (("kafka:9093",), True, "SCRAM-SHA-512")
+        assert options.login.user == "essp"
+
+
 def test_credentials_come_from_secrets(helm: Helm) -> None:
     objects = helm.render(next(case for case in CASES if case.stem == "secrets-values"))
     for workload in workloads(objects):
         environment = environment_of(workload, objects)
-        assert environment["ESSP_BUS"] == "<essp-kafka/bus>"
+        assert environment["ESSP_BUS_PASSWORD"] == "<essp-kafka/password>"
         assert environment["ESSP_CACHE"] == "<essp-redis/url>"
         assert "AWS_ACCESS_KEY_ID" not in environment  # the role of the service account
         is_master = labels_of(workload)["app.kubernetes.io/component"] == "master"

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from services.trainer.config import TrainerSettings
 from tests.chart.rendering import CASES, Helm, Object, Refused, container_of, environment_of, labels_of, named, of_kind
 
 INDEX = "<metadata.annotations['batch.kubernetes.io/job-completion-index']>"
@@ -27,6 +28,7 @@ def test_one_rank_a_pod(objects: list[Object]) -> None:
     spec, environment = job["spec"], environment_of(job, objects)
     assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 2, 2)
     assert (environment["RANK"], environment["WORLD_SIZE"]) == (INDEX, "2")
+    assert environment["ESSP_DRAINED_EXIT"] == "75"
     assert (environment["LOCAL_RANK"], environment["LOCAL_WORLD_SIZE"]) == ("0", "1")
     assert environment["MASTER_PORT"] == "29500"
     container = container_of(job)
@@ -76,6 +78,13 @@ def test_it_ends_when_the_training_ends_and_only_then(objects: list[Object]) -> 
         (rule["action"], rule.get("onExitCodes", {}).get("values")) for rule in spec["podFailurePolicy"]["rules"]
     ]
     assert actions == [("FailJob", [2]), ("Ignore", None)]
+
+
+def test_ranks_may_wait_for_each_other(objects: list[Object]) -> None:
+    """A rank answers nothing before it has met the others: it must not be ended for that."""
+    for pool in ("ucf-rgb", "ucf-flow"):
+        probe = container_of(job_of(objects, pool))["startupProbe"]
+        assert probe["periodSeconds"] * probe["failureThreshold"] > TrainerSettings().rank_timeout_s
 
 
 def test_it_can_rest(helm: Helm) -> None:

@@ -64,7 +64,13 @@ def test_an_unknown_key_is_refused_wherever_it_is(helm: Helm, path: str) -> None
         ({"pools": {"aggregator": {"autoscaling": {"provider": "hpa"}}}}, "only decoders and extractors"),
         ({"pools": {"decoder": {"autoscaling": {"min": 9, "max": 8}}}}, r"min is above"),
         ({"autoscaling": {"provider": "keda"}, "pools": {"extractor": {"features": []}}}, "consumer group"),
-        ({"autoscaling": {"provider": "keda"}, "kafka": {"servers": [], "existingSecret": "x"}}, "KEDA needs"),
+        ({"kafka": {"sasl": "PLAIN"}}, "belong together"),
+        ({"kafka": {"user": "essp"}}, "belong together"),
+        ({"kafka": {"caSecret": "ca"}}, r"kafka\.tls=true"),
+        (
+            {"autoscaling": {"provider": "keda"}, "kafka": {"sasl": "PLAIN", "user": "u", "existingSecret": "s"}},
+            "TriggerAuthentication",
+        ),
         ({"api": {"ingress": {"enabled": True}}}, "/api/ingress/host"),
     ],
 )

@@ -26,14 +26,14 @@ a token. What the master has made is labelled app.kubernetes.io/managed-by: essp
 {{/* Does this pool need a token of the API server? */}}
 {{- define "essp.needsToken" -}}
 {{- $control := .root.Values.controlPlane -}}
-{{- $needed := or $control.leaderElection $control.registrations $control.trainings (eq (include "essp.masterScales" .root) "true") -}}
+{{- $needed := or $control.leaderElection $control.registrations (gt (int $control.ranks) 0) (eq (include "essp.masterScales" .root) "true") -}}
 {{- and (eq .pool.service "master") $needed -}}
 {{- end -}}
 
 {{/* Does this pool get the templates of what is made at run time? */}}
 {{- define "essp.makesPools" -}}
 {{- $control := .root.Values.controlPlane -}}
-{{- and (eq .pool.service "master") (or $control.registrations $control.trainings) -}}
+{{- and (eq .pool.service "master") (or $control.registrations (gt (int $control.ranks) 0)) -}}
 {{- end -}}
 
 {{/* What a pool's workers do, as they say it in heartbeats; it is also the name of their consumer group. */}}

@@ -22,10 +22,19 @@
 {{- toRawJson $stores -}}
 {{- end -}}
 
+{{- define "essp.bus" -}}
+{{- $kafka := .Values.kafka -}}
+{{- $options := list -}}
+{{- if $kafka.caSecret -}}{{- $options = append $options "ca=/etc/essp/kafka/ca.crt" -}}{{- end -}}
+{{- with $kafka.sasl -}}{{- $options = append $options (printf "sasl=%s" .) -}}{{- end -}}
+{{- printf "%s://%s%s" (ternary "kafka+ssl" "kafka" $kafka.tls) (join "," $kafka.servers) (ternary (printf "?%s" (join "&" $options)) "" (gt (len $options) 0)) -}}
+{{- end -}}
+
 {{/* What all processes have in common and is no secret. */}}
 {{- define "essp.config" -}}
-{{- if not .Values.kafka.existingSecret }}
-ESSP_BUS: {{ printf "kafka://%s" (join "," .Values.kafka.servers) | quote }}
+ESSP_BUS: {{ include "essp.bus" . | quote }}
+{{- with .Values.kafka.user }}
+ESSP_BUS_USER: {{ . | quote }}
 {{- end }}
 {{- if not .Values.redis.existingSecret }}
 {{- $scheme := printf "%s%s" (ternary "rediss" "redis" .Values.redis.tls) (ternary "+cluster" "" (eq .Values.redis.mode "cluster")) }}
@@ -42,7 +51,7 @@ ESSP_{{ upper $name }}: {{ include "essp.setting" $value | quote }}
 {{- define "essp.secretEnv" -}}
 {{- $secrets := list -}}
 {{- with .Values.kafka }}{{ if .existingSecret }}
-- name: ESSP_BUS
+- name: ESSP_BUS_PASSWORD
   valueFrom: {secretKeyRef: {name: {{ .existingSecret }}, key: {{ .secretKey }}}}
 {{- end }}{{ end }}
 {{- with .Values.redis }}{{ if .existingSecret }}
@@ -87,8 +96,11 @@ ESSP_{{ upper $name }}: {{ include "essp.setting" $value | quote }}
 {{/* How the master takes part in the cluster (_control.tpl). */}}
 {{- define "essp.controlEnv" -}}
 {{- $control := .root.Values.controlPlane -}}
-{{- if or $control.registrations $control.trainings (eq (include "essp.masterScales" .root) "true") }}
+{{- if or $control.registrations $control.ranks (eq (include "essp.masterScales" .root) "true") }}
 - {name: ESSP_POOLS, value: kubernetes}
+{{- end }}
+{{- with $control.ranks }}
+- {name: ESSP_RANKS, value: {{ . | quote }}}
 {{- end }}
 {{- if $control.leaderElection }}
 - {name: ESSP_LEASE, value: {{ include "essp.fullname" .root }}-master}

@@ -64,6 +64,7 @@ spec:
       volumeMounts:
         - {name: tmp, mountPath: /tmp}
         - {name: shm, mountPath: /dev/shm}
+        {{- include "essp.authorityMount" $root | nindent 8 }}
         {{- if eq (include "essp.makesPools" .) "true" }}
         - {name: templates, mountPath: /etc/essp/templates, readOnly: true}
         {{- end }}
@@ -73,6 +74,7 @@ spec:
   volumes:
     - {name: tmp, emptyDir: {sizeLimit: {{ $pool.tmp }}}}
     - {name: shm, emptyDir: {medium: Memory, sizeLimit: {{ $pool.shm }}}}
+    {{- include "essp.authorityVolume" $root | nindent 4 }}
     {{- if eq (include "essp.makesPools" .) "true" }}
     - {name: templates, configMap: {name: {{ include "essp.fullname" $root }}-templates}}
     {{- end }}
@@ -97,6 +99,19 @@ securityContext:
   allowPrivilegeEscalation: false
   readOnlyRootFilesystem: true
   capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{/* Whom to trust for Kafka's certificate. */}}
+{{- define "essp.authorityMount" -}}
+{{- if .Values.kafka.caSecret -}}
+- {name: kafka-ca, mountPath: /etc/essp/kafka, readOnly: true}
+{{- end -}}
+{{- end -}}
+
+{{- define "essp.authorityVolume" -}}
+{{- with .Values.kafka.caSecret -}}
+- {name: kafka-ca, secret: {secretName: {{ . }}, items: [{key: ca.crt, path: ca.crt}]}}
+{{- end -}}
 {{- end -}}
 
 {{- define "essp.pullSecrets" -}}
@@ -168,8 +183,14 @@ a minute, since it waits for the servers.
 {{- $port := ternary "http" "metrics" (eq .pool.service "master") -}}
 startupProbe:
   httpGet: {path: /livez, port: {{ $port }}}
+  {{- if eq .pool.service "trainer" }}
+  {{- /* Ranks wait for each other first, for as long as rank_timeout_s says. */}}
+  periodSeconds: 10
+  failureThreshold: {{ add 12 (div (dig "rank_timeout_s" 600 .pool.settings | int) 10) }}
+  {{- else }}
   periodSeconds: 2
   failureThreshold: 60
+  {{- end }}
 livenessProbe:
   httpGet: {path: /livez, port: {{ $port }}}
   periodSeconds: 20

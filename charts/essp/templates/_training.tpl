@@ -59,6 +59,8 @@ template:
 {{/* Pod 0 of an indexed Job is host <job>-0, and has an address below the Service that all trainings share. */}}
 {{- define "essp.rendezvous" -}}
 {{- $rank := "fieldRef: {fieldPath: \"metadata.annotations['batch.kubernetes.io/job-completion-index']\"}" -}}
+# A pod that is told to leave before the end is not to count as one that has finished.
+- {name: ESSP_DRAINED_EXIT, value: "75"}
 - {name: MASTER_ADDR, value: {{ .name }}-0.{{ include "essp.ranksService" .root }}}
 - {name: MASTER_PORT, value: {{ .training.port | quote }}}
 {{- if gt (int .training.ranksPerNode) 1 }}
@@ -79,7 +81,7 @@ template:
 
 {{/* Are there trainings, or may the master start some? */}}
 {{- define "essp.trains" -}}
-{{- $found := .Values.controlPlane.trainings -}}
+{{- $found := gt (int .Values.controlPlane.ranks) 0 -}}
 {{- range include "essp.pools" . | fromJson -}}
 {{- if eq .service "trainer" -}}{{- $found = true -}}{{- end -}}
 {{- end -}}
