@@ -52,6 +52,7 @@ def _summary(figures: Figures) -> str:
         f"restarts: {figures.restarts}",
         f"outstanding at most: {figures.outstanding_bytes} of {figures.budget_bytes} bytes; "
         f"in Redis: {figures.redis_bytes}",
+        f"audited: {sum(done.audited for done in figures.rounds)} invariants of {len(figures.rounds)} jobs",
         f"keys left: {sum(done.keys_left for done in figures.rounds)}, processes left: {figures.processes_left}",
     ]
     broken = violations(figures)

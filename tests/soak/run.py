@@ -15,8 +15,12 @@ from pathlib import Path
 from essp_common.catalog.build import BuildOptions, build
 from essp_common.config import Settings
 from essp_common.errors import EsspError
+from essp_common.history import History
 from essp_common.spec import parse_spec
 from essp_common.wiring import Stores
+from services.audit.account import account_of
+from services.audit.invariants import Finding, check
+from services.audit.plan import planned
 from services.local.composition import Embedded
 from services.master.status import JobState, JobStatus
 from tests.journeys import make_videos, weights_of
@@ -156,10 +160,18 @@ class _Soak:
             reason = f"not over in time: {status.progress.model_dump_json()} {status.counts.model_dump_json()}"
         until(self._supervisor, lambda: not self._servers.keys(), _EMPTY_S)
         self._supervisor.forget("trainer.")
+        stores = Stores((self._servers.store,))
         try:
-            weights = weights_of(Stores((self._servers.store,)), output) if state is JobState.COMPLETED else {}
+            weights = weights_of(stores, output) if state is JobState.COMPLETED else {}
         except EsspError as error:
             weights, reason = {}, str(error)
+        findings: list[Finding] = []
+
+        def audited() -> bool:  # the history is written a moment after what it tells of
+            findings[:] = _audit(stores, output, self._client.status(name))
+            return bool(findings) and all(finding.holds is not False for finding in findings)
+
+        until(self._supervisor, audited, _EMPTY_S)
         return Round(
             job=name,
             seconds=seconds,
@@ -169,6 +181,8 @@ class _Soak:
             clips=sum(passed.clips for passed in status.passes) if status is not None else 0,
             skipped=sum(passed.skipped for passed in status.passes) if status is not None else 0,
             keys_left=self._servers.keys(),
+            audited=sum(finding.holds is not None for finding in findings),
+            broken=[f"{f.invariant}: {'; '.join(f.violations)}" for f in findings if f.holds is False],
         )
 
     def _disturb(self) -> None:
@@ -196,6 +210,17 @@ class _Soak:
                 self._told_s = now
                 self._tell(_line(name, status, self._elapsed_s, self._options.seconds))
         return status
+
+
+def _audit(stores: Stores, output: str, status: JobStatus | None) -> list[Finding]:
+    """What `essp audit` says of a job; nothing while its history cannot be read."""
+    try:
+        account = account_of(History(stores.under(output)).read())
+        if not account.runs:
+            return []
+        return check(account, planned(account.runs[-1].spec, stores), status, round(time.time() * 1000))
+    except EsspError:
+        return []
 
 
 def _line(name: str, status: JobStatus, elapsed_s: float, seconds: float) -> str:

@@ -26,7 +26,7 @@ from tests.soak.verdict import Figures, Round, Traffic, traffic, violations
 
 
 def good() -> Figures:
-    done = Round("j", 10.0, "completed", "", {"rgb": "abc"}, clips=8, skipped=1, keys_left=0)
+    done = Round("j", 10.0, "completed", "", {"rgb": "abc"}, clips=8, skipped=1, keys_left=0, audited=7, broken=[])
     return Figures(
         seed=1,
         rounds=[done],
@@ -43,12 +43,18 @@ def test_a_run_in_which_everything_held_has_no_violations() -> None:
     assert violations(good()) == []
 
 
+def slow(figures: Figures) -> None:
+    figures.rounds[0].state, figures.rounds[0].reason = "running", "slow"
+
+
 BREAKS: dict[str, Callable[[Figures], object]] = {
-    "is running: slow": lambda f: setattr(f.rounds[0], "state", "running") or setattr(f.rounds[0], "reason", "slow"),
+    "is running: slow": slow,
     "other weights": lambda f: f.rounds[0].weights.update(rgb="abd"),
     "trained 6 of 7": lambda f: f.traffic.trained_clips["j"].update({"trainer.rgb": 6}),
     "trained 8 of 7": lambda f: f.traffic.trained_clips["j"].update({"trainer.rgb": 8}),
     "nobody reported": lambda f: f.traffic.trained_clips.clear(),
+    "could not be audited": lambda f: setattr(f.rounds[0], "audited", 0),
+    "audit: one master: fence 2 after 3": lambda f: f.rounds[0].broken.append("one master: fence 2 after 3"),
     "3 keys were left": lambda f: setattr(f.rounds[0], "keys_left", 3),
     "no job was run": lambda f: f.rounds.clear(),
     "101 bytes were outstanding": lambda f: setattr(f, "outstanding_bytes", 101),

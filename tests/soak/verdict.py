@@ -35,6 +35,10 @@ class Round:
     """Of these, without frames."""
     keys_left: int
     """Keys in Redis when the job was over and the workers had been told."""
+    audited: int
+    """Invariants that `essp audit` could check in the job's history."""
+    broken: list[str]
+    """What it found."""
 
 
 @dataclass(slots=True)
@@ -151,6 +155,9 @@ def _of_rounds(figures: Figures) -> Sequence[str]:
         for consumer, count in consumers.items():
             if count != done.clips - done.skipped:
                 found.append(f"{done.job}: {consumer} trained {count} of {done.clips - done.skipped} clips")
+        if not done.audited:
+            found.append(f"{done.job}: its history could not be audited")
+        found += [f"{done.job}: audit: {text}" for text in done.broken]
         if done.keys_left:
             found.append(f"{done.job}: {done.keys_left} keys were left in Redis")
     return found
