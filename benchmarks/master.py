@@ -1,9 +1,9 @@
 """What the master costs: seeds issued and accounted for, a second of one core.
 
-A real `service.Master` runs a two-stream job (rgb and flow, a trainer on each) of 10,000 videos in a random order. Bus and
-workers around it cost nothing that is counted: the time is that of the calls of `Master.step` and of the ledger's
-`handle`, by the processor's clock. Every message is made, read and answered as it would be: seeds out, then `Decoded`,
-`Extracted`, and `Trained` of batches of 32 clips in, from as many workers as are asked for.
+A real `service.Master` runs a two-stream job (rgb and flow, a trainer on each) of 10,000 videos in a random order. Bus
+and workers around it cost nothing that is counted: the time is that of the calls of `Master.step` or of the ledger's
+`account` and `issue`, by the processor's clock. Every message is made, read and answered as it would be: seeds out,
+then `Decoded`, `Extracted`, and `Trained` of batches of 32 clips in, from as many workers as are asked for.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from essp_common.bus.port import Record
 from essp_common.cache.memory import MemoryCache
 from essp_common.catalog.table import Catalog, VideoRow, write_catalog
 from essp_common.objects.directory import DirectoryStore
-from essp_common.pb.v1.messages_pb2 import ClipRef, Decoded, DecodeSeed, Extracted, Progress, Trained
+from essp_common.pb.v1.messages_pb2 import ClipRef, Decoded, DecodeSeed, Extracted, Progress, Purpose, Trained
 from essp_common.spec import JobSpec
 from essp_common.wiring import Adapters, Stores
 from services.master.config import MasterSettings
@@ -93,7 +93,7 @@ class _Workers:
     count: int
     job: JobSpec
     report: Callable[[Progress], None]
-    _trained: dict[str, dict[tuple[int, int], list[int]]] = field(default_factory=dict)
+    _trained: dict[str, dict[tuple[Purpose, int], list[int]]] = field(default_factory=dict)
 
     def make(self, unit: DecodeSeed) -> None:
         """Decode, extract and train the clips of a unit."""
@@ -176,7 +176,8 @@ def _ledger(clips: int) -> float:
             out = []
             begun_s = time.process_time()
             for report in reports:
-                out += ledger.handle(report)
+                out += ledger.account(report)
+            out += ledger.issue()
             seconds += time.process_time() - begun_s
             reports.clear()
         return seconds * clips / ledger.closed
@@ -187,7 +188,7 @@ def _writer(launched: Launch) -> Callable[[Instruction], Iterator[DecodeSeed]]:
 
     def write(instruction: Instruction) -> Iterator[DecodeSeed]:
         if isinstance(instruction, IssueUnit):
-            yield seeds.unit(instruction)[1]
+            yield DecodeSeed.FromString(seeds.unit(instruction)[1])
 
     return write
 
@@ -205,7 +206,7 @@ def _job(folder: Path, clips: int) -> JobSpec:
         for split, videos in (("train", _VIDEOS), ("validation", _CLASSES))
         for n in range(videos)
     ]  # fmt: skip
-    store = DirectoryStore(folder)
+    store = DirectoryStore(str(folder))
     write_catalog(store, "catalog.parquet", Catalog(tuple(rows)))
     clip_bytes = _SIDE * _SIDE * 3 * _FRAMES + _SIDE * _SIDE * 2 * (_FRAMES - 1)
     return JobSpec.model_validate(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 WORDS = 4
 """Words of one index, before any redraw."""
@@ -36,6 +37,12 @@ class Draws:
             yield from self._generate(index, attempt, redraw, 1)
             redraw += 1
 
+    def table(self, start: int, stop: int) -> NDArray[np.uint64]:
+        """The first words of the indices `start..stop`: (stop - start, `WORDS`)."""
+        counter = np.array([start, 0, 0, 0], dtype=np.uint64)
+        words = np.random.Philox(counter=counter, key=self._key).random_raw((stop - start) * WORDS)
+        return words.reshape(-1, WORDS)
+
     def _make_block(self, block: int, attempt: int) -> list[int]:
         return self._generate(block * _BLOCK, attempt, 0, _BLOCK)
 
@@ -57,3 +64,10 @@ def below(words: Iterator[int], bound: int) -> int:
         while product % _WORD < refuse:
             product = next(words) * bound
     return product // _WORD
+
+
+def below_each(words: NDArray[np.uint64], bounds: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """`below` of one word each, for bounds under 2**32; and which of them `below` might refuse (hardly ever any)."""
+    low_half = (words & np.uint64(0xFFFFFFFF)) * bounds
+    high = ((words >> np.uint64(32)) * bounds + (low_half >> np.uint64(32))) >> np.uint64(32)
+    return high.astype(np.int64), words * bounds < bounds

@@ -14,24 +14,22 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from essp_common.catalog.table import CatalogView, VideoRow
-from essp_common.draws import Draws, below
+from essp_common.draws import Draws, below, below_each
 from essp_common.errors import ConfigError
 from essp_common.pb.v1.messages_pb2 import TRAIN, Purpose, Seek
 from essp_common.spec import ClipSpec, SamplingSpec
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedClip:
+class PlannedClip(NamedTuple):
     """What is at one index of a plan."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides the method of tuples, which nobody needs of a clip
     attempt: int
     class_id: int
     video: int
@@ -85,13 +83,17 @@ class _Base:
 
     def units(self, start: int, stop: int) -> list[list[PlannedClip]]:
         """See `Plan.units`."""
-        clips = [self.clip(index) for index in range(start, stop)]
+        clips = self._stretch(start, stop)
         if not self._locality:
             return [list(run) for _, run in groupby(clips, key=lambda clip: clip.video)]
         windows: dict[tuple[int, int], list[PlannedClip]] = {}
         for clip in clips:
             windows.setdefault((clip.index // self._locality, clip.video), []).append(clip)
         return list(windows.values())
+
+    def _stretch(self, start: int, stop: int) -> list[PlannedClip]:
+        """The clips `start..stop`."""
+        return [self.clip(index) for index in range(start, stop)]
 
     def _check(self, index: int) -> None:
         if not 0 <= index < self._size:
@@ -109,6 +111,11 @@ class _ClassBalanced(_Base):
         # A class without videos could never be drawn from; `empty_classes` names those.
         self._videos: list[list[int]] = [videos.tolist() for videos in view.by_class if len(videos)]
         self._names = [name for name, videos in zip(view.classes, view.by_class, strict=True) if len(videos)]
+        # The same as arrays, for whole stretches: how many videos each class has, and all of them class by class.
+        self._places = np.array([len(videos) for videos in self._videos], np.uint64)
+        self._class_begin = np.cumsum(self._places) - self._places
+        self._by_class = np.concatenate([np.array(videos, np.int64) for videos in self._videos])
+        self._starts_of = np.array(self._starts, np.uint64)
 
     def clip(self, index: int, attempt: int = 0) -> PlannedClip:
         self._check(index)
@@ -120,6 +127,23 @@ class _ClassBalanced(_Base):
             place, words = self._replacement(index, attempt, drawn, place)
         video = videos[place]
         return self._planned(index, attempt, video, below(words, self._starts[video]))
+
+    def _stretch(self, start: int, stop: int) -> list[PlannedClip]:
+        if stop <= start:
+            return []
+        words = self._draws.table(start, stop)
+        classes = np.full(stop - start, len(self._videos), np.uint64)
+        drawn, refused = below_each(words[:, 0], classes)
+        place, more = below_each(words[:, 1], self._places[drawn])
+        videos = self._by_class[self._class_begin[drawn].astype(np.int64) + place]
+        offset, most = below_each(words[:, 2], self._starts_of[videos])
+        clips = [
+            self._planned(start + i, 0, v, o)
+            for i, (v, o) in enumerate(zip(videos.tolist(), offset.tolist(), strict=True))
+        ]
+        for i in np.flatnonzero(refused | more | most).tolist():
+            clips[i] = self.clip(start + i)
+        return clips
 
     def _replacement(self, index: int, attempt: int, drawn: int, place: int) -> tuple[int, Iterator[int]]:
         """The place, within its class, of a video that no earlier attempt at this index took; the words left."""

@@ -19,36 +19,43 @@ class Rate:
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
         self._window_s = window_s
-        self._seconds: deque[tuple[int, float]] = deque()
-        self._sum = 0.0
-        self._since: float | None = None
+        self._past: deque[tuple[int, float]] = deque()
+        self._past_sum = 0.0
+        self._second: int | None = None
+        self._present = 0.0
+        """What came in within `_second`."""
+        self._since = 0.0
 
     def add(self, amount: float, now_s: float) -> None:
         """`amount` came in now."""
-        self._since = now_s if self._since is None else self._since
         second = int(now_s)
-        if self._seconds and self._seconds[-1][0] == second:
-            self._seconds[-1] = (second, self._seconds[-1][1] + amount)
-        else:
-            self._seconds.append((second, amount))
-        self._sum += amount
-        self._forget(now_s)
+        if second != self._second:
+            self._turn(second, now_s)
+        self._present += amount
 
     def per_s(self, now_s: float) -> float:
         """The present rate."""
-        self._forget(now_s)
-        if self._since is None:
+        if self._second is None:
             return 0.0
-        return self._sum / min(self._window_s, max(1.0, now_s - self._since))
+        self._turn(int(now_s), now_s)
+        return self.amount / min(self._window_s, max(1.0, now_s - self._since))
 
     @property
     def amount(self) -> float:
         """What came in within the window."""
-        return self._sum
+        return self._past_sum + self._present
 
-    def _forget(self, now_s: float) -> None:
-        while self._seconds and self._seconds[0][0] < now_s - self._window_s:
-            self._sum -= self._seconds.popleft()[1]
+    def _turn(self, second: int, now_s: float) -> None:
+        """It is this second now."""
+        if self._second is None:
+            self._since = now_s
+        elif second != self._second:
+            self._past.append((self._second, self._present))
+            self._past_sum += self._present
+            self._present = 0.0
+        self._second = second
+        while self._past and self._past[0][0] < now_s - self._window_s:
+            self._past_sum -= self._past.popleft()[1]
 
 
 @dataclass
@@ -112,7 +119,9 @@ class Activity:
         return tuple(_trainer(name, training, name in finals) for name, training in self._trainings.items())
 
     def _worked(self, name: str, worker: str, seconds: float, now_s: float) -> None:
-        pool = self._pools.setdefault(name, _Pool())
+        pool = self._pools.get(name)
+        if pool is None:
+            pool = self._pools[name] = _Pool()
         pool.done += 1
         pool.clips.add(1, now_s)
         pool.seconds.add(seconds, now_s)

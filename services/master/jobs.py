@@ -177,6 +177,10 @@ class Job:
         self._tell_outcome(out)
         return out
 
+    def issue(self) -> Sequence[Instruction]:
+        """What can be issued after the messages that came."""
+        return self.recorder.issue()
+
     def _heard_all(self) -> Sequence[Instruction]:
         self._unheard = False
         return self._instructed(self._make_again())

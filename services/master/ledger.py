@@ -139,7 +139,15 @@ class Ledger:
         return self._settled([])
 
     def handle(self, progress: Progress) -> list[Instruction]:
-        """Account for one message of `essp.progress`."""
+        """Account for one message of `essp.progress`, and issue what can be issued then."""
+        return self._settled(self.account(progress))
+
+    def issue(self) -> list[Instruction]:
+        """Issue what can be issued now: to be called after `account`, once for as many messages as there are."""
+        return self._settled([])
+
+    def account(self, progress: Progress) -> list[Instruction]:
+        """Account for one message of `essp.progress`, and issue nothing yet."""
         out: list[Instruction] = []
         if self.ended:
             return out
@@ -157,7 +165,7 @@ class Ledger:
             case "finished" if progress.finished.stage == self._terms.last_stage:
                 out.append(CompleteJob(progress.finished.uri, dict(progress.finished.metrics)))
                 self.ended = True
-        return self._settled(out)
+        return out
 
     def pause(self) -> None:
         """Issue nothing until `resume`; what is outstanding goes on."""

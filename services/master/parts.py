@@ -22,6 +22,7 @@ class ClipParts:
         self.streams = tuple(dict.fromkeys(s for s in consumers.values() if features[s] != "rgb"))
         """Stream of part 1, 2, ...: those that are extracted and read by somebody."""
         self.bit = {consumer: 1 << place for place, consumer in enumerate(self.consumers)}
+        self._names: dict[int, tuple[str, ...]] = {}
         self.everyone = (1 << len(self.consumers)) - 1
         """The bits of all consumers, without extractors."""
         part_of_stream = {stream: number for number, stream in enumerate(self.streams, 1)}
@@ -48,4 +49,8 @@ class ClipParts:
 
     def names(self, left: int) -> tuple[str, ...]:
         """The consumers in `left`."""
-        return tuple(consumer for consumer, bit in self.bit.items() if bit & left)
+        left &= self.everyone
+        names = self._names.get(left)
+        if names is None:
+            names = self._names[left] = tuple(consumer for consumer, bit in self.bit.items() if bit & left)
+        return names

@@ -56,25 +56,31 @@ class Recorder:
         match progress.WhichOneof("event"):
             case "trained":
                 news, duplicates = self._news_of(progress.trained), self._ledger.counts.duplicates
-                out = self._ledger.handle(progress)
+                out = self._ledger.account(progress)
                 self._note_trained(progress.trained, news, self._ledger.counts.duplicates - duplicates)
             case "decoded":
                 before = self._ledger.counts.decoded
-                out = self._ledger.handle(progress)
+                out = self._ledger.account(progress)
                 if self._ledger.counts.decoded != before:
                     self._note_clip(progress.decoded.clip, ("decoded", ""))
             case "extracted":
                 before = self._ledger.counts.extracted
-                out = self._ledger.handle(progress)
+                out = self._ledger.account(progress)
                 if self._ledger.counts.extracted != before:
                     self._note_clip(progress.extracted.clip, ("extracted", progress.extracted.stream))
             case "failed":
                 out = self._handle_failed(progress)
             case "checkpoint":
-                out = self._ledger.handle(progress)
+                out = self._ledger.account(progress)
                 self.checkpoint(progress.checkpoint)
             case _:
-                out = self._ledger.handle(progress)
+                out = self._ledger.account(progress)
+        self.instructed(out)
+        return out
+
+    def issue(self) -> list[Instruction]:
+        """What the ledger wants issued after the messages that came."""
+        out = self._ledger.issue()
         self.instructed(out)
         return out
 
@@ -175,7 +181,7 @@ class Recorder:
     def _handle_failed(self, progress: Progress) -> list[Instruction]:
         failed, counts = progress.failed, self._ledger.counts
         before = counts.failed, counts.lost, counts.replaced
-        out = self._ledger.handle(progress)
+        out = self._ledger.account(progress)
         number = self._numbers.get((failed.clip.purpose, failed.clip.epoch))
         if number is not None and (counts.failed, counts.lost) != before[:2]:
             self.pending = True

@@ -15,6 +15,9 @@ from essp_common.spec import JobSpec
 from services.master.instructions import IssueUnit, PublishSkip, ReleaseClip
 from services.master.passes import Passes
 
+_VIDEOS = 2**17
+"""Videos whose part of a message is kept: some 40 MB at most."""
+
 
 class SeedWriter:
     """Writes the messages of one job."""
@@ -26,33 +29,19 @@ class SeedWriter:
         self._passes = passes
         self._fence = fence
         self._whole = recipe_of(spec)
-        self._recipe = lru_cache(maxsize=64)(self._recipe_for)
+        self._head = lru_cache(maxsize=64)(self._head_of)
+        self._video = lru_cache(maxsize=_VIDEOS)(self._video_of)
 
-    def unit(self, instruction: IssueUnit) -> tuple[bytes, DecodeSeed]:
-        """Key and message of a work unit."""
-        number, clips = instruction.pass_index, instruction.clips
-        row = self._passes.view(number).rows[clips[0].video]
-        purpose, epoch = self._passes.order[number]
-        message = DecodeSeed(
-            job=self._job,
-            purpose=purpose,
-            epoch=epoch,
-            fence=self._fence,
-            video=Video(
-                id=row.id,
-                uri=row.uri,
-                size_bytes=row.size_bytes,
-                etag=row.etag,
-                frame_count=row.frame_count,
-                width=row.width,
-                height=row.height,
-                seekable=row.seekable,
-                lookahead=row.lookahead,
-            ),
-            seeds=[_seed(row, clip) for clip in clips],
-            recipe=self._recipe(instruction.consumers),
-        )
-        return row.uri.encode(), message
+    def unit(self, instruction: IssueUnit) -> tuple[bytes, bytes]:
+        """Key and message (a `DecodeSeed`) of a work unit.
+
+        Messages of protobuf that follow one another are one that has the fields of all: what does not change from unit
+        to unit, or from clip to clip of a video, is serialized once.
+        """
+        number, clips, consumers = instruction.pass_index, instruction.clips, instruction.consumers
+        row, key, video = self._video(number, clips[0].video)
+        seeds = DecodeSeed(seeds=[_seed(row, clip) for clip in clips])
+        return key, self._head(number, consumers) + video + seeds.SerializeToString()
 
     def skips(self, instruction: PublishSkip) -> Iterator[tuple[str, ClipReady | FeatureReady]]:
         """Topic and message for each stream that has nothing at an index."""
@@ -84,6 +73,27 @@ class SeedWriter:
             video_id=self._passes.view(number).rows[clip.video].id,
             first_frame=clip.first_frame,
         )
+
+    def _head_of(self, number: int, consumers: tuple[str, ...]) -> bytes:
+        purpose, epoch = self._passes.order[number]
+        recipe = self._recipe_for(consumers)
+        return DecodeSeed(
+            job=self._job, purpose=purpose, epoch=epoch, fence=self._fence, recipe=recipe
+        ).SerializeToString()
+
+    def _video_of(self, number: int, video: int) -> tuple[VideoRow, bytes, bytes]:
+        row = self._passes.view(number).rows[video]
+        message = Video(
+            id=row.id,
+            uri=row.uri,
+            size_bytes=row.size_bytes,
+            etag=row.etag,
+            frame_count=row.frame_count,
+            width=row.width,
+            height=row.height,
+            seekable=row.seekable,
+        )
+        return row, row.uri.encode(), DecodeSeed(video=message).SerializeToString()
 
     def _recipe_for(self, consumers: tuple[str, ...]) -> Recipe:
         """The job's recipe, for these consumers alone."""

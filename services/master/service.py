@@ -148,6 +148,8 @@ class Master:
         with self._lock:
             for record in records:
                 self._receive(record)
+            for job in self._jobs.values():
+                self._carry_out(job, job.issue())
             now_s = self._clock()
             if now_s - self._ticked_s >= _TICK_S:
                 self._ticked_s = now_s
