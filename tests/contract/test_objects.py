@@ -15,6 +15,7 @@ from essp_common.objects.port import ObjectStore
 from essp_common.objects.s3 import S3Store
 from essp_common.testing.objects_contract import MIB, ObjectsContract, patterned
 from essp_common.wiring import Stores, open_store
+from services.decoder.config import DecoderSettings
 
 
 class TestDirectoryStore(ObjectsContract):
@@ -175,6 +176,11 @@ def test_s3_bucket_that_is_not_there(s3_url: str) -> None:
 
 
 @pytest.mark.integration
+def test_s3_gives_up_before_a_decoder_holds_the_video_to_hang() -> None:
+    longest_s = s3._ATTEMPTS * (s3._CONNECT_S + s3._READ_S)
+    assert longest_s < DecoderSettings().decoder_timeout_s
+
+
 def test_s3_without_credentials(s3_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)

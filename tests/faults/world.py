@@ -1,11 +1,8 @@
 """A small deployment that is made to fail: real servers, real worker processes, a job that takes a second or two.
 
-    test process                                 their own processes
-    ┌──────────────────────────────┐             ┌─────────────────────────────┐
-    │ master ──────── "master" links ──┐     ┌── "worker" links ── decoders,   │
-    │ two consumers, straight to   │   Kafka, Redis, S3           extractors   │
-    │ the servers                  │             └─────────────────────────────┘
-    └──────────────────────────────┘
+    test process                                                    processes of their own
+    master ──────────── "master" links ──┐                ┌── "worker" links ── decoders, extractors
+    two consumers ── "consumer" links ── Kafka, Redis, S3 ┘
 
 Every link is a proxy (`essp_common.testing.proxy`). The consumers stand for trainers: they take the clips of their
 stream in order and remember a digest of each, so "the same result" means the same clips, to the bit, in
