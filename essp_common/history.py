@@ -86,7 +86,7 @@ class History:
                 return self._read(stored[-1])
             except NotFound:  # joined since it was listed, hence there is a newer one
                 continue
-        raise BadHistory(f"{self._store.uri(layout.HISTORY)} changes faster than it can be read")
+        raise BadHistory(f"{self._store.uri(layout.SPEC)}: the history beside it changes faster than it can be read")
 
     def last(self) -> int:
         """The number of the last segment; 0: there is none."""
@@ -116,14 +116,14 @@ class History:
                     if stored.last <= after:
                         continue
                     if stored.first != after + 1 and after:
-                        raise BadHistory(f"{self._store.uri(layout.HISTORY)}: segment {after + 1} is missing")
+                        raise BadHistory(f"{self._store.uri(layout.segment(after + 1))} is missing")
                     segment = self._read(stored)
                     yield segment
                     after = stored.last
                 return
             except NotFound:
                 continue
-        raise BadHistory(f"{self._store.uri(layout.HISTORY)} changes faster than it can be read")
+        raise BadHistory(f"{self._store.uri(layout.SPEC)}: the history beside it changes faster than it can be read")
 
     def stored(self) -> list[Stored]:
         """The objects to read, in order: chapters, and the segments that are in none."""

@@ -122,8 +122,7 @@ class Master:
         feed: ControlFeed | None = None
         try:
             if self._adopt:
-                self._adopt_jobs()  # before the first message is read, since it may be about one of them
-                self._adopted.set()
+                self.adopt()  # before the first message is read, since it may be about one of them
                 feed = ControlFeed(self._bus)
                 feed.on_change(self._heed)
             while not self._draining.is_set():
@@ -474,7 +473,7 @@ class Master:
         if not self._adopted.wait(_PATIENCE_S):
             raise Unavailable("this master is still finding out what was under way; ask again in a moment")
 
-    def _adopt_jobs(self) -> None:
+    def adopt(self) -> None:
         """Take over the jobs that were under way when the master before this one went; know of those that had ended."""
         for command in last_commands(self._bus, _ADOPT_S, self._draining):
             if command.job in self._jobs or self._draining.is_set():
@@ -487,6 +486,7 @@ class Master:
                 failpoint("master.taken-over")
             except (EsspError, ValueError) as error:
                 log.error("job %s was under way and cannot be taken over: %s", command.job, error)
+        self._adopted.set()
 
 
 def build(adapters: Adapters, settings: MasterSettings, worker: str, adopt: bool = False) -> Master:
