@@ -44,6 +44,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Drive a running master": {
         "job": ("services.cli.job:app", "Start, watch, pause, resume and stop jobs over REST."),
+        "pool": ("services.cli.pool:app", "Look at the pools of a running master, and set them."),
         "registry": ("services.cli.registry:app", "Register extractors and trainers with a running master."),
         "token": ("services.cli.token:main", "Make a token for the master's API."),
         "deadletter": ("services.cli.deadletter:app", "List, show, replay and purge what could not be processed."),

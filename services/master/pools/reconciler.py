@@ -54,6 +54,7 @@ class PoolView(_Plain):
     saturation: str
     reason: str
     rule: PoolRule
+    """Between what it is kept."""
 
 
 class PoolEvent(_Plain):
