@@ -80,10 +80,19 @@ def _efficientnet_lite0() -> nn.Module:
         from efficientnet_lite_pytorch import EfficientNet
     except ModuleNotFoundError as error:
         raise ConfigError(_INSTALL) from error
+
+    class AnyBatch(EfficientNet):  # type: ignore[misc]
+        """Takes a batch without clips, too, which the package's own `forward` cannot reshape."""
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            pooled = self._avg_pooling(self.extract_features(inputs)).flatten(1)
+            scores: Tensor = self._fc(self._dropout(pooled))
+            return scores
+
     # Padding computed at run time fits any side; dropping whole blocks would draw from the global generator; and the
     # package's batch statistics, which move by 1 % a step, would not follow a fine-tuning of a few hundred steps.
     options = {"image_size": None, "drop_connect_rate": 0.0, "batch_norm_momentum": 0.9}
-    network: nn.Module = EfficientNet.from_name("efficientnet-lite0", **options)
+    network: nn.Module = AnyBatch.from_name("efficientnet-lite0", **options)
     return network
 
 

@@ -50,7 +50,7 @@ TWO_RANKS = [
     (0, "trainer.released:1"),
     (0, "checkpoint.latest:1"),
     (1, "trainer.announced:1"),
-    (1, "trainer.scored:1"),
+    (0, "trainer.scored:1"),
     (0, "trainer.committed:2"),
 ]
 

@@ -42,6 +42,9 @@ def test_every_model_scores_stacked_flow(name: str) -> None:
     assert stem(model, name).shape[1] == 20
     assert not any(isinstance(layer, torch.nn.Dropout) for layer in model.modules())
     assert sum(type(layer).__name__ == "SeededDropout" for layer in model.modules()) >= 1
+    with torch.no_grad():
+        nothing = model.eval()(clips(0, 20))  # a rank may have no clip of a batch
+    assert nothing.logits.shape == (0, 4)
 
 
 @pytest.mark.parametrize("name", ["small", "resnet18"])

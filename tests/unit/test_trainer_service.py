@@ -10,19 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.torch
+import torch
+from torch import Tensor
 
 from essp_common import checkpoint, layout, scores
 from essp_common.cache.port import clip_key
 from essp_common.checkpoint import Overtaken
 from essp_common.errors import ConfigError, EsspError, NotFound, Unavailable
 from essp_common.layout import Position
+from essp_common.learning.models import Classifier, Scores
 from essp_common.metrics import CHECKPOINTS
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.pb.v1.messages_pb2 import TEST, TRAIN, VALIDATION, Control
 from essp_common.wiring import Stores
 from services.trainer.keeper import CannotSave
-from services.trainer.training import Diverged
+from services.trainer.training import Diverged, OutOfMemory
 from tests.unit.training_jobs import CLASSES, Place, Running, Stage, job_spec, pass_plans, train
 
 
@@ -509,3 +512,15 @@ def test_a_training_that_is_over_was_not_interrupted(tmp_path: Path) -> None:
     with Running(stage) as late:
         late.join()
     assert not late.trainers[0].interrupted
+
+
+def test_a_gpu_without_room_says_what_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forward(self: Classifier, x: Tensor) -> Scores:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Classifier, "forward", forward)
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    with pytest.raises(OutOfMemory, match="batch of 4 clips; lower batch_size, set amp: true"):
+        train(stage)
+    [failed] = stage.reports("failed")
+    assert failed.kind == "memory"
