@@ -2,7 +2,8 @@
 
 For each stream of a `ClipReady` that asks for one of this stage's features: the clip is read from the cache (once, and
 what its features have in common is made once), the feature goes into it, then `FeatureReady` is published and
-`Extracted` reported; last the clip is acked. A stream that cannot be made does not keep the others from it.
+`Extracted` reported; last the clip is acked. A stream that cannot be made does not keep the others from it. While the
+cache is full, or a server does not answer, what is made already is not made again.
 
 Keys follow from the clip's identity, so doing a message twice is harmless. A clip whose bytes are gone was either
 extracted before (a redelivery) or lost; it is reported as lost, and the master, who knows which, has it made again or
@@ -55,8 +56,10 @@ class ExtractStage:
         self._features = features
         self._worker = worker
         self._extractors: dict[tuple[str, str], Extractor] = {}
+        self._record: Record | None = None
+        """The record in hand; after a transient error it is handled again."""
         self._made: set[str] = set()
-        """Streams of the record in hand."""
+        """Its streams that are made."""
 
     def setup(self) -> None:
         """Find the features, so that an unknown one is told at the start."""
@@ -65,7 +68,9 @@ class ExtractStage:
 
     def handle(self, record: Record) -> None:
         """Make the features of one clip, for each stream that wants one."""
-        self._made.clear()
+        if record != self._record:
+            self._record = record
+            self._made.clear()
         ready = _parsed(record)
         streams = self._streams(ready)
         job, fence = ready.clip.job, ready.fence
@@ -80,17 +85,20 @@ class ExtractStage:
             return
         failpoint("extractor.read")
         shared = Intermediates(clip)
-        errors = [problem for stream in streams if (problem := self._problem(ready, stream, shared)) is not None]
+        missing = [stream for stream in streams if stream.stream not in self._made]
+        errors = [problem for stream in missing if (problem := self._problem(ready, stream, shared)) is not None]
         self._bus.flush()
         failpoint("extractor.flushed")
         if errors:
             raise errors[0]
         for stream in streams:
             self._cache.ack(ready.key, extractor_consumer(stream.stream))
+        self._record = None
         failpoint("extractor.acked")
 
     def reject(self, record: Record, error: EsspError, attempts: int) -> None:
         """Report the clip for each stream that could not be made, and free it."""
+        self._record = None
         try:
             ready = _parsed(record)
         except PermanentError:

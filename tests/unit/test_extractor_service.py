@@ -199,6 +199,16 @@ def test_full_cache_is_waited_for_however_long() -> None:
     assert report.HasField("extracted")
 
 
+def test_what_was_made_before_the_cache_was_full_is_not_made_again() -> None:
+    world = World(DIFF, FLOW, cache=FullAtFirst(refusals=8))
+    with world.extractor("flow", "frame_diff"):
+        world.decoded(6)
+        assert sorted(name for _, name in world.ready(2)) == ["change", "motion"]
+        reports = world.progress(2)
+    assert [report.extracted.stream for report in reports] == ["change", "motion"]
+    assert world.said_so_far() == []
+
+
 def test_feature_that_is_not_installed_stops_the_start() -> None:
     with pytest.raises(ConfigError, match="no extractor 'flwo' is installed"), World(FLOW).extractor("flwo"):
         pass
