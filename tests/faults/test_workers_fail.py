@@ -12,7 +12,17 @@ from pathlib import Path
 import pytest
 
 from essp_common import topics
-from essp_common.pb.v1.messages_pb2 import DeadLetter
+from essp_common.pb.v1.messages_pb2 import (
+    ClipReady,
+    ClipRef,
+    DeadLetter,
+    DecodeSeed,
+    FrameCodec,
+    Recipe,
+    Seed,
+    StreamRequest,
+    Video,
+)
 from essp_common.wiring import Adapters
 from tests.faults.conftest import Begin
 from tests.faults.world import LIMIT_S, World, said
@@ -166,6 +176,31 @@ def test_a_clip_that_kills_its_worker_is_given_up(
     assert (letter.kind, letter.attempts) == ("crashed", 3)
     for process in alive:
         world.drain(process)
+
+
+def test_killed_at_a_rejection_and_at_a_rebalance(world: World, begin: Begin, consumers: Adapters) -> None:
+    """Messages that are none, and work that cannot be done, lie on every partition; then another worker joins."""
+    armed = {world.decoder(f"{name}:1:kill"): name for name in ("worker.rejected", "decoder.failed", "kafka.revoked")}
+    armed |= {world.extractor(f"{name}:1:kill"): name for name in ("worker.rejected", "extractor.failed")}
+    for process in armed:
+        world.joined(process)
+    vanished = Video(id="none", uri=f"s3://{world.bucket}/videos/none.mp4", width=40, height=40, frame_count=9)
+    seed = Seed(frame_count=1, stride=1)
+    impossible = DecodeSeed(job="nobody", video=vanished, seeds=[seed], recipe=Recipe(codec=FrameCodec(name="raw")))
+    stream = StreamRequest(stream="flow", feature="flow")
+    missing = ClipReady(clip=ClipRef(job="nobody"), key="essp:nobody:{none}", recipe=Recipe(streams=[stream]))
+    for partition in range(topics.DATA_PARTITIONS):
+        for topic, message in ((topics.SEEDS, impossible), (topics.CLIPS, missing)):
+            consumers.bus.publish(topic, b"", b"\xff\xff\xff", partition)
+            consumers.bus.publish(topic, b"", message.SerializeToString(), partition)
+    consumers.bus.flush()
+    run = begin(large=True)
+    another = world.joined(world.decoder())
+    run.finish()
+    run_until_hit(world, begin, armed, "kill")
+    for process in armed:
+        world.gone(process, -signal.SIGKILL)
+    world.drain(another)
 
 
 def start_poisoned(world: World, plugin: Path) -> Process:
