@@ -212,12 +212,14 @@ def _decoded(units: Sequence[DecodeSeed]) -> list[Frames | str]:
 
 
 def _progress(adapters: Adapters, count: int) -> Iterator[Progress]:
-    """So many messages of progress."""
+    """So many messages that a clip was decoded or failed."""
     subscription = adapters.bus.subscribe([topics.PROGRESS], group=None)
     seen = 0
     while seen < count:
         records = subscription.poll(count - seen, 3 * LIMIT_S)
         assert records, f"{seen} of {count} files; the decoder says nothing more"
-        seen += len(records)
-        yield from (Progress.FromString(record.value) for record in records)
+        for progress in (Progress.FromString(record.value) for record in records):
+            if progress.WhichOneof("event") in ("decoded", "failed"):
+                seen += 1
+                yield progress
     subscription.close()
