@@ -60,14 +60,17 @@ def test_every_service_of_the_topic_table_reaches_the_servers(helm: Helm, case: 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
 def test_pods_do_not_talk_to_each_other(helm: Helm, case: Path) -> None:
-    """Data flows over the bus and the cache alone; but ranks of trainings meet, and a standby asks the leader."""
+    """Data flows over the bus and the cache alone; but ranks meet, a standby asks the leader, the doctor the master."""
     objects = helm.render(case)
-    pods = workloads(objects)
+    pods, master = workloads(objects), pool_of(objects, "master")
+    tasks = [pod for pod in pods if labels_of(pod)["app.kubernetes.io/component"] == "task"]
     for source, target in product(pods, pods):
         among_ranks = all(labels_of(pod)["app.kubernetes.io/component"] == "trainer" for pod in (source, target))
         for port in (TALK, 8080, 9100, 29500, 41234):
-            forwarded = source == target == pool_of(objects, "master") and port == 8080 and elects(objects)
-            assert allowed(objects, Peer.of(source), Peer.of(target), port) is (among_ranks or forwarded)
+            asks_master = (
+                target == master and port == 8080 and (source in tasks or (source == master and elects(objects)))
+            )
+            assert allowed(objects, Peer.of(source), Peer.of(target), port) is (among_ranks or asks_master)
 
 
 def elects(objects: list[Object]) -> bool:
@@ -118,7 +121,7 @@ def test_nobody_reaches_the_metadata_server_unless_told_to(helm: Helm) -> None:
 def test_the_policy_of_tasks_is_there_before_them(helm: Helm) -> None:
     objects = helm.render()
     policy = named(objects, "NetworkPolicy", "essp-task")["metadata"]["annotations"]
-    job = named(objects, "Job", "essp-topics")["metadata"]["annotations"]
+    job = named(objects, "Job", "essp-setup")["metadata"]["annotations"]
     assert policy["helm.sh/hook"] == job["helm.sh/hook"]
     assert int(policy["helm.sh/hook-weight"]) < int(job.get("helm.sh/hook-weight", 0))
 

@@ -179,8 +179,8 @@ def test_topics_are_those_of_the_services(helm: Helm) -> None:
     assert made == {topic: topics.partitions(topic) for topic in wanted}
     control = next(t for t in of_kind(objects, "KafkaTopic") if t["spec"]["topicName"] == topics.CONTROL)
     assert control["spec"]["config"]["retention.ms"] == -1
-    assert not [made for made in of_kind(objects, "Job") if "topics" in made["metadata"]["name"]]
-    job = named(helm.render(topics={"features": ["flow", "hog"]}), "Job", "essp-topics")
+    assert not [made for made in of_kind(objects, "Job") if "setup" in made["metadata"]["name"]]
+    job = named(helm.render(topics={"features": ["flow", "hog"]}), "Job", "essp-setup")
     assert container_of(job)["args"] == ["setup", "--feature", "flow", "--feature", "hog"]
 
 

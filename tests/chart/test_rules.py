@@ -52,7 +52,7 @@ DAMAGES: dict[str, tuple[Rule, Damage]] = {
     "capabilities": (rules.restricted, lambda o: process(o)["securityContext"]["capabilities"].update(add=["NET_RAW"])),
     "hook as root": (
         rules.restricted,
-        lambda o: pod_of(named(o, "Job", "essp-topics"))["spec"]["securityContext"].pop("runAsNonRoot"),
+        lambda o: pod_of(named(o, "Job", "essp-setup"))["spec"]["securityContext"].pop("runAsNonRoot"),
     ),
     "no memory limit": (rules.limited, lambda o: process(o)["resources"]["limits"].pop("memory")),
     "no CPU asked": (rules.limited, lambda o: process(o)["resources"]["requests"].pop("cpu")),

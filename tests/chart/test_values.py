@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.chart.reference import CHART, SCHEMA
-from tests.chart.rendering import CASES, MINIMAL, Helm, Object, Refused, container_of, named
+from tests.chart.rendering import CASES, MINIMAL, Helm, Object, Refused, container_of, environment_of, named
 
 NOWHERE = CHART / "values.yaml"
 """As a case: nothing but the defaults."""
@@ -168,7 +168,8 @@ def test_the_notes_are_there_for_all(helm: Helm, case: Path) -> None:
 def test_helm_test_asks_the_doctor(helm: Helm) -> None:
     pod = named(helm.render(), "Pod", "essp-doctor")
     assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
-    assert container_of(pod)["args"] == ["doctor"]
+    assert container_of(pod)["args"] == ["doctor", "--server", "http://essp-master.training.svc:8080"]
+    assert environment_of(pod, [])["ESSP_API_TOKEN"] == "<essp-api/token>"
 
 
 def test_the_service_leads_to_the_master(helm: Helm) -> None:

@@ -73,14 +73,10 @@ ESSP_{{ upper $name }}: {{ include "essp.setting" $value | quote }}
 {{- $pool := .pool -}}
 {{- include "essp.secretEnv" $root }}
 {{- if eq $pool.service "master" }}
-{{- with $root.Values.api }}
-{{- if .open }}
+{{- if $root.Values.api.open }}
 - {name: ESSP_API_OPEN, value: "true"}
-{{- else }}
-- name: ESSP_API_TOKEN
-  valueFrom: {secretKeyRef: {name: {{ .existingSecret }}, key: {{ .secretKey }}}}
 {{- end }}
-{{- end }}
+{{- include "essp.tokenEnv" $root }}
 {{- include "essp.controlEnv" . }}
 {{- else }}
 - {name: ESSP_METRICS_PORT, value: {{ include "essp.metricsPort" . | quote }}}
@@ -90,6 +86,15 @@ ESSP_{{ upper $name }}: {{ include "essp.setting" $value | quote }}
 {{- end }}
 {{- with $pool.env }}
 {{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "essp.tokenEnv" -}}
+{{- with .Values.api }}
+{{- if not .open }}
+- name: ESSP_API_TOKEN
+  valueFrom: {secretKeyRef: {name: {{ .existingSecret }}, key: {{ .secretKey }}}}
+{{- end }}
 {{- end }}
 {{- end -}}
 

@@ -1,4 +1,4 @@
-{{/* The pod of something that is done once, with the master's image: (dict "root" $ "name" NAME "args" ARGS "inline" true where there is no ConfigMap yet). */}}
+{{/* The pod of something that is done once, with the master's image: (dict "root" $ "name" NAME "args" ARGS "env" further variables). It may run before there is a ConfigMap. */}}
 {{- define "essp.taskPod" -}}
 {{- $root := .root -}}
 {{- $pool := mergeOverwrite (deepCopy $root.Values.poolDefaults) (deepCopy ($root.Values.pools.master | default dict)) (dict "name" "task" "service" "master") -}}
@@ -22,6 +22,9 @@ containers:
       - {name: {{ $name }}, value: {{ $value | quote }}}
       {{- end }}
       {{- include "essp.secretEnv" $root | trim | nindent 6 }}
+      {{- with .env }}
+      {{- . | trim | nindent 6 }}
+      {{- end }}
       {{- with $pool.env }}
       {{- toYaml . | nindent 6 }}
       {{- end }}
