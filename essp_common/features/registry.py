@@ -15,13 +15,14 @@ constraints), so that extractors need no code for it: `ConfigError` names the pa
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
 from essp_common.errors import ConfigError
+from essp_common.features.declared import DeclaredFeature
 from essp_common.features.port import ArraySpec, Extractor
 
 GROUP = "essp.extractors"
@@ -42,15 +43,25 @@ def create(name: str, params: Mapping[str, Any]) -> Extractor:
     return factory(**_checked(name, factory, params))
 
 
-def output_of(feature: str, params: Mapping[str, Any], clip: ArraySpec) -> ArraySpec:
-    """What a feature makes of clips of this shape `(T, H, W, 3)`. Raises `ConfigError`, also for clips too short."""
-    extractor = create(feature, params)
-    frames, needed = clip.shape[0], extractor.frames_needed()
+def output_of(
+    feature: str, params: Mapping[str, Any], clip: ArraySpec, declared: Mapping[str, DeclaredFeature] | None = None
+) -> ArraySpec:
+    """What a feature makes of clips of this shape `(T, H, W, 3)`. Raises `ConfigError`, also for clips too short.
+
+    `declared`: features whose code is not here; their parameters are checked where it is.
+    """
+    made: Callable[[ArraySpec], ArraySpec]
+    if declared and feature in declared and feature not in names():
+        needed, made = declared[feature].frames_needed, declared[feature].output.of
+    else:
+        extractor = create(feature, params)
+        needed, made = extractor.frames_needed(), extractor.output
+    frames = clip.shape[0]
     if frames < needed:
         raise ConfigError(
             f"{feature} needs clips of {needed} frames, clip.frames is {frames}; set it to {needed} or more"
         )
-    return extractor.output(clip)
+    return made(clip)
 
 
 def extractor_class(name: str) -> type[Extractor]:

@@ -81,8 +81,9 @@ class MasterProcess:
 
     def _assembled(self) -> tuple[Service, ...]:
         settings, adapters = self._settings, self._adapters
-        master: Master = build(adapters, settings, self._worker, adopt=True)
         tables = Registrations(adapters.stores.under(settings.state), settings.images) if settings.state else None
+        declared = tables.declared if tables else dict
+        master: Master = build(adapters, settings, self._worker, adopt=True, declared=declared)
         driver = open_driver(settings, master.roster)
         trainings = Trainings(driver, settings.ranks, tables.trainers if tables else dict) if settings.ranks else None
         reconciler = Reconciler(driver, master.roster, master.active, tables.extractors if tables else dict, trainings)

@@ -25,6 +25,7 @@ from essp_common.catalog.table import Catalog, read_catalog
 from essp_common.checkpoint import Manifest, read_latest
 from essp_common.errors import ConfigError, Conflict, NotFound
 from essp_common.failpoints import failpoint
+from essp_common.features.declared import DeclaredFeature
 from essp_common.history import History
 from essp_common.layout import Position
 from essp_common.objects.port import ObjectStore
@@ -66,15 +67,22 @@ class Launch:
     warnings: tuple[str, ...]
 
 
-def launch(spec: JobSpec, stores: Stores, fresh: bool = False, since: int = 0) -> Launch:
+def launch(
+    spec: JobSpec,
+    stores: Stores,
+    fresh: bool = False,
+    since: int = 0,
+    declared: Mapping[str, DeclaredFeature] | None = None,
+) -> Launch:
     """Prepare a job. Raises `ConfigError`, naming the field and the remedy.
 
     `fresh` removes what an earlier run left in the output. `since`: go on with the run that began with this fence.
+    `declared`: features that are registered, and whose code is not here.
     """
     catalog = _catalog(spec, stores)
     passes = Passes(spec, catalog)
     parts = parts_of(spec)
-    bounds = bounds_of(passes, parts)
+    bounds = bounds_of(passes, parts, declared)
     clips = unit_clips(spec, bounds)
     output = stores.under(spec.output)
     history = History(output)

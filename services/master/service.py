@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from google.protobuf.message import DecodeError
@@ -30,6 +30,7 @@ from essp_common.cache.port import CacheUsage, job_prefix
 from essp_common.control import ControlFeed
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, TransientError, Unavailable
 from essp_common.failpoints import failpoint
+from essp_common.features.declared import DeclaredFeature
 from essp_common.history import Overtaken
 from essp_common.pb.v1.messages_pb2 import Control, HistorySegment, Progress
 from essp_common.spec import JobSpec
@@ -86,13 +87,16 @@ class Master:
         worker: str,
         adopt: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        declared: Callable[[], Mapping[str, DeclaredFeature]] = dict,
     ) -> None:
+        """`declared`: features that are registered, and whose code is not here."""
         self._bus = adapters.bus
         self._cache = adapters.cache
         self._stores = adapters.stores
         self._settings = settings
         self._clock = clock
         self._adopt = adopt
+        self._declared = declared
         self._lock = threading.RLock()
         self._jobs: dict[str, Job] = {}
         self._starting: set[str] = set()
@@ -248,7 +252,7 @@ class Master:
         paused = command is not None and command.command == Control.PAUSE
         since = 0 if command is None else command.since or command.fence
         for _ in range(_LAUNCHES):
-            job = Job(launch(spec, self._stores, fresh, since), self._clock(), events)
+            job = Job(launch(spec, self._stores, fresh, since, self._declared()), self._clock(), events)
             if paused:
                 job.pause()
             job.enter(JobState.PAUSED if paused else JobState.RUNNING, self._clock())
@@ -489,10 +493,16 @@ class Master:
         self._adopted.set()
 
 
-def build(adapters: Adapters, settings: MasterSettings, worker: str, adopt: bool = False) -> Master:
+def build(
+    adapters: Adapters,
+    settings: MasterSettings,
+    worker: str,
+    adopt: bool = False,
+    declared: Callable[[], Mapping[str, DeclaredFeature]] = dict,
+) -> Master:
     """A master over these adapters; with `adopt` it takes up the jobs of one that went before."""
     if settings.bus == "memory://" and adopt:
         raise ConfigError(
             "ESSP_BUS is memory://, which no other process can reach; set it to kafka://host:port, or use `essp run`"
         )
-    return Master(adapters, settings, worker, adopt)
+    return Master(adapters, settings, worker, adopt, declared=declared)

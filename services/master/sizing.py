@@ -13,10 +13,11 @@ trainers but one, and each share has to hold two batches, one that is trained an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from essp_common.catalog.table import CatalogView, VideoRow
 from essp_common.errors import ConfigError
+from essp_common.features.declared import DeclaredFeature
 from essp_common.features.port import ArraySpec
 from essp_common.features.registry import output_of
 from essp_common.pb.v1.messages_pb2 import Resize
@@ -41,9 +42,14 @@ def parts_of(spec: JobSpec) -> ClipParts:
     return ClipParts({name: stream.feature for name, stream in spec.streams.items()}, spec.consumers())
 
 
-def bounds_of(passes: Passes, parts: ClipParts) -> list[list[int]]:
-    """For each pass, the most bytes of each part of a clip. Raises `ConfigError` for features that cannot be made."""
-    bounds = {purpose: _bounds(passes.spec, view, parts.streams) for purpose, view in passes.views}
+def bounds_of(
+    passes: Passes, parts: ClipParts, declared: Mapping[str, DeclaredFeature] | None = None
+) -> list[list[int]]:
+    """For each pass, the most bytes of each part of a clip. Raises `ConfigError` for features that cannot be made.
+
+    `declared`: features that are registered, and whose code is not here.
+    """
+    bounds = {purpose: _bounds(passes.spec, view, parts.streams, declared) for purpose, view in passes.views}
     return [bounds[purpose] for purpose, _ in passes.order]
 
 
@@ -89,13 +95,17 @@ def _at_once(spec: JobSpec, batches: int = 1) -> int:
     return batches * _batch(spec)[0] + max(spec.sampling.locality, 1) - 1
 
 
-def _bounds(spec: JobSpec, view: CatalogView, streams: Sequence[str]) -> list[int]:
+def _bounds(
+    spec: JobSpec, view: CatalogView, streams: Sequence[str], declared: Mapping[str, DeclaredFeature] | None
+) -> list[int]:
     resize = recipe_of(spec).resize
     sizes = {output_size(resize, row.height, row.width) for row in _distinct(view, resize)}
     bounds = [0] * (1 + len(streams))
     for height, width in sizes:
         clip = ArraySpec((spec.clip.frames, height, width, 3), "uint8")
-        outputs = {name: output_of(stream.feature, stream.params, clip) for name, stream in spec.streams.items()}
+        outputs = {
+            name: output_of(stream.feature, stream.params, clip, declared) for name, stream in spec.streams.items()
+        }
         made = [most_bytes(clip, spec.clip.codec)]
         made += [most_bytes(outputs[name], spec.streams[name].codec) for name in streams]
         bounds = [max(known, new) for known, new in zip(bounds, made, strict=True)]

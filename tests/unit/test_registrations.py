@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from essp_common.errors import ConfigError, NotFound, PreconditionFailed
-from essp_common.features.declared import DeclaredOutput
+from essp_common.features.declared import DeclaredFeature, DeclaredOutput
 from essp_common.features.port import ArraySpec
-from essp_common.wiring import open_store
+from essp_common.wiring import Stores, open_store
+from services.master.launch import launch
 from services.master.registrations import ExtractorRow, Registrations, TrainerRow
+from tests.unit.fleet import make_job
 
 DIGEST = "registry.example/team/depth@sha256:" + "0f" * 32
 OUTPUT = DeclaredOutput(shape=(1, "H", "W", "2*T-2"))
@@ -139,3 +141,17 @@ def test_whatever_is_no_dimension_is_refused_when_it_is_registered(text: str) ->
     except ValidationError:
         return
     assert output.of(ArraySpec((10**7, 10**7, 10**7, 3), "uint8")).shape[0] >= 1
+
+
+def test_a_job_may_ask_for_a_feature_whose_code_is_elsewhere(tmp_path: Path) -> None:
+    job = make_job(
+        tmp_path, streams={"depth": {"feature": "depth"}}, trainers={"depth": {"stream": "depth", "batch_size": 4}}
+    )
+    stores = Stores([f"file://{tmp_path}"])
+    with pytest.raises(ConfigError, match="no extractor 'depth'"):
+        launch(job, stores)
+    declared = {"depth": DeclaredFeature("depth", 2, DeclaredOutput(shape=(1, "H", "W", "2*T"), dtype="uint8"))}
+    assert launch(job, stores, declared=declared).spec == job
+    greedy = {"depth": DeclaredFeature("depth", 4, OUTPUT)}
+    with pytest.raises(ConfigError, match="needs clips of 4 frames"):
+        launch(job, stores, declared=greedy)

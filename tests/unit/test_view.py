@@ -78,7 +78,20 @@ def document(**changes: Any) -> dict[str, Any]:
         ],
         "trainers": [rgb, flow],
         "counts": dict.fromkeys(
-            ["issued", "decoded", "extracted", "delivered", "failed", "replaced", "skipped", "lost", "reissued"], 0
+            [
+                "issued",
+                "decoded",
+                "extracted",
+                "delivered",
+                "failed",
+                "replaced",
+                "skipped",
+                "lost",
+                "reissued",
+                "released",
+                "redecoded",
+            ],
+            0,
         ),
         "failures": [
             {
