@@ -40,7 +40,7 @@ from tests.corpus.damage import NEVER_VIDEO, variants
 from tests.corpus.sources import FRAMES, write_sources
 
 SEED = 1
-VARIANTS = 160
+VARIANTS = 200
 """Of each source."""
 LIMIT_S = 20.0
 """For one file; none needs a second."""
