@@ -11,6 +11,7 @@ final one is insisted on: when it cannot be saved for `save_patience_s`, the tra
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -29,6 +30,8 @@ from services.trainer.ranks import Ranks
 from services.trainer.training import Training
 
 log = logging.getLogger(__name__)
+
+_INSIST_S = 1.0
 
 
 class Unsaved(TransientError):
@@ -72,6 +75,8 @@ class Keeper:
         self._leaving = leaving
         self._clock = clock
         self._failed_s: float | None = None
+        self._told = ""
+        """The last trouble that the master was told of."""
         self._uncommitted: list[Taken] = []
 
     def hold(self, items: Sequence[Taken]) -> None:
@@ -118,7 +123,7 @@ class Keeper:
 
         def insist() -> Manifest:
             try:
-                return persistently(attempt, lambda: self._leaving() or self._clock() >= deadline)
+                return persistently(attempt, lambda: self._leaving() or self._clock() >= deadline, _wait)
             except TransientError as error:
                 if self._leaving():
                     raise
@@ -144,7 +149,7 @@ class Keeper:
         document = self._ranks.told(document)
         if not document:
             return False
-        self.saved, self._failed_s = Manifest.model_validate_json(document), None
+        self.saved, self._failed_s, self._told = Manifest.model_validate_json(document), None, ""
         if self._ranks.leads:
             CHECKPOINTS.labels("saved").inc()
             self._announce(self.saved)
@@ -165,10 +170,17 @@ class Keeper:
     def _trouble(self, error: EsspError) -> None:
         self._failed_s = self._clock()
         CHECKPOINTS.labels("failed").inc()
-        reason = f"a checkpoint could not be saved, training goes on: {error}"
+        reason = f"a checkpoint could not be saved, and is tried again: {error}"
         log.error("%s", reason)
-        with suppress(TransientError):  # the log has it; training does not wait for the bus to hear of it
-            self._reporter.trouble(reason)
+        if reason != self._told:
+            self._told = reason
+            with suppress(TransientError):  # the log has it; training does not wait for the bus to hear of it
+                self._reporter.trouble(reason)
+
+
+def _wait(seconds: float) -> None:
+    """Before the final checkpoint is tried again, which may take long."""
+    time.sleep(max(seconds, _INSIST_S))
 
 
 def _place(item: Taken) -> Position:

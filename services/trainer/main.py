@@ -79,7 +79,7 @@ def _rank(job: str, trainer: str, settings: TrainerSettings, rendezvous: Rendezv
 
 def _end_with_supervisor() -> None:
     """Whoever would start this training again when a rank dies is gone itself: leave, as if killed."""
-    sys.stdin.buffer.read()
+    os.read(0, 1)  # not through `sys.stdin`, whose lock this thread would hold when the interpreter ends
     os._exit(EXIT_RANK_LOST)
 
 

@@ -10,6 +10,7 @@ its ranks, or not at all. Whoever started them (`essp trainer --ranks`, torchrun
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Protocol
@@ -132,7 +133,7 @@ class Group:
             start().wait()
         except RuntimeError as error:
             raise RankLost(
-                f"rank {self.rank} of {self.world_size} lost another rank of its training ({_first_line(error)}); "
+                f"rank {self.rank} of {self.world_size} lost another rank of its training ({_cause(error)}); "
                 f"start all of them again, and they go on from the last checkpoint"
             ) from error
 
@@ -158,7 +159,7 @@ def join(rendezvous: Rendezvous, timeout_s: float) -> Ranks:
         raise ConfigError(f"the ranks cannot meet: {error}") from error
     except RuntimeError as error:
         raise RankLost(
-            f"rank {rendezvous.rank} of {rendezvous.world_size} did not meet the others ({_first_line(error)}); "
+            f"rank {rendezvous.rank} of {rendezvous.world_size} did not meet the others ({_cause(error)}); "
             f"start all of them again"
         ) from error
     return Group(dist.group.WORLD, rendezvous.rank, rendezvous.world_size, _leave)
@@ -169,5 +170,6 @@ def _leave() -> None:
         dist.destroy_process_group()
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0]
+def _cause(error: BaseException) -> str:
+    """What torch says, without where in its sources it was said, and what it advises."""
+    return re.sub(r"^\[\S+\] ", "", str(error).partition("\n")[0]).partition(". ")[0]

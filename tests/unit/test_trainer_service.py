@@ -440,7 +440,7 @@ def test_a_checkpoint_that_cannot_be_saved_is_told_and_tried_again(
     stage.feed(places[:20])
     with Running(stage, ranks, save_retry_s=0) as running:
         [trouble] = stage.wait_for("trouble")
-        assert "could not be saved, training goes on" in trouble.trouble.reason
+        assert "could not be saved, and is tried again" in trouble.trouble.reason
         assert str(error) in trouble.trouble.reason
         while sum(len(report.indices) for report in stage.reports("trained")) < 16:
             stage.progress(timeout_s=1.0)
