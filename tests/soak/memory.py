@@ -74,7 +74,8 @@ def run(seconds: float, folder: Path) -> Course:
     make_videos(videos)
     with servers(folder) as found:
         catalog = found.upload(videos)
-        supervisor = Supervisor(found.environment(), folder)
+        # A batch of this trainer takes longer than the short patience of soaks, after which clips are made once more.
+        supervisor = Supervisor({**found.environment(), "ESSP_STALL_S": "600"}, folder)
         port = free_port()
         client = Client(port)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -21,5 +22,5 @@ def test_memory_is_flat_however_slow_the_trainer(tmp_path: Path) -> None:
     assert len(course.seconds) >= 8
     assert max(course.outstanding_bytes) <= course.budget_bytes
     assert max(course.redis_bytes) <= course.budget_bytes
-    assert min(course.redis_bytes) > course.budget_bytes // 2, "the decoders were not held back by the budget"
+    assert median(course.redis_bytes) > course.budget_bytes / 2, "the decoders were not held back by the budget"
     assert {name: course.growth(name) for name in course.rss_bytes if course.growth(name) > GROWTH} == {}
