@@ -262,7 +262,8 @@ class Ledger:
         self.counts.decoded += 1
         self.counts.delivered += bool(self._parts.everyone & self._parts.ackers[CLIP] & entry.left)
         self._outstanding.made(entry, CLIP, event.bytes)
-        self._settle(entry, out)
+        if self._lag.slow:
+            self._settle(entry, out)
 
     def _extracted(self, event: Extracted, out: list[Instruction]) -> None:
         part = self._parts.part_of_stream.get(event.stream, CLIP)
@@ -274,7 +275,8 @@ class Ledger:
         self.counts.delivered += 1
         self._outstanding.made(entry, part, event.bytes)
         self._outstanding.acked(entry, self._parts.extractor[part - 1], CLIP)
-        self._settle(entry, out)
+        if self._lag.slow:
+            self._settle(entry, out)
 
     def _trained(self, event: Trained, out: list[Instruction]) -> None:
         number = self._number.get((event.purpose, event.epoch))
@@ -393,14 +395,15 @@ class Ledger:
 
     def _close_if_done(self, entry: Entry, out: list[Instruction]) -> None:
         if entry.left & self._parts.everyone:
-            self._settle(entry, out)
+            if self._lag.slow:
+                self._settle(entry, out)
             return
         self._outstanding.close(entry)
         if not entry.again:
             self._closed(entry.place, entry.clip.attempt, out)
 
     def _settle(self, entry: Entry, out: list[Instruction]) -> None:
-        if self._lag.slow and not entry.left & self._parts.everyone & ~self._lag.slow:
+        if not entry.left & self._parts.everyone & ~self._lag.slow:
             self._lag.settle(entry, out)
 
     def _closed(self, place: Place, attempt: int, out: list[Instruction]) -> None:

@@ -11,7 +11,7 @@ Lanes (`lanes.py`) have shares of the budget that are kept free for them, whethe
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from essp_common.pb.v1.messages_pb2 import OutstandingClip
@@ -58,6 +58,8 @@ class Outstanding:
         self._parts = parts
         self._bounds = bounds
         self._entries: dict[Place, Entry] = {}
+        self.get: Callable[[Place], Entry | None] = self._entries.get
+        """The entry of a clip, if it is outstanding."""
         self._again: list[Place] = []  # a heap
         self._shed = 0
         self._needs: dict[tuple[int, int], tuple[int, list[int], int]] = {}  # by pass and consumers
@@ -99,10 +101,6 @@ class Outstanding:
         self.credits.outstanding_bytes += sum(entry.sizes)
         if state.lane:
             self.move(entry, self.lanes[state.lane])
-
-    def get(self, place: Place) -> Entry | None:
-        """The entry of a clip, if it is outstanding."""
-        return self._entries.get(place)
 
     @property
     def settled(self) -> bool:
@@ -180,15 +178,17 @@ class Outstanding:
     def acked(self, entry: Entry, bit: int, part: int) -> None:
         """One of those who read a part is done with it; after the last one its bytes are free."""
         entry.left &= ~bit
-        if not entry.left & self._parts.ackers[part]:
-            self._take(entry, -entry.sizes[part])
+        size = entry.sizes[part]
+        if size and not entry.left & self._parts.ackers[part]:
+            self._take(entry, -size)
             entry.sizes[part] = 0
 
     def close(self, entry: Entry) -> None:
         """Every consumer is done with it."""
         del self._entries[entry.place]
         self._shed -= entry.shed
-        self._take(entry, -sum(entry.sizes))
+        if any(entry.sizes):
+            self._take(entry, -sum(entry.sizes))
         if entry.lane is not None:
             entry.lane.places.remove(entry.place)
 

@@ -8,7 +8,7 @@ are gone.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from essp_common.catalog.table import Catalog, CatalogView, VideoRow
@@ -145,6 +145,9 @@ class World:
         self.consumers = {
             name: Consumer(name, CONSUMERS.get(name, "rgb"), position, position) for name, position in starts.items()
         }
+        self.heard: list[Progress] = []
+        """Since the state was saved."""
+        self.save_state()
         self.do(self.ledger.start())
 
     # --- the master's side ---
@@ -168,17 +171,41 @@ class World:
                 case CompleteJob() | FailJob():
                     self.end = instruction
 
+    def hear(self, event: Progress) -> None:
+        """Have the master account for an event."""
+        self.heard.append(event)
+        self.do(self.ledger.handle(event))
+
+    def save_state(self) -> None:
+        """Write the ledger's state where a master that starts will find it."""
+        self.saved, self.heard = self.ledger.state().SerializeToString(), []
+
     def restart_master(self) -> None:
-        """A ledger that starts from the state of this one takes its place, paused if it was."""
-        paused, state = self.ledger.paused, self.ledger.state().SerializeToString()
-        self.ledger = Ledger(self.terms, LedgerState.FromString(state))
+        """A ledger takes over that knows the saved state, and hears again what came since."""
+        paused = self.ledger.paused
+        self.ledger = Ledger(self.terms, LedgerState.FromString(self.saved))
+        self.do(self.ledger.start())
+        for event in self.heard:
+            self.do(self.ledger.handle(event))
         if paused:
             self.ledger.pause()
 
+    def stop_and_start(self) -> None:
+        """Stop the job and start it again: its trainers go on at their checkpoints, and nothing else is left of it."""
+        self.flush_cache()
+        self.seeds, self.extractions, self.events, self.heard = [], [], [], []
+        for consumer in self.consumers.values():
+            consumer.position = consumer.checkpoint
+            consumer.trained, consumer.durable, consumer.waiting, consumer.unacked = [], [], {}, []
+        start = {name: consumer.position for name, consumer in self.consumers.items()}
+        self.terms = replace(self.terms, start=start)
+        self.ledger = Ledger(self.terms)
+        self.save_state()
+        self.do(self.ledger.start())
+
     def deliver(self, number: int = 0, twice: bool = False) -> None:
         """Hand an event to the ledger; `twice`: it stays in the bag."""
-        event = self.events[number] if twice else self.events.pop(number)
-        self.do(self.ledger.handle(event))
+        self.hear(self.events[number] if twice else self.events.pop(number))
 
     # --- the workers' side ---
 
@@ -262,7 +289,7 @@ class World:
         said = [e for e in self.events if name in (e.trained.consumer, e.failed.consumer)]
         self.events = [e for e in self.events if name not in (e.trained.consumer, e.failed.consumer)]
         for event in said:
-            self.do(self.ledger.handle(event))
+            self.hear(event)
         consumer = self.consumers[name]
         consumer.position, consumer.trained = consumer.checkpoint, list(consumer.durable)
         redelivered, consumer.unacked, consumer.waiting = consumer.unacked, [], {}

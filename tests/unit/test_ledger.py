@@ -508,9 +508,23 @@ class LedgerMachine(RuleBasedStateMachine):
     def stall(self) -> None:
         self.world.do(self.world.ledger.stalled())
 
+    @precondition(lambda self: any(not e.HasField("trained") for e in self.world.events))
+    @rule(data=st.data())
+    def lose_a_report(self, data: Any) -> None:
+        reports = [e for e in self.world.events if not e.HasField("trained")]
+        self.world.events.remove(reports[self._pick(data, reports)])
+
+    @rule()
+    def save_the_state(self) -> None:
+        self.world.save_state()
+
     @rule()
     def restart_the_master(self) -> None:
         self.world.restart_master()
+
+    @rule()
+    def stop_and_start(self) -> None:
+        self.world.stop_and_start()
 
     @rule(work=st.booleans())
     def pause_or_resume(self, work: bool) -> None:
@@ -534,6 +548,6 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 LedgerMachine.TestCase.settings = settings(
-    max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestAnyOrder = LedgerMachine.TestCase
