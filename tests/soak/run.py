@@ -33,7 +33,7 @@ TRAINERS = ("rgb", "flow")
 _LOOK_S = 0.1
 _SAMPLE_S = 0.5
 _TELL_S = 5.0
-_END_S = 180.0
+_END_S = 300.0
 """After the last fault a job has to end within this time."""
 _EMPTY_S = 15.0
 
