@@ -58,8 +58,8 @@ def open_video(
     `described`: what a decode of the first frames would tell (pixel format, frame rate) is known or not needed. That
     decode is most of what opening costs, and of the bytes that it reads.
 
-    Decoding is single-threaded: many videos are decoded at a time, each by a process of its own, and codec threads
-    would cost more CPU per frame than they save in time.
+    Decoding is single-threaded at any resolution: many videos are decoded at a time, each by a process of its own, and
+    codec threads cost more CPU per frame (10 to 20 % at 3840x2160) without making all of them faster.
     """
     head, size_bytes = _inspect(file)
     if not size_bytes:

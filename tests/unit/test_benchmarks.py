@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 
 from benchmarks import embedded, measure, peers
-from benchmarks.__main__ import document, line
+from benchmarks.__main__ import ROOT, document, line
 from benchmarks.embedded import NullJob
 from benchmarks.figures import Aim, Figure, Scale, clips_of
-from benchmarks.inputs import VideoSet, make
+from benchmarks.inputs import RealClips, VideoSet, make
 from benchmarks.measure import Cost
 from benchmarks.plot import draw
+from benchmarks.table import BEGIN, END, insert, table
+from essp_common.catalog.table import read_catalog
 from essp_common.pb.v1.messages_pb2 import Resize, Seed
 from essp_common.video.reader import Reader
+from essp_common.wiring import Stores
 
 TINY = VideoSet("h264", 12, 96, 80, frames=30, videos=2)
 
@@ -52,6 +55,30 @@ def test_the_document_is_json_with_every_figure(tmp_path: Path) -> None:
     figures = [Figure("a", 1.5, "ratio", Aim(least=2), 1.4, 1.6, {"best_peer": "pyav"}), Figure("b", 3.0, "ms")]
     found = json.loads(json.dumps(document(figures, Scale(tmp_path))))
     assert [(f["name"], f["met"]) for f in found["figures"]] == [("a", False), ("b", None)]
+
+
+def test_a_table_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / "README.md"
+    path.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", encoding="utf-8")
+    figures = [Figure("a", 1.5, "ratio", Aim(least=2), 1.4, 1.6), Figure("b", 3.0, "ms")]
+    for _ in range(2):
+        insert(table(figures, document(figures, Scale(tmp_path))), path)
+    text = path.read_text(encoding="utf-8")
+    assert "old" not in text
+    assert text.count("| `a` | 1.5 ratio | 1.4 to 1.6 | >= 2 | missed |\n| `b` | 3 ms |  |  |  |\n") == 1
+    assert (text[:7], text[-7:]) == ("before\n", "\nafter\n")
+
+
+def test_the_readme_has_a_place_for_the_table() -> None:
+    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    assert text.index(BEGIN) < text.index(END)
+
+
+def test_real_clips_are_a_set_like_the_others(tmp_path: Path) -> None:
+    store, key = Stores(("file:///",)).resolve(f"file://{make(RealClips(), tmp_path)}")
+    rows = read_catalog(store, key).rows
+    assert {row.split for row in rows} == {"train", "validation"}
+    assert all(row.error is None and row.lookahead for row in rows)
 
 
 def test_a_plot_is_drawn_where_there_are_ratios(tmp_path: Path) -> None:
