@@ -223,7 +223,9 @@ class Fleet:
             self.adapters.cache.get(ready.key)
             key, value = stream_key(ready.key, stream.stream), bytes(64 + 2 * 16 * 16 * 3)
             self._put(key, value, list(stream.consumers))
-            message = FeatureReady(clip=ready.clip, stream=stream.stream, key=key, bytes=len(value))
+            message = FeatureReady(
+                clip=ready.clip, stream=stream.stream, key=key, bytes=len(value), consumers=stream.consumers
+            )
             partition = ready.clip.index % topics.DATA_PARTITIONS
             self.adapters.bus.publish(topics.features(stream.feature), b"", message.SerializeToString(), partition)
             self.report(Progress(extracted=Extracted(clip=ready.clip, stream=stream.stream, bytes=len(value))))

@@ -73,6 +73,26 @@ def test_a_job_runs_to_its_end(adapters: Adapters, fleet_of: FleetOf) -> None:
     assert adapters.cache.usage().keys == 0
 
 
+def test_a_trainer_that_stands_still_is_left_behind_and_loses_nothing(
+    adapters: Adapters, fleet_of: FleetOf, tmp_path: Path
+) -> None:
+    sampling = {"clips_per_video": 2, "clips_per_epoch": 100}
+    job = make_job(tmp_path, sampling=sampling)
+    master, fleet = master_over(adapters), fleet_of(job)
+    master.start(job)
+    while fleet.learn() or fleet.decode() or fleet.extract() or fleet.train("trainer.rgb") or master.step(0):
+        assert adapters.cache.usage().used_bytes <= job.limits.budget
+        assert fleet.intakes["trainer.diff"].waiting == 0
+    counts = master.status("small").counts
+    assert len(fleet.trained["trainer.rgb"]) == sum(p.clips for p in master.status("small").passes)
+    assert counts.released > 0
+    run_to_rest(master, fleet)
+    assert fleet.trained["trainer.diff"] == fleet.trained["trainer.rgb"]
+    assert all(p.finished for p in master.status("small").passes)
+    assert master.status("small").counts.redecoded > 0
+    assert adapters.cache.usage().keys == 0
+
+
 @pytest.mark.parametrize("decoders", [1, 3])
 def test_seeds_do_not_depend_on_how_many_work(
     adapters: Adapters, fleet_of: FleetOf, tmp_path: Path, decoders: int

@@ -24,6 +24,8 @@ from essp_common.pb.v1.messages_pb2 import (
     FeatureReady,
     PassPlan,
     Progress,
+    Recipe,
+    StreamRequest,
 )
 
 JOB = "job-1"
@@ -286,6 +288,20 @@ def test_rgb_takes_the_clips_themselves(world: World) -> None:
         assert [bytes(t.value) for t in taken] == [b"frames"]
         intake.finish(taken)
     assert world.cache.usage().keys == 1, "the extractor has not acked yet"
+
+
+def test_what_is_made_for_others_is_left_to_them(world: World) -> None:
+    clip = ClipRef(job=JOB, purpose=TRAIN, epoch=0, index=0)
+    feature = FeatureReady(clip=clip, stream="flow10", key="k", consumers=["trainer.other"])
+    world.send(topics.features("flow"), 0, feature.SerializeToString())
+    recipe = Recipe(streams=[StreamRequest(stream="rgb", feature="rgb", consumers=["trainer.other"])])
+    world.send(topics.CLIPS, 0, ClipReady(clip=clip, key="k", recipe=recipe).SerializeToString())
+    for options in (FLOW, RGB):
+        with world.intake([plan(TRAIN, 0, 1)], options) as intake:
+            assert intake.take(0) is None
+            assert intake.waiting == 0
+    assert world.progress() == [], "nothing of it is missed"
+    assert world.backlog() == 0
 
 
 def test_an_outage_of_the_cache_costs_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

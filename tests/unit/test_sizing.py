@@ -14,7 +14,7 @@ from essp_common.features.port import ArraySpec
 from essp_common.pb.v1.messages_pb2 import PREDICT, TEST, TRAIN, VALIDATION, FrameCodec
 from essp_common.spec import CodecSpec, JobSpec
 from services.master.passes import Passes
-from services.master.sizing import bounds_of, most_bytes, parts_of, unit_clips
+from services.master.sizing import bounds_of, lane_bytes, most_bytes, parts_of, unit_clips
 
 
 def catalog(*splits: str, sizes: tuple[tuple[int, int], ...] = ((64, 48),)) -> Catalog:
@@ -122,6 +122,25 @@ def test_units_leave_room_for_a_batch() -> None:
     tight = spec.model_copy(update={"limits": spec.limits.model_copy(update={"budget": 10 * largest})})
     assert unit_clips(tight, bounds) == 3, "7 of a batch of 8, and 3 more"
     assert unit_clips(spec, bounds) == 32
+
+
+def test_a_lane_holds_two_batches_or_there_is_none() -> None:
+    spec = job()
+    passes = Passes(spec, catalog("train"))
+    bounds = bounds_of(passes, parts_of(spec))
+
+    def lane(clips: int, **limits: object) -> int:
+        given = {"budget": clips * sum(bounds[0]), **limits}
+        return lane_bytes(job(limits=given), bounds) // sum(bounds[0])
+
+    assert lane(32) == 16
+    assert lane(31) == 0
+    assert lane(1000) == 500
+    assert lane(1000, coupled=True) == 0
+    one = job(trainers={"rgb": {"stream": "rgb", "batch_size": 4}}, limits={"budget": "1GiB"})
+    assert lane_bytes(one, bounds) == 0, "there is nobody to lag behind"
+    tight = job(limits={"budget": 34 * sum(bounds[0])})
+    assert unit_clips(tight, bounds) == 17 - 8 + 1, "a unit and the rest of a batch fit a lane"
 
 
 def test_clips_too_short_for_a_feature_are_refused() -> None:
