@@ -14,13 +14,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from essp_common.bus.port import Record, Subscription
 from essp_common.errors import EsspError, TransientError
 from essp_common.failpoints import failpoint
 from essp_common.history import History, Overtaken
 from essp_common.pb.v1.messages_pb2 import HistorySegment
+from services.master.config import MasterSettings
+from services.master.jobs import Job
+from services.master.snapshot import status_of
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +33,10 @@ _CHAPTER = 128
 _LONG_S = 30.0
 """After so long without a write the fences are looked at first: this process may have slept."""
 _LONGEST_WAIT_S = 10.0
+_LAST_WRITE_S = 10.0
+"""How long a master that leaves waits for its histories to be written."""
+_UNFINISHED = 50
+"""So many times `poll_records` messages may wait for the histories to be written; then no more are read."""
 _SHARE = 0.02
 """Most of the master's time that may go into making segments."""
 
@@ -43,51 +51,80 @@ class Page:
 
 
 class HistoryWriter:
-    """Writes batches, each in a thread of its own."""
+    """Writes batches, each in a thread of its own. Used from one thread, but for `write`, which its owner guards."""
 
-    def __init__(self, interval_s: float, clock: Callable[[], float]) -> None:
-        """`interval_s`: least time between two batches."""
-        self._interval_s = interval_s
+    def __init__(
+        self, subscription: Subscription, settings: MasterSettings, worker: str, clock: Callable[[], float]
+    ) -> None:
+        """`subscription`: whose records are done when the histories hold them."""
+        self._subscription = subscription
+        self._settings = settings
+        self._worker = worker
         self._clock = clock
         self._due_s = clock()
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
         self._written_s: dict[str, float] = {}
         self._lost: list[tuple[str, EsspError]] = []
+        self._handled: list[Record] = []
+        """Accounted for, and not yet in the histories."""
+        self._holding = False
 
-    @property
-    def busy(self) -> bool:
-        """A batch is being written."""
-        return self._thread is not None and self._thread.is_alive()
+    def handled(self, records: Sequence[Record]) -> None:
+        """These were accounted for."""
+        self._handled += records
 
-    @property
-    def due(self) -> bool:
-        """It is time for the next batch."""
-        return self._clock() >= self._due_s
+    def hold_back(self) -> None:
+        """Read no more while too much waits for the histories to be written."""
+        too_many = len(self._handled) > _UNFINISHED * self._settings.poll_records
+        if too_many != self._holding:
+            self._holding = too_many
+            (self._subscription.pause if too_many else self._subscription.resume)()
 
     def lost(self) -> Sequence[tuple[str, EsspError]]:
         """The jobs that are no longer this master's, and why; each is told once."""
         lost, self._lost = self._lost, []
         return lost
 
-    def write(self, pages: Sequence[Page], took_s: float, then: Callable[[], None]) -> None:
-        """Write a batch, then call `then`. `took_s`: how long it took to make. Only while not `busy`."""
-        self._due_s = self._clock() + max(self._interval_s, took_s / _SHARE)
-        if not pages:
-            then()
+    def write(self, jobs: Iterable[Job], now: bool = False) -> None:
+        """Write what was noted of these jobs, if it is time (or `now`). All that they had done by now is durable."""
+        if self._thread is not None and self._thread.is_alive():
             return
-        self._thread = threading.Thread(target=self._write, args=(pages, then), name="essp-history", daemon=True)
+        noted = [job for job in jobs if job.recorder.pending and not job.overtaken]
+        due = now or self._clock() >= self._due_s or any(job.urgent for job in noted)
+        if noted and not due:
+            return
+        began = time.perf_counter()
+        pages = [Page(job.name, job.launch.history, self._segment(job)) for job in noted]
+        handled, self._handled = self._handled, []
+        if not pages:
+            self._finish(handled)
+            return
+        took_s = time.perf_counter() - began
+        self._due_s = self._clock() + max(self._settings.history_s, took_s / _SHARE)
+        self._thread = threading.Thread(target=self._write, args=(pages, handled), name="essp-history", daemon=True)
         self._thread.start()
 
-    def finish(self, timeout_s: float) -> None:
-        """Wait for the batch under way, which is given up after this time."""
+    def finish(self) -> None:
+        """Wait for the batch under way, for a while; then it is given up."""
         if self._thread is not None:
-            self._thread.join(timeout_s)
+            self._thread.join(_LAST_WRITE_S)
             if self._thread.is_alive():
                 self._closing.set()
                 self._thread.join()
 
-    def _write(self, pages: Sequence[Page], then: Callable[[], None]) -> None:
+    def _segment(self, job: Job) -> HistorySegment:
+        now_s = self._clock()
+        segment = job.segment(self._worker, now_s)
+        if job.state.ended:
+            segment.status_json = status_of(job, None, now_s).model_dump_json()
+        return segment
+
+    def _finish(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self._subscription.done(record)
+
+    def _write(self, pages: Sequence[Page], handled: Sequence[Record]) -> None:
         for page in pages:
             try:
                 if not self._append(page):
@@ -97,7 +134,7 @@ class HistoryWriter:
         if any(isinstance(error, Overtaken) for _, error in self._lost):
             return  # the other master accounts for these messages
         failpoint("master.history-written")
-        then()
+        self._finish(handled)
         failpoint("master.progress-done")
         for page in pages:
             if page.segment.last % _CHAPTER == 0:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from essp_common.pb.v1.messages_pb2 import Control, Failed, Heartbeat, HistorySegment, Progress
+from essp_common.pb.v1.messages_pb2 import Control, Failed, HistorySegment, Progress
 from essp_common.pb.v1.messages_pb2 import FailureTally as FailureMessage
 from services.master import lifecycle, status
 from services.master.activity import Activity, Rate, purpose_name
@@ -22,11 +22,18 @@ from services.master.recorder import Recorder
 from services.master.seeds import SeedWriter
 from services.master.status import JobState
 
+COMMANDS = {
+    JobState.PAUSED: Control.PAUSE,
+    JobState.RUNNING: Control.RESUME,
+    JobState.STOPPED: Control.STOP,
+    JobState.COMPLETED: Control.COMPLETE,
+    JobState.FAILED: Control.FAIL,
+}
+"""How everybody is told of a state."""
 _EXAMPLES = 3
+_LONGEST_STALL_S = 3600.0
 _LIVE = ("step", "heartbeat")
 """What is also said while nothing gets done: a trainer tells how long it has waited."""
-_MARK = "master"
-"""The pool in whose name a master that takes a job over marks its place in `essp.progress`."""
 
 
 @dataclass
@@ -122,8 +129,8 @@ class Job:
         )
 
     def mark(self) -> Progress:
-        """The message that tells this master, when it comes back, that it has read all that was there before."""
-        return Progress(job=self.name, worker=_MARK, fence=self.fence, heartbeat=Heartbeat(pool=_MARK))
+        """The message (of no event) that tells this master, once it comes back, that it has read all before it."""
+        return Progress(job=self.name, worker="master", fence=self.fence)
 
     # --- what is due to be done ---
 
@@ -159,7 +166,7 @@ class Job:
         kind = progress.WhichOneof("event")
         if kind not in _LIVE:
             self.heard_s, self.silences = now_s, 0
-        if kind == "heartbeat" and progress.heartbeat.pool == _MARK:
+        if kind is None:
             return self._heard_all() if progress.fence == self.fence else ()
         if self.state.ended:
             self.leftovers |= kind in ("decoded", "extracted")
@@ -184,6 +191,11 @@ class Job:
     def _heard_all(self) -> Sequence[Instruction]:
         self._unheard = False
         return self._instructed(self._make_again())
+
+    def silent(self, now_s: float, stall_s: float) -> bool:
+        """Nothing was heard for long, the longer the more often that was so before."""
+        patience_s = min(stall_s * 2**self.silences, _LONGEST_STALL_S)
+        return self.state is JobState.RUNNING and self.ledger.outstanding > 0 and now_s - self.heard_s >= patience_s
 
     def stalled(self, now_s: float) -> Sequence[Instruction]:
         """Nothing was heard for long."""

@@ -20,32 +20,31 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 from google.protobuf.message import DecodeError
 
-from essp_common import metrics, topics
+from essp_common import topics
 from essp_common.bus.port import Record
-from essp_common.cache.port import CacheUsage, job_prefix
 from essp_common.control import ControlFeed
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, TransientError, Unavailable
 from essp_common.failpoints import failpoint
 from essp_common.features.declared import DeclaredFeature
 from essp_common.history import Overtaken
-from essp_common.pb.v1.messages_pb2 import Control, HistorySegment, Progress
+from essp_common.pb.v1.messages_pb2 import Control, Progress
 from essp_common.spec import JobSpec
 from essp_common.wiring import Adapters
 from services.master.adoption import last_commands, past, under_way
 from services.master.config import MasterSettings
+from services.master.dispatch import Dispatch
 from services.master.events import EventLog
-from services.master.history import HistoryWriter, Page
-from services.master.instructions import CompleteJob, FailJob, Instruction, IssueUnit, PublishSkip, ReleaseClip
-from services.master.jobs import Job
-from services.master.launch import launch
+from services.master.history import HistoryWriter
+from services.master.instructions import CompleteJob, FailJob, Instruction
+from services.master.jobs import COMMANDS, Job
 from services.master.lifecycle import change
 from services.master.outbox import Outbox
 from services.master.pools.roster import Roster
-from services.master.snapshot import status_of, summary_of, summary_of_past
+from services.master.runs import open_run
+from services.master.snapshot import status_of, summary_of, summary_of_past, usage_of
 from services.master.status import JobEvent, JobState, JobStatus, JobSummary
 
 log = logging.getLogger(__name__)
@@ -59,20 +58,6 @@ _ADOPT_S = 3.0
 """How long a new master listens for the jobs that were under way."""
 _PATIENCE_S = 10.0
 """How long somebody who asks waits for a new master to know its jobs."""
-_LONGEST_STALL_S = 3600.0
-_LAST_WRITE_S = 10.0
-"""How long a master that leaves waits for its histories to be written."""
-_UNFINISHED = 50
-"""So many times `poll_records` messages may wait for the histories to be written; then no more are read."""
-_LAUNCHES = 5
-"""How often a start is tried while other masters start the same job."""
-_COMMANDS = {
-    JobState.PAUSED: Control.PAUSE,
-    JobState.RUNNING: Control.RESUME,
-    JobState.STOPPED: Control.STOP,
-    JobState.COMPLETED: Control.COMPLETE,
-    JobState.FAILED: Control.FAIL,
-}
 
 
 class Master:
@@ -106,17 +91,15 @@ class Master:
         if not adopt:
             self._adopted.set()
         self._outbox = Outbox(self._bus)
+        self._dispatch = Dispatch(adapters.bus, adapters.cache, self._outbox, self._lock)
         self.roster = Roster()
         """The workers that are up, of all pools."""
         self._worker = worker
-        self._history = HistoryWriter(settings.history_s, clock)
         self._past: dict[str, JobStatus] = {}
         """What became of jobs that had ended before."""
         self._overtaken: Overtaken | None = None
-        self._handled: list[Record] = []
-        """Accounted for, and not yet in the histories."""
-        self._holding = False
         self._subscription = self._bus.subscribe([topics.PROGRESS], GROUP if adopt else f"{GROUP}.{worker}")
+        self._history = HistoryWriter(self._subscription, settings, worker, clock)
         self._ticked_s = self._swept_s = clock()
 
     # --- the service ---
@@ -146,7 +129,7 @@ class Master:
 
     def step(self, timeout_s: float) -> int:
         """Account for what has come, waiting for so long at most; how many messages that were."""
-        self._hold_back()
+        self._history.hold_back()
         records = self._subscription.poll(self._settings.poll_records, timeout_s)
         with self._lock:
             for record in records:
@@ -157,7 +140,7 @@ class Master:
             if now_s - self._ticked_s >= _TICK_S:
                 self._ticked_s = now_s
                 self._tick(now_s)
-        self._handled += records
+        self._history.handled(records)
         self._outbox.send()
         failpoint("master.instructions-published")
         self._write_histories()
@@ -203,7 +186,7 @@ class Master:
     def status(self, name: str) -> JobStatus:
         """All there is to know of a job. Raises `NotFound`."""
         self._await_adoption()
-        usage = self._usage()
+        usage = usage_of(self._cache)
         with self._lock:
             if name not in self._jobs and name in self._past:
                 return self._past[name]
@@ -234,7 +217,8 @@ class Master:
                 raise Conflict(f"job {spec.name} is {state}; stop it first, or choose another name")
             self._starting.add(spec.name)
         try:
-            job = self._launch(spec, fresh, command, present.log if present is not None else EventLog())
+            events = present.log if present is not None else EventLog()
+            job = open_run(spec, self._stores, fresh, command, self._declared(), events, self._worker, self._clock)
             self._bus.ensure_topics(
                 {t: topics.partitions(t) for t in {topics.stream_topic(s.feature) for s in spec.streams.values()}}
             )
@@ -247,34 +231,15 @@ class Master:
             with self._lock:
                 self._starting.discard(spec.name)
 
-    def _launch(self, spec: JobSpec, fresh: bool, command: Control | None, events: EventLog) -> Job:
-        """A job of which this master is the last to have written the history."""
-        paused = command is not None and command.command == Control.PAUSE
-        since = 0 if command is None else command.since or command.fence
-        for _ in range(_LAUNCHES):
-            job = Job(launch(spec, self._stores, fresh, since, self._declared()), self._clock(), events)
-            if paused:
-                job.pause()
-            job.enter(JobState.PAUSED if paused else JobState.RUNNING, self._clock())
-            try:
-                job.launch.history.append(job.segment(self._worker, self._clock()))
-            except Overtaken as error:  # by a master that was still writing, or that started the job at the same time
-                if error.fence > job.fence:
-                    raise
-                continue
-            failpoint("master.start-recorded")
-            return job
-        raise Conflict(f"job {spec.name} is being started by other masters, too; stop all but one")
-
     def _begin(self, job: Job, command: Control | None) -> None:
         """Have everybody know of a job, and issue what it needs."""
         self._jobs[job.name] = job
         if job.launch.continued is None:
-            self._outbox.add(partial(self._cache.purge, job_prefix(job.name)))
+            self._dispatch.purge(job)
         if command is None or under_way(command):
-            self._publish_control(job, Control.START if job.state is JobState.RUNNING else Control.PAUSE)
+            self._dispatch.command(job, Control.START if job.state is JobState.RUNNING else Control.PAUSE)
         if job.launch.continued is not None:
-            self._publish(topics.PROGRESS, job.name.encode(), job.mark().SerializeToString())
+            self._dispatch.mark(job)
         if command is not None and command.command in (Control.STOP, Control.FAIL):
             ended = JobState.STOPPED if command.command == Control.STOP else JobState.FAILED
             self._enter(job, ended, command.reason)
@@ -305,11 +270,11 @@ class Master:
         if not job.enter(wanted, self._clock(), reason):
             return False
         log.info("job %s: %s %s", job.name, wanted, reason)
-        self._publish_control(job, _COMMANDS[wanted])
+        self._dispatch.command(job, COMMANDS[wanted])
         if wanted.ended:
             job.leftovers = True
             self._swept_s = self._clock()
-            self._outbox.add(partial(self._cache.purge, job_prefix(job.name)))
+            self._dispatch.purge(job)
         return True
 
     def _job(self, name: str) -> Job:
@@ -358,62 +323,22 @@ class Master:
     def _carry_out(self, job: Job, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
             match instruction:
-                case IssueUnit():
-                    key, unit = job.seeds.unit(instruction)
-                    self._publish(topics.SEEDS, key, unit)
-                case PublishSkip():
-                    for topic, message in job.seeds.skips(instruction):
-                        index = message.clip.index
-                        partition = index % topics.DATA_PARTITIONS
-                        self._publish(topic, str(index).encode(), message.SerializeToString(), partition)
-                case ReleaseClip():
-                    for cache_key, consumer in job.seeds.releases(instruction):
-                        self._outbox.add(partial(self._cache.ack, cache_key, consumer))
                 case CompleteJob():
                     self._enter(job, JobState.COMPLETED)
                 case FailJob(reason):
                     self._enter(job, JobState.FAILED, reason)
-
-    def _publish_control(self, job: Job, command: Control.Command) -> None:
-        self._publish(topics.CONTROL, job.name.encode(), job.control(command).SerializeToString())
-
-    def _publish(self, topic: str, key: bytes, value: bytes, partition: int | None = None) -> None:
-        self._outbox.add(partial(self._bus.publish, topic, key, value, partition))
+                case _:
+                    self._dispatch.instruction(job, instruction)
 
     # --- the histories ---
-
-    def _hold_back(self) -> None:
-        """Read no more while too much waits for the histories to be written."""
-        too_many = len(self._handled) > _UNFINISHED * self._settings.poll_records
-        if too_many != self._holding:
-            self._holding = too_many
-            (self._subscription.pause if too_many else self._subscription.resume)()
 
     def _write_histories(self, now: bool = False) -> None:
         """Have written what was noted, if it is time (or `now`), and then the messages called done that it is about."""
         with self._lock:
             for name, error in self._history.lost():
                 self._give_up(self._jobs[name], error)
-            if self._history.busy or not self._outbox.empty:
-                return
-            jobs = [job for job in self._jobs.values() if job.recorder.pending and not job.overtaken]
-            if jobs and not now and not self._history.due and not any(job.urgent for job in jobs):
-                return
-            began = time.perf_counter()
-            pages = [Page(job.name, job.launch.history, self._segment(job)) for job in jobs]
-            handled, self._handled = self._handled, []
-        self._history.write(pages, time.perf_counter() - began, partial(self._finish, handled))
-
-    def _segment(self, job: Job) -> HistorySegment:
-        now_s = self._clock()
-        segment = job.segment(self._worker, now_s)
-        if job.state.ended:
-            segment.status_json = status_of(job, None, now_s).model_dump_json()
-        return segment
-
-    def _finish(self, records: Sequence[Record]) -> None:
-        for record in records:
-            self._subscription.done(record)
+            if self._outbox.empty:
+                self._history.write(self._jobs.values(), now)
 
     def _give_up(self, job: Job, error: EsspError) -> None:
         """Its history cannot be written any more."""
@@ -424,52 +349,32 @@ class Master:
 
     def _leave(self) -> None:
         """Write what is there to write, as far as the stores answer."""
-        self._history.finish(_LAST_WRITE_S)
         try:
             while not self._adopt and self.step(0.0):
                 pass  # nobody else will account for it
-            self._history.finish(_LAST_WRITE_S)
+            self._history.finish()
             self._sweep()
             self._outbox.send()
             self._write_histories(now=True)
         except TransientError as error:
             log.warning("master: %s; the last seconds are accounted for again by the next one", error)
-        self._history.finish(_LAST_WRITE_S)
+        self._history.finish()
 
     # --- from time to time ---
 
     def _tick(self, now_s: float) -> None:
-        usage = self._usage()
-        if usage is not None:
-            metrics.CACHE_BYTES.labels("used").set(usage.used_bytes)
-            metrics.CACHE_BYTES.labels("limit").set(usage.limit_bytes)
+        usage_of(self._cache)
         for job in list(self._jobs.values()):
-            patience_s = min(self._settings.stall_s * 2**job.silences, _LONGEST_STALL_S)
-            if job.state is JobState.RUNNING and job.ledger.outstanding and now_s - job.heard_s >= patience_s:
-                log.warning("job %s: nothing heard for %.0f s", job.name, now_s - job.heard_s)
+            if job.silent(now_s, self._settings.stall_s):
                 self._carry_out(job, job.stalled(now_s))
         if now_s - self._swept_s >= _SWEEP_S:
             self._swept_s = now_s
             self._sweep()
 
     def _sweep(self) -> None:
-        """Free what workers stored for jobs that had ended: they learn of it a moment later."""
         for job in self._jobs.values():
             if job.state.ended and job.leftovers:
-                job.leftovers = False
-                self._outbox.add(partial(self._sweep_job, job))
-
-    def _sweep_job(self, job: Job) -> None:
-        found = self._cache.purge(job_prefix(job.name))
-        with self._lock:
-            job.swept(found)
-
-    def _usage(self) -> CacheUsage | None:
-        try:
-            return self._cache.usage()
-        except TransientError as error:
-            log.warning("master: %s", error)
-            return None
+                self._dispatch.sweep(job)
 
     # --- the jobs of a master before this one ---
 

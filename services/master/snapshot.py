@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Literal
 
-from essp_common.cache.port import CacheUsage
+from essp_common import metrics
+from essp_common.cache.port import CacheUsage, FrameCache
+from essp_common.errors import TransientError
 from services.master import status
 from services.master.activity import purpose_name
 from services.master.jobs import Job
 from services.master.status import JobState
+
+log = logging.getLogger(__name__)
 
 
 def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobStatus:
@@ -55,6 +60,18 @@ def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobSta
         result=job.result,
         last_event=job.log.last,
     )
+
+
+def usage_of(cache: FrameCache) -> CacheUsage | None:
+    """What the cache holds now; None while it does not answer."""
+    try:
+        usage = cache.usage()
+    except TransientError as error:
+        log.warning("master: %s", error)
+        return None
+    metrics.CACHE_BYTES.labels("used").set(usage.used_bytes)
+    metrics.CACHE_BYTES.labels("limit").set(usage.limit_bytes)
+    return usage
 
 
 def summary_of(job: Job, now_s: float) -> status.JobSummary:

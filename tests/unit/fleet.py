@@ -199,6 +199,8 @@ class Fleet:
         ]
 
     def _decode(self, unit: DecodeSeed) -> None:
+        if self.commands and unit.fence < self.commands[-1].fence:
+            return  # of an older master
         self.units.append(unit)
         reason = self.bad(unit)
         for seed in unit.seeds:
