@@ -22,7 +22,7 @@ REDIS_BYTES = 32 * 2**20
 Begin = Callable[..., Run]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def world(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Servers with the small set on them, and one healthy decoder and extractor."""
     folder = tmp_path_factory.mktemp("faults")
@@ -71,7 +71,7 @@ def _fill(world: World, server: S3Server, videos: Path) -> None:
     build(f"{root}/videos", f"{root}/catalog.parquet", (store_url,), BuildOptions("folders"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def consumers(world: World) -> Iterator[Adapters]:
     """How the consumers of all jobs reach the servers."""
     adapters = world.adapters("consumer")
@@ -79,7 +79,7 @@ def consumers(world: World) -> Iterator[Adapters]:
     adapters.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def master(world: World) -> Iterator[Master]:
     """The master of all jobs."""
     adapters = world.adapters("master")
@@ -88,13 +88,13 @@ def master(world: World) -> Iterator[Master]:
     adapters.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def undisturbed(world: World, master: Master, consumers: Adapters) -> None:
     """Learn what the job comes to when nothing fails."""
     learn(world, Run(world, master, consumers, world.spec("undisturbed")))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def undisturbed_large(world: World, master: Master, consumers: Adapters) -> None:
     """The same of the large one."""
     learn(world, Run(world, master, consumers, world.spec("undisturbed-large", large=True)))

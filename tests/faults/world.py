@@ -87,7 +87,7 @@ class Links:
 
 @dataclass
 class World:
-    """The deployment. One for all tests of a session; each test has a job of its own."""
+    """The deployment. One for all tests of the folder; each test has a job of its own."""
 
     kafka: KafkaServer
     redis: RedisServer
