@@ -49,6 +49,8 @@ class Settings(BaseSettings):
     """Logs as one JSON object a line."""
     metrics_port: int = 0
     """Port of `/metrics`, `/livez` and `/readyz` of a worker (0: none)."""
+    supervised: bool = False
+    """Leave when stdin ends: whoever started this process, and keeps it running, is gone."""
     drain_s: float = 30.0
     """After SIGTERM: how long a worker may finish what it has in hand."""
     stuck_s: float = Field(3600.0, gt=0)

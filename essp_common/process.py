@@ -40,6 +40,8 @@ def serve(service: Service, settings: Settings) -> None:
     set_up_logging(settings)
     if settings.bus.startswith("memory:"):
         log.warning("%s: on memory:// nobody else can reach it; set ESSP_BUS, ESSP_CACHE, ESSP_STORES", service.name)
+    if settings.supervised:
+        threading.Thread(target=_leave_with_parent, name="essp-supervised", daemon=True).start()
     draining = threading.Event()
     metrics = MetricsServer(settings.metrics_port, lambda: not draining.is_set()) if settings.metrics_port else None
     try:
@@ -50,6 +52,11 @@ def serve(service: Service, settings: Settings) -> None:
     finally:
         if metrics is not None:
             metrics.close()
+
+
+def _leave_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 @contextmanager

@@ -37,8 +37,6 @@ class TrainerSettings(Settings):
     drained_exit: int = Field(0, ge=0, le=125)
     """Exit code after SIGTERM before the training is over, if that is not to look like its end: to a Job of Kubernetes
     0 means that it need not be started again."""
-    supervised: bool = False
-    """Set by `essp trainer --ranks` for its ranks: end at once when standard input does."""
 
 
 class Rendezvous(BaseSettings):

@@ -1,13 +1,14 @@
 """Workers as child processes of the master: elastic pools on one machine, without containers.
 
 The master's environment is theirs, so they reach the same servers. A worker that dies is started again; one that is to
-leave gets SIGTERM and finishes what it has in hand. Registered extractors need their entry point to be installed here:
-images are for Kubernetes.
+leave gets SIGTERM and finishes what it has in hand; when the master ends, all leave. Registered extractors need their
+entry point to be installed here: images are for Kubernetes.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import subprocess
 import sys
@@ -39,6 +40,7 @@ class ProcessDriver:
     def __init__(self, pools: Mapping[str, int], program: Sequence[str] = ESSP) -> None:
         """`pools`: pool -> workers to begin with. `program`: what is run, with the arguments of `essp`."""
         self._program = tuple(program)
+        self._environment = {**os.environ, "ESSP_SUPERVISED": "true"}
         self._lock = threading.RLock()
         self._leaving: list[subprocess.Popen[bytes]] = []
         self._pools = {name: _Pool(_command(name), replicas) for name, replicas in pools.items()}
@@ -70,9 +72,9 @@ class ProcessDriver:
         """Start what is missing."""
         done = []
         with self._lock:
-            self._leaving = [worker for worker in self._leaving if worker.poll() is None]
+            self._leaving = [worker for worker in self._leaving if not _has_ended(worker)]
             for name, pool in self._pools.items():
-                for worker in [worker for worker in pool.workers if worker.poll() is not None]:
+                for worker in [worker for worker in pool.workers if _has_ended(worker)]:
                     pool.workers.remove(worker)
                     done.append(f"worker {_name(worker)} of {name} ended with {worker.returncode}; another is started")
                 while len(pool.workers) < pool.replicas:
@@ -118,9 +120,20 @@ class ProcessDriver:
                 log.warning("worker %s does not leave; it is killed", _name(worker))
                 worker.kill()
                 worker.wait()
+            _has_ended(worker)
 
     def _start(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([*self._program, *arguments], stdin=subprocess.DEVNULL)
+        # The pipe ends with this process, however it ends, and its workers leave then.
+        return subprocess.Popen([*self._program, *arguments], stdin=subprocess.PIPE, env=self._environment)
+
+
+def _has_ended(worker: subprocess.Popen[bytes]) -> bool:
+    """Whether a worker is gone; if so, its end of the pipe is closed."""
+    if worker.poll() is None:
+        return False
+    if worker.stdin is not None:
+        worker.stdin.close()
+    return True
 
 
 def _name(worker: subprocess.Popen[bytes]) -> str:

@@ -1,0 +1,117 @@
+"""A master that keeps its own workers: starts them, starts again what dies, trains its jobs, leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from essp_common.catalog.build import BuildOptions, build
+from services.master.status import JobState
+from services.servers.servers import KafkaServer, RedisServer, S3Server
+from tests.conftest import BUCKET
+from tests.integration.fleet import Api, Fleet, Process
+from tests.journeys import job_text, make_videos
+
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("fleet"), pytest.mark.timeout(600)]
+
+TOKEN = "a-secret"
+POOLS = {"decoder": 1, "extractor.flow": 1, "aggregator": 1}
+
+
+@dataclass
+class World:
+    """A master alone."""
+
+    fleet: Fleet
+    master: Process
+    api: Api
+    root: str
+
+    def get(self, path: str) -> Any:
+        """What the API answers."""
+        response = httpx.get(f"{self.api.url}{path}", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=30)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def workers(self, pool: str) -> int:
+        """How many workers of a pool are up, by their heartbeats."""
+        return next((p["ready"] for p in self.get("/v1/pools") if p["name"] == pool and p["busy"] is not None), 0)
+
+
+@pytest.fixture
+def world(s3_server: S3Server, redis_server: RedisServer, tmp_path: Path) -> Iterator[World]:
+    make_videos(tmp_path / "videos")
+    store_url = s3_server.store(BUCKET, uuid.uuid4().hex[:10])
+    root = store_url.partition("?")[0]
+    redis_server.execute("FLUSHALL")
+    catalog = f"{root}/catalog.parquet"
+    build((tmp_path / "videos").as_uri(), catalog, ("file:///", store_url), BuildOptions("folders"))
+    with KafkaServer(tmp_path, session_timeout_ms=2000) as kafka:
+        environment = {
+            "ESSP_BUS": kafka.url,
+            "ESSP_CACHE": redis_server.url,
+            "ESSP_STORES": json.dumps([store_url, "file:///"]),
+            "ESSP_API_TOKEN": TOKEN,
+            "ESSP_DECODER_PROCESSES": "1",
+            "ESSP_POOLS": "processes",
+            "ESSP_POOL_SIZES": json.dumps(POOLS),
+            "ESSP_RANKS": "2",
+        }
+        with Fleet(environment, tmp_path) as fleet:
+            master = fleet.start("master", "--port", "0")
+            api = Api(fleet, master, TOKEN)
+            yield World(fleet, master, api, root)
+            api.close()
+
+
+def test_a_job_needs_nothing_but_a_master(world: World) -> None:
+    output = f"{world.root}/runs/alone"
+    text = job_text("alone", output=output, catalog=f"{world.root}/catalog.parquet", budget="256KiB")
+    assert world.api.start(text) == 202
+    world.api.until("alone", "is being decoded", lambda status: status.counts.decoded > 0)
+    (decoder,) = [p for p in _children(world.master) if "decoder" in _arguments(p)]
+    os.kill(decoder, signal.SIGKILL)
+    status = world.api.until("alone", "has ended", lambda status: status.state.ended)
+    assert status.state is JobState.COMPLETED, status.reason
+    told = [event["message"] for event in world.get("/v1/pools/events")]
+    assert any(f"-{decoder} of decoder ended with -9; another is started" in message for message in told), told
+    assert any("training alone.rgb: 0 -> 1 ranks of 2" in message for message in told), told
+    assert {p["name"] for p in world.get("/v1/pools")} >= set(POOLS)
+
+
+def test_workers_leave_when_their_master_is_killed(world: World) -> None:
+    world.fleet.until("a decoder is up", lambda: world.workers("decoder") or None)
+    world.master.popen.kill()
+    world.fleet.gone(world.master, -signal.SIGKILL)
+    other = world.fleet.start("servers", "--help")  # somebody to watch while waiting
+    world.fleet.until("all have left", lambda: not world.master.members() or None)
+    world.fleet.ended(other)
+
+
+def _children(process: Process) -> list[int]:
+    """Processes that a process has started itself."""
+    found = []
+    for pid in process.members():
+        try:
+            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except FileNotFoundError:
+            continue
+        if parent == process.popen.pid:
+            found.append(pid)
+    return found
+
+
+def _arguments(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except FileNotFoundError:
+        return []
