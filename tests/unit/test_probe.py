@@ -167,7 +167,7 @@ def test_names_are_not_taken_for_protocols(tmp_path: Path) -> None:
     assert _kind(Path(f"concat:{tmp_path}/a.mp4")) == "vanished"
 
 
-@pytest.mark.parametrize("name", ["a.avi", "faststart.mp4", "a.mp4"])
+@pytest.mark.parametrize("name", ["a.avi", "faststart.mp4", "a.mp4", "a.mkv"])
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
 def test_truncated_files_are_found(tmp_path: Path, name: str, share: float, depth: str) -> None:
     codec = "mpeg4" if name.endswith("avi") else "h264"
@@ -185,6 +185,16 @@ def test_truncated_files_are_found(tmp_path: Path, name: str, share: float, dept
         path = tmp_path / "b.mp4"
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
     assert _kind(path) == "truncated"
+
+
+def test_a_live_recording_that_does_not_know_its_size_is_sound(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mkv", numbered(FRAMES), Encoding())
+    data = bytearray(path.read_bytes())
+    size_at = data.index(b"\x18S\x80g") + 4
+    assert data[size_at] == 1, "a size of eight bytes"
+    data[size_at + 1 : size_at + 8] = b"\xff" * 7
+    path.write_bytes(data)
+    assert probe(str(path)).frame_count == FRAMES
 
 
 def test_damage_that_the_decoder_notices_is_found(tmp_path: Path) -> None:
