@@ -181,7 +181,8 @@ class Job:
             self._failure(progress.failed)
         elif kind in ("pass_report", "checkpoint", "trouble"):
             self._tell(progress)
-        self._tell_outcome(out)
+        if out:
+            self._tell_outcome(out)
         return out
 
     def issue(self) -> Sequence[Instruction]:

@@ -75,7 +75,8 @@ class Recorder:
                 self.checkpoint(progress.checkpoint)
             case _:
                 out = self._ledger.account(progress)
-        self.instructed(out)
+        if out:
+            self.instructed(out)
         return out
 
     def issue(self) -> list[Instruction]:
