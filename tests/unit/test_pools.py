@@ -34,10 +34,11 @@ class Recorded:
 
     def __init__(self, sizes: dict[str, int]) -> None:
         self.replicas = sizes
+        self.bounds = (1, 64)
         self.told: list[tuple[Any, ...]] = []
 
     def sizes(self) -> Mapping[str, PoolSize]:
-        return {name: PoolSize(size, size) for name, size in self.replicas.items()}
+        return {name: PoolSize(size, size, *self.bounds) for name, size in self.replicas.items()}
 
     def scale(self, pool: str, replicas: int, spare: Sequence[str]) -> None:
         self.told.append(("scale", pool, replicas, *spare))
@@ -102,6 +103,17 @@ def test_a_pool_whose_trainers_wait_grows_and_says_why() -> None:
     assert "trainers wait 50%" in world.reconciler.events()[-1].message
     (view,) = world.reconciler.pools()
     assert (view.name, view.saturation) == ("decoder", "bottleneck")
+
+
+def test_a_pool_keeps_the_bounds_it_was_made_with_until_people_say_others() -> None:
+    world = World(decoder=1)
+    world.driver.bounds = (1, 2)
+    world.pass_time(120, decoded_per_s=5.0, wait=0.5)
+    assert world.driver.replicas["decoder"] == 2
+    assert world.reconciler.pools()[0].rule == PoolRule(least=1, most=2)
+    world.reconciler.set("decoder", PoolRule(most=8), "ann")
+    world.pass_time(120, decoded_per_s=5.0, wait=0.5)
+    assert world.driver.replicas["decoder"] > 2
 
 
 def test_a_pool_of_fixed_size_is_left_alone() -> None:

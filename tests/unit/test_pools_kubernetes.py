@@ -19,7 +19,7 @@ from kubernetes import client, config
 from essp_common.errors import ConfigError, Unavailable
 from essp_common.features.declared import DeclaredOutput
 from services.master.leader import Election, wait_to_lead
-from services.master.pools.kubernetes import COST, SCALED_BY, WORK, KubernetesDriver
+from services.master.pools.kubernetes import COST, LEAST, MOST, SCALED_BY, WORK, KubernetesDriver
 from services.master.pools.port import PoolSize
 from services.master.registrations import ExtractorRow, Resources, TrainerRow
 from tests.kubernetes_api import ApiServer, Cluster
@@ -98,6 +98,14 @@ def test_a_pool_is_scaled_and_nothing_else_of_it_changed(api: client.ApiClient, 
     assert after.spec.template == before.spec.template
     driver.remove("decoder")
     assert driver.sizes() == {}
+
+
+def test_bounds_are_those_of_the_chart(cluster: Cluster, driver: KubernetesDriver) -> None:
+    body = deployment("essp-decoder", "decoder", 3) | {"status": {}}
+    for least, most, bounds in (("2", "9", (2, 9)), ("", "many", (1, 64)), ("80", "", (80, 80))):
+        body["metadata"]["annotations"] |= {LEAST: least, MOST: most}
+        cluster.put("deployments", body)
+        assert driver.sizes() == {"decoder": PoolSize(3, 0, *bounds)}
 
 
 def test_a_pool_that_others_scale_is_not_touched(cluster: Cluster, driver: KubernetesDriver) -> None:

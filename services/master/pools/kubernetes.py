@@ -1,9 +1,9 @@
 """Pools as Deployments of a namespace, trainings as indexed Jobs, through the Kubernetes API.
 
 The contract with the chart: a Deployment whose label `essp.dev/scaled-by` is `master` is a pool; its annotation
-`essp.dev/work` says what it does (`decoder`, `extractor.flow`). Sizes are set through the scale subresource, so that
-the master needs no right to change anything else of them. Before a pool shrinks, idle pods get the lower deletion cost,
-so they are the ones to go.
+`essp.dev/work` says what it does (`decoder`, `extractor.flow`), `essp.dev/min-replicas` and `essp.dev/max-replicas` are
+its bounds. Sizes are set through the scale subresource, so that the master needs no right to change anything else of
+them. Before a pool shrinks, idle pods get the lower deletion cost, so they are the ones to go.
 
 What is registered becomes a Deployment (an extractor) or a Job (a training) from templates which the chart gives the
 master as files: names, image, arguments, resources and replicas are set here, all else, security above all, is as in
@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 POOL = "essp.dev/pool"
 WORK = "essp.dev/work"
 SCALED_BY = "essp.dev/scaled-by"
+LEAST, MOST = "essp.dev/min-replicas", "essp.dev/max-replicas"
 TRAINING = "essp.dev/training"
 COST = "controller.kubernetes.io/pod-deletion-cost"
 _SELECTOR = f"{SCALED_BY}=master"
@@ -56,7 +57,9 @@ class KubernetesDriver:
     def sizes(self) -> Mapping[str, PoolSize]:
         """The pools that the master scales."""
         return {
-            work: PoolSize(deployment.spec.replicas or 0, deployment.status.ready_replicas or 0)
+            work: PoolSize(
+                deployment.spec.replicas or 0, deployment.status.ready_replicas or 0, *_bounds(deployment.metadata)
+            )
             for work, deployment in self._deployments().items()
         }
 
@@ -217,6 +220,13 @@ def _work(deployment: Any) -> str:
     metadata = deployment.metadata
     work: str = (metadata.annotations or {}).get(WORK) or metadata.labels.get(POOL) or metadata.name
     return work
+
+
+def _bounds(metadata: Any) -> tuple[int, int]:
+    """As the chart says; what makes no sense counts as not said."""
+    found = [(metadata.annotations or {}).get(name, "") for name in (LEAST, MOST)]
+    least, most = (int(text) if text.isdigit() else default for text, default in zip(found, (1, 64), strict=True))
+    return least, max(least, most)
 
 
 def _container(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -129,7 +129,7 @@ class Reconciler:
             sizes, states = self._driver.sizes(), self._roster.pools(now_s)
             self._rates.note(jobs, now_s)
             measured = loads(jobs, sizes, states, self._rates.per_s(now_s))
-            found = [(load, self._limits(load.name)) for load in measured]
+            found = [(load, self._limits(load.name, sizes[load.name])) for load in measured]
             for decision in self._autoscaler.decide(found, now_s):
                 self._decisions[decision.pool] = decision
                 self._carry_out(decision, states.get(decision.pool, PoolState()))
@@ -142,9 +142,10 @@ class Reconciler:
             sizes, states = self._driver.sizes(), self._roster.pools(self._clock())
             return [self._view(name, sizes[name], states.get(name, PoolState())) for name in sorted(sizes)]
 
-    def rule(self, pool: str) -> PoolRule:
-        """Between what a pool is kept."""
-        return self._rules.get(pool, PoolRule())
+    def rule(self, pool: str, size: PoolSize | None = None) -> PoolRule:
+        """Between what a pool is kept: as people or a registration say, else as it was made."""
+        made = PoolRule() if size is None else PoolRule(least=size.least, most=size.most)
+        return self._rules.get(pool, made)
 
     def set(self, pool: str, rule: PoolRule, by: str) -> None:
         """Keep a pool within other bounds, or at a fixed size. Raises `NotFound`."""
@@ -178,8 +179,8 @@ class Reconciler:
             self._tell(f"extractor.{feature}", "is not registered any more; its workers leave")
         self._registered = wanted
 
-    def _limits(self, pool: str) -> Limits:
-        rule = self.rule(pool)
+    def _limits(self, pool: str, size: PoolSize) -> Limits:
+        rule = self.rule(pool, size)
         if rule.replicas is not None:
             return Limits(least=rule.replicas, most=rule.replicas, most_because="a fixed size")
         return Limits(least=rule.least, most=rule.most, most_because="the pool's rule")
@@ -204,5 +205,5 @@ class Reconciler:
             busy=state.busy,
             saturation=decision.saturation if decision else "",
             reason=decision.reason if decision else "",
-            rule=self.rule(name),
+            rule=self.rule(name, size),
         )
