@@ -55,7 +55,7 @@ def serve(service: Service, settings: Settings) -> None:
 
 
 def _leave_with_parent() -> None:
-    sys.stdin.buffer.read()
+    os.read(0, 1)  # not through `sys.stdin`: the interpreter could not end while this thread holds its lock
     os.kill(os.getpid(), signal.SIGTERM)
 
 

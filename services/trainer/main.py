@@ -7,9 +7,7 @@ torchrun ... -m services.trainer.main --job NAME --trainer rgb        on any num
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 from contextlib import closing
 from typing import Annotated
 
@@ -44,7 +42,10 @@ def main(
         )
     alone = settings.model_copy(update={"metrics_port": 0})  # each rank has its own
     command = [sys.executable, "-m", "services.trainer.main", "--job", job, "--trainer", trainer]
-    serve(Supervisor(command, ranks, settings), alone)
+    supervisor = Supervisor(command, ranks, settings)
+    serve(supervisor, alone)
+    if supervisor.interrupted:
+        raise typer.Exit(settings.drained_exit)
 
 
 def _rank(job: str, trainer: str, settings: TrainerSettings, rendezvous: Rendezvous) -> None:
@@ -52,8 +53,6 @@ def _rank(job: str, trainer: str, settings: TrainerSettings, rendezvous: Rendezv
     from services.trainer.ranks import join
     from services.trainer.service import build
 
-    if settings.supervised:
-        threading.Thread(target=_end_with_supervisor, name="essp-supervised", daemon=True).start()
     if rendezvous.world_size > 1:
         own = {"worker": f"{worker_name(settings)}-rank{rendezvous.rank}"}
         port = settings.metrics_port + rendezvous.local_rank if settings.metrics_port else 0
@@ -75,12 +74,6 @@ def _rank(job: str, trainer: str, settings: TrainerSettings, rendezvous: Rendezv
         serve(service, settings)
     if service.interrupted:
         raise typer.Exit(settings.drained_exit)
-
-
-def _end_with_supervisor() -> None:
-    """Whoever would start this training again when a rank dies is gone itself: leave, as if killed."""
-    os.read(0, 1)  # not through `sys.stdin`, whose lock this thread would hold when the interpreter ends
-    os._exit(EXIT_RANK_LOST)
 
 
 def as_process() -> None:

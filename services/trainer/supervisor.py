@@ -52,6 +52,8 @@ class Supervisor:
     ) -> None:
         """`command`: starts one rank, which finds in its environment which one it is."""
         self.name = "trainer"
+        self.interrupted = False
+        """The ranks were told to leave before the end."""
         self._command = list(command)
         self._ranks = ranks
         self._settings = settings
@@ -67,9 +69,10 @@ class Supervisor:
             began = self._clock()
             codes = self._one_life()
             for rank, code in enumerate(codes):
-                if code > 0 and code != EXIT_RANK_LOST:
+                if code > 0 and code not in (EXIT_RANK_LOST, self._settings.drained_exit):
                     raise RanksFailed(f"rank {rank} of {self._ranks} ended with exit code {code}; its log says why")
-            if self._draining.is_set() or not any(codes):
+            if self._draining.is_set() or not set(codes) - {0, self._settings.drained_exit}:
+                self.interrupted = any(codes)
                 return
             restarts = 1 if self._clock() - began > _PROVEN_S else restarts + 1
             if restarts > self._settings.rank_restarts:

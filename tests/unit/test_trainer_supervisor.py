@@ -68,6 +68,13 @@ def test_draining_ends_them_and_starts_none_again(tmp_path: Path) -> None:
     assert len(lives(tmp_path)) == 2
 
 
+def test_that_ranks_left_before_the_end_is_known(tmp_path: Path) -> None:
+    own = supervisor(tmp_path, "sys.exit(9)", drained_exit=9)
+    own.run()
+    assert own.interrupted
+    assert lives(tmp_path) == ["0-0", "1-0"]
+
+
 def test_ranks_do_not_outlive_a_killed_supervisor(tmp_path: Path) -> None:
     """They read from a pipe that only the supervisor holds open."""
     script = NOTE + LIFE + STAY + "; (here / f'end-{rank}').touch()"
