@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from essp_common.history import Overtaken
 from essp_common.pb.v1.messages_pb2 import Control, Failed, HistorySegment, Progress
 from essp_common.pb.v1.messages_pb2 import FailureTally as FailureMessage
 from services.master import lifecycle, status
@@ -113,6 +114,18 @@ class Job:
         self.log.add("state", f"job {self.name}: {wanted}" + (f": {reason}" if reason else ""), {"state": wanted})
         return True
 
+    def let_go(self, fence: int, now_s: float) -> Overtaken | None:
+        """Another master has the job, if this fence is higher: leave it to that one, and say so."""
+        if fence <= self.fence or self.state.ended:
+            return None
+        self.enter(JobState.STOPPED, now_s, "another master has taken the job over")
+        self.overtaken = True
+        return Overtaken(
+            f"another master has taken job {self.name} over (its fence is {fence}, this one's {self.fence}); "
+            "only one master may run on a bus, so this one leaves",
+            fence,
+        )
+
     def elapsed_s(self, now_s: float) -> float:
         """Time it was running."""
         return self._worked_s + (now_s - self._resumed_s if self._resumed_s is not None else 0.0)
@@ -161,7 +174,7 @@ class Job:
 
     def handle(self, progress: Progress, now_s: float) -> Sequence[Instruction]:
         """Account for a message, and remember what people want to know of it."""
-        if 0 < progress.fence < self._since:
+        if 0 < progress.fence < self._since or progress.fence > self.fence:
             return ()
         kind = progress.WhichOneof("event")
         if kind not in _LIVE:

@@ -50,14 +50,11 @@ from services.master.status import JobEvent, JobState, JobStatus, JobSummary
 log = logging.getLogger(__name__)
 
 GROUP = "master"
-_POLL_S = 0.1
-_TICK_S = 0.5
+_POLL_S, _TICK_S = 0.1, 0.5
 _SWEEP_S = 2.0
 """How long after the end of a job stray bytes are looked for again."""
-_ADOPT_S = 3.0
-"""How long a new master listens for the jobs that were under way."""
-_PATIENCE_S = 10.0
-"""How long somebody who asks waits for a new master to know its jobs."""
+_ADOPT_S, _PATIENCE_S = 3.0, 10.0
+"""How long a new master listens for jobs that were under way, and how long who asks it waits until they are known."""
 
 
 class Master:
@@ -297,28 +294,20 @@ class Master:
         job = self._jobs.get(progress.job)
         if job is None:
             return
-        if progress.fence > job.fence:
-            self._let_go(job, progress.fence)
-        else:
-            self._carry_out(job, job.handle(progress, self._clock()))
+        self._let_go(job, progress.fence)
+        self._carry_out(job, job.handle(progress, self._clock()))
 
     def _heed(self, control: Control) -> None:
         """A command was given; by another master, if its fence is higher."""
         with self._lock:
-            job = self._jobs.get(control.job)
-            if job is not None and control.fence > job.fence:
-                self._let_go(job, control.fence)
+            if control.job in self._jobs:
+                self._let_go(self._jobs[control.job], control.fence)
 
     def _let_go(self, job: Job, fence: int) -> None:
-        if not job.state.ended:
-            log.error("job %s: another master (fence %d) has taken it over; it is left to that one", job.name, fence)
-            job.enter(JobState.STOPPED, self._clock(), "another master has taken the job over")
-            job.overtaken = True
-            self._overtaken = Overtaken(
-                f"another master has taken job {job.name} over (its fence is {fence}, this one's {job.fence}); "
-                "only one master may run on a bus, so this one leaves",
-                fence,
-            )
+        """Another master has the job, if this fence is higher."""
+        if (error := job.let_go(fence, self._clock())) is not None:
+            log.error("%s", error)
+            self._overtaken = error
 
     def _carry_out(self, job: Job, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
@@ -336,16 +325,13 @@ class Master:
         """Have written what was noted, if it is time (or `now`), and then the messages called done that it is about."""
         with self._lock:
             for name, error in self._history.lost():
-                self._give_up(self._jobs[name], error)
+                job = self._jobs[name]
+                if isinstance(error, Overtaken):
+                    self._let_go(job, error.fence)
+                elif not job.state.ended:
+                    self._enter(job, JobState.FAILED, f"its history cannot be written: {error}")
             if self._outbox.empty:
                 self._history.write(self._jobs.values(), now)
-
-    def _give_up(self, job: Job, error: EsspError) -> None:
-        """Its history cannot be written any more."""
-        if isinstance(error, Overtaken):
-            self._let_go(job, error.fence)
-        elif not job.state.ended:
-            self._enter(job, JobState.FAILED, f"its history cannot be written: {error}")
 
     def _leave(self) -> None:
         """Write what is there to write, as far as the stores answer."""
@@ -390,9 +376,9 @@ class Master:
             try:
                 if not under_way(command) and (ended := past(command, self._stores)) is not None:
                     self._past[command.job] = ended
-                    continue
-                self._start(JobSpec.model_validate_json(command.snapshot.spec_json), False, command)
-                failpoint("master.taken-over")
+                else:
+                    self._start(JobSpec.model_validate_json(command.snapshot.spec_json), False, command)
+                    failpoint("master.taken-over")
             except (EsspError, ValueError) as error:
                 log.error("job %s was under way and cannot be taken over: %s", command.job, error)
         self._adopted.set()

@@ -92,11 +92,11 @@ class Fleet:
         self._processes: list[Process] = []
         self._started = 0
 
-    def start(self, *arguments: str) -> Process:
+    def start(self, *arguments: str, **environment: str) -> Process:
         """Start `essp ARGUMENTS`."""
         self._started += 1
         log = self._folder / f"{self._started:02}-{arguments[0]}.log"
-        process = Process(list(arguments), self._environment, log)
+        process = Process(list(arguments), {**self._environment, **environment}, log)
         self._processes.append(process)
         return process
 
@@ -114,6 +114,12 @@ class Fleet:
         process.popen.kill()
         process.popen.wait()
         self.until("what it had started is gone", lambda: not process.signal_group(0) or None)
+
+    def gone(self, process: Process, status: int) -> None:
+        """Wait until a process has ended with this status (a signal's number, negated)."""
+        self._processes.remove(process)
+        self.until(f"{process.arguments} has ended", lambda: process.popen.poll() is not None or None)
+        assert process.popen.returncode == status, process.story()
 
     def ended(self, process: Process) -> None:
         """Wait until a process has ended by itself, which it has to do without an error."""

@@ -1,0 +1,54 @@
+"""`essp audit` of a job with real trainers, interrupted once, with a video missing; and of one tampered with."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from essp_common import layout
+from essp_common.catalog.build import BuildOptions, build
+from essp_common.config import Settings
+from essp_common.history import History, pack
+from essp_common.wiring import Stores
+from services.cli.main import app
+from services.local.composition import Embedded
+from services.master.status import JobState
+from tests.flow.conftest import MakeJob
+
+
+def test_an_audit_finds_nothing_until_somebody_tampers(videos: Path, make_job: MakeJob, tmp_path: Path) -> None:
+    damaged, catalog = tmp_path / "videos", tmp_path / "catalog.parquet"
+    shutil.copytree(videos, damaged)
+    build(f"file://{damaged}", f"file://{catalog}", ("file:///",), BuildOptions("folders"))
+    (damaged / "train" / "left" / "0.mp4").unlink()
+    spec = make_job("audited", clips=24)
+    spec = spec.model_copy(update={"data": spec.data.model_copy(update={"catalog": f"file://{catalog}"})})
+    with Embedded(spec, Settings()) as job:
+        while not job.ended(0.01) and job.status().progress.done < 10:
+            pass
+    with Embedded(spec, Settings()) as job:
+        while not job.ended(0.05):
+            pass
+        assert job.status().state is JobState.COMPLETED, job.status().reason
+        assert job.status().counts.replaced > 0
+    output = str(tmp_path / "audited")
+    sound = CliRunner().invoke(app, ["audit", output, "--json"])
+    assert sound.exit_code == 0, sound.output
+    findings = json.loads(sound.stdout)["findings"]
+    assert [finding["holds"] for finding in findings] == [True] * 7
+    assert "in 2 runs" in findings[1]["checked"]
+
+    store = Stores(("file:///",)).under(f"file://{output}")
+    segments = list(History(store).read())
+    for segment in segments:
+        for entry in segment.entries:
+            if entry.checkpoint.final:
+                entry.checkpoint.digest = "0" * 32
+        store.put(layout.segment(segment.last), pack(segment))
+    tampered = CliRunner().invoke(app, ["audit", output])
+    assert tampered.exit_code == 1
+    assert "has seen other clips than planned" in " ".join(tampered.stdout.split())
+    assert CliRunner().invoke(app, ["audit", str(tmp_path)]).exit_code != 0, "no job is there"

@@ -1,0 +1,177 @@
+"""A master that is killed at every moment of a job, each time followed by another one; and two masters at once.
+
+One job, the whole fleet as processes over real servers. Whatever happens to the masters, the weights are those of a run
+in one process that nobody disturbed, commands are applied once, and the audit of the history finds nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+
+from essp_common.catalog.build import BuildOptions, build
+from essp_common.config import Settings
+from essp_common.failpoints import VARIABLE
+from essp_common.spec import parse_spec
+from essp_common.wiring import Stores
+from services.local.composition import Embedded
+from services.master.status import JobState
+from services.servers.servers import KafkaServer, RedisServer, S3Server
+from tests.conftest import BUCKET
+from tests.integration.fleet import Api, Fleet, Process
+from tests.journeys import job_text, make_videos, weights_of
+
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("fleet"), pytest.mark.timeout(600)]
+
+TOKEN = "a-secret"
+EPOCHS, CLIPS, BUDGET = 3, 24, "256KiB"
+OVERTAKEN = 4
+"""The exit code of `essp` for a conflict."""
+
+
+@dataclass
+class World:
+    """The fleet, and the master of the moment."""
+
+    fleet: Fleet
+    stores: Stores
+    root: str
+    port: int
+    masters: list[Process] = field(default_factory=list)
+    apis: list[Api] = field(default_factory=list)
+
+    def start(self, failpoint: str = "", port: int | None = None) -> None:
+        """Start a master; with a failpoint it kills itself there."""
+        armed = {VARIABLE: f"{failpoint}:kill"} if failpoint else {}
+        self.masters.append(self.fleet.start("master", "--port", str(port or self.port), **armed))
+
+    def master(self, failpoint: str = "", port: int | None = None) -> Api:
+        """The same, and wait until it answers."""
+        self.start(failpoint, port)
+        self.apis.append(Api(self.fleet, self.masters[-1], TOKEN))
+        return self.apis[-1]
+
+    def killed(self) -> None:
+        """The newest master has died at its failpoint."""
+        self.fleet.gone(self.masters[-1], -signal.SIGKILL)
+
+    def refuses(self, job: str, action: str) -> None:
+        """A command during which the master dies: it is not answered."""
+        with pytest.raises(httpx.TransportError):
+            httpx.post(f"http://127.0.0.1:{self.port}/v1/jobs/{job}:{action}", headers=self.headers, timeout=30.0)
+        self.killed()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {TOKEN}"}
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("videos")
+    make_videos(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def expected(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The weights of a run in this process."""
+    folder = tmp_path_factory.mktemp("embedded")
+    catalog, output = f"file://{folder}/catalog.parquet", f"file://{folder}/run"
+    build(f"file://{videos}", catalog, ("file:///",), BuildOptions("folders"))
+    text = job_text("whole", output=output, catalog=catalog, epochs=EPOCHS, clips=CLIPS, budget=BUDGET)
+    with Embedded(parse_spec(text), Settings()) as job:
+        while not job.ended(0.05):
+            pass
+        assert job.status().state is JobState.COMPLETED, job.status().reason
+    return weights_of(Stores(("file:///",)), output)
+
+
+@pytest.fixture
+def world(videos: Path, s3_server: S3Server, redis_server: RedisServer, tmp_path: Path) -> Iterator[World]:
+    prefix = uuid.uuid4().hex[:10]
+    store_url, root = s3_server.store(BUCKET, prefix), f"s3://{BUCKET}/{prefix}"
+    stores = Stores((store_url,))
+    for path in sorted(videos.rglob("*.*")):
+        stores.under(root).put_file(f"videos/{path.relative_to(videos)}", str(path))
+    build(f"{root}/videos", f"{root}/catalog.parquet", (store_url,), BuildOptions("folders"))
+    redis_server.execute("FLUSHALL")
+    with KafkaServer(tmp_path, session_timeout_ms=2000) as kafka, socket.socket() as reserved:
+        environment = {
+            "ESSP_BUS": kafka.url,
+            "ESSP_CACHE": redis_server.url,
+            "ESSP_STORES": json.dumps([store_url]),
+            "ESSP_API_TOKEN": TOKEN,
+            "ESSP_DECODER_PROCESSES": "1",
+            "ESSP_HISTORY_S": "0.2",
+        }
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        with Fleet(environment, tmp_path) as fleet:
+            made = World(fleet, stores, root, reserved.getsockname()[1])
+            yield made
+            for api in made.apis:
+                api.close()
+
+
+def test_a_job_outlives_its_masters(world: World, expected: dict[str, str]) -> None:
+    fleet, job = world.fleet, "failover"
+    output = f"{world.root}/runs/{job}"
+    catalog = f"{world.root}/catalog.parquet"
+    text = job_text(job, output=output, catalog=catalog, epochs=EPOCHS, clips=CLIPS, budget=BUDGET)
+
+    world.master("master.start-published:1")  # before the answer: the job is under way all the same
+    for arguments in (["decoder"], ["extractor", "run", "--feature", "flow"], ["aggregator"]):
+        fleet.start(*arguments)
+    trainers = [fleet.start("trainer", "--job", job, "--trainer", name) for name in ("rgb", "flow")]
+    with pytest.raises(httpx.TransportError):
+        httpx.post(f"http://127.0.0.1:{world.port}/v1/jobs", content=text, headers=world.headers, timeout=30.0)
+    world.killed()
+
+    api = world.master("master.command-published:1")
+    api.until(job, "is known", lambda status: status.state is JobState.RUNNING)
+    assert api.start(text) == 409
+    world.refuses(job, "pause")  # published, and not answered: it holds
+
+    api = world.master("master.command-entered:1")
+    assert (api.status(job).state, api.start(text)) == (JobState.PAUSED, 409)
+    world.refuses(job, "resume")  # neither published nor answered: it does not
+
+    api = world.master("master.history-written:10")
+    assert api.status(job).state is JobState.PAUSED
+    assert (api.ask(job, "pause"), api.ask(job, "resume")) == (200, 200)
+    world.killed()  # its history is written, its messages are not done
+
+    for failpoint in ("master.progress-done:2", "master.taken-over:1", "master.instructions-published:9"):
+        world.start(failpoint)
+        world.killed()
+
+    api = world.master()
+    first = world.masters[-1]
+    api.until(job, "goes on", lambda status: status.counts.decoded > 0)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        other = free.getsockname()[1]
+    api = world.master(port=other)  # a second one, beside the first
+    fleet.gone(first, OVERTAKEN)
+    assert "only one master may run" in first.log.read_text()
+
+    status = api.until(job, "has ended", lambda status: status.state.ended)
+    assert status.state is JobState.COMPLETED, status.reason
+    for trainer in trainers:
+        fleet.ended(trainer)
+    assert weights_of(world.stores, output) == expected
+    audit = json.loads(fleet.run("audit", job, "--server", api.url, "--json"))
+    assert [finding["holds"] for finding in audit["findings"]] == [True] * 7, audit
+    fleet.kill(world.masters[-1])
+    api = world.master(port=other)
+    assert api.status(job).counts == status.counts, "what had ended is known from its history"
+    assert api.ask(job, "resume") == 409
