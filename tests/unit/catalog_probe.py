@@ -51,6 +51,7 @@ def facts(frames: int) -> VideoFacts:
         time_base=(1, 12800),
         frame_count=frames,
         seekable=True,
+        lookahead=1,
         keyframe_pts=tuple(512 * place for place in places),
         keyframe_frame=places,
         keyframe_offset=tuple(48 + place for place in places),
