@@ -43,14 +43,14 @@ def test_names_are_unique_and_short_enough(helm: Helm, case: Path) -> None:
     assert all(len(name) <= 63 for _, name in names)
 
 
-def test_a_long_release_name_leaves_room_for_the_pools(helm: Helm) -> None:
-    made = helm.run(
-        "template", "r" * 53, str(CHART), "--values", str(CASES[0]), "--values", str(CHART / "ci/training-values.yaml")
-    )
-    objects = parsed(made)
+def test_long_names_leave_room_for_what_comes_behind(helm: Helm) -> None:
+    pool = {"service": "trainer", "training": {"job": "a", "trainer": "b"}}
+    command = ("template", "r" * 53, str(CHART), "--values", str(CASES[1]))
+    objects = parsed(helm.run(*command, values={"extraPools": {"p" * 24: pool}}))
     assert all(len(found["metadata"]["name"]) <= 63 for found in objects)
-    # A pod of an indexed Job is named <job>-<index>-<5 letters>, and its host <job>-<index>.
-    assert all(len(found["metadata"]["name"]) <= 52 for found in of_kind(objects, "Job"))
+    # A pod of an indexed Job is host <job>-<index>, of at most 64 ranks.
+    trainings = [job for job in of_kind(objects, "Job") if "p" * 24 in job["metadata"]["name"]]
+    assert [len(job["metadata"]["name"]) <= 63 - len("-63") for job in trainings] == [True]
 
 
 def test_the_chart_is_of_this_version() -> None:

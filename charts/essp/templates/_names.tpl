@@ -4,14 +4,14 @@
 {{- .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* Prefix of every object: short enough for a pool's name behind it. */}}
+{{/* Prefix of every object: with a pool's name and a digest behind it still a host name. */}}
 {{- define "essp.fullname" -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 32 | trimSuffix "-" -}}
+{{- .Values.fullnameOverride | trunc 26 | trimSuffix "-" -}}
 {{- else if contains (include "essp.name" .) .Release.Name -}}
-{{- .Release.Name | trunc 32 | trimSuffix "-" -}}
+{{- .Release.Name | trunc 26 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name (include "essp.name" .) | trunc 32 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name (include "essp.name" .) | trunc 26 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 
