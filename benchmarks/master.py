@@ -126,7 +126,7 @@ class _Workers:
 
 def master(scale: Scale) -> Iterator[Figure]:
     """Seeds a second by the shell and by the ledger alone, and what a thousand workers cost more than one."""
-    clips = 2000 if scale.quick else 100_000
+    clips = 2000 if scale.quick else 30_000
     rounds = [(_shell(1, clips), _shell(1000, clips), _ledger(clips)) for _ in range(scale.rounds)]
     for name, place, aim in (("master_shell", 1, Aim(least=50_000)), ("master_ledger", 2, None)):
         found = spread([clips / times[place] for times in rounds])
