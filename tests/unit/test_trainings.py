@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from essp_common.errors import Unavailable
 from services.master.pools.trainings import Trainings
 from services.master.registrations import TrainerRow
 from services.master.status import JobStatus
@@ -56,3 +59,22 @@ def test_a_registered_image_takes_the_models_it_is_for() -> None:
     trainings = Trainings(driver, 6, lambda: {"own": row})
     trainings.step([with_losses(rgb=[], flow=[])])
     assert shares(driver) == {"rgb": 1, "flow": 1}, "not more than its row allows"
+
+
+def test_what_could_not_be_done_is_tried_again() -> None:
+    """In a cluster a training's successor cannot be made before its predecessor is gone."""
+
+    class Late(Recorded):
+        def train(self, job: str, trainer: str, ranks: int, row: TrainerRow | None) -> None:
+            super().train(job, trainer, ranks, row)
+            if len(self.told) == 1:
+                raise Unavailable("it is still there")
+
+    driver = Late({})
+    trainings = Trainings(driver, 4)
+    jobs = [with_losses(rgb=[], flow=[])]
+    with pytest.raises(Unavailable):
+        trainings.step(jobs)
+    trainings.step(jobs)
+    assert sum(shares(driver).values()) == 4
+    assert trainings.step(jobs) == []

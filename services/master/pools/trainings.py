@@ -39,12 +39,13 @@ class Trainings:
         epochs = {key: len(_losses(trainer)) for key, (_, trainer) in found.items()}
         if epochs == self._seen:
             return []
-        self._seen = epochs
         rows = {key: self._row(job, trainer) for key, (job, trainer) in found.items()}
         trainings = [self._training(key, job, trainer, rows[key]) for key, (job, trainer) in found.items()]
         names = {_name(key): key for key in found}
         shares = allocate(trainings, self._ranks, {_name(k): self._shares.get(k, 0) for k in found})
-        return self._move({names[name]: share for name, share in shares.items()}, rows)
+        done = self._move({names[name]: share for name, share in shares.items()}, rows)
+        self._seen = epochs  # only now: what could not be done is tried again
+        return done
 
     def _move(self, shares: Mapping[Key, int], rows: Mapping[Key, TrainerRow | None]) -> list[str]:
         done = []
