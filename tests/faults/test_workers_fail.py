@@ -180,7 +180,7 @@ def test_a_clip_that_kills_its_worker_is_given_up(
 
 def test_killed_at_a_rejection_and_at_a_rebalance(world: World, begin: Begin, consumers: Adapters) -> None:
     """Messages that are none, and work that cannot be done, lie on every partition; then another worker joins."""
-    armed = {world.decoder(f"{name}:1:kill"): name for name in ("worker.rejected", "decoder.failed", "kafka.revoked")}
+    armed = {world.decoder(f"{name}:1:kill"): name for name in ("worker.rejected", "decoder.failed")}
     armed |= {world.extractor(f"{name}:1:kill"): name for name in ("worker.rejected", "extractor.failed")}
     for process in armed:
         world.joined(process)
@@ -194,12 +194,16 @@ def test_killed_at_a_rejection_and_at_a_rebalance(world: World, begin: Begin, co
             consumers.bus.publish(topic, b"", b"\xff\xff\xff", partition)
             consumers.bus.publish(topic, b"", message.SerializeToString(), partition)
     consumers.bus.flush()
-    run = begin(large=True)
-    another = world.joined(world.decoder())
-    run.finish()
     run_until_hit(world, begin, armed, "kill")
     for process in armed:
         world.gone(process, -signal.SIGKILL)
+
+    giving = world.joined(world.decoder("kafka.revoked:1:kill"))
+    run = begin(large=True)
+    another = world.joined(world.decoder())
+    run.finish()
+    world.gone(giving, -signal.SIGKILL)
+    assert said(giving, "failpoint kafka.revoked: kill")
     world.drain(another)
 
 
