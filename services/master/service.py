@@ -374,7 +374,7 @@ class Master:
             if command.job in self._jobs or self._draining.is_set():
                 continue
             try:
-                if not under_way(command) and (ended := past(command, self._stores)) is not None:
+                if (ended := past(command, self._stores)) is not None:  # maybe by a master that is still there
                     self._past[command.job] = ended
                 else:
                     self._start(JobSpec.model_validate_json(command.snapshot.spec_json), False, command)

@@ -156,13 +156,15 @@ def test_a_job_outlives_its_masters(world: World, expected: dict[str, str]) -> N
 
     api = world.master()
     first = world.masters[-1]
-    api.until(job, "goes on", lambda status: status.counts.decoded > 0)
+    assert api.ask(job, "pause") == 200  # so that it does not end before the second one is up
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         other = free.getsockname()[1]
     api = world.master(port=other)  # a second one, beside the first
     fleet.gone(first, OVERTAKEN)
     assert "only one master may run" in first.log.read_text()
+    assert api.status(job).state is JobState.PAUSED
+    assert api.ask(job, "resume") == 200
 
     status = api.until(job, "has ended", lambda status: status.state.ended)
     assert status.state is JobState.COMPLETED, status.reason
