@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 from services.master.indices import IndexSet
 
+_SAMPLE = 20
+"""Attempts that have to be known before the share of failures means anything."""
+
 
 @dataclass(slots=True)
 class Counts:
@@ -23,6 +26,16 @@ class Counts:
     released: int = 0
     redecoded: int = 0
     duplicates: int = 0
+
+    def failing(self, clips: int, dead_ratio: float) -> str:
+        """Why a job of so many clips cannot go on: too large a share of attempts failed; empty: it can."""
+        tried = self.failed + self.decoded
+        if tried < min(_SAMPLE, clips) or self.failed <= dead_ratio * tried:
+            return ""
+        return (
+            f"{self.failed} of the first {tried} clips could not be made, more than limits.dead_ratio "
+            f"({dead_ratio:.0%}) allows"
+        )
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -33,9 +33,11 @@ from essp_common.pb.v1.messages_pb2 import TRAIN, HistorySegment, JobSnapshot
 from essp_common.plan import empty_classes
 from essp_common.spec import JobSpec
 from essp_common.wiring import Stores
-from services.master.ledger import Ledger, Terms
+from services.master.ledger import Ledger
+from services.master.parts import ClipParts
 from services.master.passes import Passes
 from services.master.sizing import bounds_of, lane_bytes, parts_of, unit_clips
+from services.master.terms import Terms
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +85,7 @@ def launch(
     passes = Passes(spec, catalog)
     parts = parts_of(spec)
     bounds = bounds_of(passes, parts, declared)
-    clips = unit_clips(spec, bounds)
+    unit_clips(spec, bounds)  # refuses a budget that is too small, before anything is written
     output = stores.under(spec.output)
     history = History(output)
     before = history.last()  # numbers go on after `fresh`: whoever still writes to what was removed is to notice
@@ -95,23 +97,7 @@ def launch(
     manifests = {name: found for name in spec.trainers if (found := read_latest(output, name)) is not None}
     start = {name: Position(0, 0) for name in parts.consumers}
     start |= {f"trainer.{name}": _start(found, passes) for name, found in manifests.items()}
-    terms = Terms(
-        passes=passes.plans,
-        plan_of=passes.plan,
-        parts=parts,
-        bounds=bounds,
-        replaceable=[purpose == TRAIN for purpose, _ in passes.order],
-        start=start,
-        finals=frozenset(name for name, found in manifests.items() if found.final),
-        budget_bytes=spec.limits.budget,
-        unit_clips=clips,
-        locality=spec.sampling.locality,
-        replacements=spec.limits.replacements,
-        dead_ratio=spec.limits.dead_ratio,
-        last_stage="aggregator" if spec.predictor is None else "predictor",
-        lag=spec.limits.lag,
-        lane_bytes=lane_bytes(spec, bounds),
-    )
+    terms = _terms(spec, passes, parts, bounds, start, manifests)
     snapshot = JobSnapshot(
         spec_json=spec.model_dump_json(),
         classes=catalog.classes,
@@ -132,6 +118,33 @@ def launch(
         manifests=manifests,
         start=start,
         warnings=_warnings(passes),
+    )
+
+
+def _terms(
+    spec: JobSpec,
+    passes: Passes,
+    parts: ClipParts,
+    bounds: Sequence[Sequence[int]],
+    start: Mapping[str, Position],
+    manifests: Mapping[str, Manifest],
+) -> Terms:
+    return Terms(
+        passes=passes.plans,
+        plan_of=passes.plan,
+        parts=parts,
+        bounds=bounds,
+        replaceable=[purpose == TRAIN for purpose, _ in passes.order],
+        start=start,
+        finals=frozenset(name for name, found in manifests.items() if found.final),
+        budget_bytes=spec.limits.budget,
+        unit_clips=unit_clips(spec, bounds),
+        locality=spec.sampling.locality,
+        replacements=spec.limits.replacements,
+        dead_ratio=spec.limits.dead_ratio,
+        last_stage="aggregator" if spec.predictor is None else "predictor",
+        lag=spec.limits.lag,
+        lane_bytes=lane_bytes(spec, bounds),
     )
 
 

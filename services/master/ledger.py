@@ -23,8 +23,8 @@ Work per event is O(1) amortised, except where clips have to give way or the job
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, fields
 
 from essp_common.errors import ConfigError
 from essp_common.layout import Position
@@ -34,56 +34,26 @@ from essp_common.pb.v1.messages_pb2 import (
     Extracted,
     Failed,
     LedgerState,
-    PassPlan,
     PassState,
     Progress,
     Trained,
 )
-from essp_common.plan import Plan, PlannedClip
+from essp_common.plan import PlannedClip
 from services.master.accounts import Counts, PassAccount
 from services.master.consumption import Consumption
 from services.master.credits import Credits
 from services.master.indices import IndexSet
-from services.master.instructions import CompleteJob, FailJob, FinishPass, Instruction, IssueUnit, PublishSkip
+from services.master.instructions import CompleteJob, FailJob, FinishPass, Instruction, PublishSkip
+from services.master.issuing import Issuer
 from services.master.lag import Laggards
+from services.master.losses import Losses, missing_consumer
 from services.master.order import IssueOrder, Place
 from services.master.outstanding import Entry, Outstanding
-from services.master.parts import CLIP, ClipParts
+from services.master.parts import CLIP
+from services.master.terms import Terms
 
-_SAMPLE = 20
-"""Attempts that have to be known before the share of failures means anything."""
 _LOSSES = 10
 """A clip whose bytes vanish this often has no bad luck: something removes them."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Terms:
-    """All that a ledger needs to know of its job."""
-
-    passes: Sequence[PassPlan]
-    plan_of: Callable[[int], Plan]
-    """The plan of a pass, by its number."""
-    parts: ClipParts
-    bounds: Sequence[Sequence[int]]
-    """For each pass, the most bytes of each part of a clip."""
-    replaceable: Sequence[bool]
-    """For each pass, whether another video may take the place of one that fails."""
-    start: Mapping[str, Position]
-    """Where each consumer stands; those who are not named, at the beginning."""
-    finals: frozenset[str]
-    """Trainers that were done before."""
-    budget_bytes: int
-    unit_clips: int
-    """Most clips of one work unit."""
-    locality: int
-    replacements: int
-    dead_ratio: float
-    last_stage: str
-    """The stage whose `Finished` completes the job."""
-    lag: float = 0.5
-    """A consumer that is behind by more than this share of the clips outstanding is left behind (`lag.py`)."""
-    lane_bytes: int = 0
-    """Share of the budget of one that was left behind; 0: nobody is."""
 
 
 class Ledger:
@@ -127,6 +97,8 @@ class Ledger:
             terms.lag,
             terms.lane_bytes,
         )
+        self._losses = Losses(terms.parts, self._outstanding, self.consumption, terms.plan_of)
+        self._issuer = Issuer(terms.parts, self._outstanding, self._order, self._lag, self.counts, self.passes)
         if state is not None:
             self._order.restore(state.order)
             self._lag.restore(state.lanes, state.replaced)
@@ -323,23 +295,17 @@ class Ledger:
             self._outstanding.issue_again(entry, entry.left & self._parts.everyone)
         else:
             self._skip(entry, self._parts.everyone, event.reason, out)
-        tried = self.counts.failed + self.counts.decoded
-        if tried >= min(_SAMPLE, self._clips) and self.counts.failed > self._terms.dead_ratio * tried:
-            self._fail(
-                f"{self.counts.failed} of the first {tried} clips could not be made, more than limits.dead_ratio "
-                f"({self._terms.dead_ratio:.0%}) allows; the last was {event.clip.video_id}: {event.reason}",
-                out,
-            )
+        if failing := self.counts.failing(self._clips, self._terms.dead_ratio):
+            self._fail(f"{failing}; the last was {event.clip.video_id}: {event.reason}", out)
 
     def _lost(self, event: Failed, out: list[Instruction]) -> None:
         """Bytes are gone: make them again, unless that is under way or nobody needs them any more."""
         number = self._number.get((event.clip.purpose, event.clip.epoch))
         if number is None:
             return
-        consumer = "" if event.stage == "extractor" else event.consumer
-        place = (number, event.clip.index)
-        entry = self._outstanding.get(place) or self._fallen_back(place, event.clip.attempt, consumer)
-        if entry is None or entry.clip.attempt != event.clip.attempt or not self._is_missed(entry, event, consumer):
+        consumer = missing_consumer(event)
+        entry = self._losses.missed(number, event)
+        if entry is None:
             self.counts.duplicates += 1
             return
         self.counts.lost += 1
@@ -356,32 +322,6 @@ class Ledger:
             self._outstanding.move(entry, None)
         wanted = entry.left | bit
         self._outstanding.issue_again(entry, wanted & self._parts.everyone)
-
-    def _is_missed(self, entry: Entry, event: Failed, consumer: str) -> bool:
-        """Whether making the clip again is called for: not while that is under way."""
-        if entry.queued:
-            return False
-        if entry.shed or not entry.left:
-            return True
-        if event.stage == "extractor":
-            part = self._parts.part_of_stream.get(event.stream, CLIP)
-            return part != CLIP and bool(entry.made & 1) and not entry.made >> part & 1
-        if self._parts.bit.get(consumer, 0) & entry.left:
-            return bool(entry.made >> self._parts.part[consumer] & 1)
-        return self._has_trained(consumer, entry.place)
-
-    def _fallen_back(self, place: Place, attempt: int, consumer: str) -> Entry | None:
-        """An entry for a clip that was done, and that a consumer needs once more."""
-        if not self._has_trained(consumer, place):
-            return None
-        try:
-            return self._outstanding.reopen(place, self._terms.plan_of(place[0]).clip(place[1], attempt))
-        except (LookupError, IndexError):
-            return None
-
-    def _has_trained(self, consumer: str, place: Place) -> bool:
-        consumption = self.consumption.get(consumer)
-        return consumption is not None and consumption.wants(*place) and consumption.has(*place)
 
     # --- the end of a clip ---
 
@@ -453,33 +393,8 @@ class Ledger:
     # --- issuing ---
 
     def _settled(self, out: list[Instruction]) -> list[Instruction]:
-        """`out`, and what can be issued now: first what is to be made again, then what is new."""
+        """`out`, and what can be issued now."""
         if self.paused or self.ended:
             return out
-        self._issue_again(out)
-        if self._outstanding.settled:
-            self._issue(out)
-        if self._lag.slow and self._outstanding.settled:
-            self._lag.issue(out)
-            self._issue_again(out)
+        self._issuer.issue(out)
         return out
-
-    def _issue_again(self, out: list[Instruction]) -> None:
-        while self._outstanding.next_again(out):
-            self.counts.issued += 1
-            self.counts.reissued += 1
-
-    def _issue(self, out: list[Instruction]) -> None:
-        while (unit := self._order.peek()) is not None:
-            number, clips, consumers = unit
-            if self._lag.slow:
-                consumers &= ~self._lag.away((number, clips[0].index))
-            if consumers:
-                if not self._outstanding.issue(number, clips, consumers):
-                    if self._lag.make_room(out):
-                        continue
-                    return
-                out.append(IssueUnit(number, clips, self._parts.names(consumers)))
-                self.counts.issued += len(clips)
-            self._order.take()
-            self.passes[number].issued += len(clips)

@@ -36,8 +36,9 @@ from services.master.instructions import (
     PublishSkip,
     ReleaseClip,
 )
-from services.master.ledger import Ledger, Terms
+from services.master.ledger import Ledger
 from services.master.parts import ClipParts
+from services.master.terms import Terms
 
 Place = tuple[int, int]
 CLIP_BYTES, STREAM_BYTES = 100, 60

@@ -49,8 +49,6 @@ def _add_table(
     model: type[RowT],
     rows: Callable[[], dict[str, RowT]],
 ) -> None:
-    single = kind.removesuffix("s")
-
     def list_rows() -> list[RowT]:
         return [row for _, row in sorted(rows().items())]
 
@@ -79,22 +77,33 @@ def _add_table(
         known().delete(kind, name, request.state.caller, if_match)
 
     put_row.__annotations__["row"] = model  # where FastAPI looks for the type of the body
-    here = f"/{kind}/{{name}}"
+    _describe(routes, kind, model, (list_rows, get_row, put_row, delete_row))
+
+
+def _describe(
+    routes: APIRouter,
+    kind: Kind,
+    model: type[ExtractorRow] | type[TrainerRow],
+    calls: tuple[Callable[..., object], ...],
+) -> None:
+    """Give the four operations of a table their places, names and answers."""
+    list_rows, get_row, put_row, delete_row = calls
+    single, here, reading = kind.removesuffix("s"), f"/{kind}/{{name}}", (401, 403, 422, 503)
+    changing = (*reading, 412, 413, 428)
     routes.get(
         f"/{kind}",
         operation_id=f"list_{kind}",
         summary=f"All registered {kind}",
         response_model=list[model],  # type: ignore[valid-type]
-        responses=answers_of(401, 403, 422, 503),
+        responses=answers_of(*reading),
     )(list_rows)
     routes.get(
         here,
         operation_id=f"get_{single}",
         summary=f"One {single}",
         response_model=model,
-        responses=answers_of(401, 403, 404, 422, 503),
+        responses=answers_of(*reading, 404),
     )(get_row)
-    changing = (401, 403, 412, 413, 422, 428, 503)
     routes.put(
         here,
         operation_id=f"put_{single}",
