@@ -8,18 +8,15 @@ torchrun ... -m services.trainer.main --job NAME --trainer rgb        on any num
 from __future__ import annotations
 
 import sys
-from contextlib import closing
 from typing import Annotated
 
 import typer
 
-from essp_common.control import ControlFeed
 from essp_common.errors import ConfigError, EsspError
-from essp_common.process import serve, worker_name
 from essp_common.topics import DATA_PARTITIONS
-from essp_common.wiring import Adapters
-from services.trainer.config import Rendezvous, TrainerConfig, TrainerSettings
-from services.trainer.supervisor import EXIT_RANK_LOST, Supervisor
+from services.trainer.config import Rendezvous, TrainerSettings
+from services.trainer.process import run_rank, supervise
+from services.trainer.supervisor import EXIT_RANK_LOST
 
 
 def main(
@@ -31,68 +28,21 @@ def main(
 ) -> None:
     """Train one model on one stream. Settings come from the environment (ESSP_BUS, ESSP_CACHE, ESSP_STORES, ...)."""
     settings, rendezvous = TrainerSettings(), Rendezvous.of_environment()
-    if ranks == 1:
-        _rank(job, trainer, settings, rendezvous)
-        return
-    if rendezvous.world_size > 1:
-        raise ConfigError("--ranks starts ranks, and WORLD_SIZE says that this is one; give either")
-    if settings.bus.startswith("memory:"):
-        raise ConfigError(
-            "--ranks starts processes, which cannot meet on memory://; set ESSP_BUS, ESSP_CACHE, ESSP_STORES"
-        )
-    alone = settings.model_copy(update={"metrics_port": 0})  # each rank has its own
-    command = [sys.executable, "-m", "services.trainer.main", "--job", job, "--trainer", trainer]
-    supervisor = Supervisor(command, ranks, settings)
-    serve(supervisor, alone)
-    if supervisor.interrupted:
-        raise typer.Exit(settings.drained_exit)
-
-
-def _rank(job: str, trainer: str, settings: TrainerSettings, rendezvous: Rendezvous) -> None:
-    """One rank, which may be the only one."""
-    from services.trainer.ranks import join
-    from services.trainer.service import build
-
-    if rendezvous.world_size > 1:
-        own = {"worker": f"{worker_name(settings)}-rank{rendezvous.rank}"}
-        port = settings.metrics_port + rendezvous.local_rank if settings.metrics_port else 0
-        settings = settings.model_copy(update=own | {"metrics_port": port})
-    with (
-        closing(join(rendezvous, settings.rank_timeout_s)) as ranks,
-        closing(Adapters.from_settings(settings)) as adapters,
-        closing(ControlFeed(adapters.bus)) as control,
-    ):
-        config = TrainerConfig(
-            job=job,
-            trainer=trainer,
-            worker=worker_name(settings),
-            local_rank=rendezvous.local_rank,
-            local_ranks=rendezvous.local_world_size,
-            settings=settings,
-        )
-        service = build(config, adapters, control, ranks)
-        serve(service, settings)
-    if service.interrupted:
-        raise typer.Exit(settings.drained_exit)
+    if ranks > 1:
+        raise typer.Exit(supervise(job, trainer, ranks, settings, rendezvous))
+    raise typer.Exit(run_rank(job, trainer, settings, rendezvous))
 
 
 def as_process() -> None:
     """Run by `python -m`, as torchrun and the supervisor do. Exit codes: 1 failed, 2 wrong settings, 75 try again."""
     from services.trainer.ranks import RankLost
 
+    codes: tuple[tuple[type[EsspError], int], ...] = ((RankLost, EXIT_RANK_LOST), (ConfigError, 2), (EsspError, 1))
     try:
         typer.run(main)
-    except RankLost as error:
-        sys.exit(_told(error, EXIT_RANK_LOST))
-    except ConfigError as error:
-        sys.exit(_told(error, 2))
     except EsspError as error:
-        sys.exit(_told(error, 1))
-
-
-def _told(error: EsspError, code: int) -> int:
-    typer.echo(f"essp trainer: {error}", err=True)
-    return code
+        typer.echo(f"essp trainer: {error}", err=True)
+        sys.exit(next(code for kind, code in codes if isinstance(error, kind)))
 
 
 if __name__ == "__main__":
