@@ -64,6 +64,7 @@ aggregation:
 
 limits:
   budget: 512MiB              # clips and features outstanding at once
+  coupled: true               # trainers keep in step; false: one that lags is left behind, its clips decoded again
   replacements: 5             # videos of the same class tried in place of one that cannot be decoded
   dead_ratio: 0.2             # the job fails when more of its clips than this could not be decoded
 """

@@ -47,6 +47,7 @@ trainers:
 
 limits:
   budget: 64MiB
+  coupled: true               # all share the same cores: nothing is won by leaving a trainer behind
 """
 
 
