@@ -23,6 +23,7 @@ from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.bus.kafka_subscription import KafkaSubscription
 from essp_common.config import NOBODY, Login
 from essp_common.errors import ConfigError, NotFound, Unavailable
+from essp_common.topics import KEPT
 
 _BATCH_BYTES = 64 * 1024
 _DELIVERY_TIMEOUT_MS = 60_000
@@ -49,7 +50,7 @@ class KafkaBus:
             present = _partition_counts(admin, partitions)
             missing = [topic for topic in partitions if topic not in present]
             if missing:
-                wanted = {topic: {"num_partitions": partitions[topic]} for topic in missing}
+                wanted = {t: {"num_partitions": partitions[t], "configs": _configs(t)} for t in missing}
                 answer = admin.create_topics(wanted, raise_errors=False)
                 for topic in answer["topics"]:
                     error = kafka_errors.for_code(topic["error_code"])
@@ -167,6 +168,11 @@ class _Publisher:
         """Called from the producer's one sender thread."""
         self._last_failure = error
         self._failures += 1
+
+
+def _configs(topic: str) -> dict[str, str]:
+    """What a topic is created with beside its partitions."""
+    return {"retention.ms": "-1"} if topic in KEPT else {}
 
 
 def _partition_counts(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, int]:
