@@ -245,12 +245,14 @@ class Master:
     def _change(self, name: str, wanted: JobState) -> JobStatus:
         self._await_adoption()
         with self._lock:
-            if name not in self._jobs and name in self._past:
-                change(name, self._past[name].state, wanted)
-                return self._past[name]
+            ended = None if name in self._jobs else self._past.get(name)
+            state = (ended or self._job(name)).state
+            if state.ended and wanted is JobState.RUNNING:
+                raise Conflict(f"job {name} is {state}; start it again in place of resuming it")
+            if ended is not None:
+                change(name, state, wanted)
+                return ended
             job = self._job(name)
-            if job.state.ended and wanted is JobState.RUNNING:
-                raise Conflict(f"job {name} is {job.state}; start it again in place of resuming it")
             before = job.state
             if self._enter(job, wanted):
                 if wanted is JobState.PAUSED:

@@ -167,6 +167,8 @@ def test_jobs_that_ended_are_known_after_a_restart(adapters: Adapters, fleet: Fl
     assert [(job.name, job.state, job.done) for job in second.jobs()] == [("small", JobState.COMPLETED, sum(SIZES))]
     with pytest.raises(Conflict, match="job small is completed"):
         second.pause("small")
+    with pytest.raises(Conflict, match="job small is completed; start it again"):
+        second.resume("small")
     assert second.events("small") == ()
 
 
