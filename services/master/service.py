@@ -51,8 +51,7 @@ log = logging.getLogger(__name__)
 
 GROUP = "master"
 _POLL_S, _TICK_S = 0.1, 0.5
-_SWEEP_S = 2.0
-"""How long after the end of a job stray bytes are looked for again."""
+_SWEEP_S = 2.0  # after the end of a job stray bytes are looked for again
 _ADOPT_S, _PATIENCE_S = 3.0, 10.0
 """How long a new master listens for jobs that were under way, and how long who asks it waits until they are known."""
 
