@@ -14,12 +14,20 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from services.servers.servers import KafkaServer, RedisServer, S3Server
 
 BUCKET = "essp-tests"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Only called where there are several workers."""
+    from tests.scheduling import OneDeployment
+
+    return OneDeployment(config, log)
 
 
 @pytest.fixture(autouse=True)

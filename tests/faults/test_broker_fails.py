@@ -22,7 +22,7 @@ from services.servers.servers import S3Server
 from tests.faults.conftest import unused_port
 from tests.faults.world import LIMIT_S, persistently, until
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("fleet"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 TOPIC = "essp.lasting"
 PARTITIONS = 4
@@ -69,6 +69,7 @@ def ready(bus: Bus) -> bool | None:
     return True
 
 
+@pytest.mark.long
 def test_the_broker_starts_again_over_its_log(broker: LastingBroker) -> None:
     bus = open_bus(broker.url)
     until("the broker answers", lambda: ready(bus))

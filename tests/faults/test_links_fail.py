@@ -16,7 +16,7 @@ from essp_common.testing.proxy import Proxy
 from tests.faults.conftest import Begin
 from tests.faults.world import LIMIT_S, SESSION_TIMEOUT_MS, World
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("fleet"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 HOLD_AT = 3
 STEP = 4

@@ -15,7 +15,7 @@ from services.servers.servers import RedisServer
 from tests.faults.conftest import REDIS_BYTES, Begin
 from tests.faults.world import LIMIT_S, World
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("fleet"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 HOLD_AT = 5
 

@@ -30,7 +30,6 @@ from tests.integration.fleet import Process
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.xdist_group("fleet"),
     pytest.mark.timeout(300),
     pytest.mark.usefixtures("undisturbed_large"),
 ]
@@ -71,6 +70,7 @@ def test_crashed_and_failed(world: World, begin: Begin) -> None:
         world.drain(process)
 
 
+@pytest.mark.long
 def test_hung(world: World, begin: Begin) -> None:
     """A worker that hangs leaves by itself; one that hangs and is told to leave does so in its time, or at once."""
     stuck = world.decoder("decoder.decoded:1:hang", ESSP_STUCK_S="2")
@@ -103,6 +103,7 @@ def test_drained(world: World, begin: Begin) -> None:
     assert (counts.lost, counts.reissued) == (0, 0)
 
 
+@pytest.mark.long
 def test_zombies(world: World, begin: Begin) -> None:
     """Workers that stand still with work in hand for longer than the job lasts, and then go on with it: their late
     results change nothing, and what they store for a job that is over is gone after its time to live."""
@@ -143,6 +144,7 @@ def plugin(world: World, undisturbed: None, tmp_path: Path, monkeypatch: pytest.
     return tmp_path
 
 
+@pytest.mark.long
 def test_a_clip_that_kills_its_worker_is_given_up(
     world: World, begin: Begin, consumers: Adapters, plugin: Path
 ) -> None:
@@ -178,6 +180,7 @@ def test_a_clip_that_kills_its_worker_is_given_up(
         world.drain(process)
 
 
+@pytest.mark.long
 def test_killed_at_a_rejection_and_at_a_rebalance(world: World, begin: Begin, consumers: Adapters) -> None:
     """Messages that are none, and work that cannot be done, lie on every partition; then another worker joins."""
     armed = {world.decoder(f"{name}:1:kill"): name for name in ("worker.rejected", "decoder.failed")}

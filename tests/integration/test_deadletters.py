@@ -22,7 +22,7 @@ from services.local.composition import Embedded, EmbeddedOptions
 from services.master.status import JobState
 from tests.journeys import job_text
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("fleet")]
+pytestmark = [pytest.mark.integration]
 
 
 def essp(*arguments: str) -> str:

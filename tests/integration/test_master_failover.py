@@ -29,7 +29,7 @@ from tests.conftest import BUCKET
 from tests.integration.fleet import Api, Fleet, Process
 from tests.journeys import job_text, make_videos, weights_of
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("fleet"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 TOKEN = "a-secret"
 EPOCHS, CLIPS, BUDGET = 3, 24, "256KiB"

@@ -27,7 +27,7 @@ from tests.conftest import BUCKET
 from tests.integration.fleet import Api, Fleet, Process
 from tests.journeys import IssuedSeed, job_text, make_videos, seeds_in, weights_of
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("fleet"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 BUDGET = "256KiB"
 """Room for about 9 clips: without all of its trainers no job gets further."""

@@ -30,7 +30,7 @@ from services.trainer.supervisor import EXIT_RANK_LOST
 from tests.integration.rank_process import start
 from tests.unit.training_jobs import Stage, job_spec, pass_plans, train
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("fleet"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 UNTIL_S = 240.0
 
@@ -227,6 +227,7 @@ def test_ranks_are_started_again_when_one_is_killed(servers: Servers, tmp_path: 
     assert kept(servers.stage) == kept(uninterrupted(tmp_path / "whole", 2))
 
 
+@pytest.mark.long
 def test_torchrun_starts_ranks_too(servers: Servers, tmp_path: Path) -> None:
     servers.begin()
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "services.trainer.main"]

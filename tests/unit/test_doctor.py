@@ -35,8 +35,6 @@ from services.servers.servers import RedisServer
 from tests.unit.fleet import adapters_in, master_over
 from tests.unit.tls_front import TlsFront, make_identity
 
-pytestmark = [pytest.mark.xdist_group("fleet")]
-
 
 @pytest.fixture(autouse=True)
 def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:

@@ -24,8 +24,6 @@ from services.cli import demo_data
 from services.cli import main as cli
 from services.demo.dataset import CLASSES
 
-pytestmark = [pytest.mark.xdist_group("fleet")]
-
 
 def essp(*arguments: str) -> Result:
     done = CliRunner().invoke(cli.app, arguments)

@@ -22,8 +22,6 @@ from essp_common.wiring import open_bus, open_cache
 from services.servers.servers import KafkaServer, RedisServer
 from tests.unit.tls_front import Identity, TlsFront, make_identity
 
-pytestmark = [pytest.mark.xdist_group("fleet")]
-
 LOGIN = Login(user="essp", password=SecretStr("s3cret"))
 QUICKLY = "connect_timeout_ms=1500"
 
