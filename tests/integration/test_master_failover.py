@@ -145,12 +145,12 @@ def test_a_job_outlives_its_masters(world: World, expected: dict[str, str]) -> N
     assert (api.status(job).state, api.start(text)) == (JobState.PAUSED, 409)
     world.refuses(job, "resume")  # neither published nor answered: it does not
 
-    api = world.master("master.history-written:10")
+    api = world.master("master.history-written:4")
     assert api.status(job).state is JobState.PAUSED
     assert (api.ask(job, "pause"), api.ask(job, "resume")) == (200, 200)
     world.killed()  # its history is written, its messages are not done
 
-    for failpoint in ("master.progress-done:2", "master.taken-over:1", "master.instructions-published:9"):
+    for failpoint in ("master.progress-done:2", "master.taken-over:1", "master.instructions-published:4"):
         world.start(failpoint)
         world.killed()
 
