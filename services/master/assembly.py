@@ -13,6 +13,7 @@ from essp_common.process import run_all
 from essp_common.service import Service
 from essp_common.wiring import Adapters
 from services.master.api.app import create_app
+from services.master.api.guard import Guard
 from services.master.api.standby import Front, create_standby
 from services.master.config import MasterSettings
 from services.master.pools.advice import AdviceDriver
@@ -41,8 +42,7 @@ class MasterProcess:
         self._adapters = adapters
         self._settings = settings
         self._worker = worker
-        self._leader = ""
-        self._front = Front(create_standby(lambda: self._leader, ""))
+        self._front = Front(self._standby(lambda: "", ""))
         self._server = ApiServer(self._front, host, port)
         self._parts: tuple[Service, ...] = ()
         self._draining = threading.Event()
@@ -90,6 +90,10 @@ class MasterProcess:
         self._front.app = create_app(master, settings, tables, reconciler)
         return master, reconciler
 
+    def _standby(self, leader: Callable[[], str], url: str) -> Guard:
+        """The app of a standby, behind the same guard as the leader's."""
+        return Guard(create_standby(leader, url), self._settings.tokens(), self._settings.api_body_bytes)
+
     def _elected(self) -> bool:
         """Wait until this master leads; False when it is to leave before."""
         # The client library is only needed where there are several masters.
@@ -97,7 +101,7 @@ class MasterProcess:
 
         url = self._settings.url or f"http://{socket.gethostname()}:{self.port}"
         election = Election(kubernetes_api(), namespace_of(self._settings), self._settings.lease, url)
-        self._front.app = create_standby(lambda: election.leader, url)
+        self._front.app = self._standby(lambda: election.leader, url)
         return wait_to_lead(election, self._draining)
 
 

@@ -51,7 +51,7 @@ class MasterSettings(Settings):
     pools: Literal["none", "processes", "kubernetes"] = "none"
     """Who starts and stops workers: `none` (somebody else; the master only says what would be right), `processes` (the
     master, as its children, on one machine), `kubernetes` (the master, in its namespace)."""
-    pool_sizes: Mapping[str, int] = Field(default_factory=lambda: {"decoder": 1, "extractor": 1})
+    pool_sizes: Mapping[str, int] = Field(default_factory=lambda: {"decoder": 1, "extractor": 1, "aggregator": 1})
     """`processes`: workers of each pool to begin with, a JSON object; pools are `decoder`, `extractor` (all features),
     `extractor.flow`, `extractor.flow+hof`, `aggregator`, `predictor`."""
     ranks: int = Field(0, ge=0)

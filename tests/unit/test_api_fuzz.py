@@ -35,7 +35,7 @@ OPERATIONS = [found.ok() for found in schemathesis.openapi.from_path(str(DESCRIP
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """An API that is being served, with a job that has ended and a registered extractor."""
+    """An API that is being served, with a job that has ended."""
     folder: Path = tmp_path_factory.mktemp("fuzz")
     adapters = adapters_in(folder)
     master = master_over(adapters)

@@ -79,6 +79,15 @@ def test_a_standby_passes_requests_on_and_says_who_leads(adapters: Adapters, clu
             assert second.get("/v1/jobs/no").status_code == 404
 
 
+def test_a_standby_asks_for_the_token_as_the_leader_does(adapters: Adapters, cluster: ApiServer) -> None:
+    cluster.cluster.outage = True
+    settings = MasterSettings.model_validate(SETTINGS.model_dump() | {"lease": "essp-master", "api_token": "swordfish"})
+    with running(adapters, settings, "one") as client:
+        assert client.get("/v1/jobs").status_code == 401
+        assert client.get("/livez").status_code == 200
+        assert client.get("/v1/jobs", headers={"Authorization": "Bearer swordfish"}).status_code == 503
+
+
 def test_while_nobody_leads_it_says_so(adapters: Adapters, cluster: ApiServer) -> None:
     cluster.cluster.outage = True
     with running(adapters, SETTINGS.model_copy(update={"lease": "essp-master"}), "one") as client:

@@ -15,6 +15,7 @@ import pytest
 from essp_common.errors import ConfigError, NotFound
 from essp_common.features.declared import DeclaredOutput
 from essp_common.pb.v1.messages_pb2 import Heartbeat
+from services.master.config import MasterSettings
 from services.master.pools.load import PoolRates, loads
 from services.master.pools.port import PoolSize
 from services.master.pools.processes import ProcessDriver
@@ -114,6 +115,15 @@ def test_a_pool_keeps_the_bounds_it_was_made_with_until_people_say_others() -> N
     world.reconciler.set("decoder", PoolRule(most=8), "ann")
     world.pass_time(120, decoded_per_s=5.0, wait=0.5)
     assert world.driver.replicas["decoder"] > 2
+
+
+def test_advice_that_nobody_follows_is_given_once() -> None:
+    world = World(decoder=1)
+    world.driver.scale = lambda *_: None  # type: ignore[method-assign]
+    world.pass_time(300, decoded_per_s=5.0, wait=0.5)
+    messages = [event.message.partition(":")[0] for event in world.reconciler.events()]
+    assert messages
+    assert len(messages) == len(set(messages))
 
 
 def test_a_pool_of_fixed_size_is_left_alone() -> None:
@@ -226,6 +236,17 @@ def test_a_training_moves_to_another_number_of_ranks(processes: ProcessDriver) -
     assert processes.sizes()["trainer.demo.rgb"] == PoolSize(1, 1)
     processes.train("demo", "rgb", 0, None)
     assert "trainer.demo.rgb" not in processes.sizes()
+
+
+def test_every_pool_of_the_default_settings_can_be_started() -> None:
+    sizes = MasterSettings().pool_sizes
+    assert {"decoder", "extractor", "aggregator"} <= set(sizes)
+    driver = ProcessDriver(sizes, WAITS)
+    try:
+        driver.repair()
+        assert driver.sizes() == {name: PoolSize(size, size) for name, size in sizes.items()}
+    finally:
+        driver.close()
 
 
 @pytest.mark.parametrize("pool", ["encoder", "decoder.x", "extractor.", "trainer.job", "; rm -rf /"])

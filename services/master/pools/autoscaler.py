@@ -175,7 +175,6 @@ class Autoscaler:
         if now_s - memory.grown_s < policy.grace_s:
             return load.replicas, f"{target} would do; it grew {now_s - memory.grown_s:.0f} s ago"
         step = max(1, math.floor(load.replicas * policy.shrink))
-        memory.surplus_since_s = now_s - policy.surplus_s / 2
         return max(target, load.replicas - step), f"{target} have sufficed for {lasted_s:.0f} s"
 
 

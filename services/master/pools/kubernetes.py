@@ -68,8 +68,8 @@ class KubernetesDriver:
         deployment = self._deployments().get(pool)
         if deployment is None:
             return
-        if replicas < (deployment.spec.replicas or 0):
-            self._mark(deployment, spare)
+        if (surplus := (deployment.spec.replicas or 0) - replicas) > 0:
+            self._mark(deployment, spare[:surplus])
         with _answers():
             self._apps.patch_namespaced_deployment_scale(
                 deployment.metadata.name, self._namespace, {"spec": {"replicas": replicas}}, _request_timeout=_TIMEOUT_S
@@ -141,17 +141,17 @@ class KubernetesDriver:
             )
         return {_work(deployment): deployment for deployment in found.items}
 
-    def _mark(self, deployment: Any, spare: Sequence[str]) -> None:
-        """Give each pod its deletion cost: low for those that can best be spared."""
+    def _mark(self, deployment: Any, leaving: Sequence[str]) -> None:
+        """Give each pod its deletion cost: low for those of the workers that are to leave."""
         labels = deployment.spec.selector.match_labels
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
         with _answers():
             pods = self._core.list_namespaced_pod(
                 self._namespace, label_selector=selector, _request_timeout=_TIMEOUT_S
             ).items
-        idle = spare[: max(1, len(spare) // 2)]
+        named = {worker.rpartition("-")[0] for worker in leaving}  # a worker is its host's name and its process id
         for pod in pods:
-            cost = _IDLE if any(worker.startswith(pod.metadata.name) for worker in idle) else _BUSY
+            cost = _IDLE if pod.metadata.name in named else _BUSY
             if (pod.metadata.annotations or {}).get(COST) != cost:
                 body = {"metadata": {"annotations": {COST: cost}}}
                 with _answers(missing_ok=True):

@@ -147,9 +147,11 @@ def _command(pool: str, ranks: int = 1) -> tuple[str, ...]:
     match kind:
         case "decoder" | "aggregator" | "predictor" if not rest:
             return (kind,)
-        case "extractor" if rest:
-            return ("extractor", "run", *(f"--feature={feature}" for feature in rest.split("+")))
+        case "extractor" if rest or pool == kind:
+            return ("extractor", "run", *(f"--feature={feature}" for feature in rest.split("+") if rest))
         case "trainer" if "." in rest:
             job, _, trainer = rest.partition(".")
             return ("trainer", f"--job={job}", f"--trainer={trainer}", f"--ranks={ranks}")
-    raise ConfigError(f"there is no pool {pool!r}; pools are decoder, extractor.FEATURE, aggregator, predictor")
+    raise ConfigError(
+        f"there is no pool {pool!r}; pools are decoder, extractor, extractor.FEATURE, aggregator, predictor"
+    )

@@ -94,6 +94,7 @@ class Reconciler:
         self._rules: dict[str, PoolRule] = {}
         self._registered: dict[str, ExtractorRow] = {}
         self._decisions: dict[str, Decision] = {}
+        self._told: dict[str, tuple[int, int]] = {}
         self._events: deque[PoolEvent] = deque(maxlen=_KEPT)
         self._lock = threading.RLock()
         self._draining = threading.Event()
@@ -187,9 +188,13 @@ class Reconciler:
 
     def _carry_out(self, decision: Decision, state: PoolState) -> None:
         if decision.wanted == decision.replicas:
+            self._told.pop(decision.pool, None)
             return
         self._driver.scale(decision.pool, decision.wanted, state.idlest())
-        self._tell(decision.pool, f"{decision.replicas} -> {decision.wanted}: {decision.reason}")
+        step = (decision.replicas, decision.wanted)
+        if self._told.get(decision.pool) != step:  # advice that nobody has followed is not given again
+            self._told[decision.pool] = step
+            self._tell(decision.pool, f"{decision.replicas} -> {decision.wanted}: {decision.reason}")
 
     def _tell(self, pool: str, message: str) -> None:
         log.info("pool %s: %s", pool, message)
