@@ -249,6 +249,18 @@ def test_every_pool_of_the_default_settings_can_be_started() -> None:
         driver.close()
 
 
+def test_a_training_that_is_done_is_not_started_again_and_one_that_failed_is() -> None:
+    for code, replicas in ((0, 0), (1, 1)):
+        driver = ProcessDriver({}, (sys.executable, "-c", f"raise SystemExit({code})"))
+        try:
+            driver.train("demo", "rgb", 1, None)
+            until(lambda driver=driver: driver.sizes()["trainer.demo.rgb"].ready == 0)
+            assert bool(driver.repair()) == bool(code)
+            assert driver.sizes()["trainer.demo.rgb"].replicas == replicas
+        finally:
+            driver.close()
+
+
 @pytest.mark.parametrize("pool", ["encoder", "decoder.x", "extractor.", "trainer.job", "; rm -rf /"])
 def test_what_is_no_pool_is_refused(processes: ProcessDriver, pool: str) -> None:
     with pytest.raises(ConfigError, match="no pool"):

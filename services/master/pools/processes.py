@@ -76,6 +76,9 @@ class ProcessDriver:
             for name, pool in self._pools.items():
                 for worker in [worker for worker in pool.workers if _has_ended(worker)]:
                     pool.workers.remove(worker)
+                    if name.startswith("trainer.") and worker.returncode == 0:
+                        pool.replicas = 0  # it is done
+                        continue
                     done.append(f"worker {_name(worker)} of {name} ended with {worker.returncode}; another is started")
                 while len(pool.workers) < pool.replicas:
                     pool.workers.append(self._start(pool.arguments))
