@@ -2,7 +2,8 @@
 
 A write goes to a temporary file beside its target (`.essp-*.tmp`, which `list` does not show), is flushed to disk,
 renamed, and the directory flushed: after a crash there is the old object or the new one, and what `put` has returned
-from stays. A temporary file may be left behind and can be deleted.
+from stays. A temporary file that a crash left behind is removed, once it is an hour old, by the first write of a
+process to that folder.
 
 Reading follows symbolic links, since data sets are often made of them; writing through one that leads out of the
 root is refused. `if_absent` needs hard links, which network and FUSE file systems may lack (`ConfigError`).
@@ -16,6 +17,7 @@ import errno
 import os
 import shutil
 import stat
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +28,8 @@ from essp_common.objects.keys import checked, is_key
 from essp_common.objects.port import ObjectInfo
 
 _TEMPORARY = (".essp-", ".tmp")
+_STALE_S = 3600.0
+"""A temporary file to which nothing was written for so long has nobody who writes it."""
 _NO_SUCH_NAME = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EILSEQ)
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP)
 
@@ -36,6 +40,8 @@ class DirectoryStore:
     def __init__(self, root: str) -> None:
         """`root`: an absolute path."""
         self._root = root
+        self._tidied: set[str] = set()
+        """Folders without temporary files of processes that crashed."""
 
     @classmethod
     def from_url(cls, url: str) -> DirectoryStore:
@@ -119,6 +125,7 @@ class DirectoryStore:
                 _make_durable_folder(folder)
             except (FileExistsError, NotADirectoryError) as error:
                 raise Conflict(f"{key!r} cannot be written: part of its path is an object") from error
+            self._tidy(folder)
             temporary = os.path.join(folder, uuid.uuid4().hex.join(_TEMPORARY))
             try:
                 with open(temporary, "xb") as file:
@@ -133,6 +140,17 @@ class DirectoryStore:
             _flush_folder(folder)
             return info
 
+    def _tidy(self, folder: str) -> None:
+        """Remove what crashed writers have left in a folder, once for each folder."""
+        if folder in self._tidied:
+            return
+        self._tidied.add(folder)
+        for entry in os.scandir(folder):
+            if _is_temporary(entry.name):
+                with suppress(FileNotFoundError):
+                    if time.time() - entry.stat(follow_symlinks=False).st_mtime > _STALE_S:
+                        os.unlink(entry.path)
+
     def _walk(self, base: str, stem: str, above: tuple[str, ...]) -> Iterator[ObjectInfo]:
         """`base` is empty or ends with `/`; `above`: the real folders on the way, against circles of links."""
         with self._errors(base):
@@ -143,7 +161,7 @@ class DirectoryStore:
         # A folder sorts as its keys do: "a.b" comes before "a/b".
         for entry in sorted(found, key=lambda e: os.fsencode(e.name + "/" * e.is_dir())):
             key = base + entry.name
-            if not is_key(key) or (entry.name.startswith(_TEMPORARY[0]) and entry.name.endswith(_TEMPORARY[1])):
+            if not is_key(key) or _is_temporary(entry.name):
                 continue
             if entry.is_dir():
                 real = os.path.realpath(entry.path)
@@ -171,6 +189,10 @@ class DirectoryStore:
             raise Unavailable(f"{where}: {error.strerror}") from error
 
 
+def _is_temporary(name: str) -> bool:
+    return name.startswith(_TEMPORARY[0]) and name.endswith(_TEMPORARY[1])
+
+
 def _info(key: str, status: os.stat_result) -> ObjectInfo:
     if not stat.S_ISREG(status.st_mode):
         raise NotFound(f"{key!r} is not a file")
@@ -182,7 +204,8 @@ def _publish(temporary: str, path: str, if_absent: bool) -> None:
         try:
             os.link(temporary, path)
         except FileExistsError as error:
-            raise Conflict(f"{path} exists already") from error
+            if not os.path.samefile(temporary, path):  # NFS sends a request again whose answer was lost
+                raise Conflict(f"{path} exists already") from error
         return
     try:
         os.replace(temporary, path)

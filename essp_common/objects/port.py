@@ -31,7 +31,11 @@ class ObjectStore(Protocol):
         """The bytes `[start, start + length)` of an object, fewer at its end. Raises `NotFound`."""
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
-        """Write an object whole (multipart where large). With `if_absent`, raises `Conflict` if there is one."""
+        """Write an object whole (multipart where large). With `if_absent`, raises `Conflict` if there is one already.
+
+        An adapter that sends a request again, since its answer was lost, knows its own object: `Conflict` means that
+        there is another one. After `Unavailable` it is not known whether the object was written.
+        """
 
     def put_file(self, key: str, path: str) -> ObjectInfo:
         """Write an object from a local file, without holding it in memory."""

@@ -4,8 +4,9 @@ Credentials come from where every AWS client takes them: environment, profile, o
 `endpoint`, the bucket stands in the path, and no checksums beyond the classic ones are sent, which older
 servers do not know. Large objects are written in parts, and appear only when the last one is there.
 
-Requests are tried four times. `if_absent` is a conditional write: of several writers one succeeds; a writer whose
-answer got lost is told `Conflict` as well, and finds its own object.
+Requests are tried four times. `if_absent` is a conditional write, and of several writers one succeeds. A writer whose
+answer got lost is told the second time that there is an object; that it is its own it sees by the mark that each such
+write leaves in the object's metadata.
 
     NotFound     no such object                 Unavailable  no answer, 5xx, throttling, expired credentials
     Conflict     there is one, or it changed    ConfigError  bucket, region, credentials or rights: says what to do
@@ -14,6 +15,7 @@ answer got lost is told `Conflict` as well, and finds its own object.
 from __future__ import annotations
 
 import io
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
@@ -48,6 +50,8 @@ _ATTEMPTS = 4
 """A server that does not answer is `Unavailable` after `_ATTEMPTS * _READ_S` at most: before a decoder's child, which
 reads from it, is held to hang (`decoder_timeout_s`) and its video to be the reason."""
 _OPTIONS = frozenset({"endpoint", "region"})
+_MARK = "essp-write"
+"""User metadata of what was written with `if_absent`: which write it was."""
 
 _GONE = frozenset({"NoSuchKey", "NotFound", "404"})
 _TAKEN = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
@@ -94,13 +98,41 @@ class S3Store:
         """One request, or parts where large; a conditional write is always one request (at most 5 GiB)."""
         target = self._target(key)
         with self._errors(key):
-            if len(data) >= _PART_BYTES and not if_absent:
+            if if_absent:
+                etag = self._put_if_absent(target, data)
+            elif len(data) < _PART_BYTES:
+                etag = self._client.put_object(**target, Body=data)["ETag"]
+            else:
                 self._client.upload_fileobj(io.BytesIO(data), **target, Config=_TRANSFER)
                 return self.head(key)
-            condition: Any = {"IfNoneMatch": "*"} if if_absent else {}
-            answer = self._client.put_object(**target, Body=data, **condition)
         failpoint("s3.stored")
-        return ObjectInfo(key, len(data), answer["ETag"].strip('"'))
+        return ObjectInfo(key, len(data), etag.strip('"'))
+
+    def _put_if_absent(self, target: Any, data: bytes) -> str:
+        """The ETag, also where the write had been done and its answer was lost on the way."""
+        mark = uuid.uuid4().hex
+        try:
+            answer = self._client.put_object(**target, Body=data, IfNoneMatch="*", Metadata={_MARK: mark})
+        except ClientError as error:
+            if _code(error) not in _TAKEN:
+                raise
+            present = self._present(target)
+            if present is None:  # another write is under way, or it was deleted again
+                raise Unavailable(f"s3://{target['Bucket']}/{target['Key']}: {error}") from error
+            if present["Metadata"].get(_MARK) != mark:
+                raise
+            answer = present
+        etag: str = answer["ETag"]
+        return etag
+
+    def _present(self, target: Any) -> Any:
+        """What the server says of an object; None where there is none."""
+        try:
+            return self._client.head_object(**target)
+        except ClientError as error:
+            if _code(error) in _GONE:
+                return None
+            raise
 
     def put_file(self, key: str, path: str) -> ObjectInfo:
         """Upload a file, in parts where large."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,31 @@ def test_directory_write_leaves_nothing_else_behind(tmp_path: Path) -> None:
 def test_directory_does_not_list_what_a_crash_left(tmp_path: Path) -> None:
     (tmp_path / ".essp-0123.tmp").write_bytes(b"half")
     assert list(DirectoryStore(str(tmp_path)).list()) == []
+
+
+def test_directory_removes_what_a_crash_left_once_nobody_can_be_writing_it(tmp_path: Path) -> None:
+    for name, age_s in (("left", 4000), ("written", 10)):
+        (tmp_path / f".essp-{name}.tmp").write_bytes(b"half")
+        os.utime(tmp_path / f".essp-{name}.tmp", (time.time() - age_s,) * 2)
+    DirectoryStore(str(tmp_path)).put("a", b"x")
+    assert sorted(os.listdir(tmp_path)) == [".essp-written.tmp", "a"]
+
+
+def test_directory_knows_its_own_link_when_it_is_told_that_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS sends a request again whose answer was lost, and is told the second time that there is one already."""
+    link = os.link
+
+    def twice(source: str, target: str) -> None:
+        link(source, target)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", twice)
+    store = DirectoryStore(str(tmp_path))
+    assert store.put("a", b"x", if_absent=True) == store.head("a")
+    with pytest.raises(Conflict):
+        store.put("a", b"x", if_absent=True)
 
 
 def test_directory_reads_through_links_but_writes_only_inside(tmp_path: Path) -> None:

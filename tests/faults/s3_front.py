@@ -5,8 +5,10 @@
     short(n)                     the next n object reads give half of what was asked for, and say so
     retag(n)                     the next n answers about an object carry another ETag
     delay(n, seconds)            the next n are answered late
+    lose_writes(n, about)        the next n writes of such keys never reach the server: the connection ends instead
+    lose_answers(n, about)       the next n writes of such keys are done, and the connection ends instead of an answer
 
-Only requests for keys that contain `about` are meant. Everything else is passed on as it is.
+Reads are only meant for keys that contain `about`. Everything else is passed on as it is.
 """
 
 from __future__ import annotations
@@ -15,14 +17,29 @@ import http.client
 import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Self
 
 Answer = tuple[int, list[tuple[str, str]], bytes]
-Fault = Callable[["_Handler", Answer], None]
+Act = Callable[["_Handler", Answer], None]
 
 _DROPPED = {"connection", "transfer-encoding", "keep-alive", "content-length"}
+_READS, _WRITES = ("GET", "HEAD"), ("PUT",)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is to be done to the next request of these methods for such a key."""
+
+    name: str
+    about: str
+    methods: tuple[str, ...]
+    act: Act | None = None
+    """Instead of answering; None: end the connection."""
+    asked: bool = True
+    """Whether the server gets the request."""
 
 
 class S3Front:
@@ -34,7 +51,7 @@ class S3Front:
         self.about = about
         self.faults: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self._next: list[tuple[str, Fault]] = []
+        self._next: list[Fault] = []
         handler = type("_BoundHandler", (_Handler,), {"front": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
@@ -69,19 +86,26 @@ class S3Front:
 
         self._plan("late", count, late)
 
+    def lose_writes(self, count: int, about: str) -> None:
+        self._add(Fault("lost write", about, _WRITES, asked=False), count)
+
+    def lose_answers(self, count: int, about: str) -> None:
+        self._add(Fault("lost answer", about, _WRITES), count)
+
     def heal(self) -> None:
         """Answer rightly from now on."""
         with self._lock:
             self._next.clear()
 
-    def taken(self, path: str) -> Fault | None:
-        """What is to be done to the answer for this path, if anything."""
+    def taken(self, method: str, path: str) -> Fault | None:
+        """What is to be done about this request, if anything."""
         with self._lock:
-            if self.about not in path or not self._next:
-                return None
-            name, fault = self._next.pop(0)
-            self.faults[name] += 1
-            return fault
+            for fault in self._next:
+                if method in fault.methods and fault.about in path:
+                    self._next.remove(fault)
+                    self.faults[fault.name] += 1
+                    return fault
+            return None
 
     def close(self) -> None:
         self._server.shutdown()
@@ -96,9 +120,12 @@ class S3Front:
     ) -> None:
         self.close()
 
-    def _plan(self, name: str, count: int, fault: Fault) -> None:
+    def _plan(self, name: str, count: int, act: Act) -> None:
+        self._add(Fault(name, self.about, _READS, act), count)
+
+    def _add(self, fault: Fault, count: int) -> None:
         with self._lock:
-            self._next += [(name, fault)] * count
+            self._next += [fault] * count
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -108,6 +135,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _pass_on(self) -> None:
         length = int(self.headers.get("Content-Length", "0"))
         body = self.rfile.read(length)
+        fault = self.front.taken(self.command, self.path)
+        if fault is not None and not fault.asked:
+            self.close_connection = True
+            return
         upstream = http.client.HTTPConnection("127.0.0.1", self.front.upstream, timeout=30.0)
         try:
             upstream.request(self.command, self.path, body, dict(self.headers.items()))
@@ -115,11 +146,12 @@ class _Handler(BaseHTTPRequestHandler):
             answer = (response.status, response.getheaders(), response.read())
         finally:
             upstream.close()
-        fault = self.front.taken(self.path) if self.command in ("GET", "HEAD") else None
         if fault is None:
             self.send(answer)
+        elif fault.act is None:
+            self.close_connection = True
         else:
-            fault(self, answer)
+            fault.act(self, answer)
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _pass_on  # noqa: N815
 
