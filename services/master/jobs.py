@@ -21,7 +21,7 @@ from services.master.instructions import CompleteJob, FailJob, FinishPass, Instr
 from services.master.launch import Launch
 from services.master.recorder import Recorder
 from services.master.seeds import SeedWriter
-from services.master.status import JobState
+from services.master.status import PURPOSES, JobState
 
 COMMANDS = {
     JobState.PAUSED: Control.PAUSE,
@@ -185,6 +185,8 @@ class Job:
             self.leftovers |= kind in ("decoded", "extracted")
             self.recorder.afterwards(progress)
             return ()
+        if kind in ("step", "pass_report") and getattr(progress, kind).purpose not in PURPOSES:
+            return ()  # of a trainer of another version
         self.activity.note(progress, now_s)
         before = self.ledger.closed, self.ledger.counts.failed
         out = self.recorder.handle(progress)

@@ -31,9 +31,12 @@ class Losses:
         """The clip of pass `number` that has to be made again because of this; None: it is under way, or not needed."""
         consumer, place = missing_consumer(event), (number, event.clip.index)
         entry = self._outstanding.get(place) or self._fallen_back(place, event.clip.attempt, consumer)
-        if entry is None or entry.clip.attempt != event.clip.attempt or not self._is_missed(entry, event, consumer):
+        if entry is None or not self._is_missed(entry, event, consumer):
             return None
-        return entry
+        # Who fell back asks for the first attempt, and has to be given the one that took its place.
+        bit = self._parts.bit.get(consumer, 0)
+        fell_back = event.clip.attempt == 0 and bit and not entry.left & bit
+        return entry if fell_back or entry.clip.attempt == event.clip.attempt else None
 
     def _is_missed(self, entry: Entry, event: Failed, consumer: str) -> bool:
         """Whether making the clip again is called for: not while that is under way."""

@@ -243,6 +243,30 @@ def test_a_consumer_that_fell_back_gets_its_clips_again_though_the_budget_is_ful
     assert world.most_used <= 4 * BOTH
 
 
+def test_a_consumer_whose_checkpoint_is_damaged_is_given_what_took_the_place_of_bad_clips() -> None:
+    """It does not know which attempt it had trained. Some of these clips are there still, for the other consumer."""
+    world = World(terms(clips=12, videos=6, replacements=1, dead_ratio=1.0), bad=[0, 1, 2])
+    for _ in range(12):
+        ready_all(world)
+        world.take("trainer.rgb")
+        if len(world.consumers["trainer.flow"].trained) < 4:
+            world.take("trainer.flow")
+    ready_all(world)
+    fallen = world.consumers["trainer.rgb"]
+    lost = [(0, index) for index in range(fallen.position.clips)]
+    assert 0 < world.ledger.counts.replaced < len(lost)
+    assert list(world.ledger.passes[0].skipped)
+    fallen.position, fallen.trained, fallen.unacked = Position(0, 0), [], []
+    for number, index in lost:
+        clip = world.terms.plan_of(number).clip(index, 0)
+        failed = Failed(
+            clip=world._ref(number, clip), stage="trainer", kind="lost", consumer="trainer.rgb", stream="rgb"
+        )
+        world.hear(Progress(failed=failed))
+    world.run()
+    check_at_rest(world)
+
+
 def ready_all(world: World) -> None:
     """Make everything that was issued, and account for it."""
     while world.seeds or world.extractions or world.events:

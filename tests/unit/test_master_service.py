@@ -298,6 +298,17 @@ def test_silence_has_clips_issued_again_less_and_less_often(adapters: Adapters, 
     assert all(p.finished for p in master.status("small").passes)
 
 
+@pytest.mark.parametrize("report", [{"step": StepReport(trainer="rgb")}, {"pass_report": PassReport(trainer="rgb")}])
+def test_a_report_about_no_kind_of_pass_is_ignored(adapters: Adapters, fleet_of: FleetOf, report: Any) -> None:
+    """A trainer of a later version may know passes that this master does not."""
+    master, fleet = master_over(adapters), fleet_of()
+    master.start(fleet.job)
+    fleet.report(Progress(**report))
+    run_to_rest(master, fleet)
+    assert master.status("small").trainers[0].purpose is None
+    assert all(p.finished for p in master.status("small").passes)
+
+
 def test_another_master_takes_a_job_over(adapters: Adapters, fleet_of: FleetOf) -> None:
     master, fleet = master_over(adapters), fleet_of()
     master.start(fleet.job)
