@@ -228,6 +228,24 @@ class Extracted(_message.Message):
     seconds: float
     def __init__(self, clip: _Optional[_Union[ClipRef, _Mapping]] = ..., stream: _Optional[str] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
 
+class Made(_message.Message):
+    __slots__ = ("purpose", "epoch", "stream", "indices", "attempts", "bytes", "seconds")
+    PURPOSE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    INDICES_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    purpose: Purpose
+    epoch: int
+    stream: str
+    indices: _containers.RepeatedScalarFieldContainer[int]
+    attempts: _containers.RepeatedScalarFieldContainer[int]
+    bytes: _containers.RepeatedScalarFieldContainer[int]
+    seconds: float
+    def __init__(self, purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., stream: _Optional[str] = ..., indices: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., bytes: _Optional[_Iterable[int]] = ..., seconds: _Optional[float] = ...) -> None: ...
+
 class Trained(_message.Message):
     __slots__ = ("job", "purpose", "epoch", "consumer", "indices", "attempts")
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -346,7 +364,7 @@ class Finished(_message.Message):
     def __init__(self, job: _Optional[str] = ..., stage: _Optional[str] = ..., uri: _Optional[str] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("job", "worker", "fence", "decoded", "extracted", "trained", "failed", "heartbeat", "pass_report", "checkpoint", "finished", "step", "trouble")
+    __slots__ = ("job", "worker", "fence", "decoded", "extracted", "trained", "failed", "heartbeat", "pass_report", "checkpoint", "finished", "step", "trouble", "made")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
@@ -360,6 +378,7 @@ class Progress(_message.Message):
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    MADE_FIELD_NUMBER: _ClassVar[int]
     job: str
     worker: str
     fence: int
@@ -373,7 +392,8 @@ class Progress(_message.Message):
     finished: Finished
     step: StepReport
     trouble: Trouble
-    def __init__(self, job: _Optional[str] = ..., worker: _Optional[str] = ..., fence: _Optional[int] = ..., decoded: _Optional[_Union[Decoded, _Mapping]] = ..., extracted: _Optional[_Union[Extracted, _Mapping]] = ..., trained: _Optional[_Union[Trained, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., pass_report: _Optional[_Union[PassReport, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointReady, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ..., trouble: _Optional[_Union[Trouble, _Mapping]] = ...) -> None: ...
+    made: Made
+    def __init__(self, job: _Optional[str] = ..., worker: _Optional[str] = ..., fence: _Optional[int] = ..., decoded: _Optional[_Union[Decoded, _Mapping]] = ..., extracted: _Optional[_Union[Extracted, _Mapping]] = ..., trained: _Optional[_Union[Trained, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., pass_report: _Optional[_Union[PassReport, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointReady, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ..., trouble: _Optional[_Union[Trouble, _Mapping]] = ..., made: _Optional[_Union[Made, _Mapping]] = ...) -> None: ...
 
 class StepReport(_message.Message):
     __slots__ = ("trainer", "purpose", "epoch", "clips_done", "loss", "top1", "data_wait_ratio", "clips_per_s", "queue")
@@ -528,7 +548,7 @@ class PassState(_message.Message):
     def __init__(self, issued: _Optional[int] = ..., closed: _Optional[int] = ..., skipped: _Optional[_Union[Indices, _Mapping]] = ...) -> None: ...
 
 class OutstandingClip(_message.Message):
-    __slots__ = ("place", "attempt", "left", "made", "sizes", "queued", "shed", "again", "losses", "lane")
+    __slots__ = ("place", "attempt", "left", "made", "sizes", "queued", "shed", "again", "losses", "lane", "counted", "reissued")
     PLACE_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
@@ -539,6 +559,8 @@ class OutstandingClip(_message.Message):
     AGAIN_FIELD_NUMBER: _ClassVar[int]
     LOSSES_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
+    COUNTED_FIELD_NUMBER: _ClassVar[int]
+    REISSUED_FIELD_NUMBER: _ClassVar[int]
     place: Place
     attempt: int
     left: int
@@ -549,7 +571,9 @@ class OutstandingClip(_message.Message):
     again: bool
     losses: int
     lane: str
-    def __init__(self, place: _Optional[_Union[Place, _Mapping]] = ..., attempt: _Optional[int] = ..., left: _Optional[int] = ..., made: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., queued: _Optional[bool] = ..., shed: _Optional[bool] = ..., again: _Optional[bool] = ..., losses: _Optional[int] = ..., lane: _Optional[str] = ...) -> None: ...
+    counted: int
+    reissued: bool
+    def __init__(self, place: _Optional[_Union[Place, _Mapping]] = ..., attempt: _Optional[int] = ..., left: _Optional[int] = ..., made: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., queued: _Optional[bool] = ..., shed: _Optional[bool] = ..., again: _Optional[bool] = ..., losses: _Optional[int] = ..., lane: _Optional[str] = ..., counted: _Optional[int] = ..., reissued: _Optional[bool] = ...) -> None: ...
 
 class IssueState(_message.Message):
     __slots__ = ("pass_index", "begin", "end", "issued")
