@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from essp_common.errors import ConfigError
+from essp_common.validation import requirement
 
 
 class Login(BaseModel):
@@ -68,5 +69,5 @@ class Settings(BaseSettings):
             raise ConfigError(f"{error}: a list is JSON, as in ESSP_STORES='[\"file:///data\"]'") from error
         except ValidationError as error:
             # Not the values: one may be a token.
-            wrong = [f"ESSP_{'_'.join(map(str, e['loc'])).upper()}: {e['msg']}" for e in error.errors()]
+            wrong = [f"ESSP_{'_'.join(map(str, e['loc'])).upper()}: {requirement(e)}" for e in error.errors()]
             raise ConfigError("settings: " + "; ".join(wrong)) from error

@@ -37,4 +37,13 @@ def read_yaml(text: str, where: str) -> Any:
         finally:
             loader.dispose()
     except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{where}: not valid YAML: {error}") from error
+        raise ConfigError(f"{where}: not valid YAML: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong, and in which line; the parser's own message is five lines long."""
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error)
+    if "'\\t'" in problem:
+        problem = "a tab; indent with spaces"
+    return problem if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: {problem}"

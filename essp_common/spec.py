@@ -6,13 +6,23 @@ A predict job has a `predictor` in place of `trainers`.
 
 from __future__ import annotations
 
-from pathlib import Path
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 
 from essp_common.documents import read_yaml
 from essp_common.errors import ConfigError
+from essp_common.validation import problems
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -44,7 +54,17 @@ def known_model(name: str) -> str:
     return name
 
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9_]{0,61}[a-z0-9])?$")]
+def plain_name(name: str) -> str:
+    """The name itself. Raises `ValueError` for one that cannot stand in topics, keys and URLs."""
+    if not re.fullmatch(_NAME, name):
+        raise ValueError(
+            f"{name!r} is not a name: 1 to 63 lower-case letters, digits, `-` and `_`, a letter or digit first and last"
+        )
+    return name
+
+
+_NAME = r"^[a-z0-9]([-a-z0-9_]{0,61}[a-z0-9])?$"
+Name = Annotated[str, AfterValidator(plain_name), WithJsonSchema({"type": "string", "pattern": _NAME})]
 
 
 class _Section(BaseModel):
@@ -279,24 +299,18 @@ def parse_spec(text: str, where: str = "job") -> JobSpec:
     try:
         return JobSpec.model_validate(document)
     except ValidationError as error:
-        lines = [f"{'.'.join(str(p) for p in e['loc']) or 'job'}: {_remedy(e)}" for e in error.errors()]
-        raise ConfigError(f"{where} has {len(lines)} problem(s):\n  " + "\n  ".join(lines)) from error
+        lines = problems(error, JobSpec)
+        count = "a problem" if len(lines) == 1 else f"{len(lines)} problems"
+        raise ConfigError(f"{where} has {count}:\n  " + "\n  ".join(lines)) from error
 
 
-def load_spec(path: str) -> JobSpec:
-    """A job from a file. Raises `ConfigError`."""
+def stored_spec(text: str, where: str) -> JobSpec:
+    """A job that ESSP wrote itself, maybe an earlier version of it: fields that are no more are passed over.
+
+    Raises `ConfigError` for one that cannot be read any more.
+    """
     try:
-        return parse_spec(Path(path).read_text(encoding="utf-8"), path)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); `essp init` writes one") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not a text file; `essp init` writes a job") from error
-
-
-def _remedy(error: Any) -> str:
-    message = str(error["msg"]).removeprefix("Value error, ")
-    if error["type"] == "extra_forbidden":
-        return "no such field; remove it or see `essp init` for the names"
-    if error["type"] == "missing":
-        return "is required"
-    return f"{message} (got {error['input']!r})" if not isinstance(error["input"], dict) else message
+        return JobSpec.model_validate_json(text, extra="ignore")
+    except ValidationError as error:
+        lines = problems(error, JobSpec)
+        raise ConfigError(f"{where} was written by another version of ESSP: {'; '.join(lines)}") from error

@@ -24,6 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 from essp_common.errors import ConfigError
 from essp_common.features.declared import DeclaredFeature
 from essp_common.features.port import ArraySpec, Extractor
+from essp_common.validation import requirement
 
 GROUP = "essp.extractors"
 
@@ -115,7 +116,7 @@ def _validated(name: str, key: str, value: Any, hint: Any) -> Any:
     try:
         return TypeAdapter(hint).validate_python(value, strict=True)
     except ValidationError as error:
-        problem = error.errors()[0]["msg"]
+        needed = requirement(error.errors()[0])
         raise ConfigError(
-            f"{name}: parameter {key} = {value!r}: {problem}; see `essp extractor describe {name}`"
+            f"{name}: parameter {key} = {value!r}: {needed}; see `essp extractor describe {name}`"
         ) from error

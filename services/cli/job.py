@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 from essp_common.errors import Unavailable
-from essp_common.spec import load_spec
 from services.cli.dashboard import dashboard, duration, results
+from services.cli.job_file import load_job
 from services.cli.rest import SERVER, TIMEOUT_S, AsJson, Server, Token, ask, check, connect, pages, unreachable
 from services.master.status import JobState, JobStatus, JobSummary
 
@@ -44,7 +44,7 @@ def start(
     as_json: AsJson = False,
 ) -> None:
     """Start a job; one that has ended goes on from its checkpoints."""
-    spec = load_spec(str(file))
+    spec = load_job(file)
     with connect(server, token) as client:
         headers = {"Idempotency-Key": uuid.uuid4().hex}  # a lost answer is asked for again, nothing starts twice
         answer = _retried(

@@ -9,9 +9,10 @@ import typer
 
 from essp_common.config import Settings
 from essp_common.process import EXIT_INTERRUPTED, set_up_logging
-from essp_common.spec import JobSpec, load_spec
+from essp_common.spec import JobSpec
 from essp_common.wiring import Stores
 from services.cli.interrupt import interruptible
+from services.cli.job_file import load_job
 from services.cli.view import View, open_view
 from services.local.composition import Embedded, EmbeddedOptions
 from services.master.status import JobState, JobStatus
@@ -31,7 +32,7 @@ def main(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the services' logs.")] = False,
 ) -> None:
     """Run a job in this process, without servers. Ctrl-C saves and leaves; the same command goes on from there."""
-    spec = load_spec(str(job))
+    spec = load_job(job)
     status = run_watched(spec, open_view(as_json), EmbeddedOptions(fresh=fresh, serve=serve), verbose)
     if not status.state.ended:
         typer.echo(f"saved; to go on: essp run {job}", err=True)

@@ -16,9 +16,10 @@ from essp_common.checkpoint import read_latest
 from essp_common.config import Settings
 from essp_common.pb.v1.messages_pb2 import Purpose
 from essp_common.plan import empty_classes
-from essp_common.spec import JobSpec, load_spec
+from essp_common.spec import JobSpec
 from essp_common.wiring import Stores
 from services.cli.dashboard import size
+from services.cli.job_file import load_job
 from services.master.passes import Passes
 from services.master.sizing import bounds_of, parts_of, unit_clips
 
@@ -47,7 +48,7 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check a job file, and say what it would do. Nothing is written. Exit code 2: it cannot run, and why."""
-    outlook = foresee(load_spec(str(job)), Stores(Settings().stores))
+    outlook = foresee(load_job(job), Stores(Settings().stores))
     if as_json:
         typer.echo(json.dumps(asdict(outlook), indent=2))
         return

@@ -9,8 +9,9 @@ import pytest
 from essp_common.catalog.table import Catalog, VideoRow, write_catalog
 from essp_common.errors import ConfigError
 from essp_common.objects.directory import DirectoryStore
-from essp_common.spec import load_spec, parse_spec
+from essp_common.spec import parse_spec
 from services.cli.init import job_text, main
+from services.cli.job_file import load_job
 
 ROWS = tuple(
     VideoRow(f"{split}/{n}.mp4", f"file:///v/{split}/{n}.mp4", label, split, 1, "e", width=320, height=240)
@@ -42,4 +43,4 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_a_file_that_is_not_text_is_no_job(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_bytes(b"PAR1\xbc\xff")
     with pytest.raises(ConfigError, match="not a text file"):
-        load_spec(str(tmp_path / "job.yaml"))
+        load_job(tmp_path / "job.yaml")

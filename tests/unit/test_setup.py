@@ -17,11 +17,11 @@ from essp_common.bus.kafka_clients import connected
 from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.catalog.table import read_catalog
 from essp_common.objects.s3 import S3Store
-from essp_common.spec import load_spec
 from essp_common.testing.videos import Encoding, write_video
 from essp_common.wiring import open_store
 from services.cli import demo_data
 from services.cli import main as cli
+from services.cli.job_file import load_job
 from services.demo.dataset import CLASSES
 
 
@@ -70,7 +70,7 @@ def test_the_demonstration_is_put_into_a_store(tmp_path: Path, monkeypatch: pyte
     store = open_store(f"file://{tmp_path}/set")
     assert [row.split for row in read_catalog(store, "catalog.parquet").rows] == ["test", "train", "validation"]
     assert [row.class_name for row in read_catalog(store, "unseen.parquet").rows] == [CLASSES[0]]
-    train, predict = load_spec(str(tmp_path / "train.yaml")), load_spec(str(tmp_path / "predict.yaml"))
+    train, predict = load_job(tmp_path / "train.yaml"), load_job(tmp_path / "predict.yaml")
     assert train.epochs == 3
     assert predict.predictor is not None
     assert predict.predictor.model == f"{train.output}/model"

@@ -15,7 +15,7 @@ from essp_common.errors import EsspError, NotFound
 from essp_common.model import Evaluation, Figures, FusedModel, read_model
 from essp_common.objects.port import ObjectStore
 from essp_common.scores import VideoScores
-from essp_common.spec import JobSpec, parse_spec
+from essp_common.spec import JobSpec, stored_spec
 from essp_common.wiring import Stores
 
 
@@ -65,7 +65,7 @@ def read_run(output: ObjectStore, stores: Stores) -> Run:
     except NotFound as error:
         raise NotFound(f"{error}: the job has not completed, so there is no report") from error
     text = output.get(layout.SPEC).decode()
-    spec = parse_spec(text, output.uri(layout.SPEC))
+    spec = stored_spec(text, output.uri(layout.SPEC))
     finals = {name: checkpoint.read_latest(output, name) for name in spec.trainers}
     histories = {name: final.history for name, final in finals.items() if final is not None}
     split = "validation" if model.test is None else "test"

@@ -1,0 +1,91 @@
+"""What pydantic found wrong, in words for whoever wrote the value: what it has to be, and what it is.
+
+One line for each problem, `trainers.rgb.batchsize: there is no such field; did you mean batch_size?`. Its own messages
+speak of inputs, parsing and types; they stay as they are only where this table has nothing better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+_WORDS = {
+    "missing": "is required",
+    "int_type": "has to be a whole number",
+    "int_parsing": "has to be a whole number",
+    "int_from_float": "has to be a whole number",
+    "float_type": "has to be a number",
+    "float_parsing": "has to be a number",
+    "finite_number": "has to be a finite number",
+    "bool_type": "has to be true or false",
+    "bool_parsing": "has to be true or false",
+    "string_type": "has to be text; numbers go in quotes",
+    "string_pattern_mismatch": "has to match {pattern}",
+    "literal_error": "has to be {expected}",
+    "enum": "has to be {expected}",
+    "list_type": "has to be a list, as in [a, b]",
+    "tuple_type": "has to be a list, as in [a, b]",
+    "dict_type": "has to be a mapping, as in {{a: 1}}",
+    "model_type": "has to be a mapping of fields",
+    "greater_than": "has to be more than {gt}",
+    "greater_than_equal": "has to be {ge} or more",
+    "less_than": "has to be less than {lt}",
+    "less_than_equal": "has to be {le} or less",
+    "too_short": "needs {min_length} or more",
+    "too_long": "takes {max_length} at most",
+}
+_UNSHOWN = (dict, list, tuple)
+"""Values too long to repeat."""
+
+
+def problems(error: ValidationError, kind: type[BaseModel]) -> list[str]:
+    """One line for each problem of a document of this kind."""
+    return [_problem(found, kind) for found in error.errors()]
+
+
+def requirement(found: ErrorDetails) -> str:
+    """What a value has to be, without the value itself."""
+    text = _WORDS.get(found["type"])
+    if text is not None:
+        return text.format_map(found.get("ctx", {}))
+    return found["msg"].removeprefix("Value error, ").replace("Input should", "has to")
+
+
+def _problem(found: ErrorDetails, kind: type[BaseModel]) -> str:
+    place = ".".join(str(part) for part in found["loc"] if part != "[key]")
+    text = _unknown(found, kind) or requirement(found)
+    value = found["input"]
+    if found["type"] not in ("missing", "extra_forbidden", "value_error") and not isinstance(value, _UNSHOWN):
+        text += f", and is {'empty' if value is None else repr(value)}"
+    return f"{place}: {text}" if place else text
+
+
+def _unknown(found: ErrorDetails, kind: type[BaseModel]) -> str | None:
+    """The words for a field that there is not, with the one that was probably meant."""
+    if found["type"] != "extra_forbidden":
+        return None
+    section = _section(kind, found["loc"][:-1])
+    names = list(section.model_fields) if section is not None else []
+    near = get_close_matches(str(found["loc"][-1]), names, n=1)
+    meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}" if names else "remove it"
+    return f"there is no such field; {meant}"
+
+
+def _section(kind: Any, location: Sequence[int | str]) -> type[BaseModel] | None:
+    """The model that a place in a document of this kind is described by."""
+    for part in location:
+        model = _model_in(kind)
+        if model is not None and part in model.model_fields:
+            kind = model.model_fields[str(part)].annotation
+        elif get_origin(kind) in (dict, Mapping):
+            kind = get_args(kind)[1]
+    return _model_in(kind)
+
+
+def _model_in(kind: Any) -> type[BaseModel] | None:
+    """The model that an annotation names, also as `Model | None`."""
+    return next((k for k in (kind, *get_args(kind)) if isinstance(k, type) and issubclass(k, BaseModel)), None)
