@@ -17,10 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from services.servers.servers import KafkaServer, RedisServer, S3Server
 
 BUCKET = "essp-tests"
+
+settings.register_profile("essp", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.load_profile("essp")  # how long an example takes says more about the machine than about what is tested
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
@@ -171,7 +171,6 @@ clips = st.tuples(st.integers(1, 8), st.integers(1, 12), st.integers(1, 12)).fla
 )
 
 
-@settings(deadline=None)
 @given(clips, st.data())
 def test_frame_stack_is_frames_side_by_side(clip: Clip, data: st.DataObject) -> None:
     length = data.draw(st.integers(1, len(clip)))
@@ -179,7 +178,6 @@ def test_frame_stack_is_frames_side_by_side(clip: Clip, data: st.DataObject) -> 
     assert np.array_equal(stack[0], np.concatenate(list(clip[centre_window(len(clip), length)]), axis=-1))
 
 
-@settings(deadline=None)
 @given(clips.filter(lambda clip: len(clip) > 1), st.data())
 def test_frame_diff_is_saturated_difference(clip: Clip, data: st.DataObject) -> None:
     length = data.draw(st.integers(1, len(clip) - 1))
@@ -188,7 +186,6 @@ def test_frame_diff_is_saturated_difference(clip: Clip, data: st.DataObject) -> 
     assert np.array_equal(ready("frame_diff", length=length).extract(clip)[0], np.concatenate(list(expected), axis=-1))
 
 
-@settings(deadline=None)
 @given(clips, st.data())
 def test_rgb_gives_frames_of_the_clip(clip: Clip, data: st.DataObject) -> None:
     frames = data.draw(st.integers(1, len(clip)))

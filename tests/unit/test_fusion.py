@@ -29,7 +29,7 @@ cases = st.tuples(st.integers(6, 60), st.integers(6, 9), st.integers(0, 2**32))
 
 
 @given(cases)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_figures_are_those_of_scikit_learn(case: tuple[int, int, int]) -> None:
     videos, classes, seed = case
     scores = probabilities(videos, classes, seed)
@@ -79,7 +79,7 @@ def test_grid_stays_small(streams: int) -> None:
 
 
 @given(st.integers(1, 4), cases)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_weights_are_a_point_of_the_simplex_that_no_grid_point_beats(streams: int, case: tuple[int, int, int]) -> None:
     """By brute force, for the mean."""
     videos, classes, seed = case

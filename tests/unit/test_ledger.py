@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from essp_common.layout import Position
-from essp_common.pb.v1.messages_pb2 import CheckpointReady, ClipRef, Decoded, Failed, Finished, Progress, Trained
+from essp_common.pb.v1.messages_pb2 import CheckpointReady, ClipRef, Failed, Finished, Made, Progress, Trained
 from essp_common.plan import PlannedClip
 from services.master.indices import IndexSet
 from services.master.instructions import CompleteJob, FailJob, Instruction, IssueUnit, ReleaseClip
@@ -89,12 +89,55 @@ def test_seeds_are_issued_as_far_as_the_budget_goes() -> None:
 
 def test_actual_bytes_make_room_for_more() -> None:
     world = World(terms(clips=6, budget=3 * BOTH, unit_clips=1))
-    ref = ClipRef(purpose=1, epoch=0, index=world.seeds[0].clip.index)
-    out = world.ledger.handle(Progress(decoded=Decoded(clip=ref, bytes=0)))
+    index = world.seeds[0].clip.index
+    out = world.ledger.handle(Progress(made=Made(purpose=1, indices=[index], bytes=[0])))
     assert out == [], "100 bytes are not enough for a clip"
-    ref.index = 1
-    out = world.ledger.handle(Progress(decoded=Decoded(clip=ref, bytes=0)))
+    out = world.ledger.handle(Progress(made=Made(purpose=1, indices=[1, 2], bytes=[0, CLIP_BYTES])))
     assert [type(i) for i in out] == [IssueUnit]
+
+
+def test_what_was_read_before_it_was_reported_counts_as_made_once() -> None:
+    """Workers report in batches, and a consumer may be done with a clip before the batch is out."""
+    world = World(terms())
+    reports = []
+    while world.seeds or world.extractions or world.events:
+        if world.seeds:
+            world.decode()
+        if world.extractions:
+            world.extract()
+        reports += [event for event in world.events if event.HasField("made")]
+        world.events = [event for event in world.events if not event.HasField("made")]
+        for name in world.consumers:
+            world.take(name)
+        while any(event.HasField("trained") for event in world.events):
+            world.deliver()
+    assert reports
+    for report in reports:
+        assert world.ledger.handle(report) == []
+        assert world.ledger.news == []
+    check_at_rest(world)
+    counts, clips = world.ledger.counts, len(every(world))
+    assert (counts.decoded, counts.extracted, counts.delivered) == (clips, clips, 2 * clips)
+
+
+@pytest.mark.parametrize("reader", ["trainer.rgb", "extractor"])
+def test_bytes_that_are_missed_before_they_were_reported_are_made_again(reader: str) -> None:
+    world = World(terms(clips=1, unit_clips=1))
+    world.decode()
+    (report,) = world.events
+    world.events.clear()
+    world.flush_cache()
+    if reader == "extractor":
+        world.extract()
+    else:
+        world.take(reader)
+    place = world.issued[0]
+    world.deliver()
+    assert world.issued[1:].count(place) == 1
+    world.hear(report)
+    world.run()
+    check_at_rest(world)
+    assert world.ledger.counts.lost >= 1
 
 
 def test_a_slow_consumer_holds_back_the_issue() -> None:
@@ -424,9 +467,9 @@ def test_messages_about_what_is_not_there_change_nothing() -> None:
     before = world.ledger.credits.outstanding_bytes
     strange = [
         Progress(),
-        Progress(decoded=Decoded(clip=ClipRef(purpose=1, epoch=99, index=0), bytes=9)),
-        Progress(decoded=Decoded(clip=ClipRef(purpose=1, epoch=0, index=5), bytes=9)),
-        Progress(decoded=Decoded(clip=ClipRef(purpose=1, epoch=0, index=0, attempt=3), bytes=9)),
+        Progress(made=Made(purpose=1, epoch=99, indices=[0], bytes=[9])),
+        Progress(made=Made(purpose=1, epoch=0, indices=[5], bytes=[9])),
+        Progress(made=Made(purpose=1, epoch=0, indices=[0], attempts=[3], bytes=[9])),
         Progress(trained=Trained(purpose=1, epoch=0, consumer="trainer.other", indices=[0])),
         Progress(trained=Trained(purpose=1, epoch=0, consumer="trainer.rgb", indices=[5, 10**12])),
         Progress(failed=Failed(clip=ClipRef(purpose=1, epoch=0, index=5), stage="decoder", kind="damaged")),
@@ -497,6 +540,10 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data(), twice=st.sampled_from([False, False, False, True]))
     def deliver(self, data: Any, twice: bool) -> None:
         self.world.deliver(self._pick(data, self.world.events), twice)
+
+    @rule()
+    def gather(self) -> None:
+        self.world.gather()
 
     @rule(data=st.data(), times=st.integers(1, 4))
     def take(self, data: Any, times: int) -> None:
@@ -572,6 +619,6 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 LedgerMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=60, stateful_step_count=40, suppress_health_check=list(HealthCheck)
 )
 TestAnyOrder = LedgerMachine.TestCase

@@ -67,7 +67,7 @@ def something(world: World, chance: random.Random) -> None:
     bad=st.sets(st.integers(0, 3), max_size=2),
     ahead=st.integers(0, 5),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_after_any_cut_the_same_events_give_the_same_instructions(
     seed: int, cut: int, locality: int, room: int, bad: set[int], ahead: int
 ) -> None:

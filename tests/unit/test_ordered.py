@@ -118,7 +118,7 @@ def deliveries(draw: st.DrawFn) -> tuple[list[int], list[tuple[int, int]], set[t
 
 
 @given(deliveries())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_clip_from_the_start_on_comes_once_in_order(
     case: tuple[list[int], list[tuple[int, int]], set[tuple[int, int]], Position, int],
 ) -> None:

@@ -9,7 +9,7 @@ from itertools import chain, repeat
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from essp_common.catalog.table import Catalog, CatalogView, VideoRow
@@ -269,7 +269,6 @@ def test_nothing_to_draw_from_is_said_plainly() -> None:
         class_balanced(Catalog(()).view("train"), ClipSpec(), 1, 0, TRAIN, 0)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 40), st.integers(0, 150), st.integers(0, 150), st.integers(0, 2**32))
 def test_locality_moves_clips_only_within_their_window(window: int, start: int, stop: int, seed: int) -> None:
     view = view_of({"a": [50] * 3, "b": [50] * 2})

@@ -120,7 +120,7 @@ def real(request: pytest.FixtureRequest) -> Sample:
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_seeds_are_exact(samples: dict[str, Sample], name: str, data: st.DataObject) -> None:
     sample = samples[name]

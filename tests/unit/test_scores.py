@@ -42,7 +42,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> DirectoryStore:
 
 
 @given(rows=st.integers(0, 40), classes=st.integers(1, 7), seed=st.integers(0, 2**32))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_table_survives_storage(store: DirectoryStore, rows: int, classes: int, seed: int) -> None:
     original = table(rows, classes, seed)
     scores.write(store, "trainers/rgb/scores/test-0000.parquet", original)
@@ -76,7 +76,7 @@ def test_shapes_have_to_fit() -> None:
 
 
 @given(rows=st.integers(1, 60), seed=st.integers(0, 2**32))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_by_video_is_the_mean_of_the_clips_in_any_order(rows: int, seed: int) -> None:
     original = table(rows, 4, seed)
     found = scores.by_video(original)
@@ -126,7 +126,7 @@ def test_in_a_product_nobody_has_a_veto() -> None:
 
 
 @given(st.integers(1, 4), st.integers(0, 2**32))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_fused_scores_are_probabilities_by_any_rule_and_continuous_in_the_weights(models: int, seed: int) -> None:
     random = np.random.Generator(np.random.Philox(seed))
     stacked = random.dirichlet(np.ones(5), (models, 7))

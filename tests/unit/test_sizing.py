@@ -48,7 +48,7 @@ def job(**more: object) -> JobSpec:
     subsampling=st.sampled_from(["444", "422", "420"]),
     seed=st.integers(0, 100),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_noise_stays_within_the_bound(
     shape: tuple[int, int, int, int], name: str, quality: int, subsampling: str, seed: int
 ) -> None:
