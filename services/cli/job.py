@@ -144,7 +144,8 @@ def events(
 
 def _act(action: str, name: str, server: str, token: str, as_json: bool) -> None:
     with connect(server, token) as client:
-        _print(JobStatus.model_validate(ask(client, "POST", f"/v1/jobs/{name}:{action}")), as_json)
+        answer = _retried(lambda: ask(client, "POST", f"/v1/jobs/{name}:{action}"))  # harmless twice
+        _print(JobStatus.model_validate(answer), as_json)
 
 
 def _wait(client: httpx.Client, name: str, timeout_s: float | None, as_json: bool) -> None:

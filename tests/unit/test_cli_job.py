@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from essp_common.errors import ConfigError, Conflict, NotFound, Unavailable
+from essp_common.testing.proxy import Proxy
 from services.cli import job as cli
 from services.cli.rest import EXIT_DENIED
 from services.master.api.app import create_app
@@ -30,6 +31,8 @@ class Live:
         self.master = master_over(self.adapters)
         settings = MasterSettings.model_validate({"api_token": token})
         self.server = ApiServer(create_app(self.master, settings), "127.0.0.1", 0)
+        self.port = 0
+        """Where commands find the master; 0: where it is."""
         self.job = make_job(folder)
         self.file = folder / "job.json"
         self.file.write_text(self.job.model_dump_json())
@@ -39,7 +42,7 @@ class Live:
 
     def essp(self, *arguments: str) -> Result:
         """Run `essp job ...`; errors of ESSP are raised, for `main` turns them into exit codes."""
-        url = f"http://127.0.0.1:{self.server.port}"
+        url = f"http://127.0.0.1:{self.port or self.server.port}"
         result = CliRunner().invoke(cli.app, [*arguments, "--server", url])
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
@@ -84,6 +87,33 @@ def test_a_job_that_did_not_complete_exits_with_1(live: Live) -> None:
     live.essp("start", str(live.file))
     assert live.essp("stop", "small", "--yes").exit_code == 0
     assert live.essp("wait", "small").exit_code == cli.EXIT_FAILED
+
+
+@pytest.fixture
+def link(live: Live) -> Iterator[Proxy]:
+    """What is between the commands and the master."""
+    with Proxy(live.server.port) as proxy:
+        live.port = proxy.port
+        yield proxy
+
+
+@pytest.mark.parametrize("lose", [Proxy.lose_requests, Proxy.lose_responses])
+def test_what_is_lost_on_the_way_is_asked_for_again_and_done_once(
+    live: Live, link: Proxy, lose: Callable[[Proxy, int], None]
+) -> None:
+    commands = {"start": str(live.file), "pause": "small", "resume": "small", "stop": "small"}
+    for number, (command, argument) in enumerate(commands.items(), start=1):
+        lose(link, 1)
+        confirmed = ["--yes"] if command == "stop" else []
+        assert live.essp(command, argument, *confirmed, "--json").exit_code == 0
+        assert link.faults.total() == number
+    events = [json.loads(line) for line in live.essp("events", "small", "--json").stdout.splitlines()]
+    assert [event["data"]["state"] for event in events if event["kind"] == "state"] == [
+        "running",
+        "paused",
+        "running",
+        "stopped",
+    ]
 
 
 def test_stop_asks_first(live: Live) -> None:

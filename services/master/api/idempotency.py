@@ -3,7 +3,7 @@
 Answers are remembered for a day, in this process: after a restart of the master the state of the job answers (409: it
 runs). Failures are not remembered, so that a request can be mended and sent again. Follows
 draft-ietf-httpapi-idempotency-key-header: the same key with another request is refused, as is one whose first request
-is still being answered.
+is still being answered after a while: who has lost the connection meanwhile gets the answer with its second request.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from essp_common.errors import ConfigError, Conflict
 
 AnswerT = TypeVar("AnswerT")
 KEPT_S = 24 * 3600.0
+PATIENCE_S = 20.0
+"""How long a repeated request waits for the answer of the first; less than clients wait for it."""
 _MOST = 10_000
 
 
@@ -27,6 +29,8 @@ class _Entry(Generic[AnswerT]):
     asked: str
     since_s: float
     answer: AnswerT | None = None
+    over: threading.Event = field(default_factory=threading.Event)
+    """The first request was answered, or it failed."""
 
 
 class Answers(Generic[AnswerT]):
@@ -44,32 +48,36 @@ class Answers(Generic[AnswerT]):
         """
         if key is None:
             return act()
-        known = self._begin(key, asked)
-        if known is not None:
-            return known
+        while (known := self._begin(key, asked)) is not None:
+            if not known.over.wait(PATIENCE_S):
+                raise Conflict("the request with this Idempotency-Key is still being answered; wait for it")
+            if known.answer is not None:
+                return known.answer
+        return self._act(key, act)
+
+    def _act(self, key: str, act: Callable[[], AnswerT]) -> AnswerT:
+        entry = self._entries[key]
         try:
-            answer = act()
+            entry.answer = act()
+            return entry.answer
         except BaseException:
             with self._lock:
-                self._entries.pop(key, None)
+                del self._entries[key]
             raise
-        with self._lock:
-            self._entries[key].answer = answer
-        return answer
+        finally:
+            entry.over.set()
 
-    def _begin(self, key: str, asked: str) -> AnswerT | None:
+    def _begin(self, key: str, asked: str) -> _Entry[AnswerT] | None:
+        """The request that came first; None: it is this one."""
         now_s = self._clock()
         with self._lock:
             self._forget(now_s)
             entry = self._entries.get(key)
             if entry is None:
                 self._entries[key] = _Entry(asked, now_s)
-                return None
-            if entry.asked != asked:
+            elif entry.asked != asked:
                 raise ConfigError("Idempotency-Key: was sent before with another request; take a new one")
-            if entry.answer is None:
-                raise Conflict("the request with this Idempotency-Key is still being answered; wait for it")
-            return entry.answer
+            return entry
 
     def _forget(self, now_s: float) -> None:
         """Drop what is too old, and the oldest when there are too many; what is under way stays."""
