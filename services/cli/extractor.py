@@ -40,7 +40,9 @@ def list_features(as_json: JsonFlag = False) -> None:
 
 
 @app.command("describe")
-def describe_feature(name: str, as_json: JsonFlag = False) -> None:
+def describe_feature(
+    name: Annotated[str, typer.Argument(help="The feature (`essp extractor ls`).")], as_json: JsonFlag = False
+) -> None:
     """What a feature is, its parameters with their defaults, and how many frames it needs."""
     extractor = registry.create(name, {})
     declaration = describe(extractor)

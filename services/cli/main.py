@@ -1,8 +1,6 @@
 """`essp`: the command line. Each command's module is loaded only when it is called.
 
-Exit codes: 0 ok, 1 failed, 2 wrong usage or configuration, 3 not found, 4 the state does not allow it,
-6 a server cannot be reached, 130 interrupted; `services/cli/job.py` tells those of `essp job` alone.
-Data goes to stdout, everything else to stderr.
+Exit codes are those that `essp --help` lists. Data goes to stdout, everything else to stderr.
 """
 
 from __future__ import annotations
@@ -13,11 +11,10 @@ from importlib.metadata import version
 from typing import Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, Unavailable
+from services.cli.commands import EXAMPLES, SECTIONS
 
 EXIT_CODES: tuple[tuple[type[EsspError], int], ...] = (
     (ConfigError, 2),
@@ -25,41 +22,10 @@ EXIT_CODES: tuple[tuple[type[EsspError], int], ...] = (
     (Conflict, 4),
     (Unavailable, 6),
 )
-
-SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
-    "Work with data and jobs": {
-        "demo": ("services.cli.demo:main", "Make a labelled video set and run the whole journey on it."),
-        "demo-data": (
-            "services.cli.demo_data:main",
-            "Put the demonstration's videos into a store, and write its jobs.",
-        ),
-        "init": ("services.cli.init:main", "Write a commented job file for a data set."),
-        "validate": ("services.cli.validate:main", "Check a job file, and say what it would do."),
-        "run": ("services.cli.run:main", "Run a job in this process; no servers needed."),
-        "predict": ("services.cli.predict:main", "Classify videos with a trained model."),
-        "report": ("services.cli.report:main", "Make the report of a finished training job."),
-        "audit": ("services.cli.audit:main", "Check a job's history against what ESSP promises."),
-        "catalog": ("services.cli.catalog:app", "Build and show catalogs of videos."),
-        "extractor": ("services.cli.extractor:app", "List, describe, preview and run feature extractors."),
-    },
-    "Drive a running master": {
-        "job": ("services.cli.job:app", "Start, watch, pause, resume and stop jobs over REST."),
-        "pool": ("services.cli.pool:app", "Look at the pools of a running master, and set them."),
-        "registry": ("services.cli.registry:app", "Register extractors and trainers with a running master."),
-        "token": ("services.cli.token:main", "Make a token for the master's API."),
-        "deadletter": ("services.cli.deadletter:app", "List, show, replay and purge what could not be processed."),
-    },
-    "Run services": {
-        "master": ("services.master.main:main", "Issue seeds, account for them, serve the REST API."),
-        "decoder": ("services.decoder.main:main", "Decode clips."),
-        "trainer": ("services.trainer.main:main", "Train one model on one stream."),
-        "aggregator": ("services.aggregator.main:main", "Fuse the streams of finished trainings."),
-        "predictor": ("services.predictor.main:main", "Score the clips of prediction jobs."),
-        "servers": ("services.servers.main:app", "Redis, a Kafka-protocol broker and S3 on this machine."),
-        "doctor": ("services.cli.doctor:main", "Check servers, master and machine, and say how to mend them."),
-        "setup": ("services.cli.setup:main", "Create topics and buckets, where they are missing."),
-    },
-}
+_EXIT_CODES = (
+    "0 done, 1 failed, 2 wrong usage or settings, 3 not found, 4 the state does not allow it, 5 the master asks for "
+    "another token, 6 a server cannot be reached, 7 time is up (essp job wait), 130 interrupted"
+)
 
 
 class LazyGroup(TyperGroup):
@@ -71,17 +37,25 @@ class LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         for section in SECTIONS.values():
             if cmd_name in section:
-                return _load(cmd_name, section[cmd_name][0])
+                return _load(cmd_name, section[cmd_name].target)
         return None
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Names from the table: to load every command takes seconds."""
+        known = {name: command for section in SECTIONS.values() for name, command in section.items()}
+        names = {name: TyperCommand(name, help=command.summary) for name, command in known.items()}
+        group = TyperGroup(name=self.name, commands=names, params=self.params)
+        return group.shell_complete(type(ctx)(group), incomplete)
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        console = Console()
-        console.print("Usage: [bold]essp COMMAND[/] [ARGUMENTS]    (essp COMMAND --help explains one)\n")
+        formatter.write_usage("essp", "COMMAND [ARGUMENTS]    (essp COMMAND --help explains one)")
         for title, commands in SECTIONS.items():
-            table = Table(title=title, title_justify="left", box=None, show_header=False, padding=(0, 2))
-            for name, (_, summary) in commands.items():
-                table.add_row(f"[bold]{name}[/]", summary)
-            console.print(table, "")
+            with formatter.section(title):
+                formatter.write_dl([(name, command.summary) for name, command in commands.items()])
+        with formatter.section("Options"):
+            formatter.write_dl([record for p in self.get_params(ctx) if (record := p.get_help_record(ctx))])
+        with formatter.section("Exit codes"):
+            formatter.write_text(_EXIT_CODES)
 
 
 def _load(name: str, target: str) -> Any:
@@ -96,12 +70,25 @@ def _load(name: str, target: str) -> Any:
         single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         single.command(name)(found)
         found = single
+    found.rich_markup_mode = None  # plain help: it fits a narrow terminal, a pipe and a text file alike
     command = typer.main.get_command(found)
     command.name = name
+    _explain(command, name)
     return command
 
 
-app = typer.Typer(cls=LazyGroup, no_args_is_help=True, pretty_exceptions_enable=False)
+def _explain(command: Any, path: str) -> None:
+    """Give a command, and those below it, arguments in capitals and its examples."""
+    for name, inner in getattr(command, "commands", {}).items():
+        _explain(inner, f"{path} {name}")
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            parameter.metavar = parameter.metavar or parameter.name.upper()
+    if path in EXAMPLES:
+        command.epilog = "\n".join(("\b", "Examples:", *(f"  {example}" for example in EXAMPLES[path])))
+
+
+app = typer.Typer(cls=LazyGroup, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 def _show_version(asked: bool) -> None:

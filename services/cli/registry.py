@@ -31,9 +31,16 @@ class Kind(StrEnum):
     TRAINERS = "trainers"
 
 
+Which = Annotated[Kind, typer.Argument(help="Which table.")]
+Name = Annotated[str, typer.Argument(help="The row, as `ls` names it.")]
+
+
 @app.command("ls")
 def list_rows(
-    kind: Kind = Kind.EXTRACTORS, server: Server = SERVER, token: Token = "", as_json: AsJson = False
+    kind: Annotated[Kind, typer.Option(help="Which table.")] = Kind.EXTRACTORS,
+    server: Server = SERVER,
+    token: Token = "",
+    as_json: AsJson = False,
 ) -> None:
     """List what is registered."""
     with connect(server, token) as client:
@@ -51,7 +58,7 @@ def list_rows(
 
 
 @app.command()
-def get(kind: Kind, name: str, server: Server = SERVER, token: Token = "") -> None:
+def get(kind: Which, name: Name, server: Server = SERVER, token: Token = "") -> None:
     """Print one row as JSON, as `put` takes it."""
     with connect(server, token) as client:
         typer.echo(json.dumps(ask(client, "GET", f"/v1/{kind}/{name}"), indent=2))
@@ -59,7 +66,7 @@ def get(kind: Kind, name: str, server: Server = SERVER, token: Token = "") -> No
 
 @app.command()
 def put(
-    kind: Kind,
+    kind: Which,
     file: Annotated[Path, typer.Argument(help="The row, YAML or JSON.", exists=True, dir_okay=False)],
     server: Server = SERVER,
     token: Token = "",
@@ -83,8 +90,8 @@ def put(
 
 @app.command()
 def rm(
-    kind: Kind,
-    name: str,
+    kind: Which,
+    name: Name,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     server: Server = SERVER,
     token: Token = "",
