@@ -92,6 +92,7 @@ class SeedWriter:
             width=row.width,
             height=row.height,
             seekable=row.seekable,
+            lookahead=row.lookahead,
         )
         return row, row.uri.encode(), DecodeSeed(video=message).SerializeToString()
 
