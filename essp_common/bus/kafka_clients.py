@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 from kafka import errors as kafka_errors
 from kafka.net.compat import KafkaNetClient
 
+from essp_common.certificates import refusal
 from essp_common.errors import ConfigError, PermanentError, Unavailable
 
 _MISCONFIGURED = (
@@ -17,6 +20,9 @@ _MISCONFIGURED = (
     kafka_errors.UnsupportedVersionError,
     kafka_errors.KafkaConfigurationError,
 )
+
+
+_HANDSHAKE_S = 5.0
 
 
 class Undelivered(Unavailable):
@@ -49,7 +55,21 @@ def connected(make: Callable[..., Any], **settings: Any) -> Any:
 
     try:
         return make(kafka_client=open_client, **settings)
-    except BaseException:
+    except BaseException as error:
         for client in opened:
             client.close()
+        if isinstance(error, kafka_errors.KafkaError) and (refused := _refused(settings)):
+            raise Unavailable(refused) from error
         raise
+
+
+def _refused(settings: dict[str, Any]) -> str | None:
+    """What is wrong with the certificates of the brokers, which kafka-python tells nobody."""
+    if not settings["security_protocol"].endswith("SSL"):
+        return None
+    context = ssl.create_default_context(cafile=settings["ssl_cafile"])
+    if settings["ssl_certfile"]:
+        context.load_cert_chain(settings["ssl_certfile"], settings["ssl_keyfile"])
+    servers = (urlsplit(f"//{server}") for server in settings["bootstrap_servers"])
+    found = (refusal(server.hostname or "", server.port or 9092, context, _HANDSHAKE_S) for server in servers)
+    return next(filter(None, found), None)

@@ -36,6 +36,7 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from essp_common.cache.port import Buffer, CacheUsage
+from essp_common.certificates import advised
 from essp_common.errors import CacheFull, CacheMiss, ConfigError, Unavailable
 from essp_common.failpoints import failpoint
 
@@ -103,7 +104,7 @@ class RedisCache:
                 raise ConfigError(f"{where} is no cluster; use {where.replace('+cluster', '')}") from error
             if isinstance(error.__cause__, AuthenticationError):
                 raise ConfigError(f"{where}: {error.__cause__}; {_ACCESS}") from error
-            raise Unavailable(f"{where}: {error}") from error
+            raise Unavailable(f"{where}: {advised(str(error))}") from error
         except ValueError as error:
             raise ConfigError(f"{where}: not a Redis URL ({error}); write redis://host:6379/0") from error
         return cls(client, where)
@@ -195,7 +196,7 @@ class RedisCache:
             if "MISCONF" in str(error):
                 remedy = 'a frame cache needs no snapshots: redis-cli CONFIG SET save ""'
                 raise ConfigError(f"{self._where} refuses writes since it cannot save to disk; {remedy}") from error
-            raise Unavailable(f"{self._where}: {error}") from error
+            raise Unavailable(f"{self._where}: {advised(str(error))}") from error
 
 
 def _single(url: str) -> redis.Redis:

@@ -35,6 +35,7 @@ from botocore.exceptions import (
     ProfileNotFound,
 )
 
+from essp_common.certificates import advised
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, PermanentError, Unavailable
 from essp_common.failpoints import failpoint
 from essp_common.objects.keys import checked, is_key
@@ -238,7 +239,7 @@ class S3Store:
         except ParamValidationError as error:
             raise ConfigError(f"{where}: {error}") from error
         except BotoCoreError as error:
-            raise Unavailable(f"{where}: {error}") from error
+            raise Unavailable(f"{where}: {advised(str(error))}") from error
 
     def _mapped(self, error: ClientError, where: str) -> EsspError:
         code = _code(error)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import httpx
 import typer
 
+from essp_common.certificates import advised
 from essp_common.errors import (
     ConfigError,
     Conflict,
@@ -86,5 +87,8 @@ def check(response: httpx.Response) -> None:
 
 
 def unreachable(client: httpx.Client, error: Exception) -> Unavailable:
-    """The error of a master that does not answer."""
+    """The error of a master that does not answer, or is not trusted."""
+    said = str(error)
+    if advised(said) != said:
+        return Unavailable(f"{client.base_url}: {advised(said)}")
     return Unavailable(f"no master answers at {client.base_url} ({error}); start one, or set --server or ESSP_SERVER")

@@ -23,6 +23,7 @@ from cryptography.x509.oid import NameOID
 
 _HANDSHAKE, _AUTHENTICATE = 17, 36
 _FAILED = 58  # SASL_AUTHENTICATION_FAILED
+_DAY = datetime.timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class Identity:
     key: Path
 
 
-def make_identity(folder: Path) -> Identity:
-    """A new authority each time, which nobody else knows."""
+def make_identity(folder: Path, expired: bool = False) -> Identity:
+    """A new authority each time, which nobody else knows. `expired`: its certificate was good until an hour ago."""
     folder.mkdir(parents=True, exist_ok=True)
     ca_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     ca_name, name = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)]) for text in ("ca", "server"))
@@ -49,7 +50,7 @@ def make_identity(folder: Path) -> Identity:
     )
     host = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
     cert = (
-        _certificate(name, ca_name, key)
+        _certificate(name, ca_name, key, -datetime.timedelta(hours=1) if expired else _DAY)
         .add_extension(x509.SubjectAlternativeName([host]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
         .sign(ca_key, hashes.SHA256())
@@ -63,16 +64,18 @@ def make_identity(folder: Path) -> Identity:
     return identity
 
 
-def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, left: datetime.timedelta = _DAY
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - day)
-        .not_valid_after(now + day)
+        .not_valid_before(now - _DAY)
+        .not_valid_after(now + left)
     )
 
 
