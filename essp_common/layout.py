@@ -12,6 +12,7 @@ predictions.parquet                              (predict jobs)
 history/<number>                                 what became of its clips, a few seconds each (see history.py)
 history/chapters/<first>-<last>                  older ones, joined
 fences/<number>                                  the newest: who may speak for the job (see services/master/launch.py)
+locks/<number>                                   (jobs in one process) the process that runs it
 report/                                          report.html and its pictures
 deadletters/<time>-<number>.json                 (jobs in one process) what could not be processed
 """
@@ -27,6 +28,7 @@ REPORT = "report/"
 DEADLETTERS = "deadletters/"
 FENCES = "fences/"
 HISTORY = "history/"
+LOCKS = "locks/"
 
 
 def checkpoint(trainer: str, step: int) -> str:
@@ -37,6 +39,11 @@ def checkpoint(trainer: str, step: int) -> str:
 def fence(number: int) -> str:
     """The mark of the job's n-th start."""
     return f"{FENCES}{number:010d}"
+
+
+def lock(number: int) -> str:
+    """The mark of the process that runs the job."""
+    return f"{LOCKS}{number:010d}"
 
 
 def segment(number: int) -> str:

@@ -14,6 +14,7 @@ from essp_common.wiring import Stores
 from services.cli.interrupt import interruptible
 from services.cli.job_file import load_job
 from services.cli.view import View, open_view
+from services.local.claim import Claim
 from services.local.composition import Embedded, EmbeddedOptions
 from services.master.status import JobState, JobStatus
 
@@ -43,9 +44,24 @@ def main(
 
 
 def run_watched(spec: JobSpec, view: View, options: EmbeddedOptions, verbose: bool = False) -> JobStatus:
-    """Run a job to its end, or until Ctrl-C, which saves; then the report. The status it was left in."""
+    """Run a job to its end, or until Ctrl-C, which saves; then the report. The status it was left in.
+
+    Raises `Conflict` while another process runs a job in that output.
+    """
     settings = Settings()
     set_up_logging(settings if verbose else settings.model_copy(update={"log_level": "ERROR"}))
+    stores = Stores(settings.stores)
+    with Claim(spec.output, stores):
+        status = _watched(spec, view, settings, options)
+        if status.state == JobState.COMPLETED and spec.predictor is None:
+            # Drawing takes a few seconds and another library; only now is it known to be wanted.
+            from services.local.report.folder import write_report
+
+            typer.echo(f"report: {write_report(stores.under(spec.output), stores, status)}", err=True)
+    return status
+
+
+def _watched(spec: JobSpec, view: View, settings: Settings, options: EmbeddedOptions) -> JobStatus:
     seen = 0
     with view, interruptible("saving, to go on later (again: leave at once) ...") as interrupted:
         with Embedded(spec, settings, options) as embedded:
@@ -58,10 +74,4 @@ def run_watched(spec: JobSpec, view: View, options: EmbeddedOptions, verbose: bo
         status = embedded.status()
         if status.state.ended:
             view.result(status)
-    if status.state == JobState.COMPLETED and spec.predictor is None:
-        # Drawing takes a few seconds and another library; only now is it known to be wanted.
-        from services.local.report.folder import write_report
-
-        stores = Stores(settings.stores)
-        typer.echo(f"report: {write_report(stores.under(spec.output), stores, status)}", err=True)
     return status
