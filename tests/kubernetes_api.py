@@ -1,19 +1,27 @@
 """A double of the Kubernetes API server: as much of it as ESSP uses, with the semantics that matter.
 
 Deployments (with their scale), Jobs, Pods and Leases of one namespace: create (409 when it is there), list by labels,
-get, replace (409 for a stale `resourceVersion`), merge patch, delete. Every request is kept. `outage` makes it answer
-503. Most tests that use it run against a real cluster as well: see `api` in `tests/unit/test_pools_kubernetes.py`.
+get, replace (409 for a stale `resourceVersion`), merge patch, delete; a Job that is deleted in the foreground stays,
+marked, until its pods are gone. Lists of deployments, jobs and pods can be watched from a version on: changes in their
+order, with bookmarks for whoever wants them (`bookmark`), an ERROR 410 once what was missed is forgotten (`compact`),
+until `timeoutSeconds` are over or the connection ends (`hang_up`). Every request is kept. `outage` makes it answer 503,
+and ends what is being watched. Most tests that use it run against a real cluster as well: see `api` in
+`tests/unit/test_pools_kubernetes.py`.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from kubernetes import client
 
@@ -22,6 +30,8 @@ _PATH = re.compile(
     r"/(?:api/v1|apis/(?:apps/v1|batch/v1|coordination\.k8s\.io/v1))/namespaces/(?P<namespace>[^/]+)"
     r"/(?P<kind>deployments|jobs|pods|leases)(?:/(?P<name>[^/]+))?(?:/(?P<part>scale))?"
 )
+_OWNER = "batch.kubernetes.io/job-name"
+_NOW = "2026-01-01T00:00:00Z"
 
 
 @dataclass
@@ -32,53 +42,182 @@ class Refusal(Exception):
     reason: str
     message: str = ""
 
+    def document(self) -> Object:
+        """As the API says it."""
+        status = {"status": "Failure", "code": self.status, "reason": self.reason, "message": self.message}
+        return {"kind": "Status", "apiVersion": "v1", "metadata": {}, **status}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One step of an object's life: what it was, what it is (None: nothing)."""
+
+    version: int
+    kind: str
+    before: Object | None
+    after: Object | None
+
+    def event(self, chosen: Callable[[Object], bool]) -> Object | None:
+        """As a watch of the chosen objects tells it: one that is not chosen any more is gone."""
+        was, is_now = (body if body is not None and chosen(body) else None for body in (self.before, self.after))
+        if is_now is not None:
+            return {"type": "MODIFIED" if was else "ADDED", "object": is_now}
+        if was is None:
+            return None
+        last = {**was, "metadata": {**was["metadata"], "resourceVersion": str(self.version)}}
+        return {"type": "DELETED", "object": last}
+
 
 @dataclass
 class Cluster:
-    """The objects of the cluster. Thread-safe."""
+    """The objects of the cluster, and what became of them. Thread-safe."""
 
     objects: dict[tuple[str, str], Object] = field(default_factory=dict)
     """(kind, name) -> object."""
     requests: list[tuple[str, str]] = field(default_factory=list)
-    outage: bool = False
+    """Method and path; that of a watch is WATCH."""
     version: int = 0
-    lock: threading.RLock = field(default_factory=threading.RLock)
+    lock: threading.Condition = field(default_factory=lambda: threading.Condition(threading.RLock()))
+    watching: int = 0
+    """Watches that are open."""
+    _outage: bool = False
+    _changes: list[Change] = field(default_factory=list)
+    _forgotten: int = 0
+    _bookmarked: int = 0
+    _connection: int = 0
+
+    # --- what tests do to it ---
+
+    @property
+    def outage(self) -> bool:
+        """Whether it is away."""
+        return self._outage
+
+    @outage.setter
+    def outage(self, away: bool) -> None:
+        with self.lock:
+            self._outage = away
+            self.hang_up()
+
+    def hang_up(self) -> None:
+        """End every watch that is open, as a server that restarts does."""
+        with self.lock:
+            self._connection += 1
+            self.lock.notify_all()
+
+    def compact(self) -> None:
+        """Forget what has been: nobody can watch from an older version than the present one."""
+        with self.lock:
+            self._changes.clear()
+            self._forgotten = self.version
+
+    def bookmark(self) -> None:
+        """Tell every watch that wants it how far it is."""
+        with self.lock:
+            self._bookmarked += 1
+            self.lock.notify_all()
 
     def names(self, kind: str) -> list[str]:
         """Names of all objects of a kind."""
         with self.lock:
             return sorted(name for known, name in self.objects if known == kind)
 
+    def count(self, method: str, kind: str) -> int:
+        """How often something was asked of the objects of a kind."""
+        with self.lock:
+            return sum(m == method and path.endswith(f"/{kind}") for m, path in self.requests)
+
     def put(self, kind: str, body: Object) -> Object:
         """Have an object, as somebody with all rights would."""
         with self.lock:
-            self.objects[(kind, body["metadata"]["name"])] = body
-            return self._stamp(body)
+            key = (kind, body["metadata"]["name"])
+            before = self.objects.get(key)
+            made = copy.deepcopy(body)
+            made["metadata"].setdefault("uid", f"uid-{self.version}")
+            if kind in ("deployments", "jobs"):
+                made.setdefault("status", {})
+            self._note(kind, before, made)
+            self.objects[key] = made
+            return made
+
+    def delete(self, kind: str, name: str) -> None:
+        """Have an object no more; a Job that waited for its last pod goes with it."""
+        with self.lock:
+            gone = self.objects.pop((kind, name))
+            self._note(kind, gone, None)
+            owner = (gone["metadata"].get("labels") or {}).get(_OWNER)
+            job = self.objects.get(("jobs", owner)) if owner else None
+            if job is not None and "deletionTimestamp" in job["metadata"] and not self._pods_of(str(owner)):
+                self.delete("jobs", str(owner))
+
+    # --- what clients ask ---
 
     def answer(self, method: str, url: str, body: Any) -> Object:
         """One request."""
         parts = urlsplit(url)
         with self.lock:
             self.requests.append((method, parts.path))
-            if self.outage:
+            if self._outage:
                 raise Refusal(503, "ServiceUnavailable")
             match = _PATH.fullmatch(parts.path)
             if match is None:
                 raise Refusal(404, "NotFound", parts.path)
             kind, name, part = match["kind"], match["name"], match["part"]
+            query = dict(parse_qsl(parts.query))
             if name is None:
-                return self._create(kind, body) if method == "POST" else self._list(kind, parts.query)
+                return self._create(kind, body) if method == "POST" else self._list(kind, query)
             found = self.objects.get((kind, name))
             if found is None:
                 raise Refusal(404, "NotFound", f'{kind} "{name}" not found')
-            return self._one(method, kind, name, part, found, body)
+            if method == "DELETE":
+                return self._end(kind, name, found, query.get("propagationPolicy", "Background"))
+            return copy.deepcopy(self._one(method, kind, name, part, found, body))
+
+    def watch(self, path: str, query: dict[str, str]) -> Generator[Object]:
+        """First an empty event, or `Refusal`; then those of the watch, as they happen."""
+        kind, chosen = _PATH.fullmatch(path)["kind"], _selector(query)  # type: ignore[index]
+        deadline = time.monotonic() + float(query.get("timeoutSeconds", 300))
+        with self.lock:
+            self.requests.append(("WATCH", path))
+            if self._outage:
+                raise Refusal(503, "ServiceUnavailable")
+            seen, connection, bookmarked = int(query["resourceVersion"]), self._connection, self._bookmarked
+            self.watching += 1
+        try:
+            yield {}
+            while True:
+                with self.lock:
+                    if seen < self._forgotten:
+                        expired = Refusal(410, "Expired", f"too old resource version: {seen} ({self._forgotten})")
+                        events = [{"type": "ERROR", "object": expired.document()}]
+                        deadline = 0.0
+                    else:
+                        fresh = [c for c in self._changes if c.version > seen and c.kind == kind]
+                        events = [event for change in fresh if (event := change.event(chosen)) is not None]
+                        seen = self.version
+                        if self._bookmarked > bookmarked and query.get("allowWatchBookmarks") == "true":
+                            metadata = {"resourceVersion": str(seen)}
+                            events.append({"type": "BOOKMARK", "object": {"metadata": metadata}})
+                        bookmarked = self._bookmarked
+                yield from copy.deepcopy(events)
+                with self.lock:
+                    if time.monotonic() >= deadline or self._connection != connection:
+                        return
+                    if seen == self.version and bookmarked == self._bookmarked:
+                        self.lock.wait(max(0.0, deadline - time.monotonic()))
+        finally:
+            with self.lock:
+                self.watching -= 1
+
+    def _end(self, kind: str, name: str, found: Object, policy: str) -> Object:
+        if kind == "jobs" and policy == "Foreground" and self._pods_of(name):
+            return self.put(kind, _merged(found, {"metadata": {"deletionTimestamp": _NOW}}))
+        self.delete(kind, name)
+        return {"kind": "Status", "status": "Success"}
 
     def _one(self, method: str, kind: str, name: str, part: str | None, found: Object, body: Any) -> Object:
         if method == "GET":
             return _scale(found) if part else found
-        if method == "DELETE":
-            del self.objects[(kind, name)]
-            return {"kind": "Status", "status": "Success"}
         if method == "PUT":
             seen = body["metadata"].get("resourceVersion")
             if seen is not None and seen != found["metadata"]["resourceVersion"]:
@@ -88,29 +227,32 @@ class Cluster:
         return _scale(self.put(kind, changed)) if part else self.put(kind, changed)
 
     def _create(self, kind: str, body: Object) -> Object:
-        if (kind, body["metadata"]["name"]) in self.objects:
-            raise Refusal(409, "AlreadyExists", body["metadata"]["name"])
+        present = self.objects.get((kind, body["metadata"]["name"]))
+        if present is not None:
+            going = "object is being deleted: " if "deletionTimestamp" in present["metadata"] else ""
+            raise Refusal(409, "AlreadyExists", f"{going}{body['metadata']['name']}")
         if kind == "deployments":
             wanted = body["spec"]["selector"]["matchLabels"].items()
             if not wanted <= body["spec"]["template"]["metadata"]["labels"].items():
                 raise Refusal(422, "Invalid", "selector does not match template labels")
-            body.setdefault("status", {})
-        return self.put(kind, body)
+        return copy.deepcopy(self.put(kind, body))
 
-    def _list(self, kind: str, query: str) -> Object:
-        selector = parse_qs(query).get("labelSelector", [""])[0]
-        wanted = dict(term.split("=", 1) for term in selector.split(",") if term)
-        items = [
-            body
-            for (known, _), body in sorted(self.objects.items())
-            if known == kind and wanted.items() <= body["metadata"].get("labels", {}).items()
-        ]
-        return {"kind": "List", "metadata": {"resourceVersion": str(self.version)}, "items": items}
+    def _list(self, kind: str, query: dict[str, str]) -> Object:
+        chosen = _selector(query)
+        items = [body for (known, _), body in sorted(self.objects.items()) if known == kind and chosen(body)]
+        metadata = {"resourceVersion": str(self.version)}
+        return {"kind": "List", "metadata": metadata, "items": copy.deepcopy(items)}
 
-    def _stamp(self, body: Object) -> Object:
+    def _pods_of(self, job: str) -> list[str]:
+        pods = [body for (kind, _), body in self.objects.items() if kind == "pods"]
+        return [p["metadata"]["name"] for p in pods if (p["metadata"].get("labels") or {}).get(_OWNER) == job]
+
+    def _note(self, kind: str, before: Object | None, after: Object | None) -> None:
         self.version += 1
-        body["metadata"]["resourceVersion"] = str(self.version)
-        return body
+        if after is not None:
+            after["metadata"]["resourceVersion"] = str(self.version)
+        self._changes.append(Change(self.version, kind, before, after))
+        self.lock.notify_all()
 
 
 class ApiServer:
@@ -127,6 +269,7 @@ class ApiServer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.cluster.outage = True
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -142,26 +285,47 @@ def _handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
+        def handle(self) -> None:
+            with suppress(ConnectionResetError):  # a client has left
+                super().handle()
+
         def _serve(self) -> None:
             length = int(self.headers.get("content-length", 0))
             body = json.loads(self.rfile.read(length)) if length else None
+            parts = urlsplit(self.path)
+            query = dict(parse_qsl(parts.query))
             try:
+                if query.get("watch", "").lower() == "true":
+                    events = cluster.watch(parts.path, query)
+                    next(events)
+                    return self._stream(events)
                 status, answer = 200, cluster.answer(self.command, self.path, body)
             except Refusal as refusal:
-                status = refusal.status
-                answer = {
-                    "kind": "Status",
-                    "status": "Failure",
-                    "code": refusal.status,
-                    "reason": refusal.reason,
-                    "message": refusal.message,
-                }
+                status, answer = refusal.status, refusal.document()
             data = json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
+            return None
+
+        def _stream(self, events: Generator[Object]) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            try:
+                for event in events:
+                    self._chunk(json.dumps(event).encode() + b"\n")
+                self._chunk(b"")
+            except (BrokenPipeError, ConnectionResetError):
+                self.close_connection = True
+            finally:
+                events.close()
+
+        def _chunk(self, data: bytes) -> None:
+            self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 
         do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815
 
@@ -169,6 +333,17 @@ def _handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
             """Be quiet."""
 
     return Handler
+
+
+def _selector(query: dict[str, str]) -> Callable[[Object], bool]:
+    """`a=b` and `a` (there is one of that name), joined by commas."""
+    terms = [term.partition("=") for term in query.get("labelSelector", "").split(",") if term]
+
+    def chosen(body: Object) -> bool:
+        labels = body["metadata"].get("labels") or {}
+        return all(name in labels and (not equals or labels[name] == value) for name, equals, value in terms)
+
+    return chosen
 
 
 def _scale(body: Object) -> Object:

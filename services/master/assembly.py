@@ -122,7 +122,9 @@ def open_driver(settings: MasterSettings, roster: Roster) -> PoolDriver:
         case "kubernetes":
             from services.master.pools.kubernetes import KubernetesDriver
 
-            return KubernetesDriver(kubernetes_api(), namespace_of(settings), Path(settings.templates))
+            return KubernetesDriver(
+                kubernetes_api(), namespace_of(settings), Path(settings.templates), settings.release
+            )
         case _:
             return AdviceDriver(roster)
 

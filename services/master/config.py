@@ -59,6 +59,8 @@ class MasterSettings(Settings):
     after each of their epochs. 0: somebody else starts trainers."""
     namespace: str = ""
     """`kubernetes`: the namespace (default: that of the master's own pod)."""
+    release: str = ""
+    """`kubernetes`: the Helm release whose pools these are (default: all of the namespace)."""
     templates: str = "/etc/essp/templates"
     """`kubernetes`: folder with the chart's templates for what is registered."""
     lease: str = ""

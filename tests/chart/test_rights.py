@@ -25,20 +25,21 @@ from tests.chart.api_schemas import VERSIONS, faults
 from tests.chart.network import Peer, allowed
 from tests.chart.rendering import CASES, Helm, Object, container_of, environment_of, named, of_kind, pod_of, pool_of
 from tests.kubernetes_api import ApiServer
+from tests.unit.test_pools import until
 
 LEASES = {
     ("coordination.k8s.io", "leases", "create", ""),
     ("coordination.k8s.io", "leases", "get", "essp-master"),
     ("coordination.k8s.io", "leases", "update", "essp-master"),
 }
-SCALING = {
-    ("apps", "deployments", "list", ""),
+LOOKING = {("apps", "deployments", verb, "") for verb in ("list", "watch")}
+SCALING = LOOKING | {
     ("apps", "deployments/scale", "patch", ""),
     ("", "pods", "list", ""),
     ("", "pods", "patch", ""),
 }
 MAKING = SCALING | {("apps", "deployments", verb, "") for verb in ("create", "patch", "delete")}
-TRAINING = {("batch", "jobs", verb, "") for verb in ("list", "create", "delete")}
+TRAINING = LOOKING | {("batch", "jobs", verb, "") for verb in ("list", "watch", "create", "delete")}
 
 IMAGE = "registry.example.com/vision/depth@sha256:" + "0f" * 32
 
@@ -50,12 +51,16 @@ VERBS = {"list": "list", "create": "create", "patch": "patch", "delete": "delete
 
 
 def calls() -> set[tuple[str, str, str, str]]:
-    """The rights that the master's driver makes use of, by the methods of the client that it calls."""
+    """The rights that the master's driver makes use of, by the methods of the client that it calls. What it lists for a
+    `View` it watches as well."""
     source = inspect.getsource(kubernetes_driver)
     found = re.findall(r"self\._(apps|core|batch)\.([a-z]+)_namespaced_([a-z]+)(_scale)?\(", source)
-    return {
+    watched = re.findall(r'View\("([a-z]+)"', source)
+    rights = {
         (GROUPS[group], kind + "s" + ("/scale" if scale else ""), VERBS[verb], "") for group, verb, kind, scale in found
     }
+    listed = {(group, kind) for group, kind, verb, _ in rights if verb == "list"}
+    return rights | {(group, kind, "watch", "") for group, kind in listed if kind in watched}
 
 
 def rights(objects: list[Object]) -> set[tuple[str, str, str, str]]:
@@ -120,13 +125,14 @@ def test_the_master_is_told_of_its_part(helm: Helm) -> None:
         environment = environment_of(pool_of(objects, "master"), objects)
         return {
             name: environment[name]
-            for name in ("ESSP_POOLS", "ESSP_RANKS", "ESSP_LEASE", "ESSP_URL")
+            for name in ("ESSP_POOLS", "ESSP_RELEASE", "ESSP_RANKS", "ESSP_LEASE", "ESSP_URL")
             if name in environment
         }
 
     assert told(**on()) == {}
-    assert told(**on(scaling=True)) == told(**on(registrations=True)) == {"ESSP_POOLS": "kubernetes"}
-    assert told(**on(ranks=8)) == {"ESSP_POOLS": "kubernetes", "ESSP_RANKS": "8"}
+    ours = {"ESSP_POOLS": "kubernetes", "ESSP_RELEASE": "essp"}
+    assert told(**on(scaling=True)) == told(**on(registrations=True)) == ours
+    assert told(**on(ranks=8)) == {**ours, "ESSP_RANKS": "8"}
     assert told(**on(election=True)) == {"ESSP_LEASE": "essp-master", "ESSP_URL": "http://$(POD_IP):8080"}
 
 
@@ -142,13 +148,17 @@ def chart(helm: Helm) -> list[Object]:
 
 
 @pytest.fixture
-def driver(chart: list[Object], server: ApiServer, tmp_path: Path) -> KubernetesDriver:
+def driver(chart: list[Object], server: ApiServer, tmp_path: Path) -> Iterator[KubernetesDriver]:
     """The master's driver, in a cluster in which the chart is installed, with the templates that it finds there."""
     for name, text in named(chart, "ConfigMap", "essp-templates")["data"].items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     for made in of_kind(chart, "Deployment"):
         server.cluster.put("deployments", {**copy.deepcopy(made), "status": {}})
-    return KubernetesDriver(server.client(), "training", tmp_path)
+    environment = environment_of(pool_of(chart, "master"), chart)
+    started = KubernetesDriver(server.client(), "training", tmp_path, environment["ESSP_RELEASE"])
+    started.start(lambda: None)
+    yield started
+    started.close()
 
 
 def made_of(server: ApiServer, kind: str, name: str, api: str) -> Object:
@@ -179,22 +189,28 @@ def test_a_registered_extractor_is_run_under_the_same_rules(
     own = Peer.of(made)
     assert allowed(installed, own, Peer({"app": "kafka"}, namespace="kafka"), 9092)
     assert not allowed(installed, own, Peer.of(pool_of(chart, "decoder")), 443)
-    assert f"extractor.{row.name}" in driver.sizes()
+    until(lambda: f"extractor.{row.name}" in driver.sizes())
 
 
 def test_a_training_that_the_master_starts_is_one_of_the_charts(
     chart: list[Object], driver: KubernetesDriver, server: ApiServer
 ) -> None:
-    driver.train("ucf101", "rgb", 4, None)
-    made = made_of(server, "job", "trainer-ucf101-rgb", "batch/v1")
+    driver.train("ucf101", "rgb", 6, None)
+    (name,) = server.cluster.names("jobs")
+    made = made_of(server, "job", name, "batch/v1")
     assert [fault for version in VERSIONS for fault in faults(made, version)] == []
     installed = [*chart, made]
     assert [rule(installed) for rule in RULES] == [[]] * len(RULES)
     environment = environment_of(made, chart)
-    assert environment["WORLD_SIZE"] == "4"
-    assert environment["MASTER_ADDR"] == f"{made['metadata']['name']}-0.essp-ranks"
-    assert container_of(made)["resources"]["limits"]["nvidia.com/gpu"] == "1"
-    assert made["spec"]["completions"] == 4
+    assert environment["MASTER_ADDR"] == f"{name}-0.essp-ranks"
+    assert name.startswith("essp-ucf101-rgb-")
+    assert (environment["NNODES"], environment["RANKS_PER_NODE"]) == ("2", "3")
+    assert (made["spec"]["completions"], made["spec"]["backoffLimit"]) == (2, 40)
+    container = container_of(made)
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": "3", "memory": str(96 * 2**30)}
+    assert container["command"][0] == "torchrun"
+    used = {part.partition("$(")[2].rstrip(")") for part in container["command"] if "$(" in part}
+    assert used <= set(environment)
     driver.train("ucf101", "rgb", 0, None)
     assert server.cluster.names("jobs") == []
 

@@ -56,9 +56,11 @@ def test_several_ranks_a_pod_are_started_by_torchrun(objects: list[Object]) -> N
     assert environment["NODE_RANK"] == INDEX
     assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK"} & environment.keys()  # torchrun sets them
     assert container_of(job)["command"] == [
-        "torchrun", "--nnodes=2", "--nproc-per-node=8", "--node-rank=$(NODE_RANK)",
+        "torchrun", "--nnodes=$(NNODES)", "--nproc-per-node=$(RANKS_PER_NODE)", "--node-rank=$(NODE_RANK)",
         "--master-addr=$(MASTER_ADDR)", "--master-port=$(MASTER_PORT)", "--no-python", "essp",
     ]  # fmt: skip
+    assert (environment["NNODES"], environment["RANKS_PER_NODE"]) == ("2", "8")
+    assert container_of(job)["resources"]["limits"]["nvidia.com/gpu"] == "8"
 
 
 def test_variables_are_known_before_they_are_used(objects: list[Object]) -> None:

@@ -6,13 +6,14 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from essp_common.errors import ConfigError, NotFound
+from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.features.declared import DeclaredOutput
 from essp_common.pb.v1.messages_pb2 import Heartbeat
 from services.master.config import MasterSettings
@@ -37,6 +38,9 @@ class Recorded:
         self.replicas = sizes
         self.bounds = (1, 64)
         self.told: list[tuple[Any, ...]] = []
+
+    def start(self, changed: Callable[[], None]) -> None:
+        self.changed = changed
 
     def sizes(self) -> Mapping[str, PoolSize]:
         return {name: PoolSize(size, size, *self.bounds) for name, size in self.replicas.items()}
@@ -132,6 +136,44 @@ def test_a_pool_of_fixed_size_is_left_alone() -> None:
     world.pass_time(60, decoded_per_s=5.0, wait=0.5)
     assert world.driver.told == [("scale", "decoder", 2)]
     assert "ann set it to" in world.reconciler.events()[0].message
+
+
+def test_what_somebody_else_set_is_set_back_as_soon_as_the_driver_sees_it() -> None:
+    world = World(decoder=2)
+    world.reconciler.set("decoder", PoolRule(replicas=2), "ann")
+    thread = threading.Thread(target=world.reconciler.run)
+    thread.start()
+    try:
+        until(lambda: hasattr(world.driver, "changed"))
+        world.driver.replicas["decoder"] = 9
+        world.driver.changed()
+        until(lambda: ("scale", "decoder", 2) in world.driver.told)
+        assert "9 -> 2" in world.reconciler.events()[-1].message
+    finally:
+        world.reconciler.drain()
+        thread.join()
+    assert world.driver.told[-1] == ("close",)
+
+
+def test_a_registration_that_is_refused_keeps_nobody_else_from_theirs() -> None:
+    world = World(decoder=1)
+    world.rows = {"depth": DEPTH, "hands": DEPTH.model_copy(update={"name": "hands"})}
+    add = world.driver.add_extractor
+
+    def refuse(row: ExtractorRow) -> None:
+        if row.name == "depth":
+            raise PermanentError("422 Invalid")
+        add(row)
+
+    world.driver.add_extractor = refuse  # type: ignore[method-assign]
+    world.reconciler.step()
+    world.reconciler.step()
+    assert world.driver.told == [("add", "hands")]
+    told = [event.message for event in world.reconciler.events() if event.pool == "extractor.depth"]
+    assert told == [f"{IMAGE} cannot be run: 422 Invalid"]
+    world.driver.add_extractor = add  # type: ignore[method-assign]
+    world.reconciler.step()
+    assert world.driver.told[-1] == ("add", "depth")
 
 
 def test_bounds_are_kept_at_once() -> None:

@@ -103,6 +103,7 @@ ESSP_{{ upper $name }}: {{ include "essp.setting" $value | quote }}
 {{- $control := .root.Values.controlPlane -}}
 {{- if or $control.registrations $control.ranks (eq (include "essp.masterScales" .root) "true") }}
 - {name: ESSP_POOLS, value: kubernetes}
+- {name: ESSP_RELEASE, value: {{ .root.Release.Name }}}
 {{- end }}
 {{- with $control.ranks }}
 - {name: ESSP_RANKS, value: {{ . | quote }}}

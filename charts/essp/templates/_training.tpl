@@ -51,7 +51,7 @@ template:
 {{- define "essp.rankCommand" -}}
 {{- $command := list -}}
 {{- if gt (int .ranksPerNode) 1 -}}
-{{- $command = list "torchrun" (printf "--nnodes=%d" (int .nodes)) (printf "--nproc-per-node=%d" (int .ranksPerNode)) "--node-rank=$(NODE_RANK)" "--master-addr=$(MASTER_ADDR)" "--master-port=$(MASTER_PORT)" "--no-python" "essp" -}}
+{{- $command = list "torchrun" "--nnodes=$(NNODES)" "--nproc-per-node=$(RANKS_PER_NODE)" "--node-rank=$(NODE_RANK)" "--master-addr=$(MASTER_ADDR)" "--master-port=$(MASTER_PORT)" "--no-python" "essp" -}}
 {{- end -}}
 {{- toRawJson $command -}}
 {{- end -}}
@@ -66,6 +66,8 @@ template:
 {{- if gt (int .training.ranksPerNode) 1 }}
 - name: NODE_RANK
   valueFrom: { {{- $rank -}} }
+- {name: NNODES, value: {{ .training.nodes | quote }}}
+- {name: RANKS_PER_NODE, value: {{ .training.ranksPerNode | quote }}}
 {{- else }}
 - name: RANK
   valueFrom: { {{- $rank -}} }

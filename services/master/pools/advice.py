@@ -20,6 +20,9 @@ class AdviceDriver:
         self._roster = roster
         self._clock = clock
 
+    def start(self, changed: Callable[[], None]) -> None:
+        """Nothing: who is up is known from the heartbeats."""
+
     def sizes(self) -> Mapping[str, PoolSize]:
         """As many as are up were asked for, by whom ever."""
         pools = self._roster.pools(self._clock())

@@ -8,7 +8,7 @@ A pool is named as in heartbeats: `decoder`, `extractor.<feature>`, `trainer.<jo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,6 +31,10 @@ class PoolSize:
 class PoolDriver(Protocol):
     """Starts and stops workers. All raise `Unavailable` when what they drive does not answer. Doing a thing twice is
     harmless."""
+
+    def start(self, changed: Callable[[], None]) -> None:
+        """Begin to look, if it can be seen when something changes that the master did not do: `changed` is called then,
+        by another thread."""
 
     def sizes(self) -> Mapping[str, PoolSize]:
         """The pools there are."""

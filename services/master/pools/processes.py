@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from essp_common.errors import ConfigError
@@ -44,6 +44,9 @@ class ProcessDriver:
         self._lock = threading.RLock()
         self._leaving: list[subprocess.Popen[bytes]] = []
         self._pools = {name: _Pool(_command(name), replicas) for name, replicas in pools.items()}
+
+    def start(self, changed: Callable[[], None]) -> None:
+        """Nothing: children are looked at by `repair`."""
 
     def sizes(self) -> Mapping[str, PoolSize]:
         """The pools there are."""

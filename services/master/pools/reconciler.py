@@ -1,7 +1,8 @@
 """The loop that keeps pools as they should be: looks, decides, scales, repairs.
 
 What is decided by hand (`set`) or by a registration is carried out at once; the autoscaler decides the rest every few
-seconds. Every change is kept, with its reason in a sentence.
+seconds. What somebody else changed, or what died, is repaired as soon as the driver sees it. Every change is kept, with
+its reason in a sentence.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from datetime import UTC, datetime
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from essp_common.errors import EsspError, NotFound
-from services.master.pools.autoscaler import Autoscaler, Decision, Limits
+from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError
+from services.master.pools.autoscaler import Autoscaler, Decision, Limits, Saturation
 from services.master.pools.load import PoolRates, loads
 from services.master.pools.port import PoolDriver, PoolSize
 from services.master.pools.roster import PoolState, Roster
@@ -27,6 +28,8 @@ from services.master.status import JobStatus
 log = logging.getLogger(__name__)
 
 PERIOD_S = 10.0
+_SETTLE_S = 0.5
+"""Changes come in swarms: one look is enough for those of so long."""
 _KEPT = 2000
 
 
@@ -97,33 +100,48 @@ class Reconciler:
         self._told: dict[str, tuple[int, int]] = {}
         self._events: deque[PoolEvent] = deque(maxlen=_KEPT)
         self._lock = threading.RLock()
+        self._refused: dict[str, str] = {}
         self._draining = threading.Event()
+        self._woken = threading.Event()
 
     # --- the service ---
 
     def run(self) -> None:
         """Keep pools in shape until drained."""
         try:
+            self._driver.start(self._woken.set)
             while not self._draining.is_set():
-                try:
-                    self.step()
-                except EsspError as error:
-                    log.warning("pools: %s; trying again", error)
-                self._draining.wait(self._period_s)
+                next_s = time.monotonic() + self._period_s
+                self._try(self.step)
+                while self._woken.wait(max(0.0, next_s - time.monotonic())) and not self._draining.wait(_SETTLE_S):
+                    self._woken.clear()
+                    self._try(self.mend)
         finally:
             self._driver.close()
 
     def drain(self) -> None:
         """Let `run` return."""
         self._draining.set()
+        self._woken.set()
 
-    def step(self) -> None:
-        """Look once, and do what is to be done."""
+    def mend(self) -> None:
+        """Repair what is not as it was decided, and decide nothing else."""
         with self._lock:
-            now_s = self._clock()
             self._follow_registrations()
             for sentence in self._driver.repair():
                 self._tell("", sentence)
+            sizes, states = self._driver.sizes(), self._roster.pools(self._clock())
+            for pool, size in sizes.items():
+                if (wanted := self._bounded(pool, size)) != size.replicas:
+                    reason = "that is what it is kept at"
+                    found = Decision(pool, Saturation.BALANCED, size.replicas, wanted, reason)
+                    self._carry_out(found, states.get(pool, PoolState()))
+
+    def step(self) -> None:
+        """Look once, and do what is to be done."""
+        self.mend()
+        with self._lock:
+            now_s = self._clock()
             jobs = self._jobs()
             for sentence in self._trainings.step(jobs) if self._trainings else ():
                 self._tell("", sentence)
@@ -156,9 +174,7 @@ class Reconciler:
                 raise NotFound(f"there is no pool {pool!r}; there are: {', '.join(sorted(sizes)) or 'none'}")
             self._rules[pool] = rule
             self._tell(pool, f"{by} set it to {rule.model_dump_json()}")
-            present = sizes[pool].replicas
-            wanted = rule.replicas if rule.replicas is not None else min(max(present, rule.least), rule.most)
-            if wanted != present:
+            if (wanted := self._bounded(pool, sizes[pool])) != sizes[pool].replicas:
                 self._driver.scale(pool, wanted, self._roster.pools(self._clock()).get(pool, PoolState()).idlest())
 
     def events(self) -> list[PoolEvent]:
@@ -167,18 +183,43 @@ class Reconciler:
 
     # --- within ---
 
+    def _try(self, what: Callable[[], None]) -> None:
+        try:
+            what()
+        except EsspError as error:
+            log.warning("pools: %s; trying again", error)
+
     def _follow_registrations(self) -> None:
         wanted = dict(self._extractors())
         for feature, row in wanted.items():
             if self._registered.get(feature) != row:
-                self._driver.add_extractor(row)
-                pool = f"extractor.{feature}"
-                self._rules[pool] = PoolRule(least=row.least, most=row.most)
-                self._tell(pool, f"{row.image} is registered for {feature}; at least {row.least} workers")
+                self._add(feature, row)
         for feature in set(self._registered) - set(wanted):
             self._driver.remove(f"extractor.{feature}")
+            del self._registered[feature]
             self._tell(f"extractor.{feature}", "is not registered any more; its workers leave")
-        self._registered = wanted
+
+    def _add(self, feature: str, row: ExtractorRow) -> None:
+        """Have a pool for what is registered; one that is refused keeps nobody else from theirs."""
+        pool = f"extractor.{feature}"
+        try:
+            self._driver.add_extractor(row)
+        except (PermanentError, ConfigError) as error:
+            if self._refused.get(feature) != str(error):
+                self._refused[feature] = str(error)
+                self._tell(pool, f"{row.image} cannot be run: {error}")
+            return
+        self._refused.pop(feature, None)
+        self._registered[feature] = row
+        self._rules[pool] = PoolRule(least=row.least, most=row.most)
+        self._tell(pool, f"{row.image} is registered for {feature}; at least {row.least} workers")
+
+    def _bounded(self, pool: str, size: PoolSize) -> int:
+        """The size nearest to the present one that a pool may have. Trainings get theirs from elsewhere."""
+        if pool.startswith("trainer."):
+            return size.replicas
+        limits = self._limits(pool, size)
+        return min(max(size.replicas, limits.least), limits.most)
 
     def _limits(self, pool: str, size: PoolSize) -> Limits:
         rule = self.rule(pool, size)

@@ -1,0 +1,189 @@
+"""What there is of one kind in the cluster, without asking for it each time: a list, and from there on a watch.
+
+The API server tells each change as it happens. A watch ends now and then, by the server's leave or a broken link, and
+goes on where it was: at the version of the last change, or of the last bookmark, which the server sends in quiet
+times so that the version does not grow too old. Is it too old all the same (410 Gone), all is listed anew. While the
+API does not answer, it is tried again after growing pauses, and nobody is shown what may be untrue by then.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from kubernetes import watch
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
+from essp_common.errors import EsspError, PermanentError, Unavailable
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S = (3.0, 10.0)
+"""To connect, and to answer, for a request that is no watch."""
+_WATCH_S = 120
+"""How long one watch lasts at most."""
+_SILENT_S = _WATCH_S + 15.0
+"""The server has not ended a watch that it should have: the link is dead, and nobody said so."""
+_SYNC_S = 10.0
+"""How long to wait for the first list."""
+_GONE = 410
+
+
+class View:
+    """The objects of one kind, by name. Thread-safe; keeps a thread from `start` to `close`."""
+
+    def __init__(
+        self,
+        kind: str,
+        model: str,
+        lists: Callable[..., Any],
+        changed: Callable[[], None],
+        pauses_s: tuple[float, float] = (1.0, 30.0),
+    ) -> None:
+        """`model`: class of the client for one of them. `lists`: its method that lists them, with their selector.
+        `changed`: called, by the thread of this, after each change. `pauses_s`: between tries while the API does not
+        answer, the first and the longest."""
+        self._kind = kind
+        self._lists = lists
+        self._changed = changed
+        self._pauses_s = pauses_s
+        self._watch = watch.Watch(model)
+        self._objects: dict[str, Any] = {}
+        self._version = ""
+        self._error: EsspError | None = None
+        self._synced = threading.Event()
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name=f"essp-watch-{kind}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End. Idempotent."""
+        self._closing.set()
+        while self._thread.is_alive():  # what is stopped before it began goes on, so again
+            self._watch.stop()
+            self._thread.join(0.05)
+
+    def objects(self) -> Mapping[str, Any]:
+        """What there is now, by name. Raises what the API answered last when it cannot be seen at present."""
+        self._synced.wait(_SYNC_S)
+        with self._lock:
+            if self._error is not None:
+                raise type(self._error)(str(self._error))  # not the same one from several threads
+            if not self._synced.is_set():
+                raise Unavailable(f"{self._kind} have not been listed yet")
+            return dict(self._objects)
+
+    def _run(self) -> None:
+        pause_s, longest_s = self._pauses_s
+        failures = 0
+        while not self._closing.is_set():
+            began_s = time.monotonic()
+            try:
+                with answers():
+                    if not self._version:
+                        self._list()
+                    self._follow()
+                failures = 0
+            except Expired:
+                log.info("%s: what was missed is not kept any more; listing all anew", self._kind)
+                self._version = ""
+            except EsspError as error:
+                failures = 1 if time.monotonic() - began_s > self._pauses_s[0] else failures + 1
+                if failures > 1:  # one alone may be but a broken link
+                    self._version = ""
+                if failures > 1 or not self._synced.is_set():
+                    self._lose_sight(error)
+            except Exception as error:
+                log.exception("%s: unexpected error", self._kind)
+                failures, self._version = failures + 1, ""
+                self._lose_sight(Unavailable(f"what the Kubernetes API says is not understood: {error!r}"))
+            if not failures and time.monotonic() - began_s > self._pauses_s[0]:
+                pause_s = self._pauses_s[0]
+                continue
+            # Also after a watch that ended well, but soon: the server is not to be asked all the time.
+            self._closing.wait(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(2 * pause_s, longest_s) if failures else self._pauses_s[0]
+
+    def _list(self) -> None:
+        found = self._lists(_request_timeout=TIMEOUT_S)
+        with self._lock:
+            self._objects = {item.metadata.name: item for item in found.items}
+        self._version = found.metadata.resource_version
+        self._see()
+        self._changed()
+
+    def _follow(self) -> None:
+        """Take in changes until the watch ends."""
+        events = self._watch.stream(
+            self._lists,
+            resource_version=self._version,
+            allow_watch_bookmarks=True,
+            timeout_seconds=_WATCH_S,
+            _request_timeout=(TIMEOUT_S[0], _SILENT_S),
+        )
+        for event in events:
+            self._see()
+            if event["type"] != "BOOKMARK":
+                self._note(event["type"], event["object"])
+            self._version = self._watch.resource_version or self._version
+
+    def _note(self, kind: str, body: Any) -> None:
+        with self._lock:
+            if kind == "DELETED":
+                self._objects.pop(body.metadata.name, None)
+            else:
+                self._objects[body.metadata.name] = body
+        self._changed()
+
+    def _see(self) -> None:
+        with self._lock:
+            if self._error is not None:
+                log.info("%s: the Kubernetes API answers again", self._kind)
+            self._error = None
+        self._synced.set()
+
+    def _lose_sight(self, error: EsspError) -> None:
+        with self._lock:
+            self._error = error
+        self._synced.set()
+        if not self._closing.is_set():
+            log.warning("%s: %s; trying again", self._kind, error)
+
+
+class Exists(EsspError):
+    """There is one of that name already, or still."""
+
+
+class Expired(EsspError):
+    """The version asked for is not kept any more."""
+
+
+@contextmanager
+def answers(missing_ok: bool = False) -> Iterator[None]:
+    """Within this block errors of the client become ours."""
+    try:
+        yield
+    except ApiException as error:
+        if error.status == 404 and missing_ok:
+            return
+        if error.status == _GONE:
+            raise Expired(str(error.reason)) from error
+        if error.status == 409 and "AlreadyExists" in f"{error.reason} {error.body}":
+            raise Exists(f"Kubernetes has one already: {error.body}") from error
+        if error.status in (403, 401):
+            raise PermanentError(f"Kubernetes refuses: {error.reason}; the chart's Role has to allow it") from error
+        if error.status and error.status < 500 and error.status not in (409, 429):
+            raise PermanentError(f"Kubernetes refuses: {error.status} {error.reason}: {error.body}") from error
+        raise Unavailable(f"Kubernetes answers {error.status} {error.reason}") from error
+    except HTTPError as error:
+        raise Unavailable(f"the Kubernetes API does not answer: {error}") from error
