@@ -37,6 +37,9 @@ _MANIFEST = "manifest.json"
 _CHUNK = 8 * 2**20
 
 MODEL_FILE = "model.safetensors"
+"""The weights to evaluate and predict with."""
+TRAINED_FILE = "trained.safetensors"
+"""The weights to go on training from, where those of `MODEL_FILE` are an average."""
 OPTIMIZER_FILE = "optimizer.safetensors"
 
 
@@ -76,6 +79,8 @@ class ModelDescription(_Document):
     dropout: float
     crop: int
     """Side of the square it sees."""
+    views: int = 1
+    """How many such squares of each frame are scored; see `AugmentSpec.evaluation_crops`."""
 
 
 class PassRecord(_Document):

@@ -158,17 +158,30 @@ class AugmentSpec(_Section):
     """Multi-scale corner cropping: sides as shares of the short side. Evaluation takes the centre."""
     flip: bool = True
     """Mirror half of the clips; horizontal flow changes sign. Off where left and right are different classes."""
+    evaluation_crops: Literal[1, 3, 10] = 1
+    """What is scored, and averaged, of each frame in evaluation and prediction: `1` the centre, `3` squares along the
+    long side (SlowFast), `10` corners and centre, each mirrored too (two-stream, TSN). Costs as many times the work."""
 
 
 class OptimizerSpec(_Section):
-    """SGD with momentum and a step schedule."""
+    """SGD with momentum, and how its learning rate goes."""
 
     lr: float = Field(0.01, gt=0)
-    """Learning rate of the first epoch."""
+    """Highest learning rate, for the whole batch, on however many ranks: where a recipe gives the rate for another
+    batch size, scale it in proportion (Goyal et al., 2017)."""
     momentum: float = Field(0.9, ge=0, lt=1)
     """Momentum of SGD."""
+    nesterov: bool = False
+    """Nesterov's momentum."""
     weight_decay: float = Field(5e-4, ge=0)
     """L2 penalty on the weights."""
+    decay_all: bool = True
+    """Decay biases and the parameters of normalisations, too; false: only the weights of convolutions and linear
+    layers, as large batches and long trainings want it."""
+    schedule: Literal["step", "cosine"] = "step"
+    """`step`: multiplied by `gamma` at each of `steps`. `cosine`: from `lr` to 0 along half a cosine over `epochs`."""
+    warmup_epochs: float = Field(0.0, ge=0)
+    """Epochs, or a part of one, in which the rate rises in a line from a hundredth to what the schedule says."""
     steps: tuple[int, ...] = ()
     """Epochs at whose start the learning rate is multiplied by `gamma`."""
     gamma: float = Field(0.1, gt=0, le=1)
@@ -193,6 +206,11 @@ class TrainerSpec(_Section):
     """Clips of one optimizer step, over all ranks."""
     dropout: float = Field(0.5, ge=0, lt=1)
     """Dropout before the classifier."""
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    """Share of each label's weight that is spread over all classes (Szegedy et al., 2016); 0.1 is common."""
+    average: float = Field(0.0, ge=0, lt=1)
+    """Evaluate and keep an exponential moving average of the weights with this decay (0.999 is common; less at the
+    beginning, where there is little to average) in place of those of the last step; 0: off."""
     optimizer: OptimizerSpec = OptimizerSpec()
     """How the weights move."""
     augment: AugmentSpec = AugmentSpec()
@@ -200,7 +218,7 @@ class TrainerSpec(_Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto`: a GPU when there is one."""
     amp: bool = False
-    """Mixed precision (CUDA only)."""
+    """Mixed precision (CUDA only): bfloat16 where the GPU computes in it, else float16 with scaled gradients."""
     threads: int = Field(0, ge=0)
     """CPU threads for the model (0: shared evenly between the trainings of a process)."""
     checkpoint_clips: int = Field(0, ge=0)

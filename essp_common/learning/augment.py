@@ -1,4 +1,4 @@
-"""What the model sees of a clip: the augmentations of the two-stream recipe, and the centre view of evaluation.
+"""What the model sees of a clip: the augmentations of the two-stream recipe, and the views of evaluation.
 
 Training (Wang et al., "Towards Good Practices for Very Deep Two-Stream ConvNets", 2015; TSN, 2016): a region
 whose height and width are two neighbouring entries of `scales` times the short side, at one of the four corners or
@@ -10,6 +10,7 @@ of threads, nor a resumption changes it. Arrays are `(T, H, W, C)`, uint8 or flo
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,13 @@ from essp_common.spec import AugmentSpec
 
 _CORNERS = ((0, 0), (0, 2), (2, 0), (2, 2), (1, 1))
 """Half-steps of the free space above and to the left: four corners and the centre."""
+_TEN = 10
+_PLACES: dict[int, Callable[[int, int], Sequence[tuple[int, int]]]] = {
+    1: lambda height, width: ((1, 1),),
+    3: lambda height, width: ((0, 1), (1, 1), (2, 1)) if height > width else ((1, 0), (1, 1), (1, 2)),
+    _TEN: lambda height, width: _CORNERS,
+}
+"""Views in evaluation -> where they are, in half-steps, of a frame of some height and width."""
 _COLOUR_CHANNELS = 4
 """Up to here torch has a vectorised uint8 resize; beyond, float is three times faster."""
 
@@ -39,12 +47,21 @@ def training_view(clip: Frames, augment: AugmentSpec, layout: FeatureLayout, *id
     return _mirror(view, layout) if mirrored else view
 
 
-def evaluation_view(clip: Frames, crop: int) -> Frames:
-    """The centre of `clip`, `(T, crop, crop, C)`; enlarged where the clip is smaller than that."""
+def evaluation_view(clip: Frames, crop: int, views: int, layout: FeatureLayout) -> Frames:
+    """What is scored of `clip`, `(views * T, crop, crop, C)`; enlarged where the clip is smaller than that.
+
+    1 view: the centre. 3: squares at both ends and in the middle of the long side. 10: corners and centre, and all of
+    them mirrored. They are scored like frames, so the score of a clip is the mean over its frames and views.
+    """
     _, height, width, _ = clip.shape
     side = min(crop, height, width)
-    top, left = (height - side) // 2, (width - side) // 2
-    return resized(clip[:, top : top + side, left : left + side], crop)
+    seen = []
+    for down, right in _PLACES[views](height, width):
+        top, left = (height - side) * down // 2, (width - side) * right // 2
+        seen.append(resized(clip[:, top : top + side, left : left + side], crop))
+    if views == _TEN:
+        seen += [_mirror(view, layout) for view in seen]
+    return seen[0] if views == 1 else np.concatenate(seen)
 
 
 def resized(frames: Frames, side: int) -> Frames:

@@ -28,7 +28,7 @@ from essp_common.scores import ScoreTable, VideoScores, by_video, fuse
 from essp_common.spec import JobSpec
 from essp_common.wiring import Adapters
 from services.predictor.config import PredictorSettings
-from services.predictor.scoring import Frames, StreamScorer, device_of
+from services.predictor.scoring import Frames, Look, StreamScorer, device_of
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ class StreamPass:
         self._intake = intake
         self._scorer = scorer
         self._batch_clips = batch_clips
-        self._waiting: list[tuple[Taken, Mapping[int, Frames]]] = []
+        self._waiting: list[tuple[Taken, Mapping[Look, Frames]]] = []
         self._unreleased: list[Taken] = []
         self._taken: list[Taken] = []
         self._scored: list[Taken] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,12 +13,21 @@ from essp_common import codec
 from essp_common.cache.port import Buffer
 from essp_common.features.sampling import evenly_spaced
 from essp_common.learning.augment import evaluation_view
+from essp_common.learning.inputs import layout_of
 from essp_common.learning.models import Classifier, build, load_state
 from essp_common.model import FusedModel, Member, member_weights
 from essp_common.objects.port import ObjectStore
 from essp_common.spec import StreamSpec
 
 Frames = NDArray[Any]
+
+
+class Look(NamedTuple):
+    """How a member sees a clip: the square's side, how many squares of a frame, and of what feature."""
+
+    crop: int
+    views: int
+    feature: str
 
 
 class StreamScorer:
@@ -32,25 +41,25 @@ class StreamScorer:
         self._classifiers = {member.trainer: self._load(store, member) for member in self._members}
 
     @property
-    def crops(self) -> list[int]:
-        """The sides of the squares that the members see, each once."""
-        return sorted({member.model.crop for member in self._members})
+    def looks(self) -> list[Look]:
+        """In how many ways the members look at a clip, each once."""
+        return sorted({_look(member) for member in self._members})
 
-    def views(self, value: Buffer) -> dict[int, Frames]:
-        """Crop -> `(T, crop, crop, C)`, what members see of a stored clip. Raises `BadFrames`."""
+    def views(self, value: Buffer) -> dict[Look, Frames]:
+        """What members see of a stored clip, `(T, crop, crop, C)` for each look. Raises `BadFrames`."""
         wanted = self._wanted
         frames = None if wanted is None else evenly_spaced(codec.header(value).shape[0], wanted)
         clip = codec.decode(value, frames)
-        return {crop: evaluation_view(clip, crop) for crop in self.crops}
+        return {look: evaluation_view(clip, look.crop, look.views, layout_of(look.feature)) for look in self.looks}
 
-    def score(self, clips: Sequence[Mapping[int, Frames]]) -> dict[str, NDArray[np.float32]]:
+    def score(self, clips: Sequence[Mapping[Look, Frames]]) -> dict[str, NDArray[np.float32]]:
         """Trainer -> `(N, C)` probabilities of N clips."""
         batches = {
-            crop: torch.from_numpy(np.stack([clip[crop] for clip in clips])).to(self._device) for crop in self.crops
+            look: torch.from_numpy(np.stack([clip[look] for clip in clips])).to(self._device) for look in self.looks
         }
         with torch.inference_mode():
             return {
-                member.trainer: self._classifiers[member.trainer](batches[member.model.crop])
+                member.trainer: self._classifiers[member.trainer](batches[_look(member)])
                 .logits.softmax(dim=1)
                 .cpu()
                 .numpy()
@@ -61,6 +70,10 @@ class StreamScorer:
         classifier = build(member.model, seed=0)
         load_state(classifier, member_weights(store, member))
         return classifier.to(self._device).eval()
+
+
+def _look(member: Member) -> Look:
+    return Look(member.model.crop, member.model.views, member.model.feature)
 
 
 def device_of(choice: str) -> torch.device:

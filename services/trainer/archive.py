@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 
 from essp_common import checkpoint, layout, scores
-from essp_common.checkpoint import MODEL_FILE, OPTIMIZER_FILE, Best, Manifest, ModelDescription, PassRecord
+from essp_common.checkpoint import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE, Best, Manifest, PassRecord
 from essp_common.digest import as_text, from_text
 from essp_common.errors import ConfigError
 from essp_common.layout import Position
@@ -31,6 +31,14 @@ class Standing:
     history: list[PassRecord] = field(default_factory=list)
     running: dict[str, float] = field(default_factory=dict)
     """Sums of the pass that is half done at `position`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A training at one moment, to be written at leisure."""
+
+    manifest: Manifest
+    files: dict[str, bytes]
 
 
 class Archive:
@@ -68,33 +76,44 @@ class Archive:
 
     def load(self, manifest: Manifest, training: Training) -> None:
         """Put weights, momentum and the update counter of a checkpoint into `training`."""
-        files = checkpoint.load_files(self._store, manifest, [MODEL_FILE, OPTIMIZER_FILE])
-        load_state(training.model, files[MODEL_FILE])
-        training.load_optimizer(files[OPTIMIZER_FILE])
+        names = [MODEL_FILE, OPTIMIZER_FILE] + ([] if training.average is None else [TRAINED_FILE])
+        files = checkpoint.load_files(self._store, manifest, names)
+        load_state(training.evaluated, files[MODEL_FILE])
+        if training.average is not None:
+            load_state(training.model, files[TRAINED_FILE])
+        training.optimiser.load(files[OPTIMIZER_FILE])
         training.updates = manifest.updates
 
     def best_model(self, best: Best) -> Classifier:
         """The weights that validated best."""
         return restore(self._store, checkpoint.read(self._store, self._assignment.trainer, best.step))
 
-    def save(self, training: Training, model: ModelDescription, standing: Standing) -> Manifest:
-        """A checkpoint of the training as it stands between two batches."""
-        files = {MODEL_FILE: state_bytes(training.model), OPTIMIZER_FILE: training.optimizer_bytes()}
+    def snapshot(self, training: Training, standing: Standing) -> Snapshot:
+        """The training as it stands between two batches, in host memory."""
+        files = {MODEL_FILE: state_bytes(training.evaluated), OPTIMIZER_FILE: training.optimiser.state_bytes()}
+        if training.average is not None:
+            files[TRAINED_FILE] = state_bytes(training.model)
         step = self._assignment.clips_before(standing.position)
-        return self._save(self._manifest(step, training.updates, model, standing), files)
+        return Snapshot(self._manifest(step, training.updates, training, standing), files)
 
-    def save_final(self, training: Training, model: ModelDescription, standing: Standing) -> Manifest:
-        """The last checkpoint: the weights that validated best, and where their scores are."""
+    def final_snapshot(self, training: Training, standing: Standing) -> Snapshot:
+        """The end: the weights that validated best, and where their scores are."""
         epoch, updates, data = standing.epoch, training.updates, None
         if standing.best is not None:
             chosen = checkpoint.read(self._store, self._assignment.trainer, standing.best.step)
             epoch, updates = chosen.epoch, chosen.updates
             data = checkpoint.load_files(self._store, chosen, [MODEL_FILE])[MODEL_FILE]
         step = self._assignment.clips_before(self._assignment.end) + 1
-        manifest = self._manifest(step, updates, model, standing).model_copy(
+        manifest = self._manifest(step, updates, training, standing).model_copy(
             update={"final": True, "epoch": epoch, "scores": self._score_keys(standing)}
         )
-        return self._save(manifest, {MODEL_FILE: state_bytes(training.model) if data is None else data})
+        return Snapshot(manifest, {MODEL_FILE: state_bytes(training.evaluated) if data is None else data})
+
+    def save(self, snapshot: Snapshot) -> Manifest:
+        """Make a checkpoint of it; see `essp_common.checkpoint.save`."""
+        return checkpoint.save(
+            self._store, snapshot.manifest, snapshot.files, self._assignment.training.keep_checkpoints
+        )
 
     def write_scores(self, plan: PassPlan, table: ScoreTable) -> None:
         """The scores of an evaluation pass."""
@@ -114,10 +133,7 @@ class Archive:
         key = manifest.scores.get("validation") or manifest.scores.get("test")
         return self._store.uri(key) if key else ""
 
-    def _save(self, manifest: Manifest, files: dict[str, bytes]) -> Manifest:
-        return checkpoint.save(self._store, manifest, files, self._assignment.training.keep_checkpoints)
-
-    def _manifest(self, step: int, updates: int, model: ModelDescription, standing: Standing) -> Manifest:
+    def _manifest(self, step: int, updates: int, training: Training, standing: Standing) -> Manifest:
         return Manifest(
             job=self._assignment.job,
             trainer=self._assignment.trainer,
@@ -129,7 +145,7 @@ class Archive:
             fence=self._assignment.fence,
             digest=as_text(standing.digest),
             spec_digest=self._assignment.digest(),
-            model=model,
+            model=self._assignment.described(len(training.model.mean)),
             metrics=standing.history[-1].metrics if standing.history else {},
             best=standing.best,
             history=tuple(standing.history),

@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Self
 
+from essp_common.checkpoint import ModelDescription
 from essp_common.errors import ConfigError
 from essp_common.layout import Position
 from essp_common.pb.v1.messages_pb2 import Control, PassPlan, Purpose
@@ -54,6 +55,23 @@ class Assignment:
         return f"trainer.{self.trainer}"
 
     @property
+    def identity(self) -> tuple[int, str]:
+        """Job seed and trainer's name: what all its randomness is drawn from."""
+        return self.spec.sampling.seed, self.trainer
+
+    def described(self, channels: int) -> ModelDescription:
+        """The model to train on frames of so many channels."""
+        return ModelDescription(
+            name=self.training.model,
+            feature=self.stream.feature,
+            channels=channels,
+            classes=self.classes,
+            dropout=self.training.dropout,
+            crop=self.training.augment.crop,
+            views=self.training.augment.evaluation_crops,
+        )
+
+    @property
     def end(self) -> Position:
         """Where everything is done."""
         return Position(len(self.passes), 0)
@@ -73,14 +91,16 @@ class Assignment:
     def digest(self) -> str:
         """SHA-256 of all in the job that decides what the weights become.
 
-        Raising a budget, adding epochs or another trainer, or moving to another device leaves it the same, so such
-        a job can be resumed.
+        Raising a budget, adding epochs (but where the learning rate falls to the last of them) or another trainer, or
+        moving to another device leaves it the same, so such a job can be resumed.
         """
         own = self.training.model_dump(
             mode="json", exclude={"device", "threads", "checkpoint_clips", "keep_checkpoints"}
         )
         spec = self.spec.model_dump(mode="json", include={"data", "clip", "sampling"})
-        document = {"spec": spec, "stream": self.stream.model_dump(mode="json"), "training": own}
+        document: dict[str, object] = {"spec": spec, "stream": self.stream.model_dump(mode="json"), "training": own}
+        if self.training.optimizer.schedule == "cosine":
+            document["epochs"] = self.spec.epochs
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 

@@ -26,6 +26,8 @@ class TrainerSettings(Settings):
     """Least time between two reports of live numbers."""
     trainings: int = Field(1, ge=1)
     """Trainings that share this machine: a trainer with `threads: 0` takes this share of its CPUs."""
+    deterministic: bool = False
+    """On a GPU: only kernels of cuDNN that give the same bits each time, and no search for the fastest one."""
     save_retry_s: float = Field(30.0, ge=0)
     """After a checkpoint could not be saved: how long to train on before it is tried again."""
     save_patience_s: float = Field(300.0, ge=0)

@@ -18,8 +18,9 @@ from essp_common.learning.models import Classifier
 from essp_common.learning.torchvision_compat import torchmetrics
 from essp_common.ordered import Taken
 from essp_common.scores import ScoreTable, by_video
+from services.trainer.device import enough_memory
 from services.trainer.prefetch import Batch
-from services.trainer.training import StepResult, enough_memory, on_device
+from services.trainer.training import StepResult
 
 _LEAST = 1e-12
 """Probabilities below this count as this: a cross entropy stays finite."""
@@ -37,12 +38,11 @@ class Evaluation:
 
     def add(self, batch: Batch) -> StepResult:
         """Score what is here of a batch."""
-        if not batch.frames:
+        if batch.input is None:
             return StepResult(0.0, 0, 0)
         self._model.eval()
-        with torch.inference_mode(), enough_memory(self._device, len(batch.frames)):
-            x_BTHWC = on_device(torch.from_numpy(batch.stacked()), self._device)  # noqa: N806
-            probabilities = self._model(x_BTHWC).logits.softmax(dim=1).cpu().numpy()
+        with torch.inference_mode(), enough_memory(self._device, len(batch.clips)):
+            probabilities = self._model(batch.input.here()).logits.softmax(dim=1).cpu().numpy()
         self._items += batch.clips
         self._probabilities.append(probabilities)
         labels = batch.labels()

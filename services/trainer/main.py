@@ -35,9 +35,15 @@ def main(
 
 def as_process() -> None:
     """Run by `python -m`, as torchrun and the supervisor do. Exit codes: 1 failed, 2 wrong settings, 75 try again."""
+    from services.trainer.device import DeviceLost
     from services.trainer.ranks import RankLost
 
-    codes: tuple[tuple[type[EsspError], int], ...] = ((RankLost, EXIT_RANK_LOST), (ConfigError, 2), (EsspError, 1))
+    codes: tuple[tuple[type[EsspError], int], ...] = (
+        (RankLost, EXIT_RANK_LOST),
+        (DeviceLost, EXIT_RANK_LOST),
+        (ConfigError, 2),
+        (EsspError, 1),
+    )
     try:
         typer.run(main)
     except EsspError as error:

@@ -6,7 +6,7 @@ Batch b of a pass holds the indices `[b * size, (b + 1) * size)`; an index that 
 and the last batch of a pass has what is left. So what is in a batch depends on the job alone, and a training that stops
 between two batches goes on with the very same ones. A rank gets its share of each batch, which may be none of it.
 
-At most `ahead` clips are held beyond the batch in hand. Bytes of the cache that turn out damaged are treated as
+At most `ahead` clips are held beyond the batch being gathered. Bytes of the cache that turn out damaged are treated as
 lost: they are made again. What stops the thread is raised by `next`.
 """
 
@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -32,10 +32,10 @@ from essp_common.features.sampling import evenly_spaced
 from essp_common.layout import Position
 from essp_common.ordered import OrderedIntake, PassEnd, Taken
 from essp_common.pb.v1.messages_pb2 import PassPlan
+from services.trainer.device import Frames, Input
 from services.trainer.patience import persistently
 
 T = TypeVar("T")
-Frames = NDArray[Any]
 View = Callable[[Taken, Frames], Frames]
 """What the model is to see of a clip: `(T, H, W, C)` -> `(T, crop, crop, C)`."""
 
@@ -55,7 +55,9 @@ class Batch:
     items: tuple[Taken, ...]
     """In index order, with those that were skipped; without their bytes."""
     frames: tuple[Frames, ...]
-    """What the model sees of each clip that was not skipped."""
+    """What the model sees of each clip that was not skipped, until it is on its way to the device."""
+    input: Input | None = None
+    """The same for the model; None: this rank has no clip of the batch."""
 
     @property
     def clips(self) -> tuple[Taken, ...]:
@@ -70,10 +72,6 @@ class Batch:
     def digest(self) -> int:
         """Of its clips, as they are; see `essp_common/digest.py`."""
         return joined(ref_digest(self.pass_index, item.clip) for item in self.clips)
-
-    def stacked(self) -> Frames:
-        """`(N, T, crop, crop, C)`, of at least one clip."""
-        return np.stack(self.frames)
 
     def labels(self) -> NDArray[np.int64]:
         """`(N,)` class ids."""
@@ -102,7 +100,7 @@ class PrefetchOptions:
 
 
 class Prefetch:
-    """Prepares the batches of a training. `next` is used from one thread."""
+    """Prepares the batches of a training. `next` is used from one thread; the rest is thread-safe."""
 
     def __init__(
         self,
@@ -112,7 +110,7 @@ class Prefetch:
         view: View,
         options: PrefetchOptions,
     ) -> None:
-        """Start preparing at `start`. `intake` belongs to this object from now on, but for `release` and `commit`."""
+        """Start preparing at `start`. `intake` belongs to this object from now on, but for `commit`."""
         self._intake = intake
         self._passes = passes
         self._view = view
@@ -153,6 +151,10 @@ class Prefetch:
                 self._pass, self._begin = self._pass + 1, 0
             return end
         return self._cut(plan, stop)
+
+    def release(self, items: Sequence[Taken]) -> None:
+        """Done with these clips: free their bytes, and tell the master."""
+        self._intake.release(items)
 
     def close(self) -> None:
         """Stop preparing; what was not released is delivered again."""

@@ -119,14 +119,14 @@ class Reporter:
         self._assignment = assignment
         self._worker = worker
         self._interval_s = interval_s
-        self._clock = clock
+        self.clock = clock
         self._last_s = -math.inf
 
     def step(self, plan: PassPlan, meter: Meter, clips_done: int, queue: int) -> None:
         """Live numbers; dropped when the last were sent less than the interval ago."""
-        if self._clock() - self._last_s < self._interval_s:
+        if self.clock() - self._last_s < self._interval_s:
             return
-        self._last_s = self._clock()
+        self._last_s = self.clock()
         report = StepReport(
             trainer=self._assignment.trainer,
             purpose=plan.purpose,
@@ -172,13 +172,12 @@ class Reporter:
         """Something went wrong, and the training goes on."""
         self._publish(Progress(trouble=Trouble(trainer=self._assignment.trainer, reason=reason)))
 
-    def failed(self, error: EsspError) -> None:
+    def failed(self, error: Exception) -> None:
         """This training cannot go on."""
         kind = error.kind if isinstance(error, PermanentError) else "error"
+        reason = str(error) if isinstance(error, EsspError) else f"{type(error).__name__}: {error}"
         clip = ClipRef(job=self._assignment.job)
-        failed = Failed(
-            clip=clip, stage="trainer", reason=str(error), kind=kind, stream=self._assignment.training.stream
-        )
+        failed = Failed(clip=clip, stage="trainer", reason=reason, kind=kind, stream=self._assignment.training.stream)
         self._publish(Progress(failed=failed))
         self._bus.flush()
 

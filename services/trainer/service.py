@@ -11,12 +11,13 @@ import logging
 import math
 import threading
 import time
+from contextlib import closing
 
 import torch
 
 from essp_common.checkpoint import Manifest
 from essp_common.control import ENDED, ControlFeed
-from essp_common.errors import EsspError, TransientError
+from essp_common.errors import TransientError
 from essp_common.layout import Position
 from essp_common.learning.augment import evaluation_view, training_view
 from essp_common.learning.inputs import layout_of
@@ -29,13 +30,15 @@ from essp_common.wiring import Adapters
 from services.trainer.archive import Archive
 from services.trainer.assignment import Assignment
 from services.trainer.config import TrainerConfig
+from services.trainer.device import DeviceLost, Frames, choose_device
+from services.trainer.feed import Feed
 from services.trainer.keeper import Keeper, SavePolicy
-from services.trainer.prefetch import Frames, Prefetch, PrefetchOptions, View
+from services.trainer.learner import Learner
+from services.trainer.prefetch import Prefetch, PrefetchOptions, View
 from services.trainer.progress import Clock, Reporter
 from services.trainer.ranks import Alone, RankLost, Ranks
 from services.trainer.session import Session
-from services.trainer.training import choose_device
-from services.trainer.turn import Wish
+from services.trainer.turn import Turns, Wish
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +95,11 @@ class Trainer:
             if not self._draining.is_set():
                 raise
             log.warning("%s: left without a checkpoint: %s", self.name, error)
-        except EsspError as error:
+        except torch.AcceleratorError as error:
+            raise DeviceLost(
+                f"the GPU failed ({error}); started again, training goes on from its last checkpoint"
+            ) from error
+        except Exception as error:
             reporter.failed(error)
             raise
 
@@ -111,7 +118,7 @@ class Trainer:
     def _train(self, assignment: Assignment, reporter: Reporter) -> None:
         training, settings = assignment.training, self._config.settings
         torch.set_num_threads(training.threads or max(1, cpu_count() // settings.trainings // self._config.local_ranks))
-        device = choose_device(training.device, self._config.local_rank)
+        device = choose_device(training.device, self._config.local_rank, settings.deterministic)
         archive = Archive(self._adapters.stores.under(assignment.spec.output), assignment)
         latest = self._latest(archive)
         if latest is not None and latest.final:
@@ -127,21 +134,19 @@ class Trainer:
         damaged = None if latest is None else archive.fell_behind(latest)
         if damaged is not None:
             intake.ask_again(start, damaged)
-        prefetch = self._prefetch(assignment, intake, start)
-        try:
-            policy = SavePolicy(settings.save_retry_s, settings.save_patience_s)
-            keeper = Keeper(archive, intake, reporter, self._ranks, policy, self._leaving, self._clock)
-            session = Session(
-                assignment, archive, intake, prefetch, reporter, keeper, self._ranks, device, self._wish, self._clock
-            )
-            if latest is None:
-                session.start_from(starting_weights(self._adapters.stores, training.weights))
-            else:
+        policy = SavePolicy(settings.save_retry_s, settings.save_patience_s)
+        with (
+            closing(Feed(self._prefetch(assignment, intake, start), device, assignment.trainer)) as feed,
+            closing(Keeper(archive, intake, reporter, self._ranks, policy, self._leaving, self._clock)) as keeper,
+        ):
+            weights = None if latest is not None else starting_weights(self._adapters.stores, training.weights)
+            learner = Learner(assignment, archive, device, self._ranks, weights)
+            turns = Turns(self._ranks, self._wish, training.batch_size)
+            session = Session(assignment, feed, learner, keeper, archive, reporter, turns)
+            if latest is not None:
                 session.resume(latest)
             session.run()
             self._over = session.over
-        finally:
-            prefetch.close()
 
     def _latest(self, archive: Archive) -> Manifest | None:
         """Where all ranks go on: the newest whole checkpoint, as rank 0 finds it."""
@@ -191,11 +196,10 @@ def build(config: TrainerConfig, adapters: Adapters, control: ControlFeed, ranks
 def _view(assignment: Assignment) -> View:
     """What the model sees of a clip: a random part while training, the centre otherwise."""
     augment, layout = assignment.training.augment, layout_of(assignment.stream.feature)
-    identity = (assignment.spec.sampling.seed, assignment.trainer)
 
     def view(item: Taken, frames: Frames) -> Frames:
         if item.clip.purpose != TRAIN:
-            return evaluation_view(frames, augment.crop)
-        return training_view(frames, augment, layout, *identity, item.clip.epoch, item.clip.index)
+            return evaluation_view(frames, augment.crop, augment.evaluation_crops, layout)
+        return training_view(frames, augment, layout, *assignment.identity, item.clip.epoch, item.clip.index)
 
     return view

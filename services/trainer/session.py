@@ -8,8 +8,9 @@ After each batch its bytes are freed and the master is told; that its messages n
 checkpoint holds what they taught (`keeper.py`). So a trainer that dies goes on from its last checkpoint, and is given
 again all that it had trained since. An evaluation is not resumed half way: it starts again at its first clip.
 
-A checkpoint is saved at the end of each TRAIN pass, every `checkpoint_clips`, when the job pauses, and before leaving
-(drain, stop); always between two batches.
+A checkpoint is begun at the end of each TRAIN pass and every `checkpoint_clips`, and written while training goes on;
+when the job pauses, before weights are called the best, and before leaving (drain, stop) it is waited for. It is always
+of a moment between two batches.
 """
 
 from __future__ import annotations
@@ -21,26 +22,25 @@ from typing import TypeVar
 import torch
 
 from essp_common import scores
-from essp_common.checkpoint import Best, Manifest, ModelDescription, PassRecord
+from essp_common.checkpoint import Best, Manifest, PassRecord
 from essp_common.digest import joined
 from essp_common.errors import PermanentError
 from essp_common.failpoints import failpoint
 from essp_common.layout import Position
-from essp_common.learning.models import build
-from essp_common.learning.networks import StateDict
-from essp_common.learning.randomness import seed_of
-from essp_common.ordered import OrderedIntake, PassEnd
+from essp_common.ordered import PassEnd
 from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION, PassPlan
 from services.trainer.archive import Archive, Standing
 from services.trainer.assignment import Assignment, purpose_name
-from services.trainer.evaluation import Evaluation, figures
+from services.trainer.evaluation import figures
+from services.trainer.feed import Feed
 from services.trainer.keeper import Keeper, Unsaved
+from services.trainer.learner import Learner
 from services.trainer.patience import persistently
-from services.trainer.prefetch import Batch, Prefetch
-from services.trainer.progress import Clock, Meter, Reporter
-from services.trainer.ranks import Ranks
-from services.trainer.training import StepResult, Training, learning_rate
-from services.trainer.turn import Turn, Wish, agree
+from services.trainer.prefetch import Batch
+from services.trainer.progress import Meter, Reporter
+from services.trainer.schedule import learning_rate
+from services.trainer.training import StepResult
+from services.trainer.turn import Turn, Turns, Wish
 
 _NEXT_S = 0.2
 
@@ -53,44 +53,31 @@ class Session:
     def __init__(
         self,
         assignment: Assignment,
-        archive: Archive,
-        intake: OrderedIntake,
-        prefetch: Prefetch,
-        reporter: Reporter,
+        feed: Feed,
+        learner: Learner,
         keeper: Keeper,
-        ranks: Ranks,
-        device: torch.device,
-        wish: Callable[[], Wish],
-        clock: Clock,
+        archive: Archive,
+        reporter: Reporter,
+        turns: Turns,
     ) -> None:
         self._assignment = assignment
-        self._archive = archive
-        self._intake = intake
-        self._prefetch = prefetch
-        self._reporter = reporter
+        self._feed = feed
+        self._learner = learner
         self._keeper = keeper
-        self._ranks = ranks
-        self._device = device
-        self._wish = wish
-        self._clock = clock
+        self._archive = archive
+        self._reporter = reporter
+        self._turns = turns
+        self._ranks = turns.ranks
+        self._clock = reporter.clock
         self._standing = Standing()
-        self._model: ModelDescription | None = None
-        self._training: Training | None = None
-        self._evaluation: Evaluation | None = None
-        self._weights: StateDict | None = None
-        self._meter = Meter(clock)
+        self._meter = Meter(self._clock)
         self._in_hand: Batch | PassEnd | None = None
         self._evaluated = 0
         """Digest of the clips of the evaluation under way: an interrupted one starts again at its first clip."""
 
-    def start_from(self, weights: StateDict | None) -> None:
-        """Begin a new training, with these weights (None: initial ones) once the first clip shows the input's shape."""
-        self._weights = weights
-
     def resume(self, manifest: Manifest) -> None:
-        """Go on where a checkpoint left off."""
-        self._make_training(manifest.model)
-        self._archive.load(manifest, self._trained())
+        """Go on where a checkpoint left off. Raises `ConfigError` when it is of another training."""
+        self._learner.resume(manifest)
         self._standing = self._archive.standing(manifest)
         if not self._ranks.leads:
             self._standing.digest = 0  # what was seen before, rank 0 adds
@@ -101,6 +88,8 @@ class Session:
         """Until all passes are over, or until it is to leave. Raises `Unsaved` when it leaves without a checkpoint."""
         while not self.over:
             turn, waited_s = self._next()
+            if turn.written:
+                self._keeper.settle()
             if turn.wish is Wish.LEAVE and self._between_batches():
                 if not self._save():
                     raise Unsaved("left without a checkpoint: it could not be saved; the last one is gone on from")
@@ -111,11 +100,12 @@ class Session:
                 self._take_turn(turn, waited_s)
             elif turn.wish is Wish.PAUSE:
                 self._meter.leave_out(waited_s)
-                self._save()
+                if not self._keeper.failing:  # else `due` says when to try again
+                    self._save()
             else:
                 self._meter.waited_s += waited_s
                 self._report_step()
-        self._finish()
+        self._keeper.finish(self._learner.training, self._standing)
 
     @property
     def over(self) -> bool:
@@ -125,11 +115,10 @@ class Session:
     def _next(self) -> tuple[Turn, float]:
         """What all ranks do now, and how long the model had to wait to learn it."""
         asked = self._clock()
-        wish = self._wish()
         if self._in_hand is None:
-            self._in_hand = self._prefetch.next(_NEXT_S)
-        save = self._ranks.leads and self._keeper.due
-        turn = agree(self._ranks, wish, save, self._in_hand, self._assignment.training.batch_size)
+            self._in_hand = self._feed.next(_NEXT_S)
+        leads = self._ranks.leads
+        turn = self._turns.agree(self._in_hand, leads and self._keeper.due, leads and self._keeper.written)
         return turn, self._clock() - asked
 
     def _take_turn(self, turn: Turn, waited_s: float) -> None:
@@ -148,27 +137,28 @@ class Session:
     def _do(self, batch: Batch, turn: Turn) -> None:
         if batch.plan.purpose == TRAIN:
             if turn.share.clips:
-                self._meter.add(self._training_for(turn.channels).step(batch, turn.share))
+                self._meter.add(self._learner.train(batch, turn.share, turn.channels))
             self._standing.position = batch.position
             self._standing.epoch = batch.plan.epoch
             self._standing.digest = joined([self._standing.digest, batch.digest()])
         elif turn.share.clips:
-            self._meter.add(self._of_all_ranks(self._evaluation_for(batch).add(batch)))
+            best = self._standing.best if batch.plan.purpose != VALIDATION else None
+            result = self._patiently(lambda: self._learner.evaluate(batch, best))
+            self._meter.add(self._of_all_ranks(result))
             self._evaluated = joined([self._evaluated, batch.digest()])
         failpoint("trainer.trained")
         self._keeper.hold(batch.items)
-        self._patiently(lambda: self._intake.release(batch.items))
+        self._patiently(lambda: self._feed.release(batch.items))
         failpoint("trainer.released")
         if self._ranks.leads:
-            self._reporter.step(batch.plan, self._meter, batch.stop, self._prefetch.queued)
+            self._reporter.step(batch.plan, self._meter, batch.stop, self._feed.queued)
         every = self._assignment.training.checkpoint_clips
         if batch.plan.purpose == TRAIN and every and self._unsaved_clips() >= every and self._between_batches():
-            self._save()
+            self._begin_save()
 
     def _unsaved_clips(self) -> int:
-        saved = self._keeper.saved
-        before = 0 if saved is None else self._assignment.clips_before(saved.position)
-        return self._assignment.clips_before(self._standing.position) - before
+        clips_before = self._assignment.clips_before
+        return clips_before(self._standing.position) - clips_before(self._keeper.newest)
 
     def _end_pass(self, plan: PassPlan) -> None:
         metrics = self._end_training(plan) if plan.purpose == TRAIN else self._end_evaluation(plan)
@@ -181,7 +171,7 @@ class Session:
         self._standing.history.append(PassRecord(purpose=purpose_name(plan.purpose), epoch=plan.epoch, metrics=metrics))
         self._meter = Meter(self._clock)
         if plan.purpose == TRAIN:
-            self._save()
+            self._begin_save()
         if self._ranks.leads:
             self._patiently(lambda: self._archive.write_history(self._standing))
             self._patiently(lambda: self._reporter.pass_over(plan, metrics))
@@ -189,15 +179,15 @@ class Session:
     def _end_training(self, plan: PassPlan) -> dict[str, float]:
         if not self._meter.clips:
             raise PermanentError(f"no clip of training epoch {plan.epoch} could be decoded")
-        rate = learning_rate(self._assignment.training.optimizer, plan.epoch)
+        rate = learning_rate(self._assignment.training.optimizer, self._assignment.spec.epochs, plan.epoch)
         return {"loss": self._meter.loss, "top1": self._meter.top1, "lr": rate}
 
     def _end_evaluation(self, plan: PassPlan) -> dict[str, float]:
         """The figures of a pass, on rank 0, where the scores of all ranks are put together."""
-        evaluation, self._evaluation = self._evaluation, None
-        if evaluation is None:
+        own = self._learner.scored()
+        if own is None:
             raise PermanentError(f"no clip of the {purpose_name(plan.purpose)} pass could be decoded")
-        parts = self._ranks.gathered(scores.packed(evaluation.table()))
+        parts = self._ranks.gathered(scores.packed(own))
         if not self._ranks.leads:
             return {}
         table = scores.joined([scores.unpacked(part) for part in parts])
@@ -209,26 +199,29 @@ class Session:
         """Whether the weights that were validated are the best so far; only weights that are saved can be."""
         if not _better(metrics, self._standing.best):
             return
-        self._save()
-        saved = self._keeper.saved
-        if saved is not None and self._keeper.holds(self._standing.position):
+        saved = self._keeper.saved if self._save() else None
+        if saved is not None:
             self._standing.best = Best(step=saved.step, epoch=self._standing.epoch, metrics=metrics)
-
-    def _finish(self) -> None:
-        """All passes are over: the best weights become the final checkpoint."""
-        self._keeper.finish(self._trained(), self._described(), self._standing)
 
     def _save(self) -> bool:
         """A checkpoint, if there is anything to keep that the last one does not hold; False when that failed."""
-        if self._training is None:
+        if not self._learner.begun:
             return True
+        return self._keeper.save(self._learner.training, self._now())
+
+    def _begin_save(self) -> None:
+        """The same, to be written while training goes on."""
+        if self._learner.begun:
+            self._keeper.begin(self._learner.training, self._now())
+
+    def _now(self) -> Standing:
         self._standing.running = self._meter.sums() if self._standing.position.clips else {}
-        return self._keeper.save(self._training, self._described(), self._standing)
+        return self._standing
 
     def _report_step(self) -> None:
         if self._ranks.leads:
             plan = self._assignment.passes[self._standing.position.pass_index]
-            self._reporter.step(plan, self._meter, self._meter.clips, self._prefetch.queued)
+            self._reporter.step(plan, self._meter, self._meter.clips, self._feed.queued)
 
     def _of_all_ranks(self, result: StepResult) -> StepResult:
         sums = torch.tensor([result.loss * result.clips, result.correct, result.clips], dtype=torch.float64)
@@ -236,48 +229,8 @@ class Session:
         loss, correct, clips = sums.tolist()
         return StepResult(loss / clips, round(correct), round(clips))
 
-    def _training_for(self, channels: int) -> Training:
-        if self._training is None:
-            training = self._assignment.training
-            self._make_training(
-                ModelDescription(
-                    name=training.model,
-                    feature=self._assignment.stream.feature,
-                    channels=channels,
-                    classes=self._assignment.classes,
-                    dropout=training.dropout,
-                    crop=training.augment.crop,
-                )
-            )
-        return self._trained()
-
-    def _make_training(self, model: ModelDescription) -> None:
-        identity = (self._assignment.spec.sampling.seed, self._assignment.trainer)
-        classifier = build(model, seed_of("weights", *identity), self._weights)
-        self._model = model
-        self._training = Training(classifier, self._assignment.training, self._device, identity, self._ranks)
-
-    def _evaluation_for(self, batch: Batch) -> Evaluation:
-        if self._evaluation is None:
-            best = self._standing.best
-            model = self._trained().model
-            if batch.plan.purpose != VALIDATION and best is not None:
-                model = self._patiently(lambda: self._archive.best_model(best))
-            self._evaluation = Evaluation(model, self._device, self._assignment.classes)
-        return self._evaluation
-
-    def _trained(self) -> Training:
-        if self._training is None:
-            raise PermanentError("nothing has been trained: no clip of a training pass came")
-        return self._training
-
-    def _described(self) -> ModelDescription:
-        if self._model is None:
-            raise PermanentError("nothing has been trained: no clip of a training pass came")
-        return self._model
-
     def _patiently(self, call: Callable[[], T]) -> T:
-        return persistently(call, lambda: self._wish() is Wish.LEAVE)
+        return persistently(call, lambda: self._turns.wish() is Wish.LEAVE)
 
 
 def _better(metrics: dict[str, float], best: Best | None) -> bool:

@@ -27,7 +27,7 @@ from services.trainer.config import TrainerSettings
 log = logging.getLogger(__name__)
 
 EXIT_RANK_LOST = 75
-"""Exit code of a rank that left because another was gone (EX_TEMPFAIL: starting all of them again helps)."""
+"""Exit code of a rank that left because another, or its GPU, was gone (EX_TEMPFAIL: starting all again helps)."""
 
 _LOOK_S = 0.1
 _NOTICE_S = 20.0

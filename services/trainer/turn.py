@@ -6,6 +6,7 @@ greatest number of all counts. So all leave together, all train together, and ea
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -15,6 +16,9 @@ from essp_common.learning.randomness import Share
 from essp_common.ordered import PassEnd
 from services.trainer.prefetch import Batch
 from services.trainer.ranks import Ranks
+
+_FIXED = 5
+"""Numbers of an exchange before those of the clips."""
 
 
 class Wish(IntEnum):
@@ -32,6 +36,8 @@ class Turn:
     wish: Wish
     save: bool
     """Rank 0 wants a checkpoint."""
+    written: bool
+    """Rank 0 has written the checkpoint that was begun, or failed to."""
     ready: bool
     """Every rank has its share of the next batch, or the end of the pass."""
     channels: int
@@ -40,21 +46,31 @@ class Turn:
     """Which of its clips are here."""
 
 
-def agree(ranks: Ranks, wish: Wish, save: bool, item: Batch | PassEnd | None, batch_size: int) -> Turn:
-    """What all ranks do next. `item`: what this one has ready; each passes the same `batch_size`."""
-    own: list[int] = []
-    numbers = torch.zeros(4 + batch_size, dtype=torch.int64)
-    numbers[:3] = torch.tensor([int(wish), int(save), int(item is None)])
-    if isinstance(item, Batch) and item.frames:
-        own = [clip.clip.index - item.begin for clip in item.clips]
-        numbers[3] = item.frames[0].shape[-1]
-        numbers[[4 + offset for offset in own]] = 1
-    ranks.max(numbers)
-    present = numbers[4:].nonzero().flatten().tolist()
-    return Turn(
-        wish=Wish(int(numbers[0])),
-        save=bool(numbers[1]),
-        ready=not numbers[2],
-        channels=int(numbers[3]),
-        share=Share(len(present), tuple(present.index(offset) for offset in own)),
-    )
+class Turns:
+    """Settles with the other ranks what comes next."""
+
+    def __init__(self, ranks: Ranks, wish: Callable[[], Wish], batch_size: int) -> None:
+        """`wish`: what is wanted of this rank; each passes the same `batch_size`."""
+        self.ranks = ranks
+        self.wish = wish
+        self._batch_size = batch_size
+
+    def agree(self, item: Batch | PassEnd | None, save: bool = False, written: bool = False) -> Turn:
+        """What all ranks do next. `item`: what this one has ready; `save`, `written`: see `Turn`."""
+        own: list[int] = []
+        numbers = torch.zeros(_FIXED + self._batch_size, dtype=torch.int64)
+        numbers[:4] = torch.tensor([int(self.wish()), int(save), int(written), int(item is None)])
+        if isinstance(item, Batch) and item.input is not None:
+            own = [clip.clip.index - item.begin for clip in item.clips]
+            numbers[4] = item.input.channels
+            numbers[[_FIXED + offset for offset in own]] = 1
+        self.ranks.max(numbers)
+        present = numbers[_FIXED:].nonzero().flatten().tolist()
+        return Turn(
+            wish=Wish(int(numbers[0])),
+            save=bool(numbers[1]),
+            written=bool(numbers[2]),
+            ready=not numbers[3],
+            channels=int(numbers[4]),
+            share=Share(len(present), tuple(present.index(offset) for offset in own)),
+        )

@@ -40,7 +40,10 @@ def test_every_view_has_the_shape_of_the_crop(height: int, width: int, channels:
     clip = noise(2, height, width, channels)
     before = clip.copy()
     clip.flags.writeable = False
-    for view in (training_view(clip, AugmentSpec(crop=crop), RGB, 1, "t", 0, index), evaluation_view(clip, crop)):
+    for view in (
+        training_view(clip, AugmentSpec(crop=crop), RGB, 1, "t", 0, index),
+        evaluation_view(clip, crop, 1, RGB),
+    ):
         assert view.shape == (2, crop, crop, channels)
         assert view.dtype == np.uint8
         assert view.flags.writeable
@@ -120,9 +123,28 @@ def test_mirrored_flow_moves_the_other_way(dx: float, dy: float) -> None:
 
 
 def test_evaluation_shows_the_centre() -> None:
-    view = evaluation_view(gradient(50, 70), 20)
+    view = evaluation_view(gradient(50, 70), 20, 1, RGB)
     assert tuple(view[0, 0, 0]) == (15, 25)
     assert tuple(view[0, -1, -1]) == (34, 44)
+
+
+@pytest.mark.parametrize(
+    ("shape", "corners"), [((50, 70), [(15, 0), (15, 25), (15, 50)]), ((70, 50), [(0, 15), (25, 15), (50, 15)])]
+)
+def test_three_views_lie_along_the_long_side(shape: tuple[int, int], corners: list[tuple[int, int]]) -> None:
+    clip = np.concatenate([gradient(*shape)] * 2)
+    views = evaluation_view(clip, 20, 3, RGB)
+    assert views.shape == (6, 20, 20, 2)
+    assert [tuple(view[0, 0]) for view in views[::2]] == corners
+    assert np.array_equal(views[::2], views[1::2]), "frame after frame, view after view"
+
+
+def test_ten_views_are_corners_and_centre_and_their_mirror_images() -> None:
+    views = evaluation_view(gradient(50, 70), 20, 10, RGB)
+    assert [tuple(view[0, 0]) for view in views[:5]] == [(0, 0), (0, 50), (30, 0), (30, 50), (15, 25)]
+    assert np.array_equal(views[5:], views[:5, :, ::-1])
+    flow = np.full((1, 40, 40, 2), 130, np.uint8)
+    assert evaluation_view(flow, 20, 10, FLOW)[:, 0, 0].tolist() == [[130, 130]] * 5 + [[126, 130]] * 5
 
 
 @pytest.mark.parametrize("channels", [3, 20])
@@ -135,4 +157,4 @@ def test_resizing_is_bilinear_for_few_and_many_channels(channels: int) -> None:
 
 def test_float_features_stay_float() -> None:
     clip = np.linspace(-1, 1, 10 * 10 * 2, dtype=np.float32).reshape(1, 10, 10, 2)
-    assert evaluation_view(clip, 16).dtype == np.float32
+    assert evaluation_view(clip, 16, 1, RGB).dtype == np.float32

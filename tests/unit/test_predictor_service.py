@@ -20,6 +20,7 @@ from essp_common.cache.port import clip_key, stream_key
 from essp_common.checkpoint import ModelDescription
 from essp_common.features.sampling import evenly_spaced
 from essp_common.learning.augment import evaluation_view
+from essp_common.learning.inputs import layout_of
 from essp_common.learning.models import build as build_classifier
 from essp_common.learning.models import state_bytes
 from essp_common.model import FusedModel, Member, write_model
@@ -122,7 +123,7 @@ def expected(index: int) -> NDArray[np.float64]:
             frames = frames[evenly_spaced(5, 2)]
         classifier = build_classifier(described(trainer), seed).eval()
         with torch.inference_mode():
-            logits = classifier(torch.from_numpy(evaluation_view(frames, CROP)[None])).logits
+            logits = classifier(torch.from_numpy(evaluation_view(frames, CROP, 1, layout_of("rgb"))[None])).logits
         total += weight * logits.softmax(dim=1)[0].double().numpy()
     return total
 

@@ -23,7 +23,7 @@ from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.spec import JobSpec
 from services.trainer.config import Rendezvous
 from services.trainer.ranks import Group, RankLost, Ranks, join
-from services.trainer.turn import Wish, agree
+from services.trainer.turn import Turns, Wish
 from tests.unit.training_jobs import Place, Running, Stage, crew, job_spec, pass_plans, train
 
 SKIPPED = [(0, 2), (0, 4), (0, 5), (0, 6), (0, 7), (1, 0), (2, 9)]
@@ -174,9 +174,9 @@ def test_a_rank_that_fails_takes_the_others_along(tmp_path: Path) -> None:
 
 
 def test_the_greatest_wish_and_the_whole_batch_are_known_to_all() -> None:
-    turns = on_all(crew(3), lambda ranks: agree(ranks, Wish(ranks.rank), ranks.leads, None, 4))
+    turns = on_all(crew(3), lambda ranks: Turns(ranks, lambda: Wish(ranks.rank), 4).agree(None, save=ranks.leads))
     assert turns[0] == turns[1] == turns[2]
-    assert turns[0] == agree(crew(1)[0], Wish.LEAVE, True, None, 4)
+    assert turns[0] == Turns(crew(1)[0], lambda: Wish.LEAVE, 4).agree(None, save=True)
 
 
 def test_documents_reach_all() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.pb.v1.messages_pb2 import TEST, TRAIN, VALIDATION, Control
 from essp_common.wiring import Stores
+from services.trainer.device import DeviceLost, OutOfMemory
 from services.trainer.keeper import CannotSave
-from services.trainer.training import Diverged, OutOfMemory
+from services.trainer.training import Diverged
 from tests.unit.training_jobs import CLASSES, Place, Running, Stage, job_spec, pass_plans, train
 
 
@@ -524,3 +526,112 @@ def test_a_gpu_without_room_says_what_helps(tmp_path: Path, monkeypatch: pytest.
         train(stage)
     [failed] = stage.reports("failed")
     assert failed.kind == "memory"
+
+
+def test_a_gpu_that_fails_is_no_fault_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever started the process starts another one; the job goes on."""
+    monkeypatch.setattr(Classifier, "forward", _raising(torch.AcceleratorError("CUDA error: uncorrectable ECC error")))
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    with pytest.raises(DeviceLost, match=r"ECC.*goes on from its last checkpoint"):
+        train(stage)
+    assert stage.reports("failed") == []
+
+
+def test_a_defect_is_told_to_the_master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Classifier, "forward", _raising(ZeroDivisionError("division by zero")))
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    with pytest.raises(ZeroDivisionError):
+        train(stage)
+    [failed] = stage.reports("failed")
+    assert (failed.kind, failed.reason) == ("error", "ZeroDivisionError: division by zero")
+
+
+def _raising(error: Exception) -> Callable[[Classifier, Tensor], Scores]:
+    def forward(self: Classifier, x: Tensor) -> Scores:
+        raise error
+
+    return forward
+
+
+def test_other_classes_cannot_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The catalog was built anew under its name, with another class."""
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage.command(Control.START)
+    stage.feed([(0, i) for i in range(4)])
+    with Running(stage):
+        stage.wait_for("trained")
+    monkeypatch.setattr("tests.unit.training_jobs.CLASSES", (*CLASSES, "jump"))
+    again = Stage(stage.spec, stage.plans)
+    with pytest.raises(ConfigError, match=r"made for other classes than the catalog now has \(left, right, still\)"):
+        train(again, [])
+    assert "set `output`" in again.reports("failed")[0].reason
+
+
+def test_another_catalog_under_the_same_name_cannot_be_resumed(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage.command(Control.START)
+    stage.feed(stage.every_place()[:20])
+    with Running(stage):
+        stage.wait_for("trained", 6)
+    again = Stage(stage.spec, pass_plans(2, validation=8))
+    with pytest.raises(ConfigError, match="passes of other lengths"):
+        train(again, [])
+
+
+class Slow(Stores):
+    """Stores in which writing a checkpoint waits until it is allowed to go on."""
+
+    def __init__(self) -> None:
+        super().__init__(("file:///",))
+        self.allowed = threading.Event()
+
+    def under(self, uri: str) -> ObjectStore:
+        allowed = self.allowed
+
+        class Waiting(DirectoryStore):
+            def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+                if "/checkpoints/" in key and not allowed.wait(60):
+                    raise TimeoutError
+                return super().put(key, data, if_absent=if_absent)
+
+        return Waiting.from_url(uri)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, ranks: int) -> None:
+    """What is written is the state at its moment, not what training makes of it meanwhile."""
+    stores = Slow()
+    stage = Stage(job_spec(tmp_path / "slow", checkpoint_clips=8, keep_checkpoints=9), pass_plans(2), stores=stores)
+    stage.command(Control.START)
+    stage.feed(stage.every_place())
+    with Running(stage, ranks) as running:
+        while sum(len(report.indices) for report in stage.reports("trained")) < 10:
+            stage.progress(timeout_s=1.0)
+        assert stage.reports("checkpoint") == []
+        assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == len(stage.every_place())
+        stores.allowed.set()
+        running.join()
+    assert running.error is None
+    plain = Stage(job_spec(tmp_path / "plain", checkpoint_clips=8, keep_checkpoints=9), pass_plans(2))
+    train(plain, ranks=ranks)
+    steps = checkpoint.steps(plain.store, "one")
+    assert checkpoint.steps(stage.store, "one") == steps == [8, 10, 20, 26, 39]
+    for step in steps:
+        one, other = (checkpoint.read(s.store, "one", step) for s in (stage, plain))
+        assert one.files == other.files
+        assert (one.position, one.digest, one.updates) == (other.position, other.digest, other.updates)
+
+
+def test_a_checkpoint_under_way_is_finished_before_an_error_ends_the_process(tmp_path: Path) -> None:
+    stores = Slow()
+    stage = Stage(job_spec(tmp_path, feature="heat", checkpoint_clips=4), pass_plans(2), stores=stores)
+    stage.command(Control.START)
+    stage.feed([(0, i) for i in range(4)], frames=np.zeros((1, 20, 20, 4), np.float32))
+    with Running(stage) as running:
+        stage.wait_for("trained")
+        stage.feed([(0, i) for i in range(4, 8)], frames=np.full((1, 20, 20, 4), np.nan, np.float32))
+        stores.allowed.set()
+        running.join()
+    assert isinstance(running.error, Diverged)
+    assert checkpoint.steps(stage.store, "one") == [4]
+    assert checkpoint.read_latest(stage.store, "one") is not None
