@@ -80,6 +80,8 @@ class Cluster:
     lock: threading.Condition = field(default_factory=lambda: threading.Condition(threading.RLock()))
     watching: int = 0
     """Watches that are open."""
+    hanging: bool = False
+    """Requests are taken and not answered."""
     _outage: bool = False
     _changes: list[Change] = field(default_factory=list)
     _forgotten: int = 0
@@ -96,7 +98,7 @@ class Cluster:
     @outage.setter
     def outage(self, away: bool) -> None:
         with self.lock:
-            self._outage = away
+            self._outage, self.hanging = away, False
             self.hang_up()
 
     def hang_up(self) -> None:
@@ -157,6 +159,7 @@ class Cluster:
         parts = urlsplit(url)
         with self.lock:
             self.requests.append((method, parts.path))
+            self.lock.wait_for(lambda: not self.hanging)
             if self._outage:
                 raise Refusal(503, "ServiceUnavailable")
             match = _PATH.fullmatch(parts.path)

@@ -29,6 +29,8 @@ from services.master.service import Master, build
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
 
+    from services.master.leader import Election
+
 _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -70,8 +72,15 @@ class MasterProcess:
 
     def _lead(self) -> None:
         """Be the master, as soon as this one leads."""
-        if self._settings.lease and not self._elected():
-            return
+        if not self._settings.lease:
+            return self._work()
+        election = self._candidate()
+        if election.wait_to_lead(self._draining):
+            self._work()
+            election.resign()  # not after an error: what it was doing may go on
+        return None
+
+    def _work(self) -> None:
         parts = self._assembled()
         with self._lock:
             if self._draining.is_set():
@@ -94,15 +103,15 @@ class MasterProcess:
         """The app of a standby, behind the same guard as the leader's."""
         return Guard(create_standby(leader, url), self._settings.tokens(), self._settings.api_body_bytes)
 
-    def _elected(self) -> bool:
-        """Wait until this master leads; False when it is to leave before."""
+    def _candidate(self) -> Election:
+        """This master's part in the election; meanwhile it is a standby."""
         # The client library is only needed where there are several masters.
-        from services.master.leader import Election, wait_to_lead
+        from services.master.leader import Election
 
         url = self._settings.url or f"http://{socket.gethostname()}:{self.port}"
         election = Election(kubernetes_api(), namespace_of(self._settings), self._settings.lease, url)
         self._front.app = self._standby(lambda: election.leader, url)
-        return wait_to_lead(election, self._draining)
+        return election
 
 
 class _Part:

@@ -14,6 +14,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from kubernetes import client
@@ -31,13 +32,28 @@ EXIT_LOST = 1
 
 
 class _Lock(LeaseLock):
-    """A LeaseLock for which an API that does not answer is a failed try, not the end of the process."""
+    """A LeaseLock for which an API that does not answer is a failed try, not the end of the process, and which waits for
+    no answer so long that the lease runs out meanwhile. It can be given up, once and for good."""
 
-    def __init__(self, api: client.ApiClient, name: str, namespace: str, identity: str) -> None:
+    def __init__(self, api: client.ApiClient, name: str, namespace: str, identity: str, timeout_s: float) -> None:
         super().__init__(name, namespace, identity)
-        self.api_instance = client.CoordinationV1Api(api)
+        self.api_instance: Any = client.CoordinationV1Api(api)
+        for method in ("read_namespaced_lease", "create_namespaced_lease", "replace_namespaced_lease"):
+            limited = partial(getattr(self.api_instance, method), _request_timeout=timeout_s)
+            setattr(self.api_instance, method, limited)
         self.held_by = ""
         """Who led when last looked."""
+        self._given_up = False
+        self._renewing = threading.Lock()
+
+    def give_up(self) -> None:
+        """Let another have it at once. Raises `ApiException`, `HTTPError`."""
+        with self._renewing:
+            self._given_up = True
+        lease = self.api_instance.read_namespaced_lease(self.name, self.namespace)
+        if lease.spec.holder_identity == self.identity:
+            lease.spec.holder_identity = None
+            self.api_instance.replace_namespaced_lease(name=self.name, namespace=self.namespace, body=lease)
 
     def get(self, name: str, namespace: str) -> tuple[bool, Any]:
         try:
@@ -55,10 +71,13 @@ class _Lock(LeaseLock):
             return False
 
     def update(self, name: str, namespace: str, updated_record: Any) -> bool:
-        try:
-            return bool(super().update(name, namespace, updated_record))
-        except HTTPError:
-            return False
+        with self._renewing:
+            if self._given_up:
+                return False
+            try:
+                return bool(super().update(name, namespace, updated_record))
+            except HTTPError:
+                return False
 
 
 class Election:
@@ -75,11 +94,12 @@ class Election:
     ) -> None:
         """`identity`: who this is, as others are told it: the URL of its API. `lost`: what to do when the lease is
         lost; by default the process ends. `times_s`: how long a lease lasts, how soon it is renewed, between tries."""
-        self._lock = _Lock(api, name, namespace, identity)
+        self._lock = _Lock(api, name, namespace, identity, times_s[1] / 2)
         self._identity = identity
         self._lost = lost
         self._times_s = times_s
         self._won = threading.Event()
+        self._resigned = threading.Event()
         self._thread = threading.Thread(target=self._run, name="essp-election", daemon=True)
 
     def start(self) -> None:
@@ -100,6 +120,28 @@ class Election:
         """Wait to become the leader."""
         return self._won.wait(timeout_s)
 
+    def wait_to_lead(self, draining: threading.Event, poll_s: float = 0.5) -> bool:
+        """Take part, and wait until this process leads (True) or is to leave (False)."""
+        self.start()
+        told = ""
+        while not draining.is_set():
+            if self.wait(poll_s):
+                return True
+            if self.leader != told:
+                told = self.leader
+                log.info("standby: %s leads", told or "nobody")
+        return False
+
+    def resign(self) -> None:
+        """Lead no more, and let the next one begin: for a leader that has stopped its work and is about to end."""
+        if not self.leads:
+            return
+        self._resigned.set()
+        try:
+            self._lock.give_up()
+        except (ApiException, HTTPError) as error:
+            log.warning("the lease could not be given up, others wait until it runs out: %s", error)
+
     def _run(self) -> None:
         lease_s, renew_s, retry_s = self._times_s
         config = electionconfig.Config(
@@ -117,18 +159,7 @@ class Election:
         self._won.set()
 
     def _on_lost(self) -> None:
+        if self._resigned.is_set():
+            return
         log.error("the lease could not be renewed within %d s: this master does not lead any more", self._times_s[1])
         self._lost()
-
-
-def wait_to_lead(election: Election, draining: threading.Event, poll_s: float = 0.5) -> bool:
-    """Wait until this process leads (True) or is to leave (False)."""
-    election.start()
-    told = ""
-    while not draining.is_set():
-        if election.wait(poll_s):
-            return True
-        if election.leader != told:
-            told = election.leader
-            log.info("standby: %s leads", told or "nobody")
-    return False

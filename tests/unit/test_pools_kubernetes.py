@@ -22,7 +22,7 @@ from kubernetes.client.exceptions import ApiException
 
 from essp_common.errors import ConfigError, PermanentError, Unavailable
 from essp_common.features.declared import DeclaredOutput
-from services.master.leader import Election, wait_to_lead
+from services.master.leader import Election
 from services.master.pools.kubernetes import COST, LEAST, MOST, RELEASE, SCALED_BY, KubernetesDriver
 from services.master.pools.manifests import RANKS_PER_NODE, WORK, ranks_per_node, training_job, training_name
 from services.master.pools.port import PoolSize
@@ -427,17 +427,36 @@ def test_of_two_masters_one_leads_and_the_other_knows_who(api: client.ApiClient)
     assert (second.leads, second.leader, first.leader) == (False, "http://one", "http://one")
 
 
-def test_a_leader_that_cannot_renew_gives_up_and_the_other_takes_over(cluster: Cluster, server: ApiServer) -> None:
+@pytest.mark.parametrize("how", ["outage", "hanging"])
+def test_a_leader_that_cannot_renew_gives_up_and_the_other_takes_over(
+    cluster: Cluster, server: ApiServer, how: str
+) -> None:
+    """Whether the API says that it is away, or says nothing."""
     lost = threading.Event()
     first = candidate(server.client(), "http://one", lost)
     first.start()
     assert first.wait(10)
-    cluster.outage = True
+    setattr(cluster, how, True)
     assert lost.wait(10), "within the renew deadline"
     cluster.outage = False
     second = candidate(server.client(), "http://two", threading.Event())
-    assert wait_to_lead(second, threading.Event(), 0.1)
+    assert second.wait_to_lead(threading.Event(), 0.1)
     assert second.leader == "http://two"
+
+
+def test_a_leader_that_leaves_lets_the_next_one_begin_at_once(api: client.ApiClient) -> None:
+    """A lease of ten minutes is not waited for."""
+    lost = threading.Event()
+    first = Election(api, NAMESPACE, "essp-handover", "http://one", lost.set, (600, 300, 1))
+    second = Election(api, NAMESPACE, "essp-handover", "http://two", threading.Event().set, (600, 300, 1))
+    assert first.wait_to_lead(threading.Event(), 0.1)
+    second.start()
+    until(lambda: second.leader == "http://one")
+    second.resign()
+    assert second.leader == "http://one", "who does not lead has nothing to give up"
+    first.resign()
+    assert second.wait(30)
+    assert not lost.is_set()
 
 
 def test_a_standby_that_is_to_leave_leaves(api: client.ApiClient) -> None:
@@ -446,4 +465,4 @@ def test_a_standby_that_is_to_leave_leaves(api: client.ApiClient) -> None:
     assert leader.wait(10)
     draining = threading.Event()
     draining.set()
-    assert not wait_to_lead(standby, draining)
+    assert not standby.wait_to_lead(draining)
