@@ -122,6 +122,8 @@ class _Arrival:
     key: str
     skipped: str
     record: Record
+    fence: int
+    """Of the seed; tells the master which run's bytes are missed. 0: not known."""
 
 
 class OrderedIntake:
@@ -181,7 +183,7 @@ class OrderedIntake:
     def retake(self, item: Taken, reason: str) -> None:
         """The bytes of the clip that was taken last are no good: have them made again, and take it once more."""
         self._cache.ack(item.key, self._options.consumer)
-        self._make_again(item.clip, item.record, reason)
+        self._make_again(item.clip, item.record, reason, 0)
         self._held.discard((item.pass_index, item.clip.index))
         self._pass, self._index = item.pass_index, item.clip.index
 
@@ -218,7 +220,7 @@ class OrderedIntake:
             for index in filter(self.owns, range(plan.clips)):
                 if start <= Position(pass_index, index) < stop:
                     clip = ClipRef(job=self._options.job, purpose=plan.purpose, epoch=plan.epoch, index=index)
-                    self._report_lost(clip, "the checkpoint that held what it taught is damaged")
+                    self._report_lost(clip, "the checkpoint that held what it taught is damaged", 0)
         self._bus.flush()
 
     def close(self) -> None:
@@ -250,15 +252,16 @@ class OrderedIntake:
 
     def _lost(self, arrival: _Arrival) -> None:
         """The bytes are gone: have them made again. Their new message takes this one's place."""
-        self._make_again(arrival.clip, arrival.record, f"{arrival.key} is no longer in the cache")
+        reason = f"{arrival.key} is no longer in the cache"
+        self._make_again(arrival.clip, arrival.record, reason, arrival.fence)
         del self._waiting[(self._pass, self._index)]
 
-    def _make_again(self, clip: ClipRef, record: Record, reason: str) -> None:
-        self._report_lost(clip, reason)
+    def _make_again(self, clip: ClipRef, record: Record, reason: str, fence: int) -> None:
+        self._report_lost(clip, reason, fence)
         self._bus.flush()
         self._subscription.done(record)
 
-    def _report_lost(self, clip: ClipRef, reason: str) -> None:
+    def _report_lost(self, clip: ClipRef, reason: str, fence: int) -> None:
         stage = self._options.consumer.partition(".")[0]
         failed = Failed(
             clip=clip,
@@ -268,7 +271,7 @@ class OrderedIntake:
             stream=self._options.stream,
             consumer=self._options.consumer,
         )
-        self._report(Progress(failed=failed))
+        self._report(Progress(failed=failed, fence=fence))
 
     def _poll(self, timeout_s: float) -> None:
         for record in self._subscription.poll(_POLL_RECORDS, timeout_s):
@@ -321,7 +324,7 @@ class OrderedIntake:
     def _report(self, progress: Progress) -> None:
         progress.job = self._options.job
         progress.worker = self._options.worker
-        progress.fence = self._options.fence
+        progress.fence = progress.fence or self._options.fence
         self._bus.publish(topics.PROGRESS, self._options.job.encode(), progress.SerializeToString())
 
 
@@ -333,7 +336,7 @@ def _parse_clip(record: Record, options: IntakeOptions) -> _Arrival | None:
     message = ClipReady.FromString(record.value)
     if message.clip.job != options.job or not (message.skipped or _for(options, message.recipe)):
         return None
-    return _Arrival(message.clip, message.key, message.skipped, record)
+    return _Arrival(message.clip, message.key, message.skipped, record, message.fence)
 
 
 def _for(options: IntakeOptions, recipe: Recipe) -> bool:
@@ -347,4 +350,4 @@ def _parse_feature(record: Record, options: IntakeOptions) -> _Arrival | None:
         return None
     if message.consumers and options.consumer not in message.consumers:
         return None
-    return _Arrival(message.clip, message.key, message.skipped, record)
+    return _Arrival(message.clip, message.key, message.skipped, record, message.fence)

@@ -2,7 +2,7 @@
 
 One thread polls; `lanes` threads each own a `Stage` and handle one record at a time. What must hold:
 
-- a record is `done` only after its effects are published, so a killed worker loses nothing;
+- a record is `done` only after its effects are published and reported (`reports.py`), so a killed worker loses nothing;
 - a transient error is retried in place with back-off (and the polling goes on, so the group keeps us);
 - a permanent error, or `attempts` transient ones, ends in the stage's `reject`. Back-pressure does not count, nor does
   a server that cannot be reached, for as long as `patience_s`: neither is the record's fault;
@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from essp_common import metrics
@@ -34,6 +35,7 @@ from essp_common.deliveries import Deliveries
 from essp_common.errors import BadVideo, CacheFull, EsspError, PermanentError, TransientError, Unavailable
 from essp_common.failpoints import failpoint
 from essp_common.heartbeat import LaneLoad
+from essp_common.reports import Reports
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +52,7 @@ class Stage(Protocol):
         """Allocate what the lane needs (a child process, a library)."""
 
     def handle(self, record: Record) -> None:
-        """Do the work and publish its result. Doing it twice for the same record is harmless."""
+        """Do the work, publish its result, and report it. Doing it twice for the same record is harmless."""
 
     def reject(self, record: Record, error: EsspError, attempts: int) -> None:
         """Report a record that cannot be processed: `Failed` to the master, `DeadLetter` for people."""
@@ -84,13 +86,15 @@ class Worker:
         subscription: Subscription,
         cache: FrameCache,
         stage: Callable[[], Stage],
+        reports: Reports,
         options: WorkerOptions,
     ) -> None:
         """`name` is the pool's (`decoder`): it labels metrics and threads. `stage` is called once a lane. `cache` keeps
-        count of records that bring workers down."""
+        count of records that bring workers down. `reports` are the stages'."""
         self.name = name
         self._subscription = subscription
         self._stage = stage
+        self._reports = reports
         self._options = options
         self._deliveries = Deliveries(cache, name, options.attempts)
         self._draining = threading.Event()
@@ -120,6 +124,7 @@ class Worker:
                 while lane.is_alive() and lane.name not in self._stuck():
                     self._keep_membership()
                     lane.join(self._options.poll_timeout_s)
+            self._report()
             metrics.UNITS.labels(self.name, "returned").inc(len(self._ready))
             self._subscription.close()
         if self._error is not None:
@@ -146,6 +151,8 @@ class Worker:
                 raise WorkerStuck(
                     f"{', '.join(stuck)}: hangs for {self._options.stuck_s:g} s; leaving its work to others"
                 )
+            if self._reports.due:
+                self._report()
             room = self._wait_for_room()
             if bool(room) == paused:
                 paused = not room
@@ -195,7 +202,9 @@ class Worker:
                     try:
                         self._process(stage, record)
                     finally:
-                        self._release()
+                        idle = self._release()
+                    if idle or self._reports.due:
+                        self._report()
             finally:
                 stage.close()
         except Exception as error:  # noqa: BLE001  `run` raises it
@@ -212,15 +221,24 @@ class Worker:
             self.load.begin()
             return self._ready.popleft()
 
-    def _release(self) -> None:
+    def _release(self) -> bool:
+        """A lane has finished what it had in hand. True: there is nothing else."""
         with self._changed:
             self._in_hand -= 1
             self.load.end()
             metrics.INFLIGHT.labels(self.name).dec()
             self._changed.notify_all()
+            return not self._in_hand and (not self._ready or self._draining.is_set())
+
+    def _report(self) -> None:
+        """Have the master told of what is made, and call done what is reported."""
+        try:
+            self._reports.flush()
+        except TransientError as error:
+            log.warning("%s: what is made cannot be reported: %s; trying again", self.name, error)
 
     def _process(self, stage: Stage, record: Record) -> None:
-        """Bring one record to an end: done, rejected, or returned to the group."""
+        """Bring one record to an end: done once it is reported, rejected, or returned to the group."""
         started = time.monotonic()
         outcome = "done"
         try:
@@ -231,12 +249,15 @@ class Worker:
                     outcome = "rejected"
                     self._reject(stage, record, rejection)
                     failpoint("worker.rejected")
-            self._subscription.done(record)
-            failpoint("worker.done")
+            self._reports.finished(partial(self._done, record))
         except _Returned:
             outcome = "returned"
         metrics.UNITS.labels(self.name, outcome).inc()
         metrics.UNIT_SECONDS.labels(self.name).observe(time.monotonic() - started)
+
+    def _done(self, record: Record) -> None:
+        self._subscription.done(record)
+        failpoint("worker.done")
 
     def _handle(self, stage: Stage, record: Record) -> _Rejection | None:
         """Try until it works (None) or is not worth another try."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-SUSPECTS = 32
+SUSPECTS = 48
 """Records of a partition that its last owner may have had in hand, and the next one is told of."""
 
 

@@ -6,6 +6,7 @@ from essp_common import topics
 from essp_common.control import ControlFeed
 from essp_common.heartbeat import Heart
 from essp_common.process import cpu_count
+from essp_common.reports import Reports
 from essp_common.service import Service
 from essp_common.wiring import Adapters
 from essp_common.worker import Worker, WorkerOptions
@@ -27,10 +28,11 @@ class Decoder:
         self._options = sandbox_options(settings)
         self._name = worker
         self._control = ControlFeed(adapters.bus)
+        self._reports = Reports(adapters.bus, worker)
         lanes = settings.decoder_processes or cpu_count()
         subscription = adapters.bus.subscribe([topics.SEEDS], GROUP)
         options = WorkerOptions(lanes=lanes, stuck_s=settings.stuck_s)
-        self._worker = Worker(NAME, subscription, adapters.cache, self._stage, options)
+        self._worker = Worker(NAME, subscription, adapters.cache, self._stage, self._reports, options)
 
     def run(self) -> None:
         """Decode until drained. Raises when child processes cannot be started."""
@@ -45,8 +47,8 @@ class Decoder:
         self._worker.drain()
 
     def _stage(self) -> DecodeStage:
-        adapters = self._adapters
-        return DecodeStage(adapters.bus, adapters.cache, self._control, Sandbox(self._options), self._name)
+        adapters, sandbox = self._adapters, Sandbox(self._options)
+        return DecodeStage(adapters.bus, adapters.cache, self._control, sandbox, self._reports, self._name)
 
 
 def build(adapters: Adapters, settings: DecoderSettings, worker: str) -> Service:

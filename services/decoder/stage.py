@@ -1,9 +1,9 @@
 """What a decoder does with a message: seeds in, clips out.
 
-For each seed of a `DecodeSeed` the clip goes into the cache, then `ClipReady` to `essp.clips`, then `Decoded` to the
-master. A seed that cannot be decoded is reported (`Failed`, `DeadLetter`) and leaves the others of its message alone.
-Keys follow from the clip's identity, so doing a message twice is harmless. While the cache is full or a server
-does not answer, what was decoded is held, and the next try goes on where this one stopped.
+For each seed of a `DecodeSeed` the clip goes into the cache, then `ClipReady` to `essp.clips`, then a report to the
+master (`essp_common/reports.py`). A seed that cannot be decoded is reported (`Failed`, `DeadLetter`) and leaves the
+others of its message alone. Keys follow from the clip's identity, so doing a message twice is harmless. While the cache
+is full or a server does not answer, what was decoded is held, and the next try goes on where this one stopped.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from essp_common.cache.port import Buffer, FrameCache, clip_key
 from essp_common.control import ControlFeed
 from essp_common.errors import EsspError, PermanentError
 from essp_common.failpoints import failpoint
-from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, DeadLetter, Decoded, DecodeSeed, Failed, Progress, Seed
+from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, DeadLetter, DecodeSeed, Failed, Progress, Seed
 from essp_common.recipe import clip_consumers
+from essp_common.reports import Reports
 from services.decoder.sandbox import Outcome, Sandbox
 
 NAME = "decoder"
@@ -40,11 +41,14 @@ class _Held:
 class DecodeStage:
     """One lane of a decoder."""
 
-    def __init__(self, bus: Bus, cache: FrameCache, control: ControlFeed, sandbox: Sandbox, worker: str) -> None:
+    def __init__(
+        self, bus: Bus, cache: FrameCache, control: ControlFeed, sandbox: Sandbox, reports: Reports, worker: str
+    ) -> None:
         self._bus = bus
         self._cache = cache
         self._control = control
         self._sandbox = sandbox
+        self._reports = reports
         self._worker = worker
         self._held: _Held | None = None
 
@@ -109,23 +113,20 @@ class DecodeStage:
             partition=clip.index % topics.DATA_PARTITIONS,
         )
         failpoint("decoder.announced")
-        self._report(unit, Progress(decoded=Decoded(clip=clip, bytes=len(value), seconds=seconds)))
+        self._reports.made(clip, unit.fence, len(value), seconds)
 
     def _fail(self, record: Record, unit: DecodeSeed, seed: Seed, error: EsspError, attempts: int) -> None:
         kind = _kind(error)
         metrics.FAILURES.labels(NAME, kind).inc()
         failed = Failed(clip=_clip(unit, seed), stage=NAME, reason=str(error), kind=kind)
-        self._report(unit, Progress(failed=failed))
+        progress = Progress(job=unit.job, worker=self._worker, fence=unit.fence, failed=failed)
+        self._bus.publish(topics.PROGRESS, unit.job.encode(), progress.SerializeToString())
         failpoint("decoder.failed")
         alone = DecodeSeed()
         alone.CopyFrom(unit)
         del alone.seeds[:]
         alone.seeds.append(seed)
         self._dead_letter(record, alone.SerializeToString(), error, attempts)
-
-    def _report(self, unit: DecodeSeed, progress: Progress) -> None:
-        progress.job, progress.worker, progress.fence = unit.job, self._worker, unit.fence
-        self._bus.publish(topics.PROGRESS, unit.job.encode(), progress.SerializeToString())
 
     def _dead_letter(self, record: Record, message: bytes, error: EsspError, attempts: int) -> None:
         letter = DeadLetter(

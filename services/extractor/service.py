@@ -14,6 +14,7 @@ from essp_common.control import ControlFeed
 from essp_common.features import registry
 from essp_common.heartbeat import Heart
 from essp_common.process import cpu_count
+from essp_common.reports import Reports
 from essp_common.service import Service
 from essp_common.wiring import Adapters
 from essp_common.worker import Worker, WorkerOptions
@@ -34,12 +35,13 @@ class Extractor:
         adapters.bus.ensure_topics({topics.features(f): topics.DATA_PARTITIONS for f in features})
         self._control = ControlFeed(adapters.bus)
         pool = group_of(features) if settings.features else NAME
-        group = group_of(features)
+        group, reports = group_of(features), Reports(adapters.bus, worker)
         self._worker = Worker(
             group,
             adapters.bus.subscribe([topics.CLIPS], group),
             adapters.cache,
-            lambda: ExtractStage(adapters.bus, adapters.cache, self._control, features, worker),
+            lambda: ExtractStage(adapters.bus, adapters.cache, self._control, features, reports, worker),
+            reports,
             WorkerOptions(lanes=settings.extractor_lanes or cpu_count(), stuck_s=settings.stuck_s),
         )
         self._heart = Heart(adapters.bus, worker, pool, self._worker.load.take)

@@ -1,9 +1,10 @@
 """What an extractor does with a message: a clip in, its features out.
 
 For each stream of a `ClipReady` that asks for one of this stage's features: the clip is read from the cache (once, and
-what its features have in common is made once), the feature goes into it, then `FeatureReady` is published and
-`Extracted` reported; last the clip is acked. A stream that cannot be made does not keep the others from it. While the
-cache is full, or a server does not answer, what is made already is not made again.
+what its features have in common is made once), the feature goes into it, then `FeatureReady` is published; last the
+feature is reported, and when that is durable (`essp_common/reports.py`) the clip is acked. A stream that cannot be made
+does not keep the others from it. While the cache is full, or a server does not answer, what is made already is not made
+again.
 
 Keys follow from the clip's identity, so doing a message twice is harmless. A clip whose bytes are gone was either
 extracted before (a redelivery) or lost; it is reported as lost, and the master, who knows which, has it made again or
@@ -14,7 +15,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,13 +35,13 @@ from essp_common.features.port import Extractor
 from essp_common.pb.v1.messages_pb2 import (
     ClipReady,
     DeadLetter,
-    Extracted,
     Failed,
     FeatureReady,
     Progress,
     StreamRequest,
 )
 from essp_common.recipe import extractor_consumer
+from essp_common.reports import Reports
 
 NAME = "extractor"
 
@@ -48,12 +50,19 @@ class ExtractStage:
     """One lane of an extractor of some features."""
 
     def __init__(
-        self, bus: Bus, cache: FrameCache, control: ControlFeed, features: Collection[str], worker: str
+        self,
+        bus: Bus,
+        cache: FrameCache,
+        control: ControlFeed,
+        features: Collection[str],
+        reports: Reports,
+        worker: str,
     ) -> None:
         self._bus = bus
         self._cache = cache
         self._control = control
         self._features = features
+        self._reports = reports
         self._worker = worker
         self._extractors: dict[tuple[str, str], Extractor] = {}
         self._record: Record | None = None
@@ -91,10 +100,8 @@ class ExtractStage:
         failpoint("extractor.flushed")
         if errors:
             raise errors[0]
-        for stream in streams:
-            self._cache.ack(ready.key, extractor_consumer(stream.stream))
+        self._reports.then(partial(self._free, ready.key, streams))
         self._record = None
-        failpoint("extractor.acked")
 
     def reject(self, record: Record, error: EsspError, attempts: int) -> None:
         """Report the clip for each stream that could not be made, and free it."""
@@ -124,6 +131,12 @@ class ExtractStage:
         """Nothing outlives the lane."""
         self._extractors.clear()
 
+    def _free(self, key: str, streams: Sequence[StreamRequest]) -> None:
+        """These streams are made of the clip."""
+        for stream in streams:
+            self._cache.ack(key, extractor_consumer(stream.stream))
+        failpoint("extractor.acked")
+
     def _streams(self, ready: ClipReady) -> list[StreamRequest]:
         return [stream for stream in ready.recipe.streams if stream.feature in self._features]
 
@@ -146,7 +159,12 @@ class ExtractStage:
         self._cache.put(key, value, list(stream.consumers), ready.recipe.ttl_s)
         failpoint("extractor.stored")
         message = FeatureReady(
-            clip=ready.clip, stream=stream.stream, key=key, bytes=len(value), consumers=stream.consumers
+            clip=ready.clip,
+            stream=stream.stream,
+            key=key,
+            bytes=len(value),
+            consumers=stream.consumers,
+            fence=ready.fence,
         )
         self._bus.publish(
             topics.features(stream.feature),
@@ -155,10 +173,7 @@ class ExtractStage:
             partition=ready.clip.index % topics.DATA_PARTITIONS,
         )
         failpoint("extractor.announced")
-        extracted = Extracted(
-            clip=ready.clip, stream=stream.stream, bytes=len(value), seconds=time.monotonic() - started
-        )
-        self._report(ready, Progress(extracted=extracted))
+        self._reports.made(ready.clip, ready.fence, len(value), time.monotonic() - started, stream.stream)
 
     def _extractor(self, stream: StreamRequest) -> Extractor:
         kind = (stream.feature, stream.params_json)
@@ -179,13 +194,9 @@ class ExtractStage:
             stream=stream.stream,
             consumer=extractor_consumer(stream.stream),
         )
-        self._report(ready, Progress(failed=failed))
+        progress = Progress(job=ready.clip.job, worker=self._worker, fence=ready.fence, failed=failed)
+        self._bus.publish(topics.PROGRESS, ready.clip.job.encode(), progress.SerializeToString())
         failpoint("extractor.failed")
-
-    def _report(self, ready: ClipReady, progress: Progress) -> None:
-        job = ready.clip.job
-        progress.job, progress.worker, progress.fence = job, self._worker, ready.fence
-        self._bus.publish(topics.PROGRESS, job.encode(), progress.SerializeToString())
 
 
 def _parsed(record: Record) -> ClipReady:

@@ -87,11 +87,11 @@ class Activity:
     def note(self, progress: Progress, now_s: float) -> None:
         """Take notice of one message."""
         match progress.WhichOneof("event"):
-            case "decoded":
-                self._worked("decoder", progress.worker, progress.decoded.seconds, now_s)
-            case "extracted":
-                feature = self._features.get(progress.extracted.stream, progress.extracted.stream)
-                self._worked(f"extractor.{feature}", progress.worker, progress.extracted.seconds, now_s)
+            case "made":
+                made = progress.made
+                feature = self._features.get(made.stream, made.stream)
+                pool = f"extractor.{feature}" if made.stream else "decoder"
+                self._worked(pool, progress.worker, len(made.indices), made.seconds, now_s)
             case "step":
                 if training := self._trainings.get(progress.step.trainer):
                     training.step = progress.step
@@ -118,12 +118,12 @@ class Activity:
         """The trainings, in the order of the job."""
         return tuple(_trainer(name, training, name in finals) for name, training in self._trainings.items())
 
-    def _worked(self, name: str, worker: str, seconds: float, now_s: float) -> None:
+    def _worked(self, name: str, worker: str, clips: int, seconds: float, now_s: float) -> None:
         pool = self._pools.get(name)
         if pool is None:
             pool = self._pools[name] = _Pool()
-        pool.done += 1
-        pool.clips.add(1, now_s)
+        pool.done += clips
+        pool.clips.add(clips, now_s)
         pool.seconds.add(seconds, now_s)
         pool.seen[worker] = now_s
 

@@ -182,7 +182,7 @@ class Job:
         if kind is None:
             return self._heard_all() if progress.fence == self.fence else ()
         if self.state.ended:
-            self.leftovers |= kind in ("decoded", "extracted")
+            self.leftovers |= kind == "made"
             self.recorder.afterwards(progress)
             return ()
         if kind in ("step", "pass_report") and getattr(progress, kind).purpose not in PURPOSES:

@@ -23,17 +23,18 @@ Work per event is O(1) amortised, except where clips have to give way or the job
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
+from itertools import repeat
+from typing import NamedTuple
 
 from essp_common.errors import ConfigError
 from essp_common.layout import Position
 from essp_common.pb.v1.messages_pb2 import (
     ClipRef,
-    Decoded,
-    Extracted,
     Failed,
     LedgerState,
+    Made,
     PassState,
     Progress,
     Trained,
@@ -56,6 +57,17 @@ _LOSSES = 10
 """A clip whose bytes vanish this often has no bad luck: something removes them."""
 
 
+class News(NamedTuple):
+    """What was found out about clips of one pass."""
+
+    pass_index: int
+    what: str
+    """A field of `PassEvents`: decoded, extracted, trained, retrained."""
+    whom: str
+    """The stream or the consumer, if it is about one."""
+    indices: list[int]
+
+
 class Ledger:
     """The account of one job. Not thread-safe."""
 
@@ -75,6 +87,8 @@ class Ledger:
         """Clips of all passes that every consumer is done with, or that were skipped."""
         self.finals = set(terms.finals)
         self.ended = False
+        self.news: list[News] = []
+        """What the last message told that was not known; duplicates and late messages are no news."""
         self._terms = terms
         self._parts = terms.parts
         self._number = {(plan.purpose, plan.epoch): number for number, plan in enumerate(terms.passes)}
@@ -121,15 +135,14 @@ class Ledger:
     def account(self, progress: Progress) -> list[Instruction]:
         """Account for one message of `essp.progress`, and issue nothing yet."""
         out: list[Instruction] = []
+        self.news = []
         if self.ended:
             return out
         match progress.WhichOneof("event"):
             case "trained":
                 self._trained(progress.trained, out)
-            case "decoded":
-                self._decoded(progress.decoded, out)
-            case "extracted":
-                self._extracted(progress.extracted, out)
+            case "made":
+                self._made(progress.made, out)
             case "failed":
                 self._failed(progress.failed, out)
             case "checkpoint" if progress.checkpoint.final:
@@ -226,29 +239,30 @@ class Ledger:
 
     # --- events ---
 
-    def _decoded(self, event: Decoded, out: list[Instruction]) -> None:
-        entry = self._current(event.clip)
-        if entry is None or entry.made & 1:
-            self.counts.duplicates += 1
+    def _made(self, event: Made, out: list[Instruction]) -> None:
+        """Clips were decoded, or one stream of them was extracted."""
+        number = self._number.get((event.purpose, event.epoch))
+        part = self._parts.part_of_stream.get(event.stream, CLIP) if event.stream else CLIP
+        if number is None or (event.stream and part == CLIP):
+            self.counts.duplicates += len(event.indices)
             return
-        self.counts.decoded += 1
-        self.counts.delivered += bool(self._parts.everyone & self._parts.ackers[CLIP] & entry.left)
-        self._outstanding.made(entry, CLIP, event.bytes)
-        if self._lag.slow:
-            self._settle(entry, out)
-
-    def _extracted(self, event: Extracted, out: list[Instruction]) -> None:
-        part = self._parts.part_of_stream.get(event.stream, CLIP)
-        entry = self._current(event.clip)
-        if entry is None or part == CLIP or entry.made >> part & 1:
-            self.counts.duplicates += 1
-            return
-        self.counts.extracted += 1
-        self.counts.delivered += 1
-        self._outstanding.made(entry, part, event.bytes)
-        self._outstanding.acked(entry, self._parts.extractor[part - 1], CLIP)
-        if self._lag.slow:
-            self._settle(entry, out)
+        bit, extractor = 1 << part, self._parts.extractor[part - 1] if part else 0
+        outstanding, counted = self._outstanding, []
+        for index, attempt, size in zip(event.indices, event.attempts or repeat(0), event.bytes, strict=False):
+            entry = outstanding.current((number, index), attempt)
+            if entry is None or entry.made & bit:
+                self.counts.duplicates += 1
+                continue
+            if not entry.counted & bit:
+                self._count(entry, part)
+                counted.append(index)
+            outstanding.made(entry, part, size)
+            if part:
+                outstanding.acked(entry, extractor, CLIP)
+            if self._lag.slow:
+                self._settle(entry, out)
+        if counted:
+            self.news.append(News(number, "extracted" if part else "decoded", event.stream, counted))
 
     def _trained(self, event: Trained, out: list[Instruction]) -> None:
         number = self._number.get((event.purpose, event.epoch))
@@ -256,20 +270,57 @@ class Ledger:
         if number is None or bit is None:
             return
         consumption, part = self.consumption[event.consumer], self._parts.part[event.consumer]
+        first: list[int] = []
+        again: list[int] = []
+        unheard: list[list[int]] = [[] for _ in self._parts.ackers]
+        read = 1 << part | 1 << CLIP
         for index in event.indices:
             entry = self._outstanding.get((number, index))
             if entry is not None and entry.left & bit:
-                consumption.add(number, index)
+                (first if consumption.add(number, index) else again).append(index)
+                if read & ~entry.counted and not entry.queued and not entry.shed:
+                    self._read_before_reported(entry, read, unheard)
                 self._outstanding.acked(entry, bit, part)
                 self._close_if_done(entry, out)
             elif self._lag.slow & bit and self._lag.owing((number, index)) & bit:
-                consumption.add(number, index)  # it was released on its behalf, when it had taken it already
+                # It was released on its behalf, when it had taken it already.
+                (first if consumption.add(number, index) else again).append(index)
                 if entry is None:
                     self._closed((number, index), 0, out)
                 else:
                     entry.again = False
             else:
                 self.counts.duplicates += 1
+        self._tell(number, event.consumer, first, again, unheard)
+
+    def _read_before_reported(self, entry: Entry, read: int, unheard: Sequence[list[int]]) -> None:
+        """A consumer had these parts of a clip, so they were made, though their workers have not said so yet."""
+        for part, indices in enumerate(unheard):
+            if read >> part & 1 and not entry.counted >> part & 1:
+                self._count(entry, part)
+                indices.append(entry.place[1])
+
+    def _count(self, entry: Entry, part: int) -> None:
+        """A part of a clip was made; once for each time that the clip is issued."""
+        entry.counted |= 1 << part
+        if part == CLIP:
+            self.counts.decoded += 1
+            self.counts.delivered += bool(self._parts.everyone & self._parts.ackers[CLIP] & entry.left)
+        else:
+            self.counts.extracted += 1
+            self.counts.delivered += 1
+
+    def _tell(
+        self, number: int, consumer: str, first: list[int], again: list[int], unheard: Sequence[list[int]]
+    ) -> None:
+        for part, indices in enumerate(unheard):
+            if indices:
+                stream = self._parts.streams[part - 1] if part else ""
+                self.news.append(News(number, "extracted" if part else "decoded", stream, indices))
+        if first:
+            self.news.append(News(number, "trained", consumer, first))
+        if again:
+            self.news.append(News(number, "retrained", consumer, again))
 
     def _failed(self, event: Failed, out: list[Instruction]) -> None:
         if event.kind == "lost":
@@ -328,10 +379,7 @@ class Ledger:
     def _current(self, clip: ClipRef) -> Entry | None:
         """The clip that a message is about, if it is being made, and this is its present attempt."""
         number = self._number.get((clip.purpose, clip.epoch))
-        entry = self._outstanding.get((number, clip.index)) if number is not None else None
-        if entry is None or entry.clip.attempt != clip.attempt or entry.queued or entry.shed:
-            return None
-        return entry
+        return self._outstanding.current((number, clip.index), clip.attempt) if number is not None else None
 
     def _close_if_done(self, entry: Entry, out: list[Instruction]) -> None:
         if entry.left & self._parts.everyone:

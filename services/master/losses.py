@@ -1,4 +1,8 @@
-"""Bytes that were gone when somebody wanted them: whether the clip has to be made again, and for whom."""
+"""Bytes that were gone when somebody wanted them: whether the clip has to be made again, and for whom.
+
+Who misses bytes was told of them, so they were there; their worker may say so only later, since it reports in batches.
+But what was issued again is being made while news of the time before still come.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +50,9 @@ class Losses:
             return True
         if event.stage == "extractor":
             part = self._parts.part_of_stream.get(event.stream, CLIP)
-            return part != CLIP and bool(entry.made & 1) and not entry.made >> part & 1
+            return part != CLIP and _was_made(entry, CLIP) and not entry.made >> part & 1
         if self._parts.bit.get(consumer, 0) & entry.left:
-            return bool(entry.made >> self._parts.part[consumer] & 1)
+            return _was_made(entry, self._parts.part[consumer])
         return self._has_trained(consumer, entry.place)
 
     def _fallen_back(self, place: Place, attempt: int, consumer: str) -> Entry | None:
@@ -63,6 +67,10 @@ class Losses:
     def _has_trained(self, consumer: str, place: Place) -> bool:
         consumption = self._consumption.get(consumer)
         return consumption is not None and consumption.wants(*place) and consumption.has(*place)
+
+
+def _was_made(entry: Entry, part: int) -> bool:
+    return not entry.reissued or bool(entry.made >> part & 1)
 
 
 def missing_consumer(event: Failed) -> str:

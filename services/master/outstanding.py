@@ -36,6 +36,10 @@ class Entry:
     """Bytes reserved for each part."""
     made: int = 0
     """Which parts are in the cache (bits by part number)."""
+    counted: int = 0
+    """Which parts are known to have been made since it was issued last: those, and what was read before that."""
+    reissued: bool = False
+    """Was issued more than once, so what is said of it may be about an earlier time."""
     queued: bool = False
     """To be issued again, and waiting for its turn."""
     shed: bool = False
@@ -89,6 +93,8 @@ class Outstanding:
             state.left,
             list(state.sizes),
             made=state.made,
+            counted=state.counted | state.made,
+            reissued=state.reissued,
             queued=state.queued,
             shed=state.shed,
             again=state.again,
@@ -168,6 +174,13 @@ class Outstanding:
         self._entries[place] = entry
         return entry
 
+    def current(self, place: Place, attempt: int) -> Entry | None:
+        """The entry of a clip that is being made, or is made, if this is its present attempt."""
+        entry = self._entries.get(place)
+        if entry is None or entry.clip.attempt != attempt or entry.queued or entry.shed:
+            return None
+        return entry
+
     def made(self, entry: Entry, part: int, size: int) -> None:
         """A part is in the cache, and so large."""
         entry.made |= 1 << part
@@ -224,6 +237,7 @@ class Outstanding:
                 return False
         self._take(entry, sum(sizes) - sum(entry.sizes))
         entry.sizes, entry.made, entry.queued = sizes, 0, False
+        entry.counted, entry.reissued = 0, True
         out.append(IssueUnit(entry.place[0], (entry.clip,), self._parts.names(entry.left)))
         return True
 
@@ -283,6 +297,8 @@ def _message(entry: Entry) -> OutstandingClip:
         attempt=entry.clip.attempt,
         left=entry.left,
         made=entry.made,
+        counted=entry.counted,
+        reissued=entry.reissued,
         sizes=entry.sizes,
         queued=entry.queued,
         shed=entry.shed,

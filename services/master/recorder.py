@@ -15,7 +15,6 @@ from essp_common.layout import Position
 from essp_common.pb.v1.messages_pb2 import (
     CheckpointReady,
     ClipFailure,
-    ClipRef,
     HistoryEntry,
     JobSnapshot,
     PassEvents,
@@ -24,7 +23,6 @@ from essp_common.pb.v1.messages_pb2 import (
     Purpose,
     Runs,
     RunStart,
-    Trained,
     TrainedAttempt,
 )
 from services.master.instructions import Instruction, IssueUnit, PublishSkip, ReleaseClip
@@ -54,20 +52,6 @@ class Recorder:
     def handle(self, progress: Progress) -> list[Instruction]:
         """What the ledger wants done about a message."""
         match progress.WhichOneof("event"):
-            case "trained":
-                news, duplicates = self._news_of(progress.trained), self._ledger.counts.duplicates
-                out = self._ledger.account(progress)
-                self._note_trained(progress.trained, news, self._ledger.counts.duplicates - duplicates)
-            case "decoded":
-                before = self._ledger.counts.decoded
-                out = self._ledger.account(progress)
-                if self._ledger.counts.decoded != before:
-                    self._note_clip(progress.decoded.clip, ("decoded", ""))
-            case "extracted":
-                before = self._ledger.counts.extracted
-                out = self._ledger.account(progress)
-                if self._ledger.counts.extracted != before:
-                    self._note_clip(progress.extracted.clip, ("extracted", progress.extracted.stream))
             case "failed":
                 out = self._handle_failed(progress)
             case "checkpoint":
@@ -75,6 +59,7 @@ class Recorder:
                 self.checkpoint(progress.checkpoint)
             case _:
                 out = self._ledger.account(progress)
+        self._note_news(progress)
         if out:
             self.instructed(out)
         return out
@@ -101,14 +86,13 @@ class Recorder:
         for instruction in out:
             match instruction:
                 case IssueUnit(number, clips):
-                    for clip in clips:
-                        self._note(number, clip.index, ("issued", ""))
+                    self._note(number, ("issued", ""), [clip.index for clip in clips])
                 case PublishSkip(number, clip, streams):
                     for stream in streams:
-                        self._note(number, clip.index, ("skipped", stream))
+                        self._note(number, ("skipped", stream), [clip.index])
                 case ReleaseClip(number, clip, consumers):
                     for consumer in consumers:
-                        self._note(number, clip.index, ("released", consumer))
+                        self._note(number, ("released", consumer), [clip.index])
         self._peak_bytes = max(self._peak_bytes, self._ledger.credits.outstanding_bytes)
 
     # --- what else there is to know ---
@@ -153,25 +137,15 @@ class Recorder:
 
     # --- noting ---
 
-    def _news_of(self, trained: Trained) -> list[bool]:
-        """For each clip, whether its consumer was not done with it before."""
-        number = self._numbers.get((trained.purpose, trained.epoch))
-        consumption = self._ledger.consumption.get(trained.consumer)
-        if number is None or consumption is None:
-            return []
-        return [not consumption.has(number, index) for index in trained.indices]
-
-    def _note_trained(self, trained: Trained, news: Sequence[bool], duplicates: int) -> None:
-        if not news or duplicates == len(news):
-            return
-        number, consumer = self._numbers[(trained.purpose, trained.epoch)], trained.consumer
-        consumption = self._ledger.consumption[consumer]
-        attempts = trained.attempts or [0] * len(news)
-        for index, new, attempt in zip(trained.indices, news, attempts, strict=False):
-            if new and not consumption.has(number, index):
-                continue  # the ledger did not expect it
-            self._note(number, index, ("trained" if new else "retrained", consumer))
-            self._note_attempt(number, index, consumer, attempt)
+    def _note_news(self, progress: Progress) -> None:
+        for number, what, whom, indices in self._ledger.news:
+            self._note(number, (what, whom), indices)
+        trained = progress.trained
+        if any(trained.attempts):
+            attempts = dict(zip(trained.indices, trained.attempts, strict=False))
+            for number, what, whom, indices in self._ledger.news:
+                for index in indices if what in ("trained", "retrained") else ():
+                    self._note_attempt(number, index, whom, attempts.get(index, 0))
 
     def _note_attempt(self, number: int, index: int, consumer: str, attempt: int) -> None:
         if attempt:
@@ -199,18 +173,14 @@ class Recorder:
             )
         return out
 
-    def _note_clip(self, clip: ClipRef, fact: _Fact) -> None:
-        number = self._numbers.get((clip.purpose, clip.epoch))
-        if number is not None:
-            self._note(number, clip.index, fact)
-
-    def _note(self, number: int, index: int, fact: _Fact) -> None:
+    def _note(self, number: int, fact: _Fact, indices: Sequence[int]) -> None:
+        """That this happened to these clips, each of them once."""
         self.pending = True
-        indices = self._facts[number][fact]
-        if index in indices:
+        noted = self._facts[number][fact]
+        if not noted.isdisjoint(indices):
             self._close()
-            indices = self._facts[number][fact]
-        indices.add(index)
+            noted = self._facts[number][fact]
+        noted.update(indices)
 
     def _alone(self, entry: HistoryEntry) -> None:
         self._close()

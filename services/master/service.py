@@ -46,6 +46,7 @@ from services.master.pools.roster import Roster
 from services.master.runs import open_run
 from services.master.snapshot import status_of, summary_of, summary_of_past, usage_of
 from services.master.status import JobEvent, JobState, JobStatus, JobSummary
+from services.master.translation import current
 
 log = logging.getLogger(__name__)
 
@@ -285,7 +286,7 @@ class Master:
 
     def _receive(self, record: Record) -> None:
         try:
-            progress = Progress.FromString(record.value)
+            progress = current(Progress.FromString(record.value))
         except DecodeError:
             log.warning("record %d of %s is no progress message; ignored", record.offset, record.topic)
             return

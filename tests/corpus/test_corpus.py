@@ -201,10 +201,11 @@ def _decoded(units: Sequence[DecodeSeed]) -> list[Frames | str]:
                 if progress.HasField("failed"):
                     found[progress.failed.clip.index] = progress.failed.kind
                 else:
-                    clip = progress.decoded.clip
-                    key = clip_key(clip.job, clip.purpose, clip.epoch, clip.index, clip.attempt)
-                    found[clip.index] = codec.decode(adapters.cache.get(key)).copy()
-                    adapters.cache.ack(key, "c")
+                    made = progress.made
+                    for place in made.indices:
+                        key = clip_key(progress.job, made.purpose, made.epoch, place, 0)
+                        found[place] = codec.decode(adapters.cache.get(key)).copy()
+                        adapters.cache.ack(key, "c")
         finally:
             decoder.drain()
             thread.join()
@@ -212,14 +213,14 @@ def _decoded(units: Sequence[DecodeSeed]) -> list[Frames | str]:
 
 
 def _progress(adapters: Adapters, count: int) -> Iterator[Progress]:
-    """So many messages that a clip was decoded or failed."""
+    """The messages that tell of so many clips, decoded or failed."""
     subscription = adapters.bus.subscribe([topics.PROGRESS], group=None)
     seen = 0
     while seen < count:
         records = subscription.poll(count - seen, 3 * LIMIT_S)
         assert records, f"{seen} of {count} files; the decoder says nothing more"
         for progress in (Progress.FromString(record.value) for record in records):
-            if progress.WhichOneof("event") in ("decoded", "failed"):
-                seen += 1
+            if progress.WhichOneof("event") in ("made", "failed"):
+                seen += len(progress.made.indices) or 1
                 yield progress
     subscription.close()

@@ -12,11 +12,9 @@ from essp_common import topics
 from essp_common.bus.port import Record
 from essp_common.pb.v1.messages_pb2 import (
     TRAIN,
-    ClipRef,
     DeadLetter,
-    Decoded,
     DecodeSeed,
-    Extracted,
+    Made,
     Progress,
     Seed,
     Trained,
@@ -76,16 +74,17 @@ def test_each_invariant_can_be_broken(told: str) -> None:
 
 
 def test_traffic_tells_what_was_said_twice() -> None:
-    clip = ClipRef(job="j", purpose=TRAIN, index=1)
     unit = DecodeSeed(job="j", purpose=TRAIN, seeds=[Seed(index=1), Seed(index=2)])
     once = Progress(trained=Trained(job="j", purpose=TRAIN, consumer="trainer.rgb", indices=[1, 2]))
     again = Progress(trained=Trained(job="j", purpose=TRAIN, consumer="trainer.rgb", indices=[2]))
-    said = [Progress(decoded=Decoded(clip=clip)), Progress(extracted=Extracted(clip=clip, stream="flow")), once]
+    decoded = Progress(job="j", made=Made(purpose=TRAIN, indices=[1]))
+    extracted = Progress(job="j", made=Made(purpose=TRAIN, indices=[1, 2], stream="flow"))
+    said = [decoded, extracted, once]
     sent = [(topics.SEEDS, unit), (topics.SEEDS, unit), (topics.DEADLETTER, DeadLetter())]
     sent += [(topics.PROGRESS, progress) for progress in (*said, said[0], again)]
     found = traffic(Record(topic, 0, n, b"", message.SerializeToString()) for n, (topic, message) in enumerate(sent))
     assert (found.seeds_published, found.seeds, found.dead_letters) == (4, 2, 1)
-    assert (found.decoded, found.decoded_clips, found.extracted, found.extracted_clips) == (2, 1, 1, 1)
+    assert (found.decoded, found.decoded_clips, found.extracted, found.extracted_clips) == (2, 1, 2, 2)
     assert (found.trained, found.trained_clips) == (3, {"j": {"trainer.rgb": 2}})
     assert found.duplicates == 2
 

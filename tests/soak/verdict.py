@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import repeat
 from typing import Any
 
 from essp_common import topics
@@ -100,8 +101,7 @@ def traffic(records: Iterable[Record]) -> Traffic:
     """Count what was said on the topics of seeds, progress and dead letters."""
     found = Traffic()
     seeds: set[tuple[str, int, int, int, int]] = set()
-    decoded: set[bytes] = set()
-    extracted: set[tuple[bytes, str]] = set()
+    made: dict[str, set[tuple[str, int, int, str, int, int]]] = {"decoded": set(), "extracted": set()}
     trained: dict[tuple[str, str], set[tuple[int, int, int]]] = {}
     for record in records:
         if record.topic == topics.SEEDS:
@@ -112,19 +112,20 @@ def traffic(records: Iterable[Record]) -> Traffic:
             found.dead_letters += 1
         elif record.topic == topics.PROGRESS:
             progress = Progress.FromString(record.value)
-            if progress.HasField("decoded"):
-                found.decoded += 1
-                decoded.add(progress.decoded.clip.SerializeToString(deterministic=True))
-            elif progress.HasField("extracted"):
-                found.extracted += 1
-                clip = progress.extracted.clip.SerializeToString(deterministic=True)
-                extracted.add((clip, progress.extracted.stream))
+            if progress.HasField("made"):
+                event = progress.made
+                kind = "extracted" if event.stream else "decoded"
+                setattr(found, kind, getattr(found, kind) + len(event.indices))
+                made[kind].update(
+                    (progress.job, event.purpose, event.epoch, event.stream, index, attempt)
+                    for index, attempt in zip(event.indices, event.attempts or repeat(0), strict=False)
+                )
             elif progress.HasField("trained"):
-                event = progress.trained
-                found.trained += len(event.indices)
-                places = trained.setdefault((event.job, event.consumer), set())
-                places.update((event.purpose, event.epoch, index) for index in event.indices)
-    found.seeds, found.decoded_clips, found.extracted_clips = len(seeds), len(decoded), len(extracted)
+                done = progress.trained
+                found.trained += len(done.indices)
+                places = trained.setdefault((done.job, done.consumer), set())
+                places.update((done.purpose, done.epoch, index) for index in done.indices)
+    found.seeds, found.decoded_clips, found.extracted_clips = len(seeds), len(made["decoded"]), len(made["extracted"])
     for (job, consumer), places in sorted(trained.items()):
         found.trained_clips.setdefault(job, {})[consumer] = len(places)
     return found

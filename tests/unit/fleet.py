@@ -23,12 +23,11 @@ from essp_common.pb.v1.messages_pb2 import (
     ClipReady,
     ClipRef,
     Control,
-    Decoded,
     DecodeSeed,
-    Extracted,
     Failed,
     FeatureReady,
     Finished,
+    Made,
     PassPlan,
     Progress,
 )
@@ -216,7 +215,7 @@ class Fleet:
             ready = ClipReady(clip=ref, key=key, bytes=len(value), recipe=unit.recipe)
             partition = seed.index % topics.DATA_PARTITIONS
             self.adapters.bus.publish(topics.CLIPS, b"", ready.SerializeToString(), partition)
-            self.report(Progress(decoded=Decoded(clip=ref, bytes=len(value), seconds=0.01), fence=unit.fence))
+            self._report_made(ref, "", value, unit.fence)
 
     def _extract(self, ready: ClipReady) -> None:
         for stream in ready.recipe.streams:
@@ -230,8 +229,20 @@ class Fleet:
             )
             partition = ready.clip.index % topics.DATA_PARTITIONS
             self.adapters.bus.publish(topics.features(stream.feature), b"", message.SerializeToString(), partition)
-            self.report(Progress(extracted=Extracted(clip=ready.clip, stream=stream.stream, bytes=len(value))))
+            self._report_made(ready.clip, stream.stream, value, ready.fence)
             self.adapters.cache.ack(ready.key, extractor_consumer(stream.stream))
+
+    def _report_made(self, clip: ClipRef, stream: str, value: bytes, fence: int) -> None:
+        made = Made(
+            purpose=clip.purpose,
+            epoch=clip.epoch,
+            stream=stream,
+            indices=[clip.index],
+            attempts=[clip.attempt],
+            bytes=[len(value)],
+            seconds=0.01,
+        )
+        self.report(Progress(made=made, fence=fence))
 
     def _put(self, key: str, value: bytes, consumers: list[str]) -> None:
         self.adapters.cache.put(key, value, consumers, 60)

@@ -17,10 +17,9 @@ from essp_common.pb.v1.messages_pb2 import (
     TRAIN,
     VALIDATION,
     ClipRef,
-    Decoded,
-    Extracted,
     Failed,
     LedgerState,
+    Made,
     PassPlan,
     Progress,
     Trained,
@@ -223,11 +222,26 @@ class World:
         }
         place = (seed.number, seed.clip.index)
         self._put((place, seed.clip.attempt, "clip"), readers)
-        self.events.append(Progress(decoded=Decoded(clip=ref, bytes=self.actual(seed.clip, "clip"))))
+        self.events.append(self._made(seed, "", self.actual(seed.clip, "clip")))
         for consumer in seed.consumers:
             if self.consumers[consumer].stream == "rgb":
                 self._arrive(self.consumers[consumer], place, seed.clip, skipped=False)
         self.extractions += [(seed, stream) for stream in extracted]
+
+    def gather(self) -> None:
+        """Have what workers made, and have not been heard of yet, told in one message for each pass and stream."""
+        alike: dict[tuple[int, int, str], Made] = {}
+        for event in [event for event in self.events if event.HasField("made")]:
+            self.events.remove(event)
+            made = event.made
+            whole = alike.setdefault(
+                (made.purpose, made.epoch, made.stream),
+                Made(purpose=made.purpose, epoch=made.epoch, stream=made.stream),
+            )
+            whole.attempts.extend(made.attempts or [0] * len(made.indices))
+            whole.indices.extend(made.indices)
+            whole.bytes.extend(made.bytes)
+        self.events += [Progress(made=made) for made in alike.values()]
 
     def extract(self, number: int = 0) -> None:
         """Make a stream of a clip."""
@@ -243,8 +257,7 @@ class World:
             self.events.append(Progress(failed=failed))
         else:
             self._put((place, seed.clip.attempt, stream), readers)
-            size = self.actual(seed.clip, stream)
-            self.events.append(Progress(extracted=Extracted(clip=ref, stream=stream, bytes=size)))
+            self.events.append(self._made(seed, stream, self.actual(seed.clip, stream)))
             for consumer in readers:
                 self._arrive(self.consumers[consumer], place, seed.clip, skipped=False)
         self._ack(place, seed.clip.attempt, f"extractor.{stream}")
@@ -389,6 +402,12 @@ class World:
         return Progress(
             trained=Trained(purpose=plan.purpose, epoch=plan.epoch, consumer=consumer.name, indices=[place[1]])
         )
+
+    def _made(self, seed: Seed, stream: str, size: int) -> Progress:
+        plan, clip = self.terms.passes[seed.number], seed.clip
+        made = Made(purpose=plan.purpose, epoch=plan.epoch, stream=stream, indices=[clip.index],
+                    attempts=[clip.attempt] if clip.attempt else (), bytes=[size])  # fmt: skip
+        return Progress(made=made)
 
     def _ref(self, number: int, clip: PlannedClip) -> ClipRef:
         plan = self.terms.passes[number]

@@ -35,6 +35,7 @@ from essp_common.pb.v1.messages_pb2 import (
     StreamRequest,
     Video,
 )
+from essp_common.reports import Reports
 from essp_common.testing.videos import Encoding, numbered, read_number, write_video
 from essp_common.video.probe import probe
 from essp_common.wiring import Adapters, Stores, open_store
@@ -296,6 +297,11 @@ class World:
             found += [record for record in records if not _is_heartbeat(record)]
         return found
 
+    def told(self) -> list[Progress]:
+        """What the master was told by now, but for heartbeats."""
+        records = self._seen[topics.PROGRESS].poll(1000, 0.0)
+        return [Progress.FromString(record.value) for record in records if not _is_heartbeat(record)]
+
     def quiet(self, topic: str) -> bool:
         return not self._seen[topic].poll(1, 0.0)
 
@@ -323,10 +329,12 @@ def _record(work: DecodeSeed, offset: int = 0) -> Record:
 @contextmanager
 def _stage(world: World, sandbox: Sandbox) -> Iterator[tuple[DecodeStage, ControlFeed]]:
     control = ControlFeed(world.bus)
-    stage = DecodeStage(world.bus, world.cache, control, sandbox, "w1")
+    reports = Reports(world.bus, "w1")
+    stage = DecodeStage(world.bus, world.cache, control, sandbox, reports, "w1")
     try:
         stage.setup()
         yield stage, control
+        reports.flush()
     finally:
         stage.close()
         control.close()
@@ -343,9 +351,11 @@ def test_a_clip_is_stored_announced_and_reported(world: World, sandbox: Sandbox,
     value = world.cache.get(ready.key)
     assert numbers(value)[0] == 9
     assert (ready.bytes, ready.fence) == (len(value), 7)
-    progress = Progress.FromString(world.published(topics.PROGRESS, 2)[1].value)
+    progress = Progress.FromString(world.published(topics.PROGRESS, 1)[0].value)
     assert (progress.job, progress.worker, progress.fence) == ("j", "w1", 7)
-    assert (progress.decoded.clip, progress.decoded.bytes) == (ready.clip, ready.bytes)
+    assert (progress.made.purpose, progress.made.epoch, progress.made.stream) == (TRAIN, 3, "")
+    assert (progress.made.indices, progress.made.bytes) == ([0, 1], [ready.bytes] * 2)
+    assert progress.made.seconds > 0
     assert world.cache.ack(ready.key, "trainer.rgb")
 
 
@@ -363,8 +373,8 @@ def test_what_cannot_be_decoded_is_reported(world: World, sandbox: Sandbox, fold
     work.seeds[1].last_frame = 100
     with _stage(world, sandbox) as (stage, _):
         stage.handle(_record(work))
-    decoded, failed = (Progress.FromString(record.value) for record in world.published(topics.PROGRESS, 2))
-    assert decoded.decoded.clip.index == 0
+    failed, decoded = (Progress.FromString(record.value) for record in world.published(topics.PROGRESS, 2))
+    assert decoded.made.indices == [0]
     assert (failed.failed.clip.index, failed.failed.stage, failed.failed.kind) == (1, "decoder", "truncated")
     letter = world.published(topics.DEADLETTER, 1)[0]
     assert letter.key == b"a.mp4"
@@ -438,15 +448,17 @@ def test_the_service_decodes_what_it_can_and_goes_on(world: World, folder: Path)
     thread = threading.Thread(target=service.run)
     thread.start()
     try:
-        progress = [Progress.FromString(record.value) for record in world.published(topics.PROGRESS, 4)]
+        clips = [ClipReady.FromString(record.value) for record in world.published(topics.CLIPS, 2)]
+        world.published(topics.DEADLETTER, 2)
     finally:
         service.drain()
         thread.join(LIMIT_S)
     assert not thread.is_alive()
+    progress = world.told()
+    assert sorted(index for p in progress for index in p.made.indices) == [0, 3]
     assert {p.failed.clip.index: p.failed.kind for p in progress if p.HasField("failed")} == {
         1: "not_video",
         2: "vanished",
     }
-    clips = [ClipReady.FromString(record.value) for record in world.published(topics.CLIPS, 2)]
     assert {clip.clip.index: numbers(world.cache.get(clip.key))[0] for clip in clips} == {0: 3, 3: 20}
     assert world.bus.backlog(topics.SEEDS, "decoder") == 0

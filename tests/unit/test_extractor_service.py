@@ -16,6 +16,7 @@ from essp_common.control import ControlFeed
 from essp_common.errors import CacheFull, ConfigError
 from essp_common.features import registry
 from essp_common.pb.v1.messages_pb2 import Control
+from essp_common.reports import Reports
 from services.extractor.stage import ExtractStage
 from tests.unit.extractor_world import CONSUMER, JOB, World, frames_at, stream
 
@@ -36,16 +37,17 @@ def test_features_are_stored_announced_and_reported() -> None:
     with world.extractor("flow"):
         keys = {index: world.decoded(index) for index in range(8)}
         ready = world.ready(8)
-        reports = {p.extracted.clip.index: p for p in world.progress(8)}
+    sizes, told = {}, world.said_so_far()
+    for report in told:
+        assert (report.job, report.worker, report.made.stream) == (JOB, "extractor-1", "motion")
+        assert report.made.seconds > 0
+        sizes |= dict(zip(report.made.indices, report.made.bytes, strict=True))
     for index, key in keys.items():
         message = ready[index, "motion"]
         assert message.key == stream_key(key, "motion")
         assert message.clip.video_id == f"v{index}"
         assert np.array_equal(world.take(message), expected("flow", index, length=5))
-        report = reports[index]
-        assert (report.job, report.worker) == (JOB, "extractor-1")
-        assert (report.extracted.stream, report.extracted.bytes) == ("motion", message.bytes)
-        assert report.extracted.seconds > 0
+        assert sizes[index] == message.bytes
     assert world.cache.usage().keys == 0
     assert world.bus.backlog(topics.CLIPS, "extractor.flow") == 0
 
@@ -128,7 +130,7 @@ def test_damaged_bytes_are_reported_and_the_rest_goes_on(damage: bytes) -> None:
     assert (failed.failed.kind, failed.failed.clip.index, failed.failed.stream) == ("damaged", 0, "motion")
     assert (letter.topic, letter.kind, letter.worker) == (topics.CLIPS, "damaged", "extractor-1")
     assert letter.reason == failed.failed.reason
-    assert extracted.extracted.clip.index == 64
+    assert extracted.made.indices == [64]
     assert not world.cache.ack(key, "extractor.motion"), "freed with the report"
 
 
@@ -168,12 +170,14 @@ def test_clips_of_an_ended_job_are_dropped_but_not_those_of_its_next_start(fence
     world.decoded(0, fence=fence)
     with closing(ControlFeed(world.bus)) as control, closing(world.bus.subscribe([topics.CLIPS], "g")) as clips:
         assert control.wait(JOB, 60, [Control.STOP])
-        stage = ExtractStage(world.bus, world.cache, control, ["flow"], "extractor-1")
+        told = Reports(world.bus, "extractor-1")
+        stage = ExtractStage(world.bus, world.cache, control, ["flow"], told, "extractor-1")
         stage.setup()
         (record,) = clips.poll(1, 60)
         stage.handle(record)
+        told.flush()
         stage.close()
-    assert [(said.WhichOneof("event"), said.fence) for said in world.said_so_far()] == [("extracted", 2)] * reports
+    assert [(said.WhichOneof("event"), said.fence) for said in world.said_so_far()] == [("made", 2)] * reports
 
 
 class FullAtFirst(MemoryCache):
@@ -196,7 +200,7 @@ def test_full_cache_is_waited_for_however_long() -> None:
         world.decoded(6)
         assert np.array_equal(world.take(world.ready(1)[6, "motion"]), expected("flow", 6, length=5))
         (report,) = world.progress(1)
-    assert report.HasField("extracted")
+    assert report.HasField("made")
 
 
 def test_what_was_made_before_the_cache_was_full_is_not_made_again() -> None:
@@ -205,7 +209,7 @@ def test_what_was_made_before_the_cache_was_full_is_not_made_again() -> None:
         world.decoded(6)
         assert sorted(name for _, name in world.ready(2)) == ["change", "motion"]
         reports = world.progress(2)
-    assert [report.extracted.stream for report in reports] == ["change", "motion"]
+    assert [report.made.stream for report in reports] == ["change", "motion"]
     assert world.said_so_far() == []
 
 

@@ -42,7 +42,7 @@ def test_stream_that_cannot_be_made_leaves_the_others_alone(order: int) -> None:
         reports = world.progress(2)
         (letter,) = world.letters(1)
     assert set(ready) == {(0, "change")}
-    assert [report.extracted.stream for report in reports if report.HasField("extracted")] == ["change"]
+    assert [report.made.stream for report in reports if report.HasField("made")] == ["change"]
     assert [report.failed.stream for report in reports if report.HasField("failed")] == ["motion"]
     assert "the clip has 6 frame" in letter.reason
     world.take(ready[0, "change"])

@@ -14,6 +14,7 @@ from essp_common.bus.port import Record, Subscription
 from essp_common.cache.memory import MemoryCache
 from essp_common.deliveries import Deliveries
 from essp_common.errors import BadVideo, CacheFull, CacheMiss, EsspError, TransientError, Unavailable
+from essp_common.reports import Reports
 from essp_common.worker import Worker, WorkerOptions, WorkerStuck
 
 LIMIT_S = 20.0
@@ -65,7 +66,8 @@ class Running:
     def __init__(self, bus: MemoryBus, stage: Script, cache: MemoryCache | None = None, **options: int) -> None:
         self.bus = bus
         subscription, made = bus.subscribe(["t"], "g"), WorkerOptions(poll_timeout_s=0.01, **options)
-        self.worker = Worker("test", subscription, cache or MemoryCache(), lambda: stage, made)
+        self.reports = Reports(bus, "w1")
+        self.worker = Worker("test", subscription, cache or MemoryCache(), lambda: stage, self.reports, made)
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
@@ -323,7 +325,9 @@ def test_drain_ends_a_wait_between_tries(bus: MemoryBus, start: Callable[..., Ru
 def test_drain_before_run_takes_nothing(bus: MemoryBus) -> None:
     stage = Script()
     publish(bus, "a")
-    worker = Worker("test", bus.subscribe(["t"], "g"), MemoryCache(), lambda: stage, WorkerOptions())
+    worker = Worker(
+        "test", bus.subscribe(["t"], "g"), MemoryCache(), lambda: stage, Reports(bus, "w1"), WorkerOptions()
+    )
     worker.drain()
     worker.run()
     assert stage.handled == []
@@ -368,7 +372,7 @@ def test_bus_that_is_away_for_a_while_is_polled_again(bus: MemoryBus, monkeypatc
         return poll(max_records, timeout_s)
 
     monkeypatch.setattr(subscription, "poll", failing)
-    worker = Worker("test", subscription, MemoryCache(), lambda: stage, WorkerOptions())
+    worker = Worker("test", subscription, MemoryCache(), lambda: stage, Reports(bus, "w1"), WorkerOptions())
     thread = threading.Thread(target=worker.run)
     thread.start()
     publish(bus, "a")

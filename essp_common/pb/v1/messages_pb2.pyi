@@ -191,20 +191,22 @@ class ClipReady(_message.Message):
     def __init__(self, clip: _Optional[_Union[ClipRef, _Mapping]] = ..., key: _Optional[str] = ..., bytes: _Optional[int] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ..., skipped: _Optional[str] = ..., fence: _Optional[int] = ...) -> None: ...
 
 class FeatureReady(_message.Message):
-    __slots__ = ("clip", "stream", "key", "bytes", "skipped", "consumers")
+    __slots__ = ("clip", "stream", "key", "bytes", "skipped", "consumers", "fence")
     CLIP_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
     CONSUMERS_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
     clip: ClipRef
     stream: str
     key: str
     bytes: int
     skipped: str
     consumers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, clip: _Optional[_Union[ClipRef, _Mapping]] = ..., stream: _Optional[str] = ..., key: _Optional[str] = ..., bytes: _Optional[int] = ..., skipped: _Optional[str] = ..., consumers: _Optional[_Iterable[str]] = ...) -> None: ...
+    fence: int
+    def __init__(self, clip: _Optional[_Union[ClipRef, _Mapping]] = ..., stream: _Optional[str] = ..., key: _Optional[str] = ..., bytes: _Optional[int] = ..., skipped: _Optional[str] = ..., consumers: _Optional[_Iterable[str]] = ..., fence: _Optional[int] = ...) -> None: ...
 
 class Decoded(_message.Message):
     __slots__ = ("clip", "bytes", "seconds")
