@@ -23,6 +23,7 @@ from essp_common.catalog.summary import COLUMNS, Amount, Summary, summarize
 from essp_common.catalog.table import read_catalog
 from essp_common.config import Settings
 from essp_common.process import cpu_count
+from essp_common.quantities import size
 from essp_common.wiring import Stores
 from services.cli.uris import as_uri
 
@@ -120,7 +121,7 @@ def _line_printer(console: Console) -> Callable[[Progress], None]:
 
 
 def _note(now: Progress) -> str:
-    parts = [f"{_bytes(now.bytes_done)} of {_bytes(now.bytes_total)}", f"{now.rate:.1f} files/s"]
+    parts = [f"{size(now.bytes_done)} of {size(now.bytes_total)}", f"{now.rate:.1f} files/s"]
     if now.eta_s is not None:
         parts.append(f"{_duration(now.eta_s)} left")
     if now.problems:
@@ -158,14 +159,14 @@ def _show(console: Console, summary: Summary) -> None:
 
 
 def _amount(amount: Amount) -> str:
-    return f"{amount.videos} videos, {amount.frames} frames, {_hours(amount.hours)}, {_bytes(amount.bytes)}"
+    return f"{amount.videos} videos, {amount.frames} frames, {_hours(amount.hours)}, {size(amount.bytes)}"
 
 
 def _splits(summary: Summary) -> Table:
     table = _table("split", "videos", "frames", "length", "bytes")
     for name, amount in summary.splits.items():
         table.add_row(
-            name or "(none)", f"{amount.videos}", f"{amount.frames}", _hours(amount.hours), _bytes(amount.bytes)
+            name or "(none)", f"{amount.videos}", f"{amount.frames}", _hours(amount.hours), size(amount.bytes)
         )
     return table
 
@@ -215,11 +216,3 @@ def _duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, left = divmod(round(seconds), 60)
     return f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 60 else f"{minutes} min {left:02} s"
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"

@@ -11,6 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
+from essp_common.quantities import size
+from services.cli.uris import shown
 from services.master.status import FailureStatus, JobState, JobStatus, PassStatus, PoolStatus, TrainerStatus
 
 _STATE_STYLE = {
@@ -29,16 +31,23 @@ _FIGURES = (("top1", "top-1"), ("top5", "top-5"), ("mAP", "mAP"))
 
 
 def dashboard(status: JobStatus) -> RenderableType:
-    """The live view: how far the job is, who does what, and what comes out."""
-    parts: list[RenderableType] = [_headline(status), _gauges(status)]
+    """The live view: how far the job is, who does what, and what comes out. Fits 80 columns and 24 lines."""
+    parts: list[RenderableType] = [_gauges(status)]
     if status.pools:
         parts += ["", _pools(status.pools)]
     if status.trainers:
         parts += ["", _trainers(status.trainers)]
     if status.failures:
         parts += ["", _failures(status.failures)]
+    if status.reason:
+        parts += ["", Text(status.reason, _STATE_STYLE[status.state])]
     title = f"[bold]{escape(status.name)}[/] [{_STATE_STYLE[status.state]}]{status.state}[/]"
-    return Panel(Group(*parts), title=title, title_align="left", border_style="dim")
+    pace = f"{duration(status.elapsed_s)} gone"
+    if status.state == JobState.RUNNING:
+        pace += f" · {status.progress.clips_per_s:.1f} clips/s"
+    return Panel(
+        Group(*parts), title=title, title_align="left", subtitle=pace, subtitle_align="right", border_style="dim"
+    )
 
 
 def results(status: JobStatus) -> RenderableType:
@@ -47,7 +56,12 @@ def results(status: JobStatus) -> RenderableType:
     if status.result is not None:
         if any(name.startswith(("validation.", "test.")) for name in status.result.metrics):
             parts.append(_figures(status))
-        parts.append(Text.assemble(("model   ", "dim"), status.result.uri))
+        model = shown(status.output)
+        if status.kind == "train":
+            parts.append(Text.assemble(("model   ", "dim"), f"{model}/model"))
+            parts.append(Text.assemble(("next    ", "dim"), f"essp predict VIDEO --model {model}"))
+        else:
+            parts.append(Text.assemble(("result  ", "dim"), status.result.uri))
     if status.failures:
         parts.append(_failures(status.failures))
     if status.counts.skipped:
@@ -71,61 +85,39 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def size(count: int) -> str:
-    """Bytes in the largest binary unit that leaves a number of at least one."""
-    value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while value >= 1024 and len(units) > 1:
-        value /= 1024
-        units.pop(0)
-    return f"{value:.0f} {units[0]}" if value >= 100 or units[0] == "B" else f"{value:.1f} {units[0]}"
-
-
 def percent(share: float | None) -> str:
     """0.123 as `12.3 %`; a dash for what is not known."""
     return "–" if share is None else f"{100 * share:.1f} %"
 
 
-def _headline(status: JobStatus) -> RenderableType:
-    progress = status.progress
-    line = Table.grid(Column(width=_BAR_WIDTH), Column(), padding=(0, 2))
-    bar = ProgressBar(total=max(progress.total, 1), completed=progress.done, width=_BAR_WIDTH)
+def _gauges(status: JobStatus) -> RenderableType:
+    """A bar and its figures on each line; where it is narrow, the bars give way."""
+    grid = Table.grid(Column(max_width=_BAR_WIDTH), Column(no_wrap=True, overflow="ellipsis"), padding=(0, 2))
+    progress, cache, credits = status.progress, status.cache, status.credits
     share = progress.done / progress.total if progress.total else 0.0
-    facts = [percent(share), f"{progress.done:,} of {progress.total:,} clips", f"{progress.clips_per_s:.1f} clips/s"]
-    facts.append(f"{duration(status.elapsed_s)} gone")
+    counted = f"{progress.done:,} of {progress.total:,} clips" if progress.total else "no clips yet"
+    facts = [percent(share), counted]
     if progress.eta_s is not None:
-        facts.append(f"about {duration(progress.eta_s)} to go")
-    line.add_row(bar, Text(" · ".join(facts)))
+        facts.append(f"{duration(progress.eta_s)} to go")
+    grid.add_row(_bar(progress.done, progress.total), Text(" · ".join(facts)))
     if progress.current < len(status.passes):
         now = status.passes[progress.current]
         done = min(now.done.values(), default=0)
-        text = (
-            f"{pass_title(now)} · pass {progress.current + 1} of {len(status.passes)} · {done:,} of {now.clips:,} clips"
-        )
-        line.add_row(ProgressBar(total=max(now.clips, 1), completed=done, width=_BAR_WIDTH), Text(text))
-    return line
-
-
-def _gauges(status: JobStatus) -> RenderableType:
-    line = Table.grid(Column(width=_BAR_WIDTH), Column(), padding=(0, 2))
-    cache, credits = status.cache, status.credits
+        place = f"{pass_title(now)} ({progress.current + 1} of {len(status.passes)})"
+        grid.add_row(_bar(done, now.clips), Text(f"{place} · {done:,} of {now.clips:,} clips"))
     if cache is not None:
+        text = f"frame cache {size(cache.used_bytes)} of {size(cache.limit_bytes)}"
         full = f" · {cache.full_count} times full" if cache.full_count else ""
-        text = f"frame cache: {size(cache.used_bytes)} of {size(cache.limit_bytes)} in {cache.keys} keys{full}"
-        line.add_row(_fill(cache.used_bytes, cache.limit_bytes), Text(text))
-    waiting = " · waiting for consumers" if credits.waiting else ""
-    text = (
-        f"on the way: {credits.outstanding_clips} clips, "
-        f"{size(credits.outstanding_bytes)} of {size(credits.budget_bytes)}{waiting}"
-    )
-    line.add_row(_fill(credits.outstanding_bytes, credits.budget_bytes), Text(text))
-    return line
+        grid.add_row(_bar(cache.used_bytes, cache.limit_bytes, "magenta"), Text(f"{text} · {cache.keys} keys{full}"))
+    waiting = " · waits for trainers" if credits.waiting and status.trainers else ""
+    text = f"on the way {size(credits.outstanding_bytes)} of {size(credits.budget_bytes)}{waiting}"
+    grid.add_row(_bar(credits.outstanding_bytes, credits.budget_bytes, "magenta"), Text(text))
+    return grid
 
 
-def _fill(used: int, limit: int) -> ProgressBar:
-    style = "magenta"
-    return ProgressBar(
-        total=max(limit, 1), completed=used, width=_BAR_WIDTH, complete_style=style, finished_style=style
-    )
+def _bar(done: int, total: int, style: str = "bar.complete") -> ProgressBar:
+    finished = "bar.finished" if style == "bar.complete" else style
+    return ProgressBar(total=max(total, 1), completed=done, complete_style=style, finished_style=finished)
 
 
 def _pools(pools: Iterable[PoolStatus]) -> Table:

@@ -21,10 +21,10 @@ from essp_common import metrics
 from essp_common.catalog.build import BuildOptions, build
 from essp_common.config import Settings
 from essp_common.process import EXIT_INTERRUPTED
-from services.cli.dashboard import size
+from essp_common.quantities import size
 from services.cli.predict import classify, table
 from services.cli.run import run_watched
-from services.cli.uris import as_uri
+from services.cli.uris import as_uri, shown
 from services.cli.view import open_view
 from services.demo.dataset import CLASSES, make_dataset
 from services.demo.job import write_job
@@ -52,7 +52,9 @@ def main(
     _make_videos(videos, videos_per_class, seed, console)
     build(as_uri(str(videos)), as_uri(str(directory / "catalog.parquet")), Settings().stores, BuildOptions("folders"))
     path, spec = write_job(directory, epochs, clips_per_epoch)
-    console.print(f"training {', '.join(spec.trainers)} on {videos}, as {path} says", highlight=False, soft_wrap=True)
+    console.print(
+        f"training {' and '.join(spec.trainers)}: {shown(as_uri(str(path)))}", highlight=False, soft_wrap=True
+    )
     status = run_watched(spec, open_view(as_json), EmbeddedOptions())
     if not status.state.ended:
         console.print("saved; the same command goes on from there")
@@ -74,9 +76,11 @@ def _make_videos(videos: Path, per_class: int, seed: int, console: Console) -> N
 
 def _predict(videos: Path, model: Path, console: Console) -> None:
     """Classify one video of each of the first classes of the test split, as `essp predict` does."""
-    unseen = [str(next(iter(sorted((videos / "test" / name).iterdir())))) for name in sorted(CLASSES)[:_SHOWN]]
-    console.print(f"essp predict {' '.join(unseen)} --model {model}", highlight=False, soft_wrap=True)
-    Console().print(table(classify(unseen, as_uri(str(model)), Settings(), console), top=1))
+    first = (next(iter(sorted((videos / "test" / name).iterdir()))) for name in sorted(CLASSES)[:_SHOWN])
+    unseen = [shown(as_uri(str(video))) for video in first]
+    uri = as_uri(str(model))
+    console.print(f"essp predict {' '.join(unseen)} --model {shown(uri)}", highlight=False, soft_wrap=True)
+    Console().print(table(classify(unseen, uri, Settings(), console), top=1))
 
 
 def _account(directory: Path, status: JobStatus, console: Console) -> None:
@@ -97,10 +101,8 @@ def _account(directory: Path, status: JobStatus, console: Console) -> None:
 
 def _saved(decoded: int, trainings: int) -> str:
     """What of the decoding was saved, from what the decoder's processes counted in this run."""
-    wanted, shared, skipped = (metrics.frames(what) for what in ("wanted", "shared", "skipped"))
+    shared, skipped = (metrics.frames(what) for what in ("shared", "skipped"))
     apart = trainings * (decoded + skipped + shared)
     return (
-        f"{wanted} frames for clips took {decoded} decoded ones; {skipped} on the way to them were passed over "
-        f"undecoded, {shared} were shared between clips; each training decoding for itself: {apart}, "
-        f"{1 - decoded / apart:.0%} saved"
+        f"{decoded} frames were decoded; each training for itself would decode {apart}: {1 - decoded / apart:.0%} saved"
     )

@@ -43,7 +43,7 @@ class LazyGroup(TyperGroup):
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Names from the table: to load every command takes seconds."""
         known = {name: command for section in SECTIONS.values() for name, command in section.items()}
-        names = {name: TyperCommand(name, help=command.summary) for name, command in known.items()}
+        names: dict[str, Any] = {name: TyperCommand(name, help=it.summary) for name, it in known.items()}
         group = TyperGroup(name=self.name, commands=names, params=self.params)
         return group.shell_complete(type(ctx)(group), incomplete)
 

@@ -1,4 +1,4 @@
-"""What a user types as a path or a URI, as a URI."""
+"""Paths as people write and read them, and the URIs they stand for."""
 
 from __future__ import annotations
 
@@ -11,3 +11,11 @@ def as_uri(text: str) -> str:
     Paths go in as they are, without percent-encoding: a URI here is a root and a key, not a link.
     """
     return text if "://" in text else f"file://{Path(text).expanduser().absolute()}"
+
+
+def shown(uri: str) -> str:
+    """A URI as a user would type it: a file's path, from the working folder where it lies below that."""
+    if not uri.startswith("file://"):
+        return uri
+    path = Path(uri.removeprefix("file://"))
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -11,15 +12,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from essp_common.catalog.table import read_catalog
 from essp_common.checkpoint import read_latest
 from essp_common.config import Settings
+from essp_common.errors import Unavailable
 from essp_common.pb.v1.messages_pb2 import Purpose
-from essp_common.plan import empty_classes
+from essp_common.quantities import size
 from essp_common.spec import JobSpec
-from essp_common.wiring import Stores
-from services.cli.dashboard import size
+from essp_common.wiring import Stores, open_cache
+from services.cli.doctor import examine
 from services.cli.job_file import load_job
+from services.doctor.finding import Level
+from services.local.composition import embedded_settings
+from services.master.launch import catalog_of, warnings_of
 from services.master.passes import Passes
 from services.master.sizing import bounds_of, parts_of, unit_clips
 
@@ -41,17 +45,31 @@ class Outlook:
     resumes_at: dict[str, str]
     """Trainer -> where its latest checkpoint stands."""
     warnings: tuple[str, ...]
+    failing: tuple[str, ...]
+    """What is wrong with the servers of the settings, where they name any; each with its remedy."""
 
 
 def main(
     job: Annotated[Path, typer.Argument(help="The job file.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check a job file, and say what it would do. Nothing is written. Exit code 2: it cannot run, and why."""
-    outlook = foresee(load_job(job), Stores(Settings().stores))
+    """Check a job file, and say what it would do; with ESSP_BUS or ESSP_CACHE, the servers as well, as `essp doctor`.
+
+    Exit code 2: it cannot run, and why; 6: its servers are not there, or not set up for it. No part of the job is
+    begun or written.
+    """
+    outlook = foresee(load_job(job), Settings())
     if as_json:
         typer.echo(json.dumps(asdict(outlook), indent=2))
-        return
+    else:
+        _print(outlook)
+    for warning in outlook.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    if outlook.failing:
+        raise Unavailable("\n  ".join(("the servers of the settings are not ready:", *outlook.failing)))
+
+
+def _print(outlook: Outlook) -> None:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_row("job", outlook.job)
     table.add_row("output", outlook.output)
@@ -63,13 +81,12 @@ def main(
     for trainer, position in outlook.resumes_at.items():
         table.add_row(f"trainer {trainer}", position)
     Console().print(table)
-    for warning in outlook.warnings:
-        typer.echo(f"warning: {warning}", err=True)
 
 
-def foresee(spec: JobSpec, stores: Stores) -> Outlook:
-    """Work out what a job would do. Raises `ConfigError` or `NotFound` for one that cannot run."""
-    passes = Passes(spec, read_catalog(*stores.resolve(spec.data.catalog)))
+def foresee(spec: JobSpec, settings: Settings) -> Outlook:
+    """Work out what a job would do. Raises `ConfigError` for one that cannot run."""
+    stores = Stores(settings.stores)
+    passes = Passes(spec, catalog_of(spec, stores))
     bounds = bounds_of(passes, parts_of(spec))
     unit_clips(spec, bounds)
     most = max(sum(parts) for parts in bounds)
@@ -82,7 +99,7 @@ def foresee(spec: JobSpec, stores: Stores) -> Outlook:
         latest = read_latest(output, trainer)
         at = "begins" if latest is None else f"goes on in epoch {latest.epoch + 1}, after {latest.step} clips"
         resumes[trainer] = "is done" if latest is not None and latest.final else at
-    missing = empty_classes(passes.view(0)) if spec.trainers else ()
+    failing = _failing(settings)
     return Outlook(
         job=spec.name,
         output=spec.output,
@@ -92,8 +109,26 @@ def foresee(spec: JobSpec, stores: Stores) -> Outlook:
         most_bytes_per_clip=most,
         clips_within_budget=spec.limits.budget // most,
         resumes_at=resumes,
-        warnings=tuple(f"class {name} has no usable training video" for name in missing),
+        warnings=warnings_of(passes, bounds) if failing else (*warnings_of(passes, bounds), *_room(spec, settings)),
+        failing=failing,
     )
+
+
+def _failing(settings: Settings) -> tuple[str, ...]:
+    """What `essp doctor` finds wrong with the servers; nothing where the job runs in one process."""
+    if settings.bus.startswith("memory:") and settings.cache.startswith("memory:"):
+        return ()
+    return tuple(f"{it.check}: {it.what}; {it.remedy}" for it in examine(settings) if it.level is Level.FAIL)
+
+
+def _room(spec: JobSpec, settings: Settings) -> tuple[str, ...]:
+    """A warning where the cache holds less than the budget: then decoders wait for room in it."""
+    with closing(open_cache(embedded_settings(spec, settings).cache)) as cache:
+        limit = cache.usage().limit_bytes
+    if limit >= spec.limits.budget:
+        return ()
+    held = f"ESSP_CACHE holds {size(limit)}, limits.budget is {size(spec.limits.budget)}"
+    return (f"{held}: decoders will wait for room; give the cache more memory, or lower the budget",)
 
 
 def _name(purpose: Purpose) -> str:

@@ -36,7 +36,7 @@ from essp_common.wiring import Stores
 from services.master.ledger import Ledger
 from services.master.parts import ClipParts
 from services.master.passes import Passes
-from services.master.sizing import bounds_of, lane_bytes, parts_of, unit_clips
+from services.master.sizing import bounds_of, lane_bytes, parts_of, uncoupled_budget, unit_clips
 from services.master.terms import Terms
 
 log = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ def launch(
     `fresh` removes what an earlier run left in the output. `since`: go on with the run that began with this fence.
     `declared`: features that are registered, and whose code is not here.
     """
-    catalog = _catalog(spec, stores)
+    catalog = catalog_of(spec, stores)
     passes = Passes(spec, catalog)
     parts = parts_of(spec)
     bounds = bounds_of(passes, parts, declared)
@@ -117,7 +117,7 @@ def launch(
         continued=continued,
         manifests=manifests,
         start=start,
-        warnings=_warnings(passes),
+        warnings=warnings_of(passes, bounds),
     )
 
 
@@ -148,7 +148,8 @@ def _terms(
     )
 
 
-def _catalog(spec: JobSpec, stores: Stores) -> Catalog:
+def catalog_of(spec: JobSpec, stores: Stores) -> Catalog:
+    """The catalog of a job. Raises `ConfigError` where there is none."""
     if not spec.data.catalog:
         raise ConfigError("data.catalog: is required; make one with `essp catalog build`")
     try:
@@ -218,8 +219,17 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _warnings(passes: Passes) -> tuple[str, ...]:
-    view = passes.view(0)
-    if passes.spec.predictor is not None or not (missing := empty_classes(view)):
-        return ()
-    return (f"no usable training video of {len(missing)} of {len(view.classes)} classes: {', '.join(missing[:10])}",)
+def warnings_of(passes: Passes, bounds: Sequence[Sequence[int]]) -> tuple[str, ...]:
+    """What a user should know of a job that runs all the same."""
+    spec, view = passes.spec, passes.view(0)
+    found = []
+    if spec.predictor is None and (missing := empty_classes(view)):
+        few = f"{', '.join(missing[:10])}{', ...' if len(missing) > 10 else ''}"
+        found.append(f"no usable training video of {len(missing)} of {len(view.classes)} classes: {few}")
+    if len(spec.trainers) > 1 and not spec.limits.coupled and not lane_bytes(spec, bounds):
+        needed = -(-uncoupled_budget(spec, bounds) // 2**20)
+        found.append(
+            "limits.budget is too small for a trainer to be left behind, so all keep in step with the slowest; "
+            f"raise it to {needed}MiB or more, or set limits.coupled: true"
+        )
+    return tuple(found)

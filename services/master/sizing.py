@@ -21,6 +21,7 @@ from essp_common.features.declared import DeclaredFeature
 from essp_common.features.port import ArraySpec
 from essp_common.features.registry import output_of
 from essp_common.pb.v1.messages_pb2 import Resize
+from essp_common.quantities import size
 from essp_common.recipe import recipe_of
 from essp_common.spec import CodecSpec, JobSpec
 from essp_common.video.geometry import output_size
@@ -62,6 +63,11 @@ def lane_bytes(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
     return share if share // _largest(bounds) >= _at_once(spec, batches=2) else 0
 
 
+def uncoupled_budget(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
+    """The least budget with which a trainer that lags can be left behind."""
+    return 2 * (len(spec.trainers) - 1) * _at_once(spec, batches=2) * _largest(bounds)
+
+
 def unit_clips(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
     """Most clips of one work unit. Raises `ConfigError` when the budget is too small for the job to move."""
     largest, needed, window = _largest(bounds), _at_once(spec), spec.sampling.locality
@@ -70,7 +76,7 @@ def unit_clips(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
         batch, culprit = _batch(spec)
         cause = f"{culprit} = {batch}" + (f" and sampling.locality = {window}" if window else "")
         raise ConfigError(
-            f"limits.budget: {spec.limits.budget / _MIB:.1f} MiB hold {held} clips of up to {largest / _MIB:.1f} MiB, "
+            f"limits.budget: {size(spec.limits.budget)} hold {held} clips of up to {size(largest)}, "
             f"{cause} need {needed} at once; raise it to {-(-needed * largest // _MIB)}MiB or more, "
             "or lower those, clip.frames or clip.resize"
         )

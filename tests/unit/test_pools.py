@@ -25,7 +25,7 @@ from services.master.pools.roster import Roster
 from services.master.registrations import ExtractorRow, TrainerRow
 from services.master.status import JobStatus
 from tests.unit.fleet import Clock
-from tests.unit.test_view import document
+from tests.unit.statuses import document
 
 IMAGE = "registry.example/depth@sha256:" + "0f" * 32
 DEPTH = ExtractorRow(name="depth", image=IMAGE, output=DeclaredOutput(shape=("T",)), least=2, most=3)

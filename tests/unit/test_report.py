@@ -29,7 +29,7 @@ from services.local.report.plots import DARK, LIGHT
 from services.local.report.samples import choose, draw_samples, read_clip, read_samples
 from services.master.status import JobStatus
 from tests.unit.finished_job import CLASSES, JOB, VERSIONS, FinishedJob, finished_job
-from tests.unit.test_view import document
+from tests.unit.statuses import document
 
 STORES = Stores(("file:///",))
 

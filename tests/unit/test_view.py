@@ -4,112 +4,16 @@ from __future__ import annotations
 
 import io
 import json
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from services.cli.dashboard import dashboard, duration, results, size
+from essp_common.quantities import size
+from services.cli.dashboard import dashboard, duration, results
 from services.cli.view import JsonView, LiveView, PlainView, open_view
 from services.master.status import JobEvent, JobStatus
-
-WHEN = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
-
-
-def document(**changes: Any) -> dict[str, Any]:
-    """A training job of two streams in its second epoch."""
-    passes = [
-        {"purpose": p, "epoch": e, "clips": 100, "issued": 100, "done": {"trainer.rgb": 100}, "skipped": 0}
-        for e in range(2)
-        for p in ("train", "validation")
-    ]
-    passes[2]["done"] = {"trainer.rgb": 48, "trainer.flow": 40}
-    passes[3]["done"] = {"trainer.rgb": 0, "trainer.flow": 0}
-    rgb = {
-        "name": "rgb",
-        "stream": "rgb",
-        "model": "small",
-        "purpose": "train",
-        "epoch": 1,
-        "clips_done": 48,
-        "loss": 1.234,
-        "top1": 0.5,
-        "data_wait_ratio": 0.031,
-        "clips_per_s": 25.0,
-        "queue": 6,
-        "reports": [
-            {"purpose": "train", "epoch": 0, "metrics": {"loss": 2.0, "top1": 0.2, "data_wait_ratio": 0.05}},
-            {"purpose": "validation", "epoch": 0, "metrics": {"loss": 1.5, "top1": 0.3, "video_top1": 0.333}},
-        ],
-        "checkpoint": None,
-        "final": False,
-    }
-    flow = rgb | {"name": "flow", "stream": "flow", "clips_done": 40, "data_wait_ratio": 0.41, "reports": []}
-    found = {
-        "name": "demo",
-        "kind": "train",
-        "state": "running",
-        "reason": "",
-        "output": "file:///runs/demo",
-        "created": WHEN,
-        "ended": None,
-        "elapsed_s": 83.0,
-        "progress": {"done": 240, "total": 400, "clips_per_s": 12.34, "eta_s": 130.0, "current": 2},
-        "passes": passes,
-        "credits": {
-            "budget_bytes": 64 * 2**20,
-            "outstanding_bytes": 32 * 2**20,
-            "outstanding_clips": 21,
-            "waiting": True,
-        },
-        "cache": {"used_bytes": 30 * 2**20, "limit_bytes": 256 * 2**20, "keys": 33, "full_count": 2},
-        "streams": {"rgb": "rgb", "flow": "flow"},
-        "backlog": {"decoder": 5, "flow": 0},
-        "pools": [
-            {
-                "name": "decoder",
-                "workers": 2,
-                "done": 1240,
-                "clips_per_s": 55.5,
-                "seconds_per_clip": 0.0123,
-                "queue": 5,
-            },
-        ],
-        "trainers": [rgb, flow],
-        "counts": dict.fromkeys(
-            [
-                "issued",
-                "decoded",
-                "extracted",
-                "delivered",
-                "failed",
-                "replaced",
-                "skipped",
-                "lost",
-                "reissued",
-                "released",
-                "redecoded",
-            ],
-            0,
-        ),
-        "failures": [
-            {
-                "stage": "decoder",
-                "kind": "truncated",
-                "count": 3,
-                "examples": [{"video": "a/[b].mp4", "reason": "the video ends before its frame 12"}],
-            }
-        ],
-        "result": None,
-        "last_event": 7,
-    }
-    return found | changes
-
-
-def status(**changes: Any) -> JobStatus:
-    return JobStatus.model_validate(document(**changes))
-
+from tests.unit.statuses import WHEN, status
 
 METRICS = {
     "weight.rgb": 0.4,
@@ -142,14 +46,15 @@ def lines_of(rendered: str, *words: str) -> list[list[str]]:
 def test_dashboard_tells_how_far_the_job_is() -> None:
     shown = text(dashboard(status()))
     assert "demo running" in shown
-    assert "60.0 % · 240 of 400 clips · 12.3 clips/s · 1:23 gone · about 2:10 to go" in shown
-    assert "train, epoch 2 · pass 3 of 4 · 40 of 100 clips" in shown, "the slowest consumer counts"
+    assert "60.0 % · 240 of 400 clips · 2:10 to go" in shown
+    assert "1:23 gone · 12.3 clips/s" in shown
+    assert "train, epoch 2 (3 of 4) · 40 of 100 clips" in shown, "the slowest consumer counts"
 
 
 def test_dashboard_shows_pools_cache_and_streams() -> None:
     shown = text(dashboard(status()))
-    assert "frame cache: 30.0 MiB of 256 MiB in 33 keys · 2 times full" in shown
-    assert "on the way: 21 clips, 32.0 MiB of 64.0 MiB · waiting for consumers" in shown
+    assert "frame cache 30.0 MiB of 256 MiB · 33 keys · 2 times full" in shown
+    assert "on the way 32.0 MiB of 64.0 MiB · waits for trainers" in shown
     (pool,) = lines_of(shown, "decoder", "12.3")
     assert pool[1:-1] == ["decoder", "2", "1,240", "55.5", "12.3", "0.7", "5"]
     (rgb,) = lines_of(shown, "rgb", "1.234")
@@ -163,11 +68,31 @@ def test_dashboard_fits_any_width(width: int) -> None:
     assert max(len(line) for line in text(dashboard(status()), width).splitlines()) <= width
 
 
+def test_dashboard_fits_a_terminal_of_80_by_24() -> None:
+    """A job with both kinds of workers: no line of figures is broken in two."""
+    decoder = status().pools[0]
+    flow = decoder.model_copy(update={"name": "extractor.flow"})
+    shown = text(dashboard(status().model_copy(update={"pools": (decoder, flow)})), 80).splitlines()
+    assert len(shown) <= 24
+    assert [line.split()[-2] for line in shown[1:5]] == ["go", "clips", "full", "trainers"]
+
+
+def test_a_long_name_leaves_room_for_the_figures() -> None:
+    trainers = [t.model_copy(update={"name": f"{t.name}-of-a-name-that-is-much-too-long"}) for t in status().trainers]
+    shown = text(dashboard(status().model_copy(update={"name": "x" * 63, "trainers": tuple(trainers)})), 80)
+    assert max(map(len, shown.splitlines())) <= 80
+    assert lines_of(shown, "1.234", "3.1")
+
+
+def test_dashboard_of_a_failed_job_says_why() -> None:
+    assert "nobody knows" in text(dashboard(status(state="failed", reason="nobody knows")))
+
+
 def test_dashboard_of_a_job_that_has_not_begun() -> None:
     progress = {"done": 0, "total": 0, "clips_per_s": 0.0, "eta_s": None, "current": 0}
     shown = text(dashboard(status(state="pending", progress=progress, passes=[], pools=[], trainers=[], cache=None)))
     assert "demo pending" in shown
-    assert "0.0 %" in shown
+    assert "0.0 % · no clips yet" in shown
     assert "to go" not in shown
 
 
@@ -177,7 +102,7 @@ def test_results_are_a_table_of_streams_and_their_fusion() -> None:
     assert flow[:4] == ["flow", "0.600", "33.0", "%"]
     (fused,) = lines_of(shown, "fused")
     assert fused == ["fused", *["98.7", "%"] * 6]
-    assert "file:///runs/demo/model/manifest.json" in shown
+    assert "essp predict VIDEO --model /runs/demo\n" in shown
 
 
 def test_results_without_a_validation_split_show_the_test_split_only() -> None:
