@@ -17,7 +17,7 @@ from essp_common.control import ControlFeed
 from essp_common.errors import EsspError, TransientError
 from essp_common.model import Evaluation, FusedModel
 from essp_common.pb.v1.messages_pb2 import CheckpointReady, ClipRef, Failed, Finished, Progress
-from essp_common.spec import JobSpec
+from essp_common.spec import stored_spec
 from essp_common.wiring import Adapters
 from services.aggregator.assembly import assemble, final_checkpoints
 from services.aggregator.config import AggregatorSettings
@@ -89,7 +89,7 @@ class Aggregator:
         if command is None:
             log.warning("a checkpoint of job %s, of which no control message tells; ignored", checkpoint.job)
             return
-        spec = JobSpec.model_validate_json(command.snapshot.spec_json)
+        spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
         store = self._stores.under(spec.output)
         finals = final_checkpoints(store, spec)
         if finals is None:

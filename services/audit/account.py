@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from essp_common.history import spans_of
 from essp_common.layout import Position
 from essp_common.pb.v1.messages_pb2 import HistoryEntry, HistorySegment, JobSnapshot, LedgerState, PassEvents, Runs
-from essp_common.spec import JobSpec
+from essp_common.spec import JobSpec, stored_spec
 
 Marks = NDArray[np.uint8]
 """`(clips,)` of one pass: how often."""
@@ -134,7 +134,7 @@ class Account:
 
     def _begin(self, entry: HistoryEntry) -> None:
         started = entry.started
-        spec = JobSpec.model_validate_json(started.snapshot.spec_json)
+        spec = stored_spec(started.snapshot.spec_json, "the job of this history")
         start = {name: Position(place.pass_index, place.index) for name, place in started.start.items()}
         run = Run(entry.fence, started.snapshot, spec, start)
         for name, position in start.items():

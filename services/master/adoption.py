@@ -17,7 +17,7 @@ from essp_common.bus.port import Bus
 from essp_common.errors import TransientError
 from essp_common.history import History
 from essp_common.pb.v1.messages_pb2 import Control
-from essp_common.spec import JobSpec
+from essp_common.spec import stored_spec
 from essp_common.wiring import Stores
 from services.master.status import JobStatus
 
@@ -56,6 +56,6 @@ def under_way(command: Control) -> bool:
 
 def past(command: Control, stores: Stores) -> JobStatus | None:
     """What a job came to that had ended, if its history tells; None: its last seconds are missing there, or all."""
-    spec = JobSpec.model_validate_json(command.snapshot.spec_json)
+    spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
     newest = History(stores.under(spec.output)).newest()
     return JobStatus.model_validate_json(newest.status_json) if newest is not None and newest.status_json else None

@@ -13,7 +13,6 @@ before anything had happened), and in a new run, where the trainers' checkpoints
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from essp_common.layout import Position
 from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import TRAIN, HistorySegment, JobSnapshot
 from essp_common.plan import empty_classes
-from essp_common.spec import JobSpec
+from essp_common.spec import JobSpec, stored_spec
 from essp_common.wiring import Stores
 from services.master.ledger import Ledger
 from services.master.parts import ClipParts
@@ -164,13 +163,12 @@ def _claim(output: ObjectStore, spec: JobSpec, fresh: bool) -> None:
         for key in [info.key for info in output.list() if info.key.startswith(_OWN)]:
             output.delete(key)
     try:
-        known = json.loads(output.get(layout.SPEC))
+        text = output.get(layout.SPEC).decode("utf-8", "replace")
     except NotFound:
-        known = None
-    except ValueError as error:
-        raise ConfigError(f"output: {output.uri(layout.SPEC)} is not a job; choose another output") from error
-    if known is not None:
-        differing = _differing(known, spec.model_dump(mode="json"))
+        text = ""
+    if text:
+        known = stored_spec(text, output.uri(layout.SPEC))  # of whatever version
+        differing = _differing(known.model_dump(mode="json"), spec.model_dump(mode="json"))
         if differing:
             raise ConfigError(
                 f"output: {spec.output} holds another job, which differs in {', '.join(differing)}; choose another "

@@ -31,7 +31,7 @@ from essp_common.failpoints import failpoint
 from essp_common.features.declared import DeclaredFeature
 from essp_common.history import Overtaken
 from essp_common.pb.v1.messages_pb2 import Control, Progress
-from essp_common.spec import JobSpec
+from essp_common.spec import JobSpec, stored_spec
 from essp_common.wiring import Adapters
 from services.master.adoption import last_commands, past, under_way
 from services.master.config import MasterSettings
@@ -379,7 +379,7 @@ class Master:
                 if (ended := past(command, self._stores)) is not None:  # maybe by a master that is still there
                     self._past[command.job] = ended
                 else:
-                    self._start(JobSpec.model_validate_json(command.snapshot.spec_json), False, command)
+                    self._start(stored_spec(command.snapshot.spec_json, f"job {command.job}"), False, command)
                     failpoint("master.taken-over")
             except (EsspError, ValueError) as error:
                 log.error("job %s was under way and cannot be taken over: %s", command.job, error)

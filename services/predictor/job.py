@@ -25,7 +25,7 @@ from essp_common.ordered import IntakeOptions, OrderedIntake, PassEnd, Taken
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.predictions import Prediction, predictions, write_predictions
 from essp_common.scores import ScoreTable, VideoScores, by_video, fuse
-from essp_common.spec import JobSpec
+from essp_common.spec import stored_spec
 from essp_common.wiring import Adapters
 from services.predictor.config import PredictorSettings
 from services.predictor.scoring import Frames, Look, StreamScorer, device_of
@@ -61,7 +61,7 @@ class PredictionJob:
         self._settings = settings
         self._worker = worker
         self._command = command
-        self._spec = JobSpec.model_validate_json(command.snapshot.spec_json)
+        self._spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
         self._leave = leave
         self._broken = threading.Event()
 

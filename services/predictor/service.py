@@ -17,7 +17,7 @@ from essp_common.bus.port import Record, Subscription
 from essp_common.control import ControlFeed
 from essp_common.errors import EsspError, PermanentError, TransientError
 from essp_common.pb.v1.messages_pb2 import ClipRef, Control, Failed, Finished, Progress
-from essp_common.spec import JobSpec
+from essp_common.spec import stored_spec
 from essp_common.wiring import Adapters
 from services.predictor.config import PredictorSettings
 from services.predictor.job import Answers, PredictionJob
@@ -136,7 +136,7 @@ def _start_of_prediction(record: Record) -> Control | None:
         return None
     if command.command != Control.START:
         return None
-    return command if JobSpec.model_validate_json(command.snapshot.spec_json).predictor is not None else None
+    return command if stored_spec(command.snapshot.spec_json, f"job {command.job}").predictor is not None else None
 
 
 def _failed(job: str, stage: str, error: Exception) -> Failed:

@@ -11,7 +11,7 @@ from essp_common.checkpoint import ModelDescription
 from essp_common.errors import ConfigError
 from essp_common.layout import Position
 from essp_common.pb.v1.messages_pb2 import Control, PassPlan, Purpose
-from essp_common.spec import JobSpec, StreamSpec, TrainerSpec
+from essp_common.spec import JobSpec, StreamSpec, TrainerSpec, stored_spec
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Assignment:
     def of(cls, command: Control, trainer: str) -> Self:
         """The training called `trainer` of a job. Raises `ConfigError` when the job has none of that name."""
         snapshot = command.snapshot
-        spec = JobSpec.model_validate_json(snapshot.spec_json)
+        spec = stored_spec(snapshot.spec_json, f"job {command.job}")
         if trainer not in spec.trainers:
             known = ", ".join(spec.trainers) or "none"
             raise ConfigError(f"job {command.job} has no trainer {trainer!r}; it has: {known}")
