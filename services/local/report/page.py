@@ -210,8 +210,8 @@ def _picture(title: str, caption: str, pictures: Pictures, name: str) -> str:
     light, dark = (f"data:image/png;base64,{base64.b64encode(png).decode()}" for png in pictures[name])
     return section(
         title,
-        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
-        f'<img alt="{escape(title)}" src="{light}"></picture><p class="quiet">{escape(caption)}</p>',
+        f'<div class="scroll"><picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
+        f'<img alt="{escape(title)}" src="{light}"></picture></div><p class="quiet">{escape(caption)}</p>',
     )
 
 

@@ -38,7 +38,8 @@ function duration(seconds) {
 
 function table(heads, rows) {
   const cells = (row, tag) => el("tr", {}, ...row.map(cell => el(tag, {}, cell)));
-  return el("table", {}, el("thead", {}, cells(heads, "th")), el("tbody", {}, ...rows.map(row => cells(row, "td"))));
+  return el("div", { class: "scroll" },
+    el("table", {}, el("thead", {}, cells(heads, "th")), el("tbody", {}, ...rows.map(row => cells(row, "td")))));
 }
 
 /** The course of a trainer's validation loss. */
@@ -68,20 +69,41 @@ function action(job, name) {
   return el("button", { type: "button", onclick: act }, name);
 }
 
+/** How far a job is, and, while it runs, how fast and how long yet. */
+function progressLine(job, done) {
+  const { progress, credits } = job, now = job.passes[progress.current];
+  const parts = [progress.total ? `${percent(done)} of ${progress.total.toLocaleString()} clips` : "no clips yet"];
+  if (now) parts.push(`${now.purpose}${now.purpose === "train" || now.purpose === "validation" ? ` ${now.epoch + 1}` : ""}`);
+  if (job.state === "running") {
+    parts.push(`${number(progress.clips_per_s)} clips/s`);
+    if (progress.eta_s != null) parts.push(`${duration(progress.eta_s)} to go`);
+    parts.push(`on the way ${size(credits.outstanding_bytes)} of ${size(credits.budget_bytes)}`);
+  }
+  return parts.join(" · ");
+}
+
+/** What a training made: top-1 by video, fused. */
+function resultLine(job) {
+  const figures = job.result ? job.result.metrics : {};
+  const shown = ["validation", "test"].filter(split => `${split}.fused.top1` in figures);
+  return shown.map(split => `${split} ${percent(figures[`${split}.fused.top1`])}`).join(", ");
+}
+
 function jobCard(job) {
-  const done = job.progress.total ? job.progress.done / job.progress.total : 1;
+  const done = job.progress.total ? job.progress.done / job.progress.total : 0;
   const actions = { running: ["pause", "stop"], paused: ["resume", "stop"] }[job.state] || [];
-  const now = job.passes[job.progress.current];
+  const result = resultLine(job);
   const trainers = job.trainers.map(t => [
-    t.name, t.purpose ? `${t.purpose} ${t.epoch + 1}` : "–", number(t.clips_per_s), number(t.loss, 3), percent(t.top1),
+    t.name, t.final ? "done" : t.purpose ? `${t.purpose} ${t.epoch + 1}` : "–", number(t.clips_per_s), number(t.loss, 3), percent(t.top1),
     percent(t.data_wait_ratio), course(t.reports),
   ]);
   const lines = job.failures.map(f => el("p", { class: "wrong" }, `${f.count} × ${f.stage}: ${f.kind}, as ${f.examples[0]?.video}: ${f.examples[0]?.reason}`));
   return el("article", {},
-    el("div", {}, el("h3", {}, job.name), el("span", { class: `state ${job.state}` }, job.state), el("span", { class: "grow note" }, job.reason || job.output), ...actions.map(name => action(job.name, name))),
+    el("div", {}, el("h3", {}, job.name), el("span", { class: `state ${job.state}` }, job.state), el("span", { class: "grow note" }, job.output), ...actions.map(name => action(job.name, name))),
     el("progress", { value: done, max: 1, "aria-label": "clips done" }),
-    el("div", { class: "note" }, `${percent(done)} of ${job.progress.total.toLocaleString()} clips` + (now ? ` · ${now.purpose} ${now.epoch + 1}` : "") +
-      ` · ${number(job.progress.clips_per_s)} clips/s · ${duration(job.progress.eta_s)} left · on the way ${size(job.credits.outstanding_bytes)} of ${size(job.credits.budget_bytes)}`),
+    el("div", { class: "note" }, progressLine(job, done)),
+    ...(job.reason ? [el("p", { class: job.state === "failed" ? "wrong" : "" }, job.reason)] : []),
+    ...(result ? [el("p", {}, `fused, top-1 by video: ${result}`)] : []),
     ...(trainers.length ? [table(["trainer", "at", "clips/s", "loss", "top-1", "waits for data", "validation loss"], trainers)] : []),
     ...lines);
 }
