@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from essp_common.errors import ConfigError
+from essp_common.logs import LogFormat
 from essp_common.validation import requirement
 
 
@@ -46,8 +47,9 @@ class Settings(BaseSettings):
     worker: str = ""
     """This process's name in messages and logs (default: host name and process id)."""
     log_level: str = "INFO"
-    log_json: bool = False
-    """Logs as one JSON object a line."""
+    """DEBUG, INFO, WARNING or ERROR."""
+    log_format: LogFormat = "auto"
+    """`text`, on stderr; `json`, one object a line, on stdout; `auto`: text at a terminal, elsewhere JSON."""
     metrics_port: int = 0
     """Port of `/metrics`, `/livez` and `/readyz` of a worker (0: none)."""
     supervised: bool = False

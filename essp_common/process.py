@@ -7,22 +7,19 @@ is safe: what was in hand is delivered again to somebody else.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
 import signal
 import socket
-import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from essp_common import logs
 from essp_common.config import Settings
-from essp_common.errors import ConfigError
 from essp_common.metrics import MetricsServer
 from essp_common.service import Service
 
@@ -31,13 +28,13 @@ log = logging.getLogger(__name__)
 EXIT_INTERRUPTED = 130
 EXIT_NOT_DRAINED = 1
 
-_CHATTY = ("kafka", "botocore", "boto3", "urllib3", "httpx", "httpcore", "uvicorn")
-"""Libraries whose INFO is of no use to whoever runs ESSP."""
 
+def serve(service: Service, settings: Settings, **about: str) -> None:
+    """Run one service as this process: logs, metrics endpoint, signals. Raises what stopped the service.
 
-def serve(service: Service, settings: Settings) -> None:
-    """Run one service as this process: logs, metrics endpoint, signals. Raises what stopped the service."""
-    set_up_logging(settings)
+    `about`: what all that it logs is about (`essp_common.logs.ABOUT`).
+    """
+    set_up_logging(settings, service.name, **about)
     if settings.bus.startswith("memory:"):
         log.warning("%s: on memory:// nobody else can reach it; set ESSP_BUS, ESSP_CACHE, ESSP_STORES", service.name)
     if settings.supervised:
@@ -45,7 +42,7 @@ def serve(service: Service, settings: Settings) -> None:
     draining = threading.Event()
     metrics = MetricsServer(settings.metrics_port, lambda: not draining.is_set()) if settings.metrics_port else None
     try:
-        with drained_by_signals([service], settings.drain_s, draining):
+        with logs.bridged(), drained_by_signals([service], settings.drain_s, draining):
             log.info("%s: started as %s", service.name, worker_name(settings))
             service.run()
             log.info("%s: ended", service.name)
@@ -123,18 +120,9 @@ def worker_name(settings: Settings) -> str:
     return settings.worker or f"{socket.gethostname()}-{os.getpid()}"
 
 
-def set_up_logging(settings: Settings) -> None:
-    """Logs to stderr, one line each: plain text or JSON."""
-    handler = logging.StreamHandler(sys.stderr)
-    name = worker_name(settings)
-    handler.setFormatter(_JsonLines(name) if settings.log_json else _plain(name))
-    level = logging.getLevelNamesMapping().get(settings.log_level.upper())
-    if level is None:
-        raise ConfigError(f"log_level {settings.log_level!r} is not a level; use DEBUG, INFO, WARNING or ERROR")
-    logging.basicConfig(level=level, handlers=[handler], force=True)
-    if level > logging.DEBUG:
-        for library in _CHATTY:
-            logging.getLogger(library).setLevel(logging.WARNING)
+def set_up_logging(settings: Settings, pool: str = "", **about: str) -> None:
+    """Log as the settings say; see `essp_common.logs.set_up`."""
+    logs.set_up(settings.log_level, settings.log_format, worker_name(settings), pool, about)
 
 
 def cpu_count(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
@@ -163,28 +151,3 @@ def _leave_undrained(drain_s: float) -> None:
     log.error("not drained within %g s; leaving, what is in hand is delivered again", drain_s)
     logging.shutdown()
     os._exit(EXIT_NOT_DRAINED)
-
-
-def _plain(name: str) -> logging.Formatter:
-    return logging.Formatter(f"%(asctime)s %(levelname)-7s {name} %(threadName)s: %(message)s")
-
-
-class _JsonLines(logging.Formatter):
-    """One JSON object a line."""
-
-    def __init__(self, worker: str) -> None:
-        super().__init__()
-        self._worker = worker
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "ts": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
-            "level": record.levelname,
-            "event": record.getMessage(),
-            "logger": record.name,
-            "worker": self._worker,
-            "thread": record.threadName,
-        }
-        if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)

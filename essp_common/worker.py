@@ -35,7 +35,9 @@ from essp_common.deliveries import Deliveries
 from essp_common.errors import BadVideo, CacheFull, EsspError, PermanentError, TransientError, Unavailable
 from essp_common.failpoints import failpoint
 from essp_common.heartbeat import LaneLoad
+from essp_common.logs import bound
 from essp_common.reports import Reports
+from essp_common.subject import subject
 
 log = logging.getLogger(__name__)
 
@@ -242,7 +244,7 @@ class Worker:
         started = time.monotonic()
         outcome = "done"
         try:
-            with self._deliveries.begun(record) as deaths:
+            with bound(partial(subject, record)), self._deliveries.begun(record) as deaths:
                 rejection = _fatal(deaths) if deaths >= self._options.attempts else self._handle(stage, record)
                 failpoint("worker.handled")
                 if rejection is not None:
@@ -283,7 +285,8 @@ class Worker:
             except EsspError as error:
                 return _Rejection(error, attempts + 1)
             except Exception as error:
-                log.exception("%s: unexpected error on %s", self.name, _place(record))
+                told = {"attempt": attempts + 1}
+                log.exception("%s: unexpected error on %s", self.name, _place(record), extra=told)
                 failure = _unexpected(error)
             attempts += 1
             if attempts >= self._options.attempts:
@@ -302,13 +305,14 @@ class Worker:
 
     def _reject(self, stage: Stage, record: Record, rejection: _Rejection) -> None:
         """Have the stage report it, however long its servers are away."""
-        error = rejection.error
-        log.warning("%s: %s rejected after %d tries: %s", self.name, _place(record), rejection.attempts, error)
+        error, attempts = rejection.error, rejection.attempts
+        told = (self.name, _place(record), attempts, error)
+        log.warning("%s: %s rejected after %d tries: %s", *told, extra={"attempt": attempts})
         metrics.FAILURES.labels(self.name, _kind(error)).inc()
         tries = 0
         while True:
             try:
-                return stage.reject(record, error, rejection.attempts)
+                return stage.reject(record, error, attempts)
             except TransientError as again:
                 tries += 1
                 self._back_off(again, tries, _ERROR_BACKOFF_S)

@@ -8,6 +8,7 @@ database, a broker of its own, a prefix of its own. `unique` names topics, group
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
 import time
@@ -22,6 +23,9 @@ from hypothesis import HealthCheck, settings
 from services.servers.servers import KafkaServer, RedisServer, S3Server
 
 BUCKET = "essp-tests"
+
+os.environ.setdefault("ESSP_LOG_FORMAT", "text")
+"""Of the processes that tests start; their logs are read by people, when a test has failed."""
 
 settings.register_profile("essp", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("essp")  # how long an example takes says more about the machine than about what is tested

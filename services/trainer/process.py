@@ -24,7 +24,7 @@ def supervise(job: str, trainer: str, count: int, settings: TrainerSettings, ren
     alone = settings.model_copy(update={"metrics_port": 0})  # each rank has its own
     command = [sys.executable, "-m", "services.trainer.main", "--job", job, "--trainer", trainer]
     supervisor = Supervisor(command, count, settings)
-    serve(supervisor, alone)
+    serve(supervisor, alone, job_id=job)
     return settings.drained_exit if supervisor.interrupted else 0
 
 
@@ -52,5 +52,5 @@ def run_rank(job: str, trainer: str, settings: TrainerSettings, rendezvous: Rend
             settings=settings,
         )
         service = build(config, adapters, control, ranks)
-        serve(service, settings)
+        serve(service, settings, job_id=job)
     return settings.drained_exit if service.interrupted else 0

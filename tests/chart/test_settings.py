@@ -49,7 +49,7 @@ def test_every_process_understands_its_environment(helm: Helm, case: Path, monke
     objects = helm.render(case)
     for workload in workloads(objects):
         settings = settings_of(workload, objects, monkeypatch)
-        assert settings.log_json
+        assert settings.log_format == "auto", "JSON, as there is no terminal"
         Stores(settings.stores)
         KafkaOptions.from_url(settings.bus.replace("ca=/etc/essp/kafka/ca.crt&", ""), settings.bus_login)
 
@@ -131,7 +131,7 @@ def test_values_arrive_as_they_are(helm: Helm, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_default_is_that_of_the_services(helm: Helm, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The chart changes one: logs are JSON. All else a process knows by itself, so the chart does not repeat it."""
+    """A process knows them by itself, so the chart does not repeat them."""
     objects = helm.render()
     for workload in workloads(objects):
         component = labels_of(workload)["app.kubernetes.io/component"]
@@ -142,7 +142,7 @@ def test_the_default_is_that_of_the_services(helm: Helm, monkeypatch: pytest.Mon
         changed = {
             name for name, f in fields.items() if f.get_default(call_default_factory=True) != getattr(settings, name)
         }
-        assert changed - SET_BY_CHART == {"log_json"}
+        assert changed <= SET_BY_CHART
 
 
 def test_settings_and_reference_are_those_of_the_services() -> None:
@@ -152,7 +152,7 @@ def test_settings_and_reference_are_those_of_the_services() -> None:
 def test_every_setting_is_explained() -> None:
     for kind in SETTINGS.values():
         told = reference.settings_schema(kind)["properties"]
-        assert {name for name, field in told.items() if not field.get("description")} <= {"log_level"}
+        assert not {name for name, field in told.items() if not field.get("description")}
 
 
 @pytest.mark.parametrize(

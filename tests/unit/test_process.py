@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -135,36 +134,6 @@ def root_logger() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
-
-
-@pytest.mark.usefixtures("root_logger")
-def test_json_logs_are_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    process.set_up_logging(Settings(log_json=True, worker="w"))
-    try:
-        raise ValueError("inner")
-    except ValueError:
-        logging.getLogger("essp.test").exception("it %s", "failed\nbadly")
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1
-    line = json.loads(lines[0])
-    assert (line["level"], line["event"], line["worker"]) == ("ERROR", "it failed\nbadly", "w")
-    assert "ValueError: inner" in line["error"]
-
-
-@pytest.mark.usefixtures("root_logger")
-def test_plain_logs_keep_to_the_level(capsys: pytest.CaptureFixture[str]) -> None:
-    process.set_up_logging(Settings(log_level="warning", worker="w"))
-    logging.getLogger("essp.test").info("quiet")
-    logging.getLogger("essp.test").warning("loud")
-    errors = capsys.readouterr().err
-    assert "quiet" not in errors
-    assert "WARNING w MainThread: loud" in errors
-
-
-@pytest.mark.usefixtures("root_logger")
-def test_unknown_log_level_is_a_configuration_error() -> None:
-    with pytest.raises(ConfigError, match="DEBUG, INFO"):
-        process.set_up_logging(Settings(log_level="LOUD"))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,210 @@
+"""Logs: one line an event, for people at a terminal, one JSON object for whatever collects them elsewhere.
+
+    ts, level, event                          when, how bad, what
+    pool, worker                              which kind of process said it, and which one
+    job_id, seed_id, unit_id, epoch, attempt  what it is about, where that is known: `bound`, or `extra` of the call
+    logger, thread, error                     where it comes from; the traceback of an exception
+    more                                      so many like this were left out in the last minute
+
+What libraries log, warnings, and errors that end a thread come the same way. An error that comes again and again, as
+from a client whose broker is away, is written a few times a minute; then it is said how many more there were.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import re
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Literal
+
+from essp_common.errors import ConfigError
+
+LogFormat = Literal["auto", "text", "json"]
+
+ABOUT = ("job_id", "seed_id", "unit_id", "epoch", "attempt")
+"""What a line may be about."""
+
+_CHATTY = ("kafka", "kubernetes", "botocore", "boto3", "urllib3", "httpx", "httpcore", "uvicorn")
+"""Libraries whose INFO is of no use to whoever runs ESSP."""
+
+_About = Mapping[str, Any]
+_bound: ContextVar[tuple[Callable[[], _About], ...]] = ContextVar("essp_log_about", default=())
+
+
+@contextmanager
+def bound(about: Callable[[], _About]) -> Iterator[None]:
+    """What this thread logs within the block is about this. Called only when something is logged."""
+    token = _bound.set((*_bound.get(), about))
+    try:
+        yield
+    finally:
+        _bound.reset(token)
+
+
+def set_up(level: str, style: LogFormat, worker: str, pool: str = "", about: _About | None = None) -> None:
+    """Log from here on. `about`: what all of this process is about.
+
+    Text goes to stderr; JSON, for whoever collects it, to stdout where the process is a service (it has a `pool`), and
+    to stderr where stdout is for a command's results. `auto` is text at a terminal and JSON elsewhere; a command is
+    used by people, so for it `auto` is text. Raises `ConfigError` for a level that is none.
+    """
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None:
+        raise ConfigError(f"log_level {level!r} is not a level; use DEBUG, INFO, WARNING or ERROR")
+    if style == "auto":
+        style = "text" if not pool or sys.stderr.isatty() or sys.stdout.isatty() else "json"
+    handler = _Handler(sys.stdout if style == "json" and pool else sys.stderr)
+    who = {"pool": pool, "worker": worker, **(about or {})}
+    handler.setFormatter(_JsonLines(who) if style == "json" else _Text(who))
+    logging.basicConfig(level=number, handlers=[handler], force=True)
+    if number > logging.DEBUG:
+        for library in _CHATTY:
+            logging.getLogger(library).setLevel(logging.WARNING)
+
+
+@contextmanager
+def bridged() -> Iterator[None]:
+    """Within this block warnings, and errors that end a thread, are logged."""
+    before = threading.excepthook
+
+    def on_end(dead: threading.ExceptHookArgs) -> None:
+        if dead.exc_value is not None:
+            name = dead.thread.name if dead.thread else "a thread"
+            logging.getLogger(__name__).critical("%s has ended of an error", name, exc_info=dead.exc_value)
+
+    logging.captureWarnings(True)
+    threading.excepthook = on_end
+    try:
+        yield
+    finally:
+        threading.excepthook = before
+        logging.captureWarnings(False)
+
+
+class Repetition:
+    """Tells which of many alike events are worth a line. Thread-safe through the handler's lock.
+
+    Alike are those of one logger and level whose words are the same, whatever their numbers.
+    """
+
+    def __init__(self, allowed: int = 3, period_s: float = 60.0, kinds: int = 1000) -> None:
+        """Of each kind `allowed` in `period_s`; `kinds` are remembered."""
+        self._allowed = allowed
+        self._period_s = period_s
+        self._kinds = kinds
+        self._seen: OrderedDict[tuple[str, int, str], _Kind] = OrderedDict()
+
+    def admits(self, record: logging.LogRecord, now_s: float) -> bool:
+        """Whether this one is to be written. Only warnings and worse are left out."""
+        if record.levelno < logging.WARNING:
+            return True
+        kind = self._seen.setdefault((record.name, record.levelno, _words(record)), _Kind(now_s))
+        kind.count += 1
+        if kind.count > self._allowed:
+            kind.last = record
+        return kind.count <= self._allowed
+
+    def due(self, now_s: float) -> list[logging.LogRecord]:
+        """Of each kind of which some were left out, once its minute is over, the last one, with how many `more`."""
+        due = []
+        while self._seen:
+            kind = next(iter(self._seen.values()))  # the oldest
+            if now_s - kind.began_s < self._period_s and len(self._seen) <= self._kinds:
+                break
+            self._seen.popitem(last=False)
+            if kind.last is not None:
+                told = copy.copy(kind.last)
+                told.more = kind.count - self._allowed - 1
+                due.append(told)
+        return due
+
+
+class _Kind:
+    __slots__ = ("began_s", "count", "last")
+
+    def __init__(self, began_s: float) -> None:
+        self.began_s = began_s
+        self.count = 0
+        self.last: logging.LogRecord | None = None
+
+
+def _words(record: logging.LogRecord) -> str:
+    return re.sub(r"(0x)?[0-9][0-9a-f.]*", "#", record.getMessage())
+
+
+class _Handler(logging.StreamHandler[Any]):
+    """Writes what is worth a line."""
+
+    def __init__(self, stream: Any, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(stream)
+        self._clock = clock
+        self._repetition = Repetition()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        now_s = self._clock()
+        for told in self._repetition.due(now_s):
+            super().emit(told)
+        if self._repetition.admits(record, now_s):
+            super().emit(record)
+
+    def close(self) -> None:
+        """Say what has not been said yet."""
+        with self.lock or threading.RLock():
+            for told in self._repetition.due(float("inf")):
+                super().emit(told)
+        super().close()
+
+
+def _about(record: logging.LogRecord) -> dict[str, Any]:
+    """What a record is about, by where it was logged and what was passed along."""
+    found: dict[str, Any] = {}
+    for about in _bound.get():
+        found |= about()
+    return found | {name: value for name in ABOUT if (value := getattr(record, name, None)) is not None}
+
+
+def _event(record: logging.LogRecord) -> str:
+    more = getattr(record, "more", 0)
+    return record.getMessage() + (f" (and {more} more like this in the last minute)" if more else "")
+
+
+class _Text(logging.Formatter):
+    def __init__(self, who: _About) -> None:
+        super().__init__()
+        self._worker = who["worker"]
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created)) + f",{int(record.msecs):03d}"
+        about = "".join(f" {name}={value}" for name, value in _about(record).items())
+        line = f"{at} {record.levelname:<7} {self._worker} {record.threadName}: {_event(record)}{about}"
+        return line + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
+
+
+class _JsonLines(logging.Formatter):
+    def __init__(self, who: _About) -> None:
+        super().__init__()
+        self._who = dict(who)
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "ts": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+            "level": record.levelname,
+            "event": _event(record),
+            **self._who,
+            **_about(record),
+            "logger": record.name,
+            "thread": record.threadName,
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        if getattr(record, "more", 0):
+            line["more"] = record.more  # type: ignore[attr-defined]
+        return json.dumps(line, ensure_ascii=False, default=str)
