@@ -53,6 +53,9 @@ def list_letters(
     if as_json:
         typer.echo(json.dumps([letter.document() for letter in shown], indent=2))
         return
+    if not shown:
+        typer.echo("there are none", err=True)
+        return
     table = Table("id", "time", "job", "clip", "kind", "video", "reason", box=None, header_style="bold")
     for letter in shown:
         seed = letter.seed

@@ -1,6 +1,6 @@
 """`essp job`: start, watch, pause, resume and stop jobs of a running master, over REST.
 
-The master is at `--server` or ESSPSERVER; its token is ESSP_API_TOKEN. Exit codes are those of `essp`; besides,
+The master is at `--server` or ESSP_SERVER; its token is ESSP_API_TOKEN. Exit codes are those of `essp`; besides,
 5: the token is missing, wrong or not for this, 7: `wait` ran out of time.
 """
 
@@ -69,6 +69,9 @@ def list_jobs(
         answer = list(pages(client, "/v1/jobs", "jobs", {"state": [s.value for s in state or []]}))
     if as_json:
         typer.echo(json.dumps(answer))
+        return
+    if not answer:
+        typer.echo("there are none; `essp job start job.yaml` starts one", err=True)
         return
     table = Table(box=None)
     for column in ("NAME", "KIND", "STATE", "PROGRESS", "CLIPS/S", "ETA", "FAILED"):

@@ -24,6 +24,9 @@ def list_pools(server: Server = SERVER, token: Token = "", as_json: AsJson = Fal
     if as_json:
         typer.echo(json.dumps(pools))
         return
+    if not pools:
+        typer.echo("there are none: no worker has said anything yet, and the master sizes none", err=True)
+        return
     table = Table(box=None)
     for column in ("POOL", "WANTED", "UP", "BUSY", "KEPT", "BECAUSE"):
         table.add_column(column)

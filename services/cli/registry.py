@@ -48,6 +48,9 @@ def list_rows(
     if as_json:
         typer.echo(json.dumps(rows))
         return
+    if not rows:
+        typer.echo("there are none; `essp registry put` registers one", err=True)
+        return
     table = Table(box=None)
     for column in ("NAME", "IMAGE", "RESOURCES"):
         table.add_column(column, overflow="fold")

@@ -20,6 +20,7 @@ from typing import Protocol, Self
 
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 from services.cli.dashboard import dashboard, duration, pass_title, percent, results
 from services.master.status import JobEvent, JobState, JobStatus, PassReport
@@ -55,7 +56,8 @@ class LiveView:
 
     def __init__(self, out: Console, err: Console) -> None:
         self._out = out
-        self._live = Live(console=err, refresh_per_second=_FRAMES_PER_S, transient=True)
+        starting = Text("starting ...", "dim")  # to load what trains takes seconds
+        self._live = Live(starting, console=err, refresh_per_second=_FRAMES_PER_S, transient=True)
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -85,7 +87,8 @@ class PlainView:
         self._err = err
         self._next_s = 0.0
         self._state: JobState | None = None
-        self._reports: dict[str, int] = {}
+        self._reports: dict[str, int] | None = None
+        """Trainer -> how many of its reports were told; none before the first look."""
 
     def __enter__(self) -> Self:
         return self
@@ -96,6 +99,11 @@ class PlainView:
         """Nothing is held."""
 
     def show(self, status: JobStatus, events: Iterable[JobEvent] = ()) -> None:
+        if self._reports is None:
+            self._reports = {trainer.name: len(trainer.reports) for trainer in status.trainers}
+            for name, count in self._reports.items():
+                if count:
+                    self._line(status, f"{name}: goes on, {count} passes are done")
         for trainer in status.trainers:
             for report in trainer.reports[self._reports.get(trainer.name, 0) :]:
                 self._line(status, f"{trainer.name}: {_report(report)}")

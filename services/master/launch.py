@@ -22,14 +22,16 @@ from typing import Any
 from essp_common import layout
 from essp_common.catalog.table import Catalog, read_catalog
 from essp_common.checkpoint import Manifest, read_latest
-from essp_common.errors import ConfigError, Conflict, NotFound
+from essp_common.errors import ConfigError, Conflict, NotFound, PermanentError
 from essp_common.failpoints import failpoint
 from essp_common.features.declared import DeclaredFeature
 from essp_common.history import History
 from essp_common.layout import Position
+from essp_common.model import open_model
 from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import TRAIN, HistorySegment, JobSnapshot
 from essp_common.plan import empty_classes
+from essp_common.scored import Scored
 from essp_common.spec import JobSpec, stored_spec
 from essp_common.wiring import Stores
 from services.master.ledger import Ledger
@@ -41,7 +43,10 @@ from services.master.terms import Terms
 log = logging.getLogger(__name__)
 
 _PACKAGES = ("essp", "numpy", "av", "opencv-python-headless", "torch", "torchvision", "torchmetrics")
-_OWN = ("trainers/", "model/", layout.HISTORY, layout.REPORT, layout.DEADLETTERS, layout.SPEC, layout.PREDICTIONS)
+_OWN = (
+    *("trainers/", "model/", layout.HISTORY, layout.REPORT, layout.DEADLETTERS, layout.SPEC),
+    *(layout.PREDICTIONS, layout.PARTS),
+)
 """What a job writes, and `fresh` removes; its catalog and its fences stay."""
 
 
@@ -96,6 +101,7 @@ def launch(
     manifests = {name: found for name in spec.trainers if (found := read_latest(output, name)) is not None}
     start = {name: Position(0, 0) for name in parts.consumers}
     start |= {f"trainer.{name}": _start(found, passes) for name, found in manifests.items()}
+    start |= _scored(spec, stores, passes)
     terms = _terms(spec, passes, parts, bounds, start, manifests)
     snapshot = JobSnapshot(
         spec_json=spec.model_dump_json(),
@@ -172,7 +178,7 @@ def _claim(output: ObjectStore, spec: JobSpec, fresh: bool) -> None:
         if differing:
             raise ConfigError(
                 f"output: {spec.output} holds another job, which differs in {', '.join(differing)}; choose another "
-                "name and output, or start with `fresh` to remove what is there"
+                "name and output, or start with --fresh to remove what is there"
             )
     output.put(layout.SPEC, (spec.model_dump_json(indent=2) + "\n").encode())
 
@@ -192,6 +198,23 @@ def _differing(known: Any, wanted: Any, where: str = "") -> list[str]:
 def _start(manifest: Manifest, passes: Passes) -> Position:
     """Where a trainer goes on; one that is done, after everything."""
     return Position(len(passes.plans), 0) if manifest.final else manifest.position
+
+
+def _scored(spec: JobSpec, stores: Stores, passes: Passes) -> dict[str, Position]:
+    """Where the consumers of a predict job go on."""
+    if spec.predictor is None:
+        return {}
+    try:
+        _, model = open_model(stores, spec.predictor.model)
+    except (NotFound, PermanentError):
+        return {}  # the predictor will say so
+    scored = Scored(stores.under(spec.output), spec, passes.digest(), model)
+    [plan] = passes.plans
+    return {
+        consumer: Position(0, stop)
+        for consumer, stream in spec.consumers().items()
+        if (stop := scored.stop(stream, plan.clips))
+    }
 
 
 def _fence(output: ObjectStore) -> int:

@@ -136,20 +136,31 @@ def test_without_a_terminal_lines_come_at_an_interval_and_when_something_happene
     out, err = consoles(terminal=False)
     with open_view(out=out, err=err) as view:
         assert isinstance(view, PlainView)
-        for elapsed in (80.0, 81.0, 89.9, 90.0, 95.0):
+        trainers = [trainer.model_copy(update={"reports": ()}) for trainer in status().trainers]
+        view.show(status(elapsed_s=80.0, trainers=trainers))
+        for elapsed in (81.0, 89.9, 90.0, 95.0):
             view.show(status(elapsed_s=elapsed))
         event = JobEvent(id=8, time=WHEN, kind="failure", message="a.mp4: damaged", data={})
         view.show(status(elapsed_s=96.0), [event])
         view.result(completed(elapsed_s=97.0))
     shown = written(err).splitlines()
-    assert [line.split()[0] for line in shown] == ["1:20", "1:20", "1:20", "1:30", "1:36", "1:37"]
-    assert shown[0].endswith("rgb: train 1: loss 2.000, top-1 20.0 %, data wait 5.0 %")
-    assert shown[1].endswith("rgb: validation 1: loss 1.500, top-1 30.0 %, by video 33.3 %")
-    assert "running 60.0 %, train, epoch 2, 12.3 clips/s, about 2:10 to go, rgb loss 1.234 top-1 50.0 %" in shown[2]
-    assert shown[2].endswith("3 failed")
+    assert [line.split()[0] for line in shown] == ["1:20", "1:21", "1:21", "1:30", "1:36", "1:37"]
+    assert "running 60.0 %, train, epoch 2, 12.3 clips/s, about 2:10 to go, rgb loss 1.234 top-1 50.0 %" in shown[0]
+    assert shown[0].endswith("3 failed")
+    assert shown[1].endswith("rgb: train 1: loss 2.000, top-1 20.0 %, data wait 5.0 %")
+    assert shown[2].endswith("rgb: validation 1: loss 1.500, top-1 30.0 %, by video 33.3 %")
     assert shown[4].endswith("a.mp4: damaged")
     assert "completed" in shown[5]
     assert lines_of(written(out), "fused"), "results go to stdout"
+
+
+def test_what_was_done_before_is_not_told_as_new() -> None:
+    out, err = consoles(terminal=False)
+    with open_view(out=out, err=err) as view:
+        view.show(status())
+    shown = written(err).splitlines()
+    assert shown[0].endswith("rgb: goes on, 2 passes are done")
+    assert len(shown) == 2
 
 
 def test_json_lines_are_statuses_events_and_the_result() -> None:
