@@ -1,0 +1,70 @@
+"""A Redis Cluster loses a primary in the midst of a job: its replica takes over, and what had not reached it is made
+again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from services.servers.servers import KafkaServer
+from tests.faults.conftest import REDIS_BYTES
+from tests.faults.redis_cluster import Cluster
+from tests.faults.world import SESSION_TIMEOUT_MS, Run, World
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+SIDES = ("worker", "master", "consumer")
+
+
+class ClusterWorld(World):
+    """A deployment over the cluster; everything else as in the other one, but for a broker of its own."""
+
+    cluster: Cluster
+
+    def urls(self, side: str) -> dict[str, str]:
+        return super().urls(side) | {"ESSP_CACHE": self.cluster.url}
+
+    def keys(self) -> list[str]:
+        return re.findall(r"essp:\S+", self.cluster.keys())
+
+
+@pytest.fixture
+def clustered(world: World, undisturbed: None, tmp_path: Path) -> Iterator[ClusterWorld]:
+    with (
+        Cluster(tmp_path, REDIS_BYTES) as cluster,
+        KafkaServer(tmp_path, session_timeout_ms=SESSION_TIMEOUT_MS) as kafka,
+    ):
+        made = ClusterWorld(kafka, world.redis, world.s3, world.bucket, tmp_path, expected=world.expected)
+        made.cluster = cluster
+        for side in SIDES:
+            made.link(side)
+        yield made
+        for process in made.processes:
+            process.end()
+        for links in made.links.values():
+            for proxy in links.all():
+                proxy.close()
+
+
+def test_a_job_outlives_a_failover(clustered: ClusterWorld, unique: str) -> None:
+    world = clustered
+    consumers, own = world.adapters("consumer"), world.adapters("master")
+    decoder, extractor = world.decoder(), world.extractor()
+    for process in (decoder, extractor):
+        world.joined(process)
+    with world.master(own) as master:
+        run = Run(world, master, consumers, world.spec(unique), hold_at=3)
+        try:
+            run.held()
+            assert world.keys()
+            world.cluster.fail_over()
+            run.finish()
+        finally:
+            run.close()
+    for process in (decoder, extractor):
+        world.drain(process)
+    for adapters in (consumers, own):
+        adapters.close()
