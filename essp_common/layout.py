@@ -8,6 +8,7 @@ trainers/<trainer>/scores/<purpose>-<epoch>.parquet   per-clip scores of an eval
 trainers/<trainer>/history.json                  the metrics of every pass
 model/manifest.json                              the fused model: classes, streams, members, evidence; written last
 model/<trainer>.safetensors                      the weights of one member: `model/` can be copied and used alone
+predictor/...                                    (predict jobs) what is scored so far (see scored.py)
 predictions.parquet                              (predict jobs)
 history/<number>                                 what became of its clips, a few seconds each (see history.py)
 history/chapters/<first>-<last>                  older ones, joined
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 SPEC = "spec.json"
 MODEL_MANIFEST = "model/manifest.json"
 PREDICTIONS = "predictions.parquet"
+PARTS = "predictor/"
 REPORT = "report/"
 DEADLETTERS = "deadletters/"
 FENCES = "fences/"

@@ -1,15 +1,15 @@
 """What a predict job says of each video, as Parquet (`predictions.parquet` in the job's output).
 
-One row a video, in the order of the ids: `video_id`, `class_name` (the likeliest; null when nothing of the video could
-be decoded), `clips` (how many were scored), `scores` (list of float32, one a class), `error` (why clips are missing;
-null: none are). Class names ride in the file's metadata.
+One row a video, in the order of the catalog: `video_id`, `class_name` (the likeliest; null when nothing of the video
+could be decoded), `clips` (how many were scored), `scores` (list of float32, one a class), `error` (why clips are
+missing; null: none are). Class names ride in the file's metadata.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -55,8 +55,10 @@ def predictions(scores: VideoScores, clips: Mapping[str, int], errors: Mapping[s
     return [prediction for _, prediction in sorted({**found, **lost}.items())]
 
 
-def write_predictions(store: ObjectStore, key: str, rows: Sequence[Prediction], classes: Sequence[str]) -> None:
-    """Store the answers. Equal answers give equal bytes."""
+def write_predictions(
+    store: ObjectStore, key: str, parts: Iterable[Sequence[Prediction]], classes: Sequence[str]
+) -> None:
+    """Store the answers, which may come in parts, so that not all need be in memory. Equal parts give equal bytes."""
     schema = pa.schema(
         [
             ("video_id", pa.string()),
@@ -67,9 +69,11 @@ def write_predictions(store: ObjectStore, key: str, rows: Sequence[Prediction], 
         ],
         metadata={_CLASSES: json.dumps(list(classes)).encode()},
     )
-    columns = [[getattr(row, name) for row in rows] for name in schema.names]
     sink = io.BytesIO()
-    pq.write_table(pa.table(columns, schema=schema), sink, compression="zstd")
+    with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+        for rows in parts:
+            columns = [[getattr(row, name) for row in rows] for name in schema.names]
+            writer.write_table(pa.table(columns, schema=schema))
     store.put(key, sink.getvalue())
 
 

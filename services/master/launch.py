@@ -206,8 +206,8 @@ def _scored(spec: JobSpec, stores: Stores, passes: Passes) -> dict[str, Position
         return {}
     try:
         _, model = open_model(stores, spec.predictor.model)
-    except (NotFound, PermanentError):
-        return {}  # the predictor will say so
+    except (ConfigError, NotFound, PermanentError):
+        return {}  # the predictor says so; or it lies where only the predictor can read
     scored = Scored(stores.under(spec.output), spec, passes.digest(), model)
     [plan] = passes.plans
     return {

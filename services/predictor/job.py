@@ -1,34 +1,37 @@
 """One predict job: score the clips of each stream, average by video, fuse, write the answers.
 
-Each stream is taken in index order in a thread of its own. Bytes are freed as soon as a clip is decoded, so the job's
-budget may be smaller than a batch. Messages are committed only when the answers are written: a predictor that dies is
-handed all of them again, finds the bytes gone, and has the clips made again. So no half-done state is kept anywhere.
+    each stream, in a thread of its own:  clips ──▶ scores, kept part by part (`stream.py`)
+    when all are done:                    part by part: average by video, fuse ──▶ predictions.parquet
+
+A predictor that dies goes on with the part it was in. So neither memory nor what a death costs grows with the number of
+videos.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from essp_common import layout
-from essp_common.errors import BadFrames, TransientError
+from essp_common.errors import TransientError
 from essp_common.layout import Position
 from essp_common.model import FusedModel, open_model
-from essp_common.ordered import IntakeOptions, OrderedIntake, PassEnd, Taken
+from essp_common.ordered import IntakeOptions, OrderedIntake
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.predictions import Prediction, predictions, write_predictions
-from essp_common.scores import ScoreTable, VideoScores, by_video, fuse
+from essp_common.scored import Scored
+from essp_common.scores import VideoScores, by_video, fuse
 from essp_common.spec import stored_spec
 from essp_common.wiring import Adapters
 from services.predictor.config import PredictorSettings
-from services.predictor.scoring import Frames, Look, StreamScorer, device_of
+from services.predictor.scoring import StreamScorer, device_of
+from services.predictor.stream import StreamOptions, StreamPass
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +46,8 @@ class Answers:
     videos: int
     failed: int
     """Videos of which nothing could be decoded."""
+    tidy: Callable[[], None]
+    """Remove what was kept on the way; to be called when nobody can need it any more."""
 
 
 class PredictionJob:
@@ -66,7 +71,7 @@ class PredictionJob:
         self._broken = threading.Event()
 
     def run(self) -> Answers | None:
-        """Score, fuse, write, commit. None when told to leave before that.
+        """Score and keep, fuse, write. None when told to leave before that.
 
         Raises `PermanentError` or `ConfigError` when the model cannot be used.
         """
@@ -74,25 +79,28 @@ class PredictionJob:
         if spec.predictor is None:
             raise ValueError(f"job {spec.name} predicts nothing")
         model_store, model = open_model(self._adapters.stores, spec.predictor.model)
+        output = self._adapters.stores.under(spec.output)
+        scored = Scored(output, spec, self._command.snapshot.plan_digest, model)
         device = device_of(self._settings.device)
+        [clips] = [plan.clips for plan in self._command.snapshot.passes]
         streams: list[StreamPass] = []
         try:
             for stream in spec.streams:
                 scorer = StreamScorer(model_store, model, stream, device)
-                streams.append(StreamPass(self._intake(stream), scorer, self._settings.batch_clips))
+                intake = self._intake(stream, scored.stop(stream, clips))
+                options = StreamOptions(stream, clips, self._settings.batch_clips, model.classes)
+                streams.append(StreamPass(intake, scorer, scored, options))
             if not self._score(streams):
                 return None
-            rows = _answers(model, streams)
-            output = self._adapters.stores.under(spec.output)
-            write_predictions(output, layout.PREDICTIONS, rows, model.classes)
-            for stream_pass in streams:
-                stream_pass.commit()
         finally:
             for stream_pass in streams:
                 stream_pass.close()
-        return Answers(output.uri(layout.PREDICTIONS), len(rows), sum(row.class_name is None for row in rows))
+        tally: Counter[bool] = Counter()
+        parts = answers(scored, spec.streams, clips, model, tally)
+        write_predictions(output, layout.PREDICTIONS, parts, model.classes)
+        return Answers(output.uri(layout.PREDICTIONS), tally.total(), tally[False], scored.remove)
 
-    def _intake(self, stream: str) -> OrderedIntake:
+    def _intake(self, stream: str, start: int) -> OrderedIntake:
         options = IntakeOptions(
             job=self._command.job,
             consumer=f"predictor.{stream}",
@@ -102,7 +110,7 @@ class PredictionJob:
             fence=self._command.fence,
         )
         passes = self._command.snapshot.passes
-        return OrderedIntake(self._adapters.bus, self._adapters.cache, options, passes, Position(0, 0))
+        return OrderedIntake(self._adapters.bus, self._adapters.cache, options, passes, Position(0, start))
 
     def _score(self, streams: list[StreamPass]) -> bool:
         """Run all streams side by side; False when told to leave."""
@@ -125,98 +133,22 @@ class PredictionJob:
             raise
 
 
-class StreamPass:
-    """The clips of one stream, on their way to scores. Used from one thread."""
-
-    def __init__(self, intake: OrderedIntake, scorer: StreamScorer, batch_clips: int) -> None:
-        self._intake = intake
-        self._scorer = scorer
-        self._batch_clips = batch_clips
-        self._waiting: list[tuple[Taken, Mapping[Look, Frames]]] = []
-        self._unreleased: list[Taken] = []
-        self._taken: list[Taken] = []
-        self._scored: list[Taken] = []
-        self._probabilities: dict[str, list[NDArray[np.float32]]] = defaultdict(list)
-        self.errors: dict[str, str] = {}
-        """Video -> why a clip of it is missing."""
-
-    @property
-    def finished(self) -> bool:
-        """Everything is taken, scored and released."""
-        return self._intake.finished and not self._waiting and not self._unreleased
-
-    def step(self, timeout_s: float) -> None:
-        """Take one clip, or do what is due at the end. Safe to call again after a `TransientError`."""
-        if not self._intake.finished:
-            taken = self._intake.take(timeout_s)
-            if isinstance(taken, Taken):
-                self._receive(taken)
-                return
-            if isinstance(taken, PassEnd):
-                self._score_waiting()
-        self._release()
-
-    def _receive(self, taken: Taken) -> None:
-        light = replace(taken, value=b"")
-        if taken.skipped:
-            self.errors[taken.clip.video_id] = taken.skipped
-        else:
-            try:
-                self._waiting.append((light, self._scorer.views(taken.value)))
-            except BadFrames as error:
-                self._intake.retake(taken, str(error))
-                return
-            self._unreleased.append(light)
-        self._taken.append(light)
-        if (taken.clip.index + 1) % self._batch_clips == 0:
-            self._score_waiting()
-            self._release()
-
-    def _score_waiting(self) -> None:
-        if not self._waiting:
-            return
-        for trainer, rows in self._scorer.score([views for _, views in self._waiting]).items():
-            self._probabilities[trainer].append(rows)
-        self._scored.extend(item for item, _ in self._waiting)
-        self._waiting.clear()
-
-    def _release(self) -> None:
-        self._intake.release(self._unreleased)
-        self._unreleased.clear()
-
-    def scores(self, classes: tuple[str, ...]) -> dict[str, VideoScores]:
-        """Trainer -> its scores by video."""
-        videos = tuple(item.clip.video_id for item in self._scored)
-        labels = np.full(len(videos), -1, dtype=np.int32)
-        indices = np.array([item.clip.index for item in self._scored], dtype=np.int64)
-        return {
-            trainer: by_video(ScoreTable(videos, labels, indices, np.concatenate(rows), classes))
-            for trainer, rows in self._probabilities.items()
-        }
-
-    def clips(self) -> Counter[str]:
-        """Video -> how many of its clips were scored."""
-        return Counter(item.clip.video_id for item in self._scored)
-
-    def commit(self) -> None:
-        """The answers are written: nothing needs redelivery."""
-        self._intake.commit(self._taken)
-
-    def close(self) -> None:
-        """Leave the stream."""
-        self._intake.close()
-
-
-def _answers(model: FusedModel, streams: list[StreamPass]) -> list[Prediction]:
-    parts: dict[str, VideoScores] = {}
-    clips: Counter[str] = Counter()
-    errors: dict[str, str] = {}
-    for stream in streams:
-        parts.update(stream.scores(model.classes))
-        clips |= stream.clips()
-        errors.update(stream.errors)
-    if parts:
-        fused = fuse(parts, model.weights, model.rule)
-    else:
-        fused = VideoScores((), np.zeros(0, np.int32), np.zeros((0, len(model.classes))), model.classes)
-    return predictions(fused, clips, errors)
+def answers(
+    scored: Scored, streams: Iterable[str], clips: int, model: FusedModel, tally: Counter[bool]
+) -> Iterator[list[Prediction]]:
+    """The answers of each part in turn; `tally` counts the videos with a class, and those without."""
+    for start in range(0, clips, scored.part_clips):
+        stop = min(clips, start + scored.part_clips)
+        parts: dict[str, VideoScores] = {}
+        seen: Counter[str] = Counter()
+        errors: dict[str, str] = {}
+        for stream in streams:
+            tables, missing = scored.read(stream, stop)
+            errors |= missing
+            for trainer, table in tables.items():
+                parts[trainer] = by_video(table)
+                seen |= Counter(table.video_id)
+        none = VideoScores((), np.zeros(0, np.int32), np.zeros((0, len(model.classes))), model.classes)
+        rows = predictions(fuse(parts, model.weights, model.rule) if parts else none, seen, errors)
+        tally.update(row.class_name is not None for row in rows)
+        yield rows

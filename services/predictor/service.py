@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
 
 from google.protobuf.message import DecodeError
 
@@ -105,6 +106,9 @@ class Predictor:
             return
         if progress is not None or not self._draining.is_set():
             subscription.done(record)
+        if answers is not None:
+            with suppress(TransientError):  # it is in nobody's way, and of use should the job be started again
+                answers.tidy()
 
     def _leave(self, job: str) -> bool:
         return self._draining.is_set() or self._control.ended(job)

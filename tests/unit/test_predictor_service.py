@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from essp_common import codec, layout, topics
+from essp_common import codec, layout, scored, topics
 from essp_common.bus.memory import MemoryBus
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import clip_key, stream_key
@@ -23,7 +24,7 @@ from essp_common.learning.augment import evaluation_view
 from essp_common.learning.inputs import layout_of
 from essp_common.learning.models import build as build_classifier
 from essp_common.learning.models import state_bytes
-from essp_common.model import FusedModel, Member, write_model
+from essp_common.model import FusedModel, Member, open_model, write_model
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import (
     PREDICT,
@@ -37,6 +38,8 @@ from essp_common.pb.v1.messages_pb2 import (
     Progress,
 )
 from essp_common.predictions import Prediction, read_predictions
+from essp_common.scored import Scored
+from essp_common.scores import ScoreTable
 from essp_common.spec import JobSpec
 from essp_common.wiring import Adapters, Stores
 from services.predictor.config import PredictorSettings
@@ -108,6 +111,7 @@ def job_spec(root: Path, model: str = "") -> JobSpec:
         {
             "name": JOB,
             "output": f"file://{root}/out",
+            "sampling": {"clips_per_video": CLIPS_PER_VIDEO},
             "streams": {name: {"feature": f, "params": params} for name, (f, _, params) in FEATURES.items()},
             "predictor": {"model": model or f"file://{root}/model"},
         }
@@ -303,6 +307,79 @@ def test_a_predictor_that_dies_begins_again(world: World) -> None:
             world.deliver("rgb", index)
         assert world.ending().HasField("finished")
     assert [answer.clips for answer in world.answers()] == [2, 2, 2]
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part is one video."""
+    monkeypatch.setattr(scored, "_PART_CLIPS", CLIPS_PER_VIDEO)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_predictor_that_dies_goes_on_with_the_part_it_was_in(world: World) -> None:
+    with world.predictor():
+        for index in CLIPS[:5]:
+            world.deliver("rgb", index)
+        for index in CLIPS[:3]:
+            world.deliver("motion", index)
+        deadline = time.monotonic() + 60
+        while sum(info.key.endswith("done.json") for info in world.store.list(layout.PARTS)) < 3:
+            assert time.monotonic() < deadline, "two parts of rgb and one of motion are not kept"
+            time.sleep(0.01)
+    assert world.bus.backlog(topics.CLIPS, f"predictor.rgb.{JOB}") == 1
+    assert world.bus.backlog(topics.features("flow"), f"predictor.motion.{JOB}") == 1
+    with world.predictor():
+        world.deliver("rgb", 4)
+        world.deliver("rgb", 5)
+        for index in CLIPS[2:]:
+            world.deliver("motion", index)
+        lost = [p.failed.clip.index for p in _until_finished(world) if p.HasField("failed")]
+    assert set(lost) <= {2, 4}, "nothing that was kept is made again"
+    for video, answer in enumerate(world.answers()):
+        assert answer.scores == pytest.approx(np.mean([expected(2 * video), expected(2 * video + 1)], axis=0), abs=1e-5)
+    assert not list(world.store.list(layout.PARTS)), "answers are written: parts are of no more use"
+
+
+def _until_finished(world: World) -> Iterator[Progress]:
+    for progress in world.reports():
+        yield progress
+        if progress.HasField("finished"):
+            return
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("order", [CLIPS, CLIPS[::-1]])
+def test_parts_change_no_answer(world: World, order: list[int]) -> None:
+    with world.predictor():
+        for stream in FEATURES:
+            for index in order:
+                world.deliver(stream, index, skipped="truncated at frame 7" if index in (1, 2, 3) else "")
+        assert dict(world.ending().finished.metrics) == {"videos": 3.0, "failed": 1.0}
+    assert [(answer.video_id, answer.clips, answer.error) for answer in world.answers()] == [
+        ("a.mp4", 1, "truncated at frame 7"),
+        ("b.mp4", 0, "truncated at frame 7"),
+        ("c.mp4", 2, None),
+    ]
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_what_another_model_scored_is_not_taken(world: World, tmp_path: Path) -> None:
+    _, model = open_model(world.adapters.stores, f"file://{tmp_path}/model")
+    table = ScoreTable(
+        ("a.mp4",), np.array([-1], np.int32), np.zeros(1, np.int64), np.ones((1, 3), np.float32), CLASSES
+    )
+    other = Scored(world.store, world.spec, 0, model.model_copy(update={"rule": "product"}))
+    other.keep("rgb", 2, {"rgb": table}, {"b.mp4": "gone"})
+    assert other.stop("rgb", 6) == 2
+    tables, errors = other.read("rgb", 2)
+    assert (tables["rgb"].video_id, errors) == (("a.mp4",), {"b.mp4": "gone"})
+    same = Scored(world.store, world.spec, 0, model)
+    assert [same.stop(stream, 6) for stream in FEATURES] == [0, 0]
+    same.keep("rgb", 4, {}, {})
+    assert same.stop("rgb", 6) == 0, "the part before it is missing"
+    same.keep("rgb", 2, {}, {})
+    assert same.stop("rgb", 6) == 4
+    assert Scored(world.store, world.spec, 1, model).stop("rgb", 6) == 0, "another catalog"
 
 
 def test_a_stopped_job_is_left_and_can_be_started_again(world: World) -> None:
