@@ -16,49 +16,15 @@ import yaml
 
 from essp_common.errors import ConfigError, Unavailable
 from essp_common.process import run_all
-from essp_common.wiring import Adapters
 from services.master.api.app import create_app
-from services.master.config import MasterSettings
 from services.master.server import ApiServer
-from services.master.service import Master
-from tests.unit.fleet import Fleet, adapters_in, make_job, master_over, run_to_rest
-
-
-class Served:
-    """A master with its API on a port, and a fleet."""
-
-    def __init__(self, folder: Path, **settings: Any) -> None:
-        self.adapters: Adapters = adapters_in(folder)
-        self.settings = MasterSettings.model_validate(settings)
-        self.master: Master = master_over(self.adapters)
-        self.server = ApiServer(create_app(self.master, self.settings), "127.0.0.1", 0)
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.server.port}", timeout=30)
-        self.thread = threading.Thread(target=self.server.run, name="api")
-        self.thread.start()
-        self.job = make_job(folder)
-        self.fleet = Fleet(self.adapters, self.job)
-
-    def start(self) -> httpx.Response:
-        return self.client.post("/v1/jobs", content=self.job.model_dump_json())
-
-    def complete(self) -> None:
-        run_to_rest(self.master, self.fleet)
-        self.fleet.finish()
-        run_to_rest(self.master, self.fleet)
-
-    def close(self) -> None:
-        self.client.close()
-        self.server.drain()
-        self.thread.join()
-        self.fleet.close()
-        self.adapters.close()
+from tests.unit.serving import Served
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    made = Served(tmp_path)
-    yield made
-    made.close()
+    with Served(tmp_path) as made:
+        yield made
 
 
 def problem(response: httpx.Response, status: int) -> dict[str, Any]:
@@ -161,8 +127,7 @@ def test_metrics_and_health(served: Served) -> None:
 
 
 def test_the_page_needs_no_token_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
-    served = Served(tmp_path, api_token="swordfish")
-    try:
+    with Served(tmp_path, api_token="swordfish") as served:
         page = served.client.get("/")
         assert page.headers["content-type"].startswith("text/html")
         assert "default-src 'self'" in page.headers["content-security-policy"]
@@ -172,8 +137,6 @@ def test_the_page_needs_no_token_and_loads_nothing_from_elsewhere(tmp_path: Path
             assert served.client.get(f"/{part}").status_code == 200
         problem(served.client.get("/page/other.js", headers={"Authorization": "Bearer swordfish"}), 404)
         problem(served.client.get("/v1/jobs"), 401)
-    finally:
-        served.close()
 
 
 def test_a_server_that_is_away_is_no_fault_of_the_caller(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,16 +158,13 @@ def test_a_defect_tells_nothing_of_the_inside(served: Served, monkeypatch: pytes
 
 
 def test_a_token_is_asked_for(tmp_path: Path) -> None:
-    served = Served(tmp_path, api_token="swordfish")
-    try:
+    with Served(tmp_path, api_token="swordfish") as served:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic swordfish"}):
             response = served.client.get("/v1/jobs", headers=headers)
             assert "ESSP_API_TOKEN" in problem(response, 401)["detail"]
             assert response.headers["www-authenticate"] == "Bearer"
         assert served.client.get("/v1/jobs", headers={"Authorization": "Bearer swordfish"}).status_code == 200
         assert served.client.get("/livez").status_code == 200
-    finally:
-        served.close()
 
 
 def entry(name: str, token: str, *scopes: str) -> dict[str, Any]:
@@ -213,19 +173,16 @@ def entry(name: str, token: str, *scopes: str) -> dict[str, Any]:
 
 def test_a_token_is_good_for_its_scopes_only(tmp_path: Path) -> None:
     tokens = [entry("eye", "e", "read"), entry("hand", "h", "read", "operate"), entry("root", "r", "admin")]
-    served = Served(tmp_path, api_tokens=tokens)
-    row = "/v1/extractors/depth"
-    calls = {"read": ("GET", "/v1/jobs"), "operate": ("POST", "/v1/jobs/no:stop"), "register": ("DELETE", row)}
-    allowed = {"e": {"read"}, "h": {"read", "operate"}, "r": set(calls)}
-    try:
+    with Served(tmp_path, api_tokens=tokens) as served:
+        row = "/v1/extractors/depth"
+        calls = {"read": ("GET", "/v1/jobs"), "operate": ("POST", "/v1/jobs/no:stop"), "register": ("DELETE", row)}
+        allowed = {"e": {"read"}, "h": {"read", "operate"}, "r": set(calls)}
         for token, scopes in allowed.items():
             for scope, (method, path) in calls.items():
                 response = served.client.request(method, path, headers={"Authorization": f"Bearer {token}"})
                 assert (response.status_code == 403) == (scope not in scopes), (token, scope)
                 if scope not in scopes:
                     assert f"`{scope}`" in problem(response, 403)["detail"]
-    finally:
-        served.close()
 
 
 def test_a_list_comes_in_pages_that_new_jobs_do_not_shift(served: Served) -> None:
@@ -268,8 +225,7 @@ def test_a_failed_request_can_be_mended_and_sent_again_with_its_key(served: Serv
 
 
 def test_large_bodies_are_refused_before_they_are_read(tmp_path: Path) -> None:
-    served = Served(tmp_path, api_body_bytes=2000)
-    try:
+    with Served(tmp_path, api_body_bytes=2000) as served:
         assert "2000 bytes" in problem(served.client.post("/v1/jobs", content=b"x" * 3000), 413)["detail"]
 
         def parts() -> Iterator[bytes]:  # no Content-Length
@@ -277,8 +233,6 @@ def test_large_bodies_are_refused_before_they_are_read(tmp_path: Path) -> None:
                 yield b"x" * 100
 
         problem(served.client.post("/v1/jobs", content=parts()), 413)
-    finally:
-        served.close()
 
 
 def test_the_description_of_the_api_is_complete(served: Served) -> None:
@@ -297,17 +251,16 @@ def test_the_description_of_the_api_is_complete(served: Served) -> None:
 
 @pytest.mark.usefixtures("no_thread_leaks")
 def test_the_server_runs_beside_the_master_and_ends_with_it(tmp_path: Path) -> None:
-    served = Served(tmp_path)
-    server = ApiServer(create_app(served.master, served.settings), "127.0.0.1", 0)
-    thread = threading.Thread(target=run_all, args=([server, served.master],))
-    thread.start()
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as client:
-            assert client.get("/v1/jobs").json() == {"jobs": [], "next_page_token": None}
-        with pytest.raises(ConfigError, match="--port"):
-            ApiServer(create_app(served.master, served.settings), "127.0.0.1", server.port)
-    finally:
-        server.drain()
-        served.master.drain()
-        thread.join()
-        served.close()
+    with Served(tmp_path) as served:
+        server = ApiServer(create_app(served.master, served.settings), "127.0.0.1", 0)
+        thread = threading.Thread(target=run_all, args=([server, served.master],))
+        thread.start()
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as client:
+                assert client.get("/v1/jobs").json() == {"jobs": [], "next_page_token": None}
+            with pytest.raises(ConfigError, match="--port"):
+                ApiServer(create_app(served.master, served.settings), "127.0.0.1", server.port)
+        finally:
+            server.drain()
+            served.master.drain()
+            thread.join()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -25,8 +25,8 @@ from services.master.config import MasterSettings
 from services.master.pools.advice import AdviceDriver
 from services.master.pools.reconciler import Reconciler
 from services.master.registrations import Registrations
-from services.master.server import ApiServer
 from tests.unit.fleet import adapters_in, make_job, master_over
+from tests.unit.serving import served
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 DESCRIPTION = Path(__file__).parents[2] / "docs" / "openapi.json"
@@ -37,20 +37,15 @@ OPERATIONS = [found.ok() for found in schemathesis.openapi.from_path(str(DESCRIP
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An API that is being served, with a job that has ended."""
     folder: Path = tmp_path_factory.mktemp("fuzz")
-    adapters = adapters_in(folder)
-    master = master_over(adapters)
-    job = make_job(folder)
-    master.start(job)
-    master.stop(job.name)
-    tables = Registrations(open_store((folder / "state").as_uri()), ["registry.example/"])
-    reconciler = Reconciler(AdviceDriver(master.roster), master.roster, master.active, tables.extractors)
-    server = ApiServer(create_app(master, MasterSettings(), tables, reconciler), "127.0.0.1", 0)
-    thread = threading.Thread(target=server.run, name="api")
-    thread.start()
-    yield f"http://127.0.0.1:{server.port}"
-    server.drain()
-    thread.join()
-    adapters.close()
+    with closing(adapters_in(folder)) as adapters:
+        master = master_over(adapters)
+        job = make_job(folder)
+        master.start(job)
+        master.stop(job.name)
+        tables = Registrations(open_store((folder / "state").as_uri()), ["registry.example/"])
+        reconciler = Reconciler(AdviceDriver(master.roster), master.roster, master.active, tables.extractors)
+        with served(create_app(master, MasterSettings(), tables, reconciler)) as url:
+            yield url
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.label)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +14,8 @@ from essp_common.wiring import Adapters, open_store
 from services.master.api.app import create_app
 from services.master.config import MasterSettings
 from services.master.registrations import Registrations
-from services.master.server import ApiServer
 from tests.unit.fleet import adapters_in, master_over
+from tests.unit.serving import served
 
 IMAGE = "registry.example/depth@sha256:" + "0f" * 32
 DEPTH: dict[str, Any] = {"name": "depth", "image": IMAGE, "output": {"shape": [1, "H", "W", "T"], "dtype": "float32"}}
@@ -31,23 +30,17 @@ def adapters(tmp_path: Path) -> Iterator[Adapters]:
 
 
 @contextmanager
-def served(adapters: Adapters, tables: Registrations | None) -> Iterator[httpx.Client]:
+def client_of(adapters: Adapters, tables: Registrations | None) -> Iterator[httpx.Client]:
     """A client of an API over these tables."""
-    server = ApiServer(create_app(master_over(adapters), MasterSettings(), tables), "127.0.0.1", 0)
-    thread = threading.Thread(target=server.run, name="api")
-    thread.start()
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as client:
-            yield client
-    finally:
-        server.drain()
-        thread.join()
+    app = create_app(master_over(adapters), MasterSettings(), tables)
+    with served(app) as url, httpx.Client(base_url=url, timeout=30) as client:
+        yield client
 
 
 @pytest.fixture
 def client(adapters: Adapters, tmp_path: Path) -> Iterator[httpx.Client]:
     tables = Registrations(open_store((tmp_path / "state").as_uri()), ["registry.example/"])
-    with served(adapters, tables) as client:
+    with client_of(adapters, tables) as client:
         yield client
 
 
@@ -103,7 +96,7 @@ def test_trainers_have_a_table_of_their_own(client: httpx.Client) -> None:
 
 
 def test_without_a_place_for_them_nothing_can_be_registered(adapters: Adapters) -> None:
-    with served(adapters, None) as client:
+    with client_of(adapters, None) as client:
         answer = client.put("/v1/extractors/depth", json=DEPTH, headers=NEW)
     assert answer.status_code == 422
     assert "ESSP_STATE" in answer.json()["detail"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,23 +20,18 @@ from services.master.pools.processes import ProcessDriver
 from services.master.pools.roster import Roster
 from tests.kubernetes_api import ApiServer
 from tests.unit.fleet import adapters_in
+from tests.unit.serving import running
 from tests.unit.test_pools import until
 
 SETTINGS = MasterSettings.model_validate({"bus": "kafka://nobody:1", "namespace": "essp-test"})
 
 
 @contextmanager
-def running(adapters: Adapters, settings: MasterSettings, name: str) -> Iterator[httpx.Client]:
+def client_of(adapters: Adapters, settings: MasterSettings, name: str) -> Iterator[httpx.Client]:
     """A client of a master process, which ends with the block."""
     process = MasterProcess(adapters, settings, name, "127.0.0.1", 0)
-    thread = threading.Thread(target=process.run)
-    thread.start()
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{process.port}", timeout=30) as client:
-            yield client
-    finally:
-        process.drain()
-        thread.join()
+    with running(process), httpx.Client(base_url=f"http://127.0.0.1:{process.port}", timeout=30) as client:
+        yield client
 
 
 @pytest.fixture
@@ -57,7 +51,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
 
 
 def test_a_lone_master_takes_jobs_and_keeps_pools(adapters: Adapters) -> None:
-    with running(adapters, SETTINGS, "one") as client:
+    with client_of(adapters, SETTINGS, "one") as client:
         until(lambda: client.get("/readyz").status_code == 200)
         assert client.get("/v1/jobs").json()["jobs"] == []
         assert client.get("/v1/pools").json() == []
@@ -65,11 +59,11 @@ def test_a_lone_master_takes_jobs_and_keeps_pools(adapters: Adapters) -> None:
 
 def test_a_standby_passes_requests_on_and_says_who_leads(adapters: Adapters, cluster: ApiServer) -> None:
     settings = SETTINGS.model_copy(update={"lease": "essp-master"})
-    with running(adapters, settings, "one") as first:
+    with client_of(adapters, settings, "one") as first:
         until(lambda: first.get("/v1/jobs").status_code == 200)
         assert LEADER not in first.get("/v1/jobs").headers
         leader = str(cluster.cluster.objects["leases", "essp-master"]["spec"]["holderIdentity"])
-        with running(adapters, settings, "two") as second:
+        with client_of(adapters, settings, "two") as second:
             until(lambda: second.get("/readyz").status_code == 200)
             assert second.get("/readyz").text == f"standby of {leader}\n"
             answer = second.get("/v1/jobs", params={"page_size": 1})
@@ -82,7 +76,7 @@ def test_a_standby_passes_requests_on_and_says_who_leads(adapters: Adapters, clu
 def test_a_standby_asks_for_the_token_as_the_leader_does(adapters: Adapters, cluster: ApiServer) -> None:
     cluster.cluster.outage = True
     settings = MasterSettings.model_validate(SETTINGS.model_dump() | {"lease": "essp-master", "api_token": "swordfish"})
-    with running(adapters, settings, "one") as client:
+    with client_of(adapters, settings, "one") as client:
         assert client.get("/v1/jobs").status_code == 401
         assert client.get("/livez").status_code == 200
         assert client.get("/v1/jobs", headers={"Authorization": "Bearer swordfish"}).status_code == 503
@@ -90,7 +84,7 @@ def test_a_standby_asks_for_the_token_as_the_leader_does(adapters: Adapters, clu
 
 def test_while_nobody_leads_it_says_so(adapters: Adapters, cluster: ApiServer) -> None:
     cluster.cluster.outage = True
-    with running(adapters, SETTINGS.model_copy(update={"lease": "essp-master"}), "one") as client:
+    with client_of(adapters, SETTINGS.model_copy(update={"lease": "essp-master"}), "one") as client:
         answer = client.get("/v1/jobs")
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
         assert client.get("/livez").status_code == 200

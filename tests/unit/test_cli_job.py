@@ -4,67 +4,42 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import typer
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from essp_common.errors import ConfigError, Conflict, NotFound, Unavailable
 from essp_common.testing.proxy import Proxy
 from services.cli import job as cli
 from services.cli.rest import EXIT_DENIED
-from services.master.api.app import create_app
-from services.master.config import MasterSettings
-from services.master.server import ApiServer
-from tests.unit.fleet import Fleet, adapters_in, make_job, master_over, run_to_rest
+from tests.unit.command_line import essp
+from tests.unit.fleet import make_job
+from tests.unit.serving import Served
 
 
-class Live:
-    """A master whose API listens on a port; it accounts for progress when the test says so."""
+class Live(Served):
+    """A master that commands are sent to, maybe through something that loses them."""
 
-    def __init__(self, folder: Path, token: str = "") -> None:
-        self.adapters = adapters_in(folder)
-        self.master = master_over(self.adapters)
-        settings = MasterSettings.model_validate({"api_token": token})
-        self.server = ApiServer(create_app(self.master, settings), "127.0.0.1", 0)
-        self.port = 0
-        """Where commands find the master; 0: where it is."""
-        self.job = make_job(folder)
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        super().__init__(folder, **settings)
         self.file = folder / "job.json"
         self.file.write_text(self.job.model_dump_json())
-        self.fleet = Fleet(self.adapters, self.job)
-        self.thread = threading.Thread(target=self.server.run)
-        self.thread.start()
+        self.reached_at = self.url
 
-    def essp(self, *arguments: str) -> Result:
-        """Run `essp job ...`; errors of ESSP are raised, for `main` turns them into exit codes."""
-        url = f"http://127.0.0.1:{self.port or self.server.port}"
-        result = CliRunner().invoke(cli.app, [*arguments, "--server", url])
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return result
-
-    def complete(self) -> None:
-        run_to_rest(self.master, self.fleet)
-        self.fleet.finish()
-        run_to_rest(self.master, self.fleet)
-
-    def close(self) -> None:
-        self.server.drain()
-        self.thread.join()
-        self.fleet.close()
-        self.adapters.close()
+    def essp(self, *arguments: str, typed: str | None = None) -> Result:
+        """Run `essp job ...` against it."""
+        return essp("job", *arguments, "--server", self.reached_at, typed=typed)
 
 
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[Live]:
-    made = Live(tmp_path)
-    yield made
-    made.close()
+    with Live(tmp_path) as made:
+        yield made
 
 
 def test_a_job_from_start_to_end(live: Live) -> None:
@@ -92,8 +67,8 @@ def test_a_job_that_did_not_complete_exits_with_1(live: Live) -> None:
 @pytest.fixture
 def link(live: Live) -> Iterator[Proxy]:
     """What is between the commands and the master."""
-    with Proxy(live.server.port) as proxy:
-        live.port = proxy.port
+    with Proxy(httpx.URL(live.url).port or 0) as proxy:
+        live.reached_at = f"http://127.0.0.1:{proxy.port}"
         yield proxy
 
 
@@ -118,8 +93,7 @@ def test_what_is_lost_on_the_way_is_asked_for_again_and_done_once(
 
 def test_stop_asks_first(live: Live) -> None:
     live.essp("start", str(live.file))
-    url = f"http://127.0.0.1:{live.server.port}"
-    refused = CliRunner().invoke(cli.app, ["stop", "small", "--server", url], input="n\n")
+    refused = live.essp("stop", "small", typed="n\n")
     assert refused.exit_code == 1
     assert live.master.status("small").state == "running"
 
@@ -142,19 +116,15 @@ def test_errors_are_those_of_essp(live: Live, tmp_path: Path) -> None:
 def test_no_master_there_says_what_to_do() -> None:
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
-    result = CliRunner().invoke(cli.app, ["ls", "--server", f"http://127.0.0.1:{port}"])
-    assert isinstance(result.exception, Unavailable)
-    assert "ESSP_SERVER" in str(result.exception)
+    with pytest.raises(Unavailable, match="ESSP_SERVER"):
+        essp("job", "ls", "--server", f"http://127.0.0.1:{port}")
 
 
 def test_the_token_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    live = Live(tmp_path, token="swordfish")
-    try:
+    with Live(tmp_path, api_token="swordfish") as live:
         assert live.essp("ls").exit_code == EXIT_DENIED
         monkeypatch.setenv("ESSP_API_TOKEN", "swordfish")
         assert live.essp("ls").exit_code == 0
-    finally:
-        live.close()
 
 
 def test_every_command_is_documented() -> None:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from essp_common.errors import ConfigError, NotFound
 from essp_common.wiring import open_store
-from services.cli.main import app
 from services.master.api.app import create_app
 from services.master.config import ApiToken, MasterSettings, Right
 from services.master.registrations import Registrations
-from services.master.server import ApiServer
+from tests.unit.command_line import essp
 from tests.unit.fleet import adapters_in, master_over
+from tests.unit.serving import served
 
 ROW = """
 name: depth
@@ -29,22 +29,16 @@ output: {shape: [1, H, W, T], dtype: float32}
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    adapters = adapters_in(tmp_path)
     tables = Registrations(open_store((tmp_path / "state").as_uri()), ["registry.example/"])
-    server = ApiServer(create_app(master_over(adapters), MasterSettings(), tables), "127.0.0.1", 0)
-    thread = threading.Thread(target=server.run, name="api")
-    thread.start()
-    yield f"http://127.0.0.1:{server.port}"
-    server.drain()
-    thread.join()
-    adapters.close()
+    with (
+        closing(adapters_in(tmp_path)) as adapters,
+        served(create_app(master_over(adapters), MasterSettings(), tables)) as url,
+    ):
+        yield url
 
 
 def call(url: str, *arguments: str) -> Result:
-    result = CliRunner().invoke(app, ["registry", *arguments, "--server", url])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
+    return essp("registry", *arguments, "--server", url)
 
 
 def test_register_change_and_remove(url: str, tmp_path: Path) -> None:
@@ -74,7 +68,7 @@ def test_what_is_no_row_is_refused(url: str, tmp_path: Path, text: str) -> None:
 
 
 def test_a_token_is_told_once_and_known_by_its_hash() -> None:
-    made = json.loads(CliRunner().invoke(app, ["token", "ci", "--scope", "operate", "--json"]).output)
+    made = json.loads(essp("token", "ci", "--scope", "operate", "--json").output)
     entry = ApiToken.model_validate(made["entry"])
     assert entry.scopes == {Right.OPERATE}
     assert entry.sha256 == hashlib.sha256(made["token"].encode()).hexdigest()

@@ -30,9 +30,9 @@ from services.doctor import finding, kafka, machine, master, stores
 from services.doctor.finding import Finding, Level
 from services.master.api.app import create_app
 from services.master.config import MasterSettings
-from services.master.server import ApiServer
 from services.servers.servers import RedisServer
 from tests.unit.fleet import adapters_in, master_over
+from tests.unit.serving import served
 from tests.unit.tls_front import TlsFront, make_identity
 
 
@@ -56,14 +56,8 @@ def api_of(folder: Path, token: str) -> Iterator[str]:
     """The URL of a master's API."""
     with closing(adapters_in(folder)) as adapters:
         app = create_app(master_over(adapters), MasterSettings.model_validate({"api_token": token}))
-        server = ApiServer(app, "127.0.0.1", 0)
-        thread = threading.Thread(target=server.run, name="api")
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.port}"
-        finally:
-            server.drain()
-            thread.join()
+        with served(app) as url:
+            yield url
 
 
 @contextmanager

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from essp_common.catalog.table import Catalog, VideoRow, write_catalog
 from essp_common.errors import ConfigError, Unavailable
 from essp_common.objects.directory import DirectoryStore
 from services.cli.init import job_text
-from services.cli.main import app
+from tests.unit.command_line import essp
 
 ROWS = tuple(
     VideoRow(f"{split}{n}", f"file:///v/{split}{n}.mp4", f"c{n % 2}", split, 1, "e", width=64, height=64,
@@ -30,11 +30,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def validate(file: Path, *options: str) -> Result:
-    """Errors of ESSP are raised: `main` turns them into exit codes."""
-    done = CliRunner().invoke(app, ["validate", str(file), *options])
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done
+    return essp("validate", str(file), *options)
 
 
 def rewrite(file: Path, before: str, after: str) -> None:
