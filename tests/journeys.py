@@ -23,8 +23,9 @@ streams:
   rgb: {{feature: rgb}}
   flow: {{feature: flow, params: {{method: dis, length: 3}}}}
 trainers:
-  rgb: {{stream: rgb, batch_size: 4, threads: 1, augment: {{crop: 32, flip: false}}}}
-  flow: {{stream: flow, batch_size: 4, threads: 1, augment: {{crop: 32, flip: false}}}}
+  rgb: &trainer
+    {{stream: rgb, batch_size: 4, threads: 1, checkpoint_clips: {checkpoint}, augment: {{crop: 32, flip: false}}}}
+  flow: {{<<: *trainer, stream: flow}}
 limits: {{budget: {budget}}}
 """
 
@@ -33,11 +34,19 @@ IssuedSeed = tuple[int, int, int, int, str, int]
 
 
 def job_text(
-    name: str, *, output: str, catalog: str, epochs: int = 2, clips: int = 12, budget: str = "4MiB", extra: str = ""
+    name: str,
+    *,
+    output: str,
+    catalog: str,
+    epochs: int = 2,
+    clips: int = 12,
+    budget: str | int = "4MiB",
+    checkpoint: int = 0,
+    extra: str = "",
 ) -> str:
     """A job file: two streams of the small set. `output` and `catalog` are URIs."""
-    fields = {"name": name, "output": output, "catalog": catalog, "epochs": epochs, "clips": clips, "budget": budget}
-    return _JOB.format(**fields) + extra
+    fields = {"name": name, "output": output, "catalog": catalog, "epochs": epochs, "clips": clips}
+    return _JOB.format(**fields, budget=budget, checkpoint=checkpoint) + extra
 
 
 def make_videos(root: Path) -> None:

@@ -23,7 +23,7 @@ from services.audit.invariants import Finding, check
 from services.audit.plan import planned
 from services.local.composition import Embedded
 from services.master.status import JobState, JobStatus
-from tests.journeys import make_videos, weights_of
+from tests.journeys import job_text, make_videos, weights_of
 from tests.soak.deployment import BUCKET, COUNTED, Client, Servers, await_start, free_port, servers, start_pools, until
 from tests.soak.killer import Fault, faults
 from tests.soak.supervisor import Supervisor
@@ -36,22 +36,6 @@ _TELL_S = 5.0
 _END_S = 300.0
 """After the last fault a job has to end within this time."""
 _EMPTY_S = 15.0
-
-_JOB = """
-name: {name}
-output: {output}
-epochs: {epochs}
-data: {{catalog: "{catalog}"}}
-clip: {{frames: 4, resize: {{mode: crop, height: 40, width: 40}}}}
-sampling: {{clips_per_epoch: {clips}, clips_per_video: 2, seed: 3}}
-streams:
-  rgb: {{feature: rgb}}
-  flow: {{feature: flow, params: {{method: dis, length: 3}}}}
-trainers:
-  rgb: {{stream: rgb, batch_size: 4, threads: 1, checkpoint_clips: 8, augment: {{crop: 32, flip: false}}}}
-  flow: {{stream: flow, batch_size: 4, threads: 1, checkpoint_clips: 8, augment: {{crop: 32, flip: false}}}}
-limits: {{budget: {budget}}}
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,14 +218,8 @@ def _line(name: str, status: JobStatus, elapsed_s: float, seconds: float) -> str
 
 
 def _text(options: SoakOptions, name: str, output: str, catalog: str) -> str:
-    return _JOB.format(
-        name=name,
-        output=output,
-        catalog=catalog,
-        epochs=options.epochs,
-        clips=options.clips,
-        budget=options.budget_bytes,
-    )
+    sizes = {"epochs": options.epochs, "clips": options.clips, "budget": options.budget_bytes, "checkpoint": 8}
+    return job_text(name, output=output, catalog=catalog, **sizes)
 
 
 def _undisturbed(options: SoakOptions, videos: Path, folder: Path) -> dict[str, str]:
