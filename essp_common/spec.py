@@ -112,7 +112,7 @@ class DataSpec(_Section):
     """Which videos, and what they are for."""
 
     catalog: str = ""
-    """URI of the catalog (`essp catalog build`)."""
+    """URI of the catalog (`essp catalog build`); in a job file a path, too, meant from the folder of that file."""
     train: str = "train"
     """Split to train on."""
     validation: str | None = "validation"
@@ -255,7 +255,8 @@ class LimitsSpec(_Section):
     budget (shared by all but one of the trainers). Needs a budget of which each of these shares holds two batches."""
     coupled: bool = False
     """Never leave a trainer behind: all keep in step with the slowest, and no clip is decoded twice on that account.
-    The better choice where trainers and decoders share the same cores."""
+    False suits a cluster, where a slow training on its own machine should not hold up the others, and decoders can be
+    added. Where trainers and decoders share the same cores, decoding again slows everybody: `essp init` writes true."""
     replacements: int = Field(5, ge=0)
     """Other videos tried in place of one that cannot be decoded, before its index is skipped."""
     dead_ratio: float = Field(0.2, ge=0, le=1)
@@ -272,7 +273,7 @@ class JobSpec(_Section):
     name: Name
     """Names the job in messages, cache keys and the API: lower-case letters, digits, `-` and `_`."""
     output: str
-    """URI below which everything the job makes is written: checkpoints, model, report."""
+    """URI below which everything the job makes is written: checkpoints, model, report; in a job file a path, too."""
     data: DataSpec = DataSpec()
     """Which videos."""
     clip: ClipSpec = ClipSpec()
