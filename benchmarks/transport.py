@@ -122,8 +122,8 @@ def _read(file: BinaryIO, job: NullJob, view: CatalogView, passes: Passes, index
         frame_count=clip.frame_count,
         stride=clip.stride,
         last_frame=int(view.first_frame[clip.video] + view.length[clip.video]) - 1,
-        seek=seek_to(row, clip.first_frame),
     )
+    seek_to(row, clip.first_frame, seed.seek)
     resize = recipe_of(passes.spec).resize
     target = np.empty((clip.frame_count, *output_size(resize, row.height, row.width), 3), np.uint8)
     with Reader(file, lookahead=row.lookahead) as reader:

@@ -13,8 +13,9 @@ A `locality` window changes the order of issue only, never what is at an index: 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from itertools import repeat
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -24,6 +25,9 @@ from essp_common.draws import Draws, below, below_each
 from essp_common.errors import ConfigError
 from essp_common.pb.v1.messages_pb2 import TRAIN, Purpose, Seek
 from essp_common.spec import ClipSpec, SamplingSpec
+
+_AHEAD = 1024
+"""Clips that are drawn at once: few draws cost as much as many."""
 
 
 class PlannedClip(NamedTuple):
@@ -85,7 +89,7 @@ class _Base:
         """See `Plan.units`."""
         clips = self._stretch(start, stop)
         if not self._locality:
-            return [list(run) for _, run in groupby(clips, key=lambda clip: clip.video)]
+            return _runs(clips)
         windows: dict[tuple[int, int], list[PlannedClip]] = {}
         for clip in clips:
             windows.setdefault((clip.index // self._locality, clip.video), []).append(clip)
@@ -116,6 +120,8 @@ class _ClassBalanced(_Base):
         self._class_begin = np.cumsum(self._places) - self._places
         self._by_class = np.concatenate([np.array(videos, np.int64) for videos in self._videos])
         self._starts_of = np.array(self._starts, np.uint64)
+        self._class_of, self._first_of = view.class_id, view.first_frame
+        self._block: Callable[[int], list[PlannedClip]] = lru_cache(maxsize=2)(self._draw)
 
     def clip(self, index: int, attempt: int = 0) -> PlannedClip:
         self._check(index)
@@ -129,18 +135,32 @@ class _ClassBalanced(_Base):
         return self._planned(index, attempt, video, below(words, self._starts[video]))
 
     def _stretch(self, start: int, stop: int) -> list[PlannedClip]:
-        if stop <= start:
-            return []
+        clips: list[PlannedClip] = []
+        while start < stop:
+            block, place = divmod(start, _AHEAD)
+            end = min(stop, (block + 1) * _AHEAD)
+            clips += self._block(block)[place : place + end - start]
+            start = end
+        return clips
+
+    def _draw(self, block: int) -> list[PlannedClip]:
+        start, stop = block * _AHEAD, min(self._size, (block + 1) * _AHEAD)
         words = self._draws.table(start, stop)
         classes = np.full(stop - start, len(self._videos), np.uint64)
         drawn, refused = below_each(words[:, 0], classes)
         place, more = below_each(words[:, 1], self._places[drawn])
         videos = self._by_class[self._class_begin[drawn].astype(np.int64) + place]
         offset, most = below_each(words[:, 2], self._starts_of[videos])
-        clips = [
-            self._planned(start + i, 0, v, o)
-            for i, (v, o) in enumerate(zip(videos.tolist(), offset.tolist(), strict=True))
-        ]
+        columns = (
+            range(start, stop),
+            repeat(0),
+            self._class_of[videos].tolist(),
+            videos.tolist(),
+            (self._first_of[videos] + offset).tolist(),
+            repeat(self._frames),
+            repeat(self._stride),
+        )
+        clips = list(map(PlannedClip._make, zip(*columns, strict=False)))
         for i in np.flatnonzero(refused | more | most).tolist():
             clips[i] = self.clip(start + i)
         return clips
@@ -233,18 +253,33 @@ def empty_classes(view: CatalogView) -> tuple[str, ...]:
     return tuple(name for name, videos in zip(view.classes, view.by_class, strict=True) if not len(videos))
 
 
-def seek_to(row: VideoRow, first_frame: int) -> Seek | None:
-    """Where decoding has to begin for `first_frame`: the last keyframe at or before it. None: the file's start."""
-    if not row.seekable:
-        return None
-    place = bisect_right(row.keyframe_frame, first_frame) - 1
+def seek_to(row: VideoRow, first_frame: int, seek: Seek) -> bool:
+    """Write into `seek` where decoding has to begin for `first_frame`: the last keyframe at or before it.
+
+    False: at the file's start; then nothing is written.
+    """
+    place = bisect_right(row.keyframe_frame, first_frame) - 1 if row.seekable else -1
     if place < 0:
-        return None
-    following = place + 1 < len(row.keyframe_frame)
-    return Seek(
-        pts=row.keyframe_pts[place],
-        frame_index=row.keyframe_frame[place],
-        byte_offset=max(0, row.keyframe_offset[place]),
-        next_frame=row.keyframe_frame[place + 1] if following else row.frame_count,
-        next_offset=max(0, row.keyframe_offset[place + 1]) if following else row.size_bytes,
-    )
+        return False
+    frames, offsets = row.keyframe_frame, row.keyframe_offset
+    seek.pts = row.keyframe_pts[place]
+    seek.frame_index = frames[place]
+    seek.byte_offset = max(0, offsets[place])
+    if place + 1 < len(frames):
+        seek.next_frame, seek.next_offset = frames[place + 1], max(0, offsets[place + 1])
+    else:
+        seek.next_frame, seek.next_offset = row.frame_count, row.size_bytes
+    return True
+
+
+def _runs(clips: Sequence[PlannedClip]) -> list[list[PlannedClip]]:
+    """Clips that follow one another, by video."""
+    runs: list[list[PlannedClip]] = []
+    video = -1
+    for clip in clips:
+        if clip.video == video:
+            runs[-1].append(clip)
+        else:
+            runs.append([clip])
+            video = clip.video
+    return runs

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from essp_common.plan import PlannedClip
 
 
-@dataclass(frozen=True, slots=True)
-class IssueUnit:
+class IssueUnit(NamedTuple):
     """Publish one work unit: clips of one video, to be made for these consumers."""
 
     pass_index: int

@@ -23,10 +23,8 @@ Work per event is O(1) amortised, except where clips have to give way or the job
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, fields
-from itertools import repeat
-from typing import NamedTuple
 
 from essp_common.errors import ConfigError
 from essp_common.layout import Position
@@ -41,31 +39,22 @@ from essp_common.pb.v1.messages_pb2 import (
 )
 from essp_common.plan import PlannedClip
 from services.master.accounts import Counts, PassAccount
+from services.master.batches import Batches, News
 from services.master.consumption import Consumption
 from services.master.credits import Credits
+from services.master.endings import Endings
 from services.master.indices import IndexSet
-from services.master.instructions import CompleteJob, FailJob, FinishPass, Instruction, PublishSkip
+from services.master.instructions import CompleteJob, FailJob, Instruction, PublishSkip
 from services.master.issuing import Issuer
 from services.master.lag import Laggards
 from services.master.losses import Losses, missing_consumer
-from services.master.order import IssueOrder, Place
+from services.master.order import IssueOrder
 from services.master.outstanding import Entry, Outstanding
 from services.master.parts import CLIP
 from services.master.terms import Terms
 
 _LOSSES = 10
 """A clip whose bytes vanish this often has no bad luck: something removes them."""
-
-
-class News(NamedTuple):
-    """What was found out about clips of one pass."""
-
-    pass_index: int
-    what: str
-    """A field of `PassEvents`: decoded, extracted, trained, retrained."""
-    whom: str
-    """The stream or the consumer, if it is about one."""
-    indices: list[int]
 
 
 class Ledger:
@@ -83,8 +72,6 @@ class Ledger:
         self.passes = [PassAccount() for _ in sizes]
         for number, account in enumerate(self.passes):
             account.issued = account.closed = min(c.done(number) for c in self.consumption.values())
-        self.closed = sum(account.closed for account in self.passes)
-        """Clips of all passes that every consumer is done with, or that were skipped."""
         self.finals = set(terms.finals)
         self.ended = False
         self.news: list[News] = []
@@ -111,6 +98,8 @@ class Ledger:
             terms.lag,
             terms.lane_bytes,
         )
+        self._endings = Endings(terms.parts, terms.passes, self._outstanding, self.consumption, self._lag, self.passes)
+        self._batches = Batches(terms.parts, self._outstanding, self.consumption, self._lag, self.counts, self._endings)
         self._losses = Losses(terms.parts, self._outstanding, self.consumption, terms.plan_of)
         self._issuer = Issuer(terms.parts, self._outstanding, self._order, self._lag, self.counts, self.passes)
         if state is not None:
@@ -203,7 +192,6 @@ class Ledger:
         for consumer in state.consumers:
             self.consumption[consumer.consumer].restore(consumer)
         self.passes = [PassAccount(p.issued, p.closed, IndexSet.of(p.skipped)) for p in state.passes]
-        self.closed = sum(account.closed for account in self.passes)
         self.counts = Counts(**{f.name: state.counts.get(f.name, 0) for f in fields(Counts)})
         self.finals |= set(state.finals)
 
@@ -224,6 +212,11 @@ class Ledger:
         return self._outstanding.credits
 
     @property
+    def closed(self) -> int:
+        """Clips of all passes that every consumer is done with, or that were skipped."""
+        return self._endings.total
+
+    @property
     def outstanding(self) -> int:
         """Clips that are outstanding."""
         return len(self._outstanding)
@@ -240,87 +233,14 @@ class Ledger:
     # --- events ---
 
     def _made(self, event: Made, out: list[Instruction]) -> None:
-        """Clips were decoded, or one stream of them was extracted."""
         number = self._number.get((event.purpose, event.epoch))
-        part = self._parts.part_of_stream.get(event.stream, CLIP) if event.stream else CLIP
-        if number is None or (event.stream and part == CLIP):
-            self.counts.duplicates += len(event.indices)
-            return
-        bit, extractor = 1 << part, self._parts.extractor[part - 1] if part else 0
-        outstanding, counted = self._outstanding, []
-        for index, attempt, size in zip(event.indices, event.attempts or repeat(0), event.bytes, strict=False):
-            entry = outstanding.current((number, index), attempt)
-            if entry is None or entry.made & bit:
-                self.counts.duplicates += 1
-                continue
-            if not entry.counted & bit:
-                self._count(entry, part)
-                counted.append(index)
-            outstanding.made(entry, part, size)
-            if part:
-                outstanding.acked(entry, extractor, CLIP)
-            if self._lag.slow:
-                self._settle(entry, out)
-        if counted:
-            self.news.append(News(number, "extracted" if part else "decoded", event.stream, counted))
+        if number is not None:
+            self._batches.made(number, event, self.news, out)
 
     def _trained(self, event: Trained, out: list[Instruction]) -> None:
         number = self._number.get((event.purpose, event.epoch))
-        bit = self._parts.bit.get(event.consumer)
-        if number is None or bit is None:
-            return
-        consumption, part = self.consumption[event.consumer], self._parts.part[event.consumer]
-        first: list[int] = []
-        again: list[int] = []
-        unheard: list[list[int]] = [[] for _ in self._parts.ackers]
-        read = 1 << part | 1 << CLIP
-        for index in event.indices:
-            entry = self._outstanding.get((number, index))
-            if entry is not None and entry.left & bit:
-                (first if consumption.add(number, index) else again).append(index)
-                if read & ~entry.counted and not entry.queued and not entry.shed:
-                    self._read_before_reported(entry, read, unheard)
-                self._outstanding.acked(entry, bit, part)
-                self._close_if_done(entry, out)
-            elif self._lag.slow & bit and self._lag.owing((number, index)) & bit:
-                # It was released on its behalf, when it had taken it already.
-                (first if consumption.add(number, index) else again).append(index)
-                if entry is None:
-                    self._closed((number, index), 0, out)
-                else:
-                    entry.again = False
-            else:
-                self.counts.duplicates += 1
-        self._tell(number, event.consumer, first, again, unheard)
-
-    def _read_before_reported(self, entry: Entry, read: int, unheard: Sequence[list[int]]) -> None:
-        """A consumer had these parts of a clip, so they were made, though their workers have not said so yet."""
-        for part, indices in enumerate(unheard):
-            if read >> part & 1 and not entry.counted >> part & 1:
-                self._count(entry, part)
-                indices.append(entry.place[1])
-
-    def _count(self, entry: Entry, part: int) -> None:
-        """A part of a clip was made; once for each time that the clip is issued."""
-        entry.counted |= 1 << part
-        if part == CLIP:
-            self.counts.decoded += 1
-            self.counts.delivered += bool(self._parts.everyone & self._parts.ackers[CLIP] & entry.left)
-        else:
-            self.counts.extracted += 1
-            self.counts.delivered += 1
-
-    def _tell(
-        self, number: int, consumer: str, first: list[int], again: list[int], unheard: Sequence[list[int]]
-    ) -> None:
-        for part, indices in enumerate(unheard):
-            if indices:
-                stream = self._parts.streams[part - 1] if part else ""
-                self.news.append(News(number, "extracted" if part else "decoded", stream, indices))
-        if first:
-            self.news.append(News(number, "trained", consumer, first))
-        if again:
-            self.news.append(News(number, "retrained", consumer, again))
+        if number is not None and event.consumer in self._parts.bit:
+            self._batches.trained(number, event, self.news, out)
 
     def _failed(self, event: Failed, out: list[Instruction]) -> None:
         if event.kind == "lost":
@@ -379,34 +299,8 @@ class Ledger:
     def _current(self, clip: ClipRef) -> Entry | None:
         """The clip that a message is about, if it is being made, and this is its present attempt."""
         number = self._number.get((clip.purpose, clip.epoch))
-        return self._outstanding.current((number, clip.index), clip.attempt) if number is not None else None
-
-    def _close_if_done(self, entry: Entry, out: list[Instruction]) -> None:
-        if entry.left & self._parts.everyone:
-            if self._lag.slow:
-                self._settle(entry, out)
-            return
-        self._outstanding.close(entry)
-        if not entry.again:
-            self._closed(entry.place, entry.clip.attempt, out)
-
-    def _settle(self, entry: Entry, out: list[Instruction]) -> None:
-        if not entry.left & self._parts.everyone & ~self._lag.slow:
-            self._lag.settle(entry, out)
-
-    def _closed(self, place: Place, attempt: int, out: list[Instruction]) -> None:
-        """Nobody has this clip any more; it is done if nobody is owed it either."""
-        if self._lag.slow:
-            if not all(consumption.has(*place) for consumption in self.consumption.values()):
-                self._lag.remember(place, attempt)
-                return
-            self._lag.forget(place)
-        number = place[0]
-        account = self.passes[number]
-        account.closed += 1
-        self.closed += 1
-        if account.closed == self._terms.passes[number].clips:
-            out.append(FinishPass(number))
+        entry = self._outstanding.get((number, clip.index)) if number is not None else None
+        return entry if entry is not None and entry.expects(clip.attempt) else None
 
     def _skip(self, entry: Entry, consumers: int, reason: str, out: list[Instruction]) -> None:
         number, index = entry.place
@@ -421,7 +315,7 @@ class Ledger:
             self._outstanding.acked(entry, self._parts.bit[name], self._parts.part[name])
         for part in parts - {CLIP}:
             self._outstanding.acked(entry, self._parts.extractor[part - 1], CLIP)
-        self._close_if_done(entry, out)
+        self._endings.acked(entry, out)
 
     def _replacement(self, entry: Entry) -> PlannedClip | None:
         number, index = entry.place

@@ -68,7 +68,7 @@ class IssueOrder:
         while not self._units:
             if not self._go_on():
                 return None
-            self._units = list(self._stretch())[::-1]
+            self._units = self._stretch()[::-1]
         return self._units[-1]
 
     def take(self) -> None:
@@ -104,18 +104,19 @@ class IssueOrder:
             self._number, self._begin, self._end = self._number + 1, 0, 0
         return False
 
-    def _stretch(self) -> Iterator[Unit]:
+    def _stretch(self) -> list[Unit]:
         if self._begin == self._end:
-            return
-        for unit in self._plan_of(self._number).units(self._begin, self._end):
-            for place in range(0, len(unit), self._unit_clips):
-                yield from self._by_consumers(self._number, unit[place : place + self._unit_clips])
+            return []
+        units = self._plan_of(self._number).units(self._begin, self._end)
+        parts = [
+            unit[place : place + self._unit_clips] for unit in units for place in range(0, len(unit), self._unit_clips)
+        ]
+        if self.begin >= (self._last.pass_index, self._last.clips):
+            return [(self._number, tuple(clips), self._everyone) for clips in parts]
+        return [unit for clips in parts for unit in self._by_consumers(self._number, clips)]
 
     def _by_consumers(self, number: int, clips: Sequence[PlannedClip]) -> Iterator[Unit]:
         """A unit, divided where the consumers who want its clips differ, for some start later than others."""
-        if (number, min(clip.index for clip in clips)) >= (self._last.pass_index, self._last.clips):
-            yield number, tuple(clips), self._everyone
-            return
         groups: dict[int, list[PlannedClip]] = {}
         for clip in clips:
             here = Position(number, clip.index)

@@ -50,6 +50,10 @@ class Entry:
     lane: Lane | None = None
     """Whose share of the budget it takes up."""
 
+    def expects(self, attempt: int) -> bool:
+        """Whether news of this attempt is about what is being made, or is made."""
+        return self.clip.attempt == attempt and not self.queued and not self.shed
+
 
 class Outstanding:
     """The entries of one job."""
@@ -60,6 +64,7 @@ class Outstanding:
         self.lanes: dict[str, Lane] = {}
         """By consumer."""
         self._parts = parts
+        self._ackers = parts.ackers
         self._bounds = bounds
         self._entries: dict[Place, Entry] = {}
         self.get: Callable[[Place], Entry | None] = self._entries.get
@@ -144,7 +149,7 @@ class Outstanding:
 
     def issue(self, number: int, clips: Sequence[PlannedClip], consumers: int, lane: Lane | None = None) -> bool:
         """Take up the clips of a unit, if there is credit for them all; in a lane, within its share."""
-        left, sizes, size = self._need(number, consumers)
+        left, sizes, size = self._needs.get((number, consumers)) or self._need(number, consumers)
         size *= len(clips)
         if self.lanes and size > self._room(lane):
             return False
@@ -174,27 +179,22 @@ class Outstanding:
         self._entries[place] = entry
         return entry
 
-    def current(self, place: Place, attempt: int) -> Entry | None:
-        """The entry of a clip that is being made, or is made, if this is its present attempt."""
-        entry = self._entries.get(place)
-        if entry is None or entry.clip.attempt != attempt or entry.queued or entry.shed:
-            return None
-        return entry
-
     def made(self, entry: Entry, part: int, size: int) -> None:
         """A part is in the cache, and so large."""
         entry.made |= 1 << part
-        actual = size if entry.left & self._parts.ackers[part] else 0
-        self._take(entry, actual - entry.sizes[part])
-        entry.sizes[part] = actual
+        sizes = entry.sizes
+        actual = size if entry.left & self._ackers[part] else 0
+        if actual != sizes[part]:
+            self._take(entry, actual - sizes[part])
+            sizes[part] = actual
 
     def acked(self, entry: Entry, bit: int, part: int) -> None:
         """One of those who read a part is done with it; after the last one its bytes are free."""
         entry.left &= ~bit
-        size = entry.sizes[part]
-        if size and not entry.left & self._parts.ackers[part]:
-            self._take(entry, -size)
-            entry.sizes[part] = 0
+        sizes = entry.sizes
+        if sizes[part] and not entry.left & self._ackers[part]:
+            self._take(entry, -sizes[part])
+            sizes[part] = 0
 
     def close(self, entry: Entry) -> None:
         """Every consumer is done with it."""
@@ -258,7 +258,7 @@ class Outstanding:
 
     def bound(self, number: int, consumers: int) -> int:
         """The most bytes of a clip that is made for these consumers."""
-        return self._need(number, consumers)[2]
+        return (self._needs.get((number, consumers)) or self._need(number, consumers))[2]
 
     def ready(self, entry: Entry) -> bool:
         """Whether everything that its consumers wait for is in the cache."""
@@ -279,11 +279,9 @@ class Outstanding:
 
     def _need(self, number: int, consumers: int) -> tuple[int, list[int], int]:
         """Who will ack a clip for these consumers, its bytes by parts, and all of them."""
-        need = self._needs.get((number, consumers))
-        if need is None:
-            left = self._parts.demand(consumers)
-            sizes = self._sizes(number, left)
-            need = self._needs[(number, consumers)] = (left, sizes, sum(sizes))
+        left = self._parts.demand(consumers)
+        sizes = self._sizes(number, left)
+        need = self._needs[(number, consumers)] = (left, sizes, sum(sizes))
         return need
 
     def _sizes(self, number: int, left: int) -> list[int]:

@@ -20,7 +20,7 @@ _VIDEOS = 2**17
 
 
 class SeedWriter:
-    """Writes the messages of one job."""
+    """Writes the messages of one job. Not thread-safe."""
 
     def __init__(self, spec: JobSpec, passes: Passes, fence: int) -> None:
         self._job = spec.name
@@ -31,6 +31,7 @@ class SeedWriter:
         self._whole = recipe_of(spec)
         self._head = lru_cache(maxsize=64)(self._head_of)
         self._video = lru_cache(maxsize=_VIDEOS)(self._video_of)
+        self._sheet = DecodeSeed(seeds=[Seed()])
 
     def unit(self, instruction: IssueUnit) -> tuple[bytes, bytes]:
         """Key and message (a `DecodeSeed`) of a work unit.
@@ -40,8 +41,8 @@ class SeedWriter:
         """
         number, clips, consumers = instruction.pass_index, instruction.clips, instruction.consumers
         row, key, video = self._video(number, clips[0].video)
-        seeds = DecodeSeed(seeds=[_seed(row, clip) for clip in clips])
-        return key, self._head(number, consumers) + video + seeds.SerializeToString()
+        seeds = b"".join([self._seed(row, clip) for clip in clips])
+        return key, self._head(number, consumers) + video + seeds
 
     def skips(self, instruction: PublishSkip) -> Iterator[tuple[str, ClipReady | FeatureReady]]:
         """Topic and message for each stream that has nothing at an index."""
@@ -96,6 +97,20 @@ class SeedWriter:
         )
         return row, row.uri.encode(), DecodeSeed(video=message).SerializeToString()
 
+    def _seed(self, row: VideoRow, clip: PlannedClip) -> bytes:
+        """The part of a message that is about one clip. Written over the one before it: making messages costs most."""
+        seed = self._sheet.seeds[0]
+        seed.index = clip.index
+        seed.attempt = clip.attempt
+        seed.class_id = clip.class_id
+        seed.first_frame = clip.first_frame
+        seed.frame_count = clip.frame_count
+        seed.stride = clip.stride
+        seed.last_frame = row.last_frame
+        if not seek_to(row, clip.first_frame, seed.seek):
+            seed.ClearField("seek")
+        return self._sheet.SerializeToString()
+
     def _recipe_for(self, consumers: tuple[str, ...]) -> Recipe:
         """The job's recipe, for these consumers alone."""
         recipe = Recipe()
@@ -108,16 +123,3 @@ class SeedWriter:
                 del recipe.streams[-1].consumers[:]
                 recipe.streams[-1].consumers.extend(wanted)
         return recipe
-
-
-def _seed(row: VideoRow, clip: PlannedClip) -> Seed:
-    return Seed(
-        index=clip.index,
-        attempt=clip.attempt,
-        class_id=clip.class_id,
-        first_frame=clip.first_frame,
-        frame_count=clip.frame_count,
-        stride=clip.stride,
-        seek=seek_to(row, clip.first_frame),
-        last_frame=row.last_frame,
-    )

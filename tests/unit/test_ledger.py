@@ -483,6 +483,11 @@ def test_messages_about_what_is_not_there_change_nothing() -> None:
     check_at_rest(world)
 
 
+def _is_report(event: Progress) -> bool:
+    """Of a worker, about what the watchdog has made again. What a consumer says is durable before it goes on."""
+    return not event.HasField("trained") and event.failed.stage != "trainer"
+
+
 class LedgerMachine(RuleBasedStateMachine):
     """Everything that can happen, in any order; at the end everybody works until the job is over."""
 
@@ -579,10 +584,10 @@ class LedgerMachine(RuleBasedStateMachine):
     def stall(self) -> None:
         self.world.do(self.world.ledger.stalled())
 
-    @precondition(lambda self: any(not e.HasField("trained") for e in self.world.events))
+    @precondition(lambda self: any(_is_report(e) for e in self.world.events))
     @rule(data=st.data())
     def lose_a_report(self, data: Any) -> None:
-        reports = [e for e in self.world.events if not e.HasField("trained")]
+        reports = [e for e in self.world.events if _is_report(e)]
         self.world.events.remove(reports[self._pick(data, reports)])
 
     @rule()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from essp_common.catalog.table import Catalog, CatalogView, VideoRow
 from essp_common.draws import WORDS, Draws, below
 from essp_common.errors import ConfigError
-from essp_common.pb.v1.messages_pb2 import TEST, TRAIN, VALIDATION
+from essp_common.pb.v1.messages_pb2 import TEST, TRAIN, VALIDATION, Seek
 from essp_common.plan import (
     PlannedClip,
     class_balanced,
@@ -336,8 +336,8 @@ def clips(plan: object) -> list[PlannedClip]:
 def test_decoding_begins_at_the_last_keyframe_before_the_clip(frame: int, expected: int) -> None:
     keyframes = {"keyframe_pts": (-5, 60, 120), "keyframe_frame": (0, 12, 24), "keyframe_offset": (-1, 900, 1800)}
     video = VideoRow("v", "u", "a", "train", 1, "e", seekable=True, **keyframes)
-    seek = seek_to(video, frame)
-    assert seek is not None
+    seek = Seek()
+    assert seek_to(video, frame, seek)
     assert seek.frame_index == (0, 12, 24)[expected]
     assert seek.pts == (-5, 60, 120)[expected]
     assert seek.byte_offset == (0, 900, 1800)[expected]
@@ -345,8 +345,10 @@ def test_decoding_begins_at_the_last_keyframe_before_the_clip(frame: int, expect
 
 def test_decoding_begins_at_the_start_where_no_keyframe_will_do() -> None:
     keyframes = {"keyframe_pts": (60,), "keyframe_frame": (12,), "keyframe_offset": (0,)}
-    assert seek_to(VideoRow("v", "u", "a", "train", 1, "e", seekable=True, **keyframes), 11) is None
-    assert seek_to(VideoRow("v", "u", "a", "train", 1, "e", seekable=False, **keyframes), 50) is None
+    seek = Seek()
+    assert not seek_to(VideoRow("v", "u", "a", "train", 1, "e", seekable=True, **keyframes), 11, seek)
+    assert not seek_to(VideoRow("v", "u", "a", "train", 1, "e", seekable=False, **keyframes), 50, seek)
+    assert seek == Seek()
 
 
 def test_views_number_classes_alike_in_every_split() -> None:

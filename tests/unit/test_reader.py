@@ -249,7 +249,9 @@ def test_fetches_only_the_groups_it_needs(tmp_path: Path) -> None:
     row = VideoRow(
         "a", "a", "", "", len(data), "", **{name: getattr(facts, name) for name in VideoFacts.__dataclass_fields__}
     )
-    seeds = [Seed(first_frame=at, frame_count=6, stride=1, last_frame=95, seek=seek_to(row, at)) for at in (40, 62)]
+    seeds = [Seed(first_frame=at, frame_count=6, stride=1, last_frame=95) for at in (40, 62)]
+    for seed in seeds:
+        assert seek_to(row, seed.first_frame, seed.seek)
     targets = [np.zeros((6, 120, 160, 3), np.uint8) for _ in seeds]
     wanted = [np.zeros_like(target) for target in targets]
     with (
