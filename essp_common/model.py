@@ -24,7 +24,7 @@ from essp_common.wiring import Stores
 MANIFEST = "manifest.json"
 
 Figures = dict[str, float]
-"""Metric -> value: `top1`, `top5`, `mAP`, `log_loss`, by video."""
+"""Metric -> value: `top1`, `top5`, `mean_class`, `mAP`, `log_loss`, by video."""
 
 
 class _Section(BaseModel):

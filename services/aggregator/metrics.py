@@ -54,6 +54,13 @@ def mean_average_precision(labels: Labels, scores: Scores) -> float:
     return float(np.mean([average_precision(labels == c, scores[:, c]) for c in present]))
 
 
+def mean_class_accuracy(labels: Labels, scores: Scores) -> float:
+    """Mean over the classes that have videos of the share that is right: each class counts the same, however rare."""
+    counts = confusion(labels, scores)
+    videos = counts.sum(axis=1)
+    return float(np.mean(counts.diagonal()[videos > 0] / videos[videos > 0]))
+
+
 def confusion(labels: Labels, scores: Scores) -> NDArray[np.int64]:
     """`(C, C)` counts: row = label, column = highest score."""
     classes = scores.shape[1]
@@ -68,6 +75,7 @@ def figures(labels: Labels, probabilities: Scores) -> Figures:
     return {
         "top1": top_k(labels, probabilities, 1),
         "top5": top_k(labels, probabilities, 5),
+        "mean_class": mean_class_accuracy(labels, probabilities),
         "mAP": mean_average_precision(labels, probabilities),
         "log_loss": log_loss(labels, probabilities),
     }

@@ -1,7 +1,7 @@
 """One evaluation pass: class probabilities of every clip, and what they are worth.
 
-Figures are by clip and by video (the mean of its clips' probabilities): top-1, top-5 (or top-K for fewer classes)
-and mAP (mean over the classes that occur, one against the rest), all by torchmetrics, and the cross entropy.
+Figures are by clip and by video (the mean of its clips' probabilities): top-1, top-5 (or top-K for fewer classes),
+top-1 and mAP as means over the classes that occur, each counting the same, all by torchmetrics; and the cross entropy.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Evaluation:
 
 
 def figures(table: ScoreTable) -> dict[str, float]:
-    """`loss`, `top1`, `top5` and `mAP` by clip, and `video_...` by video. Raises `PermanentError` when empty."""
+    """`loss`, `top1`, `top5`, `mean_class`, `mAP` by clip, `video_...` by video. Raises `PermanentError` when empty."""
     if len(table) == 0:
         raise PermanentError("an evaluation pass has no clips: none of its videos could be decoded")
     videos = by_video(table)
@@ -80,6 +80,7 @@ def _of(probabilities: NDArray[Any], class_id: NDArray[np.int32]) -> dict[str, f
         "loss": float(-given.log().mean()),
         "top1": _accuracy(scores, target, 1),
         "top5": _accuracy(scores, target, min(5, scores.shape[1])),
+        "mean_class": _mean_class_accuracy(scores, target),
         "mAP": _mean_average_precision(scores, target),
     }
 
@@ -89,7 +90,15 @@ def _accuracy(scores: Tensor, target: Tensor, k: int) -> float:
     return float(metric(scores, target, num_classes=scores.shape[1], top_k=k, average="micro"))
 
 
+def _mean_class_accuracy(scores: Tensor, target: Tensor) -> float:
+    metric = torchmetrics.functional.classification.multiclass_accuracy
+    return _mean_over_present(metric(scores, target, num_classes=scores.shape[1], average="none"), target)
+
+
 def _mean_average_precision(scores: Tensor, target: Tensor) -> float:
     metric = torchmetrics.functional.classification.multiclass_average_precision
-    by_class = metric(scores, target, num_classes=scores.shape[1], average="none")
+    return _mean_over_present(metric(scores, target, num_classes=scores.shape[1], average="none"), target)
+
+
+def _mean_over_present(by_class: Tensor, target: Tensor) -> float:
     return float(by_class[torch.bincount(target, minlength=len(by_class)) > 0].mean())

@@ -41,6 +41,7 @@ def test_figures_are_those_of_scikit_learn(case: tuple[int, int, int]) -> None:
     assert found == {
         "top1": pytest.approx(sk.accuracy_score(labels, scores.argmax(1))),
         "top5": pytest.approx(sk.top_k_accuracy_score(labels, scores, k=5, labels=ids)),
+        "mean_class": pytest.approx(np.mean(sk.recall_score(labels, scores.argmax(1), labels=present, average=None))),
         "mAP": pytest.approx(np.mean(expected_ap)),
         "log_loss": pytest.approx(sk.log_loss(labels, scores, labels=ids)),
     }

@@ -129,8 +129,8 @@ def test_the_figures_are_those_of_the_model(job: FinishedJob, run: Run) -> None:
     for member in run.model.members:
         row = page.row(member.trainer)
         assert row[1:4] == ["small", f"{member.weight:.3f}", str(member.epoch + 1)]
-        assert row[8] == percent(evaluation.members[member.trainer]["top1"])
-    assert page.row("fused")[8] == percent(evaluation.fused["top1"])
+        assert row[9] == percent(evaluation.members[member.trainer]["top1"])
+    assert page.row("fused")[9] == percent(evaluation.fused["top1"])
     assert page.row("average")[1:3] == ["0.500", "0.500"]
     for name in CLASSES:
         label = CLASSES.index(name)
@@ -170,7 +170,7 @@ def test_without_a_test_split_the_report_is_of_validation(tmp_path: Path) -> Non
     assert run.split == "validation"
     page = Page(render(run, {}, {}))
     assert "fused top-1, validation" in page.text
-    assert len(page.row("fused")) == 8
+    assert len(page.row("fused")) == 9
 
 
 def test_without_a_catalog_there_are_no_samples_but_a_report(tmp_path: Path) -> None:

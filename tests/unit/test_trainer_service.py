@@ -25,7 +25,9 @@ from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.pb.v1.messages_pb2 import TEST, TRAIN, VALIDATION, Control
 from essp_common.wiring import Stores
+from services.aggregator import metrics
 from services.trainer.device import DeviceLost, OutOfMemory
+from services.trainer.evaluation import figures
 from services.trainer.keeper import CannotSave
 from services.trainer.training import Diverged
 from tests.unit.training_jobs import CLASSES, Place, Running, Stage, job_spec, pass_plans, train
@@ -87,6 +89,22 @@ def test_the_master_hears_of_every_clip_once_and_of_every_pass(tmp_path: Path) -
     assert [report.final for report in ready] == [False, False, True]
     assert ready[-1].scores_uri.endswith(".parquet")
     assert stage.reports("step")[-1].clips_done == 6
+
+
+@pytest.mark.parametrize("rows", [1, 9, 40])
+def test_the_figures_of_an_evaluation_are_those_of_the_fusion(rows: int) -> None:
+    """Two implementations: torchmetrics here, NumPy where there is no torch; some classes do not occur."""
+    random = np.random.default_rng(rows)
+    probabilities = random.random((rows, 7)).astype(np.float32)
+    probabilities /= probabilities.sum(axis=1, keepdims=True)
+    labels = random.integers(0, 4, rows).astype(np.int32)
+    videos = tuple(f"{row:02d}" for row in range(rows))
+    table = scores.ScoreTable(videos, labels, np.arange(rows), probabilities, tuple("abcdefg"))
+    found = figures(table)
+    expected = metrics.figures(labels, probabilities)
+    for name in ("top1", "top5", "mean_class", "mAP"):
+        assert found[name] == found[f"video_{name}"] == pytest.approx(expected[name]), name
+    assert found["loss"] == pytest.approx(expected["log_loss"])
 
 
 def test_arrival_order_and_repeated_messages_do_not_change_the_weights(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from essp_common.model import Figures
 from services.aggregator.metrics import confusion
 from services.local.report.facts import Run
 
-FIGURES = {"top1": "top-1", "top5": "top-5", "mAP": "mAP", "log_loss": "log loss"}
+FIGURES = {"top1": "top-1", "top5": "top-5", "mean_class": "mean class", "mAP": "mAP", "log_loss": "log loss"}
 _MISTAKES = 100
 """Misclassified videos listed; there is always a sentence with their number."""
 _OPEN_CLASSES = 30
@@ -96,11 +96,14 @@ def _results(run: Run) -> str:
 
 def _figures(row: tuple[Figures, Figures], splits: Sequence[str]) -> list[str]:
     found = dict(zip(("validation", "test"), row, strict=True))
-    return [
-        f"{found[split][name]:.3f}" if name == "log_loss" else percent(found[split][name])
-        for split in splits
-        for name in FIGURES
-    ]
+    return [_figure(name, found[split].get(name)) for split in splits for name in FIGURES]
+
+
+def _figure(name: str, value: float | None) -> str:
+    """A model of an earlier version may not have it."""
+    if value is None:
+        return ""
+    return f"{value:.3f}" if name == "log_loss" else percent(value)
 
 
 def _strategies(run: Run) -> str:
