@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
 
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, Counter, Gauge, Histogram, generate_latest
 
@@ -30,13 +31,15 @@ UNIT_SECONDS = Histogram(
 INFLIGHT = Gauge("essp_inflight_units", "Records being handled now.", ["stage"])
 RETRIES = Counter("essp_retries", "Tries that failed and were repeated, by stage and kind of error.", ["stage", "kind"])
 FAILURES = Counter("essp_failures", "Records that could not be processed, by stage and kind.", ["stage", "kind"])
-DUPLICATES = Counter("essp_duplicates", "Messages for what had been done before, dropped.", ["stage"])
+LAST_PROGRESS = Gauge("essp_last_progress_timestamp_seconds", "When a record was last done, as Unix time.", ["stage"])
 FRAMES = Counter(
     "essp_frames",
     "Frames of a decoder: wanted by clips, shared between them, decoded, and skipped on the way to wanted ones.",
     ["what"],
 )
 CHECKPOINTS = Counter("essp_checkpoints", "Checkpoints of this trainer, by outcome (saved, failed).", ["outcome"])
+BUILD_INFO = Gauge("essp_build_info", "Always 1; the label says which version this process is.", ["version"])
+BUILD_INFO.labels(version("essp")).set(1)
 CACHE_BYTES = Gauge("essp_cache_bytes", "Bytes in the frame cache, by state (used, limit).", ["state"])
 
 

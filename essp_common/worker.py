@@ -255,6 +255,8 @@ class Worker:
         except _Returned:
             outcome = "returned"
         metrics.UNITS.labels(self.name, outcome).inc()
+        if outcome == "done":
+            metrics.LAST_PROGRESS.labels(self.name).set_to_current_time()
         metrics.UNIT_SECONDS.labels(self.name).observe(time.monotonic() - started)
 
     def _done(self, record: Record) -> None:

@@ -35,6 +35,7 @@ _KINDS: dict[int, type[EsspError]] = {
     412: PreconditionFailed,
     422: ConfigError,
     428: ConfigError,
+    429: Unavailable,
     503: Unavailable,
 }
 

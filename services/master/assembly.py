@@ -101,7 +101,9 @@ class MasterProcess:
 
     def _standby(self, leader: Callable[[], str], url: str) -> Guard:
         """The app of a standby, behind the same guard as the leader's."""
-        return Guard(create_standby(leader, url), self._settings.tokens(), self._settings.api_body_bytes)
+        settings = self._settings
+        app = create_standby(leader, url)
+        return Guard(app, settings.tokens(), settings.api_body_bytes, settings.api_requests_per_s)
 
     def _candidate(self) -> Election:
         """This master's part in the election; meanwhile it is a standby."""

@@ -44,6 +44,9 @@ class MasterSettings(Settings):
     """Serve the API without a token: for a trusted network only."""
     api_body_bytes: int = Field(2**20, ge=1024)
     """Largest request body; a job is some kilobytes."""
+    api_requests_per_s: float = Field(100.0, ge=0)
+    """Requests that one caller (a token; an address where none is shown) may make a second, two seconds' worth at once;
+    who asks more often gets 429 with `Retry-After`. 0: no limit."""
     state: str = ""
     """Folder in one of the stores where the master keeps what is registered. Empty: nothing can be registered."""
     images: tuple[str, ...] = ()

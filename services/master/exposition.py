@@ -17,11 +17,13 @@ from services.master.status import JobStatus
 class JobCollector(Collector):
     """Gives the figures of jobs at the moment they are asked for."""
 
-    def __init__(self, running: Callable[[], Sequence[JobStatus]]) -> None:
+    def __init__(self, running: Callable[[], Sequence[JobStatus]], leads: bool = True) -> None:
         self._running = running
+        self._leads = leads
 
     def collect(self) -> Iterator[Metric]:
         """One family a figure, one sample a job."""
+        yield GaugeMetricFamily("essp_leader", "1: this master leads; 0: it is a standby.", float(self._leads))
         jobs = self._running()
         figures: list[tuple[str, str, Callable[[JobStatus], float]]] = [
             ("essp_job_clips_done", "Clips that every consumer is done with.", lambda job: job.progress.done),
@@ -36,6 +38,13 @@ class JobCollector(Collector):
             for job in jobs:
                 gauge.add_metric([job.name], figure(job))
             yield gauge
+        backlog = GaugeMetricFamily(
+            "essp_job_backlog_clips", "Clips that wait for a pool or are in its hands.", labels=["job", "what"]
+        )
+        for job in jobs:
+            for what, clips in job.backlog.items():
+                backlog.add_metric([job.name, what], clips)
+        yield backlog
         seeds = CounterMetricFamily("essp_job_seeds", "Seeds by what became of them.", labels=["job", "outcome"])
         for job in jobs:
             for outcome, count in job.counts.model_dump().items():
@@ -51,8 +60,8 @@ class JobCollector(Collector):
         yield waits
 
 
-def exposition(running: Callable[[], Sequence[JobStatus]]) -> bytes:
-    """All metrics of this process, and of its jobs."""
+def exposition(running: Callable[[], Sequence[JobStatus]], leads: bool = True) -> bytes:
+    """All metrics of this process, and of its jobs. `leads`: it is the master, no standby."""
     registry = CollectorRegistry()
-    registry.register(JobCollector(running))
+    registry.register(JobCollector(running, leads))
     return generate_latest() + generate_latest(registry)

@@ -32,8 +32,8 @@ EXIT_LOST = 1
 
 
 class _Lock(LeaseLock):
-    """A LeaseLock for which an API that does not answer is a failed try, not the end of the process, and which waits for
-    no answer so long that the lease runs out meanwhile. It can be given up, once and for good."""
+    """A LeaseLock for which an API that does not answer is a failed try, not the end of the process, and which waits
+    for no answer so long that the lease runs out meanwhile. It can be given up, once and for good."""
 
     def __init__(self, api: client.ApiClient, name: str, namespace: str, identity: str, timeout_s: float) -> None:
         super().__init__(name, namespace, identity)

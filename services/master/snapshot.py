@@ -55,6 +55,7 @@ def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobSta
             reissued=counts.reissued,
             released=counts.released,
             redecoded=counts.redecoded,
+            duplicates=counts.duplicates,
         ),
         failures=_failures(job),
         result=job.result,

@@ -183,6 +183,8 @@ class CountStatus(_Model):
     """Clips freed on behalf of trainers that lag."""
     redecoded: int
     """Clips issued once more for a trainer that lagged."""
+    duplicates: int = 0
+    """What was told again after it was known, and not counted twice."""
 
 
 class ResultStatus(_Model):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from services.master.status import JobStatus
 from tests.chart.reference import CHART
 from tests.chart.rendering import CASES, Helm, named, of_kind, pod_of, pool_of
 
+DOCS = Path(__file__).parents[2] / "docs"
 SCRAPED = {"namespace", "pod", "service", "instance", "container", "endpoint"}
 """Labels that Prometheus adds to what it reads, by the monitors of the chart."""
 
@@ -63,7 +65,7 @@ def job_status() -> Any:
     dumped = dict.fromkeys(counts.model_fields, 1)
     fields["counts"] = Anything(model_dump=lambda: dumped)
     trainer = Anything(name="rgb", data_wait_ratio=0.5)
-    return Anything(**{**fields, "name": "ucf101", "trainers": [trainer]})
+    return Anything(**{**fields, "name": "ucf101", "trainers": [trainer], "backlog": {"decoder": 1}})
 
 
 def faults(expression: str, series: dict[str, set[str]]) -> list[str]:
@@ -83,6 +85,46 @@ def faults(expression: str, series: dict[str, set[str]]) -> list[str]:
     if expression.count("(") != expression.count(")") or expression.count("{") != expression.count("}"):
         found.append("brackets do not match")
     return found
+
+
+CORE = {
+    "essp_units_total": {"stage", "outcome"},
+    "essp_unit_duration_seconds_bucket": {"stage", "le"},
+    "essp_inflight_units": {"stage"},
+    "essp_cache_bytes": {"state"},
+    "essp_job_budget_bytes": {"job"},
+    "essp_job_outstanding_bytes": {"job"},
+    "essp_job_backlog_clips": {"job", "what"},
+    "essp_last_progress_timestamp_seconds": {"stage"},
+    "essp_failures_total": {"stage", "kind"},
+    "essp_retries_total": {"stage", "kind"},
+    "essp_job_seeds_total": {"job", "outcome"},
+    "essp_leader": set(),
+    "essp_build_info": {"version"},
+}
+"""What whoever runs ESSP must be able to see: work, time, load, memory, credits, what waits, when something last moved,
+what failed, was full, came twice, who leads, and which version it is."""
+
+
+def test_the_core_set_is_exported() -> None:
+    series = known()
+    assert {name: series.get(name) for name in CORE} == CORE
+    text = (DOCS / "kubernetes.md").read_text(encoding="utf-8")
+    assert not [name for name in CORE if name.removesuffix("_bucket") not in text]
+
+
+def test_what_the_documents_name_is_exported() -> None:
+    series = {name.removesuffix("_bucket") for name in known()} | set(known())
+    for document in DOCS.rglob("*.md"):
+        named_there = set(re.findall(r"`(essp_[a-z_]+)[`{]", document.read_text(encoding="utf-8")))
+        assert named_there - {"essp_common"} <= series, document
+
+
+def test_no_metric_is_declared_that_nobody_counts() -> None:
+    declared = {name for name, value in vars(metrics).items() if hasattr(value, "_labelnames")}
+    modules = [path for folder in ("essp_common", "services") for path in (DOCS.parent / folder).rglob("*.py")]
+    counted = {name for path in modules for name in re.findall(r"\b([A-Z_]+)\.labels\(", path.read_text("utf-8"))}
+    assert declared - counted == set()
 
 
 def alerts(helm: Helm) -> list[dict[str, Any]]:

@@ -71,6 +71,8 @@ def test_a_standby_passes_requests_on_and_says_who_leads(adapters: Adapters, clu
             assert answer.headers[LEADER] == leader
             assert second.post("/v1/jobs", content=b"{").json()["status"] == 422, "the leader's answer"
             assert second.get("/v1/jobs/no").status_code == 404
+            assert "essp_leader 1.0" in first.get("/metrics").text
+            assert "essp_leader 0.0" in second.get("/metrics").text, "its own, not the leader's a second time"
 
 
 def test_a_standby_asks_for_the_token_as_the_leader_does(adapters: Adapters, cluster: ApiServer) -> None:

@@ -28,7 +28,12 @@ def create_app(
     pools; None: nobody does.
     """
     app = FastAPI(title="ESSP", version=version("essp"), summary="Train video classifiers straight from video.")
-    app.add_middleware(Guard, tokens=settings.tokens(), body_bytes=settings.api_body_bytes)
+    app.add_middleware(
+        Guard,
+        tokens=settings.tokens(),
+        body_bytes=settings.api_body_bytes,
+        requests_per_s=settings.api_requests_per_s,
+    )
     problems.install(app)
     app.include_router(jobs.router(master))
     app.include_router(events.router(master))
@@ -41,7 +46,8 @@ def create_app(
 
 
 def _describe(app: FastAPI) -> None:
-    """Add what the routes only refer to: the job specification (its body may be YAML), and problem documents."""
+    """Add what the routes only refer to: the job specification (its body may be YAML), and problem documents; and the
+    answer that any of them may have."""
     schema = JobSpec.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas = {**schema.pop("$defs", {}), "JobSpec": schema, **problems.schemas()}
     described = app.openapi
@@ -49,6 +55,9 @@ def _describe(app: FastAPI) -> None:
     def openapi() -> dict[str, Any]:
         document = described()
         document.setdefault("components", {}).setdefault("schemas", {}).update(schemas)
+        for path in document["paths"].values():
+            for operation in path.values():
+                operation["responses"] |= {str(status): told for status, told in problems.answers_of(429).items()}
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]

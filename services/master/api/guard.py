@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 from collections.abc import Awaitable, Callable, Sequence
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.master.api.problems import problem
+from services.master.api.rates import Rates
 from services.master.config import ApiToken, Right
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/metrics", "/", "/page/page.css", "/page/page.js"})
@@ -30,9 +32,10 @@ _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-r
 class Guard:
     """ASGI middleware. Puts the name of the token into `request.state.caller`."""
 
-    def __init__(self, app: ASGIApp, tokens: Sequence[ApiToken], body_bytes: int) -> None:
-        """`tokens`: of which callers have to show one; none: the API is open."""
+    def __init__(self, app: ASGIApp, tokens: Sequence[ApiToken], body_bytes: int, requests_per_s: float) -> None:
+        """`tokens`: of which callers have to show one; none: the API is open. `requests_per_s`: of one caller."""
         self._app = app
+        self._rates = Rates(requests_per_s)
         self._tokens = tokens
         self._body_bytes = body_bytes
 
@@ -52,8 +55,18 @@ class Guard:
 
     def _refusal(self, request: Request) -> Callable[[Scope, Receive, Send], Awaitable[None]] | None:
         request.state.caller = "anybody"
-        if self._tokens and request.url.path not in OPEN_PATHS:
-            token = self._token_of(request)
+        if request.url.path in OPEN_PATHS:
+            return None
+        token = self._token_of(request) if self._tokens else None
+        caller = f"token {token.name}" if token else f"address {request.client.host if request.client else ''}"
+        if wait_s := self._rates.wait_s(caller):
+            return problem(
+                429,
+                "Too many requests",
+                f"{caller} asks more often than api_requests_per_s of the master allows; wait",
+                {"Retry-After": str(math.ceil(wait_s))},
+            )
+        if self._tokens:
             if token is None:
                 return problem(
                     401,

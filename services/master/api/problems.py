@@ -44,6 +44,7 @@ _MEANINGS = {
     413: "The body is too large",
     422: "Not valid; the answer names the fields",
     428: "The version that is changed has to be named",
+    429: "This caller asks too often; Retry-After says how many seconds to wait",
     503: "A server does not answer",
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 
 import httpx
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
@@ -16,6 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.master.api.problems import problem
+from services.master.exposition import exposition
 
 LEADER = "Essp-Leader"
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
@@ -65,9 +67,12 @@ def create_standby(leader: Callable[[], str], own_url: str) -> Starlette:
         url = leader()
         return PlainTextResponse(f"standby of {url or 'nobody'}\n", 200 if url else 503)
 
-    return Starlette(
-        routes=[Route("/livez", livez), Route("/readyz", readyz), Route("/{path:path}", forward, methods=_METHODS)]
-    )
+    async def metrics(request: Request) -> Response:
+        # Its own: those of the leader are read from the leader.
+        return Response(exposition(lambda: (), leads=False), media_type=CONTENT_TYPE_LATEST)
+
+    own = [Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics)]
+    return Starlette(routes=[*own, Route("/{path:path}", forward, methods=_METHODS)])
 
 
 async def _raw(answer: httpx.Response) -> AsyncIterator[bytes]:
