@@ -12,6 +12,7 @@ A `locality` window changes the order of issue only, never what is at an index: 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
@@ -63,7 +64,7 @@ class Plan(Protocol):
         """
 
 
-class _Base:
+class _Base(ABC):
     """What all plans share: the geometry of the clips, bounds, and the order of issue."""
 
     def __init__(self, view: CatalogView, clip: ClipSpec, size: int, locality: int) -> None:
@@ -82,8 +83,9 @@ class _Base:
     def __len__(self) -> int:
         return self._size
 
+    @abstractmethod
     def clip(self, index: int, attempt: int = 0) -> PlannedClip:
-        raise NotImplementedError
+        """See `Plan.clip`."""
 
     def units(self, start: int, stop: int) -> list[list[PlannedClip]]:
         """See `Plan.units`."""
