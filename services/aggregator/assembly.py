@@ -57,7 +57,7 @@ def assemble(store: ObjectStore, job: str, spec: JobSpec, finals: Mapping[str, M
     except ValueError as error:
         raise PermanentError(f"the trainings of {job} cannot be fused: {error}") from error
     write_model(store, model)
-    log.info("fused %s by %s: %s", job, best.name, best.weights)
+    log.info("fused %s by %s: %s", job, best.name, best.weights, extra={"job_id": job})
     return model
 
 

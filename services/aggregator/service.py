@@ -75,7 +75,7 @@ class Aggregator:
             except TransientError as error:
                 self._wait(error)
             except EsspError as error:
-                log.error("job %s cannot be fused: %s", checkpoint.job, error)
+                log.error("job %s cannot be fused: %s", checkpoint.job, error, extra={"job_id": checkpoint.job})
                 clip = ClipRef(job=checkpoint.job)
                 failed = Failed(clip=clip, stage=self.name, reason=str(error), kind="error")
                 self._publish(Progress(job=checkpoint.job, worker=self._worker, failed=failed))
@@ -93,7 +93,8 @@ class Aggregator:
         store = self._stores.under(spec.output)
         finals = final_checkpoints(store, spec)
         if finals is None:
-            log.info("job %s: %s is done, others are not yet", checkpoint.job, checkpoint.trainer)
+            about = {"job_id": checkpoint.job}
+            log.info("job %s: %s is done, others are not yet", checkpoint.job, checkpoint.trainer, extra=about)
             return
         model = assemble(store, checkpoint.job, spec, finals)
         finished = Finished(

@@ -149,7 +149,7 @@ class HistoryWriter:
                 page.history.append(page.segment)
             except TransientError as error:
                 tries += 1
-                log.warning("job %s: its history waits: %s", page.job, error)
+                log.warning("job %s: its history waits: %s", page.job, error, extra={"job_id": page.job})
                 if self._closing.wait(min(error.retry_after_s * 2.0 ** min(tries, 10), _LONGEST_WAIT_S)):
                     return False
             else:
@@ -167,4 +167,5 @@ class HistoryWriter:
         try:
             page.history.join(page.segment.last, _CHAPTER // 2)
         except EsspError as error:  # more objects than need be; the next time it is tried again
-            log.warning("job %s: segments of its history could not be joined: %s", page.job, error)
+            about = {"job_id": page.job}
+            log.warning("job %s: segments of its history could not be joined: %s", page.job, error, extra=about)

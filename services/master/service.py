@@ -223,7 +223,8 @@ class Master:
                 self._begin(job, command)
             self._outbox.send()
             failpoint("master.start-published")
-            log.info("job %s: %s, fence %d", job.name, "started" if command is None else "taken over", job.fence)
+            how = "started" if command is None else "taken over"
+            log.info("job %s: %s, fence %d", job.name, how, job.fence, extra={"job_id": job.name})
         finally:
             with self._lock:
                 self._starting.discard(spec.name)
@@ -268,7 +269,7 @@ class Master:
         """Change a job's state, and tell everybody."""
         if not job.enter(wanted, self._clock(), reason):
             return False
-        log.info("job %s: %s %s", job.name, wanted, reason)
+        log.info("job %s: %s %s", job.name, wanted, reason, extra={"job_id": job.name})
         self._dispatch.command(job, COMMANDS[wanted])
         if wanted.ended:
             job.leftovers = True
@@ -382,7 +383,7 @@ class Master:
                     self._start(stored_spec(command.snapshot.spec_json, f"job {command.job}"), False, command)
                     failpoint("master.taken-over")
             except (EsspError, ValueError) as error:
-                log.error("job %s was under way and cannot be taken over: %s", command.job, error)
+                log.error("job %s cannot be taken over: %s", command.job, error, extra={"job_id": command.job})
         self._adopted.set()
 
 

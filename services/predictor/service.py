@@ -145,9 +145,9 @@ def _start_of_prediction(record: Record) -> Control | None:
 
 def _failed(job: str, stage: str, error: Exception) -> Failed:
     if isinstance(error, EsspError):
-        log.error("job %s cannot be done: %s", job, error)
+        log.error("job %s cannot be done: %s", job, error, extra={"job_id": job})
         reason, kind = str(error), error.kind if isinstance(error, PermanentError) else "error"
     else:
-        log.exception("job %s met a defect", job)
+        log.exception("job %s met a defect", job, extra={"job_id": job})
         reason, kind = f"{type(error).__name__}: {error}", "error"
     return Failed(clip=ClipRef(job=job), stage=stage, reason=reason, kind=kind)
