@@ -92,13 +92,15 @@ class Assignment:
         """SHA-256 of all in the job that decides what the weights become.
 
         Raising a budget, adding epochs (but where the learning rate falls to the last of them) or another trainer, or
-        moving to another device leaves it the same, so such a job can be resumed.
+        moving to another device leaves it the same, so such a job can be resumed. What has its default value is left
+        out, so that a field which a later version of ESSP adds changes no digest.
         """
-        own = self.training.model_dump(
-            mode="json", exclude={"device", "threads", "checkpoint_clips", "keep_checkpoints"}
-        )
-        spec = self.spec.model_dump(mode="json", include={"data", "clip", "sampling"})
-        document: dict[str, object] = {"spec": spec, "stream": self.stream.model_dump(mode="json"), "training": own}
+        free = {"device", "threads", "checkpoint_clips", "keep_checkpoints"}
+        document: dict[str, object] = {
+            "spec": self.spec.model_dump(mode="json", include={"data", "clip", "sampling"}, exclude_defaults=True),
+            "stream": self.stream.model_dump(mode="json", exclude_defaults=True),
+            "training": self.training.model_dump(mode="json", exclude=free, exclude_defaults=True),
+        }
         if self.training.optimizer.schedule == "cosine":
             document["epochs"] = self.spec.epochs
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,11 @@ from essp_common.learning.models import Classifier, Scores
 from essp_common.metrics import CHECKPOINTS
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo, ObjectStore
-from essp_common.pb.v1.messages_pb2 import TEST, TRAIN, VALIDATION, Control
+from essp_common.pb.v1.messages_pb2 import TEST, TRAIN, VALIDATION, Control, JobSnapshot
+from essp_common.spec import TrainerSpec
 from essp_common.wiring import Stores
 from services.aggregator import metrics
+from services.trainer.assignment import Assignment
 from services.trainer.device import DeviceLost, OutOfMemory
 from services.trainer.evaluation import figures
 from services.trainer.keeper import CannotSave
@@ -383,6 +386,18 @@ def test_other_settings_cannot_be_resumed(tmp_path: Path) -> None:
     other = Stage(job_spec(tmp_path, dropout=0.1), pass_plans(2))
     with pytest.raises(ConfigError, match="made with other"):
         train(other)
+
+
+def test_a_field_that_a_later_version_adds_is_no_other_training(tmp_path: Path) -> None:
+    class Later(TrainerSpec):
+        sharpness: float = 0.0
+
+    stage = Stage(job_spec(tmp_path), pass_plans(1))
+    snapshot = JobSnapshot(spec_json=stage.spec.model_dump_json(), classes=CLASSES, passes=stage.plans)
+    now = Assignment.of(Control(job="tiny", snapshot=snapshot), "one")
+    later = Later.model_validate(now.training.model_dump())
+    assert replace(now, training=later).digest() == now.digest()
+    assert replace(now, training=later.model_copy(update={"sharpness": 1.0})).digest() != now.digest()
 
 
 def test_unknown_names_are_told_at_once(tmp_path: Path) -> None:
