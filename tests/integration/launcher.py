@@ -7,12 +7,13 @@
 What is started has its own session, environment and log, and ends as any process does; the keeper, which is in no
 session of a test, only waits for it. Modules of ESSP are imported after the environment is set, as failpoints are read
 when they are imported. There are two preloaded processes, since torch takes seconds, and only some commands need it.
-A test process ends them when it ends.
+When a test process ends, however it does, so does all that was started for it.
 """
 
 from __future__ import annotations
 
 import atexit
+import ctypes
 import gc
 import json
 import os
@@ -49,6 +50,7 @@ _LIBRARIES = (
 )
 _WITH_TORCH = ("torch", "torch.distributed", "essp_common.learning.torchvision_compat", "safetensors.torch")
 _TORCH_COMMANDS = frozenset({"trainer", "aggregator", "predictor"})
+_PR_SET_PDEATHSIG = 1
 _LARGEST_REQUEST = 1 << 18
 _NUMBER = struct.Struct("i")
 
@@ -135,6 +137,7 @@ def _serve(channel: socket.socket) -> list[str] | None:
         if not request:
             return None
         if os.fork() == 0:
+            _end_with_parent()
             channel.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             _keep(*descriptors)
@@ -154,11 +157,16 @@ def _keep(log: int, status: int) -> None:
         os.write(status, _NUMBER.pack(pid))
         os.write(status, _NUMBER.pack(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
         os._exit(0)
+    _end_with_parent()
     os.setsid()
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
     os.close(status)
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _main() -> None:
