@@ -7,6 +7,7 @@ differ in it, and its own source of dropout, so that trainings do not influence 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import safetensors.torch
@@ -108,7 +109,17 @@ def restore(store: ObjectStore, manifest: Manifest) -> Classifier:
 
 def state_bytes(classifier: nn.Module) -> bytes:
     """Parameters and buffers in the safetensors format."""
-    return bytes(safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in classifier.state_dict().items()}))
+    return packed(on_host(classifier.state_dict()))
+
+
+def on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies of tensors as they are now."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+
+
+def packed(tensors: Mapping[str, Tensor]) -> bytes:
+    """Tensors of host memory in the safetensors format."""
+    return bytes(safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()}))
 
 
 def load_state(classifier: nn.Module, data: bytes) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
+import safetensors.torch
+from torch import Tensor
+
 from essp_common import checkpoint, layout, scores
 from essp_common.checkpoint import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE, Best, Manifest, PassRecord
 from essp_common.digest import as_text, from_text
 from essp_common.errors import ConfigError
 from essp_common.layout import Position
-from essp_common.learning.models import Classifier, load_state, restore, state_bytes
+from essp_common.learning.models import Classifier, load_state, on_host, packed, restore
 from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import PassPlan
 from essp_common.scores import ScoreTable
@@ -38,7 +41,7 @@ class Snapshot:
     """A training at one moment, to be written at leisure."""
 
     manifest: Manifest
-    files: dict[str, bytes]
+    files: dict[str, dict[str, Tensor]]
 
 
 class Archive:
@@ -90,30 +93,32 @@ class Archive:
 
     def snapshot(self, training: Training, standing: Standing) -> Snapshot:
         """The training as it stands between two batches, in host memory."""
-        files = {MODEL_FILE: state_bytes(training.evaluated), OPTIMIZER_FILE: training.optimiser.state_bytes()}
+        files = {
+            MODEL_FILE: on_host(training.evaluated.state_dict()),
+            OPTIMIZER_FILE: on_host(training.optimiser.state()),
+        }
         if training.average is not None:
-            files[TRAINED_FILE] = state_bytes(training.model)
+            files[TRAINED_FILE] = on_host(training.model.state_dict())
         step = self._assignment.clips_before(standing.position)
         return Snapshot(self._manifest(step, training.updates, training, standing), files)
 
     def final_snapshot(self, training: Training, standing: Standing) -> Snapshot:
         """The end: the weights that validated best, and where their scores are."""
-        epoch, updates, data = standing.epoch, training.updates, None
+        epoch, updates, weights = standing.epoch, training.updates, training.evaluated.state_dict()
         if standing.best is not None:
             chosen = checkpoint.read(self._store, self._assignment.trainer, standing.best.step)
             epoch, updates = chosen.epoch, chosen.updates
-            data = checkpoint.load_files(self._store, chosen, [MODEL_FILE])[MODEL_FILE]
+            weights = safetensors.torch.load(checkpoint.load_files(self._store, chosen, [MODEL_FILE])[MODEL_FILE])
         step = self._assignment.clips_before(self._assignment.end) + 1
         manifest = self._manifest(step, updates, training, standing).model_copy(
             update={"final": True, "epoch": epoch, "scores": self._score_keys(standing)}
         )
-        return Snapshot(manifest, {MODEL_FILE: state_bytes(training.evaluated) if data is None else data})
+        return Snapshot(manifest, {MODEL_FILE: on_host(weights)})
 
     def save(self, snapshot: Snapshot) -> Manifest:
         """Make a checkpoint of it; see `essp_common.checkpoint.save`."""
-        return checkpoint.save(
-            self._store, snapshot.manifest, snapshot.files, self._assignment.training.keep_checkpoints
-        )
+        files = {name: packed(tensors) for name, tensors in snapshot.files.items()}
+        return checkpoint.save(self._store, snapshot.manifest, files, self._assignment.training.keep_checkpoints)
 
     def write_scores(self, plan: PassPlan, table: ScoreTable) -> None:
         """The scores of an evaluation pass."""

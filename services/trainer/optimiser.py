@@ -60,10 +60,10 @@ class Optimiser:
         self._scaler.step(self._optimizer)
         self._scaler.update()
 
-    def state_bytes(self) -> bytes:
-        """The momentum of every parameter, by name, and the scale, in the safetensors format."""
+    def state(self) -> dict[str, Tensor]:
+        """The momentum of every parameter, by name, and the scale; as they are, not copied."""
         held = {
-            name: self._optimizer.state[parameter]["momentum_buffer"].cpu().contiguous()
+            name: self._optimizer.state[parameter]["momentum_buffer"]
             for name, parameter in self._model.named_parameters()
             if self._optimizer.state.get(parameter, {}).get("momentum_buffer") is not None
         }
@@ -71,10 +71,10 @@ class Optimiser:
             scaling = self._scaler.state_dict()
             held[_SCALE] = torch.tensor(scaling["scale"], dtype=torch.float64)
             held[_TRACKER] = torch.tensor(scaling["_growth_tracker"])
-        return bytes(safetensors.torch.save(held))
+        return held
 
     def load(self, data: bytes) -> None:
-        """The inverse of `state_bytes`."""
+        """Take over a `state` in the safetensors format."""
         held = safetensors.torch.load(data)
         for name, parameter in self._model.named_parameters():
             if name in held:
