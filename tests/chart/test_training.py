@@ -56,7 +56,8 @@ def test_several_ranks_a_pod_are_started_by_torchrun(objects: list[Object]) -> N
     assert environment["NODE_RANK"] == INDEX
     assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK"} & environment.keys()  # torchrun sets them
     assert container_of(job)["command"] == [
-        "torchrun", "--nnodes=$(NNODES)", "--nproc-per-node=$(RANKS_PER_NODE)", "--node-rank=$(NODE_RANK)",
+        "tini", "--", "torchrun",  # the first process has to pass signals on, and reap
+        "--nnodes=$(NNODES)", "--nproc-per-node=$(RANKS_PER_NODE)", "--node-rank=$(NODE_RANK)",
         "--master-addr=$(MASTER_ADDR)", "--master-port=$(MASTER_PORT)", "--no-python", "essp",
     ]  # fmt: skip
     assert (environment["NNODES"], environment["RANKS_PER_NODE"]) == ("2", "8")

@@ -55,6 +55,8 @@ def test_an_unknown_key_is_refused_wherever_it_is(helm: Helm) -> None:
         ({"kafka": {"servers": ["kafka"]}}, "/kafka/servers/0"),
         ({"redis": {"server": "redis://redis:6379"}}, "/redis/server"),
         ({"s3": {"buckets": ["s3://bucket"]}}, "/s3/buckets/0"),
+        ({"s3": {"endpoint": "http://key:secret@s3:7070"}}, "/s3/endpoint"),
+        ({"redis": {"server": "essp:secret@redis:6379"}}, "/redis/server"),
         ({"podSecurity": {"runAsUser": 0}}, "/podSecurity/runAsUser"),
         ({"autoscaling": {"provider": "magic"}}, "/autoscaling/provider"),
         ({"extraPools": {"Bad_Name": {"service": "extractor"}}}, "Bad_Name"),
@@ -163,6 +165,7 @@ def test_the_notes_say_how_to_go_on(helm: Helm) -> None:
     [
         ({"api": {"open": True, "existingSecret": ""}}, "whoever reaches the master may start and stop jobs"),
         ({"networkPolicy": {"enabled": False}}, "may talk to anything"),
+        ({"image": {"registry": ""}}, "image.registry is empty"),
         ({"api": {"ingress": {"enabled": True, "host": "a.example.com"}}}, r"networkPolicy.api.from"),
         ({"monitoring": {"monitors": {"enabled": True}}}, "networkPolicy.metrics.from"),
     ],

@@ -51,7 +51,7 @@ template:
 {{- define "essp.rankCommand" -}}
 {{- $command := list -}}
 {{- if gt (int .ranksPerNode) 1 -}}
-{{- $command = list "torchrun" "--nnodes=$(NNODES)" "--nproc-per-node=$(RANKS_PER_NODE)" "--node-rank=$(NODE_RANK)" "--master-addr=$(MASTER_ADDR)" "--master-port=$(MASTER_PORT)" "--no-python" "essp" -}}
+{{- $command = list "tini" "--" "torchrun" "--nnodes=$(NNODES)" "--nproc-per-node=$(RANKS_PER_NODE)" "--node-rank=$(NODE_RANK)" "--master-addr=$(MASTER_ADDR)" "--master-port=$(MASTER_PORT)" "--no-python" "essp" -}}
 {{- end -}}
 {{- toRawJson $command -}}
 {{- end -}}
