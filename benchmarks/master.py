@@ -2,7 +2,8 @@
 
 A real `service.Master` runs a two-stream job (rgb and flow, a trainer on each) of 10,000 videos in a random order. Bus
 and workers around it cost nothing that is counted: the time is that of the calls of `Master.step` or of the ledger's
-`account` and `issue`, by the processor's clock. Every message is made, read and answered as it would be: seeds out,
+`account` and `issue`, by the processor's clock, and the master lives by that clock too: it writes its history as often
+as on a core that does nothing else. Every message is made, read and answered as it would be: seeds out,
 then `Made` of what was decoded and extracted, and `Trained` of batches of 32 clips in, from as many workers as are
 asked for.
 
@@ -37,6 +38,7 @@ from essp_common.wiring import Adapters, Stores
 from services.master.config import MasterSettings
 from services.master.instructions import Instruction, IssueUnit
 from services.master.launch import Launch, launch
+from services.master.main import collect_rarely
 from services.master.seeds import SeedWriter
 from services.master.service import Master
 
@@ -95,6 +97,24 @@ class _Bus:
         """Nothing is held."""
 
 
+class _Core:
+    """Counts the time that this process works within `with`."""
+
+    def __init__(self) -> None:
+        self._past_s = 0.0
+        self._begun_s: float | None = None
+
+    def __enter__(self) -> None:
+        self._begun_s = time.process_time()
+
+    def __exit__(self, *_: object) -> None:
+        self._past_s, self._begun_s = self.now_s(), None
+
+    def now_s(self) -> float:
+        """Seconds so far."""
+        return self._past_s + (0.0 if self._begun_s is None else time.process_time() - self._begun_s)
+
+
 @dataclass
 class _Workers:
     """Everybody but the master."""
@@ -150,6 +170,7 @@ class _Workers:
 
 def master(scale: Scale) -> Iterator[Figure]:
     """Seeds a second by the shell and by the ledger alone, and what a thousand workers cost more than one."""
+    collect_rarely()  # as the process of a master does
     clips = 2000 if scale.quick else 100_000
     rounds = [
         (_shell(1, clips), _shell(1000, clips), _ledger(clips), _shell(1, clips, batch=1)) for _ in range(scale.rounds)
@@ -173,25 +194,24 @@ def _shell(workers: int, clips: int, batch: int = 0) -> float:
     with tempfile.TemporaryDirectory() as folder:
         job, bus = _job(Path(folder), clips), _Bus()
         adapters = Adapters(bus, MemoryCache(), Stores([f"file://{folder}"]))
-        running = Master(adapters, MasterSettings(), "m")
+        core = _Core()
+        running = Master(adapters, MasterSettings(), "m", clock=core.now_s)
         around = _Workers(
             workers, batch or _batch(workers), job, lambda progress: bus.report(progress.SerializeToString())
         )
         running.start(job)
-        seconds = 0.0
         while bus.seeds:
             seeds, bus.seeds = bus.seeds, []
             for seed in seeds:
                 around.make(DecodeSeed.FromString(seed))
             around.train()
-            begun_s = time.process_time()
-            while running.step(0):
-                pass
-            seconds += time.process_time() - begun_s
+            with core:
+                while running.step(0):
+                    pass
         status = running.status(job.name)
         if status.progress.done != status.progress.total or status.progress.total < clips:
             raise RuntimeError(f"{status.progress.done} of {status.progress.total} clips accounted for")
-        return seconds * clips / status.progress.total
+        return core.now_s() * clips / status.progress.total
 
 
 def _ledger(clips: int) -> float:
@@ -202,20 +222,19 @@ def _ledger(clips: int) -> float:
         ledger, writer = launched.ledger, _writer(launched)
         reports: list[Progress] = []
         around = _Workers(1, _batch(1), job, reports.append)
-        out, seconds = ledger.start(), 0.0
+        out, core = ledger.start(), _Core()
         while out:
             for instruction in out:
                 for unit in writer(instruction):
                     around.make(unit)
             around.train()
             out = []
-            begun_s = time.process_time()
-            for report in reports:
-                out += ledger.account(report)
-            out += ledger.issue()
-            seconds += time.process_time() - begun_s
+            with core:
+                for report in reports:
+                    out += ledger.account(report)
+                out += ledger.issue()
             reports.clear()
-        return seconds * clips / ledger.closed
+        return core.now_s() * clips / ledger.closed
 
 
 def _writer(launched: Launch) -> Callable[[Instruction], Iterator[DecodeSeed]]:

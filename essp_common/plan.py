@@ -266,9 +266,11 @@ def seek_to(row: VideoRow, first_frame: int, seek: Seek) -> bool:
     frames, offsets = row.keyframe_frame, row.keyframe_offset
     seek.pts = row.keyframe_pts[place]
     seek.frame_index = frames[place]
-    seek.byte_offset = max(0, offsets[place])
-    if place + 1 < len(frames):
-        seek.next_frame, seek.next_offset = frames[place + 1], max(0, offsets[place + 1])
+    seek.byte_offset = offsets[place] if offsets[place] > 0 else 0
+    place += 1
+    if place < len(frames):
+        seek.next_frame = frames[place]
+        seek.next_offset = offsets[place] if offsets[place] > 0 else 0
     else:
         seek.next_frame, seek.next_offset = row.frame_count, row.size_bytes
     return True

@@ -26,6 +26,8 @@ class Counts:
     released: int = 0
     redecoded: int = 0
     duplicates: int = 0
+    unreported: int = 0
+    """Counted as made because a consumer had it: that it was made is still to be told, and then no duplicate."""
 
     def failing(self, clips: int, dead_ratio: float) -> str:
         """Why a job of so many clips cannot go on: too large a share of attempts failed; empty: it can."""

@@ -62,10 +62,12 @@ class Batches:
         find, counted, delivered, known = outstanding.get, [], 0, 0
         for index, attempt, size in zip(event.indices, event.attempts or repeat(0), event.bytes, strict=False):
             entry = find((number, index))
-            if entry is None or entry.made & bit or not entry.expects(attempt):
+            if entry is None or entry.made & bit or entry.clip.attempt != attempt or entry.queued or entry.shed:
                 known += 1
                 continue
-            if not entry.counted & bit:
+            if entry.counted & bit:
+                self._counts.unreported = max(0, self._counts.unreported - 1)
+            else:
                 entry.counted |= bit
                 counted.append(index)
                 delivered += part != CLIP or bool(entry.left & self._direct)
@@ -74,25 +76,29 @@ class Batches:
                 outstanding.acked(entry, extractor, CLIP)
             if slow:
                 self._endings.settle(entry, out)
-        self._counts.duplicates += known
+        late = min(known, self._counts.unreported)
+        self._counts.unreported -= late
+        self._counts.duplicates += known - late
         self._count(number, part, counted, delivered, news)
 
     def trained(self, number: int, event: Trained, news: list[News], out: list[Instruction]) -> None:
         """A consumer is done with clips of pass `number`."""
         consumption = self._consumption[event.consumer]
         bit, part = self._parts.bit[event.consumer], self._parts.part[event.consumer]
-        outstanding, ended, read = self._outstanding, self._endings.acked, 1 << part | 1 << CLIP
+        outstanding, find, ended = self._outstanding, self._outstanding.get, self._endings.acked
+        read, others = 1 << part | 1 << CLIP, self._parts.everyone & ~bit
         first: list[int] = []
         again: list[int] = []
         unreported: list[Entry] = []
         for index in event.indices:
-            entry = outstanding.get((number, index))
+            entry = find((number, index))
             if entry is not None and entry.left & bit:
                 if read & ~entry.counted and not entry.queued and not entry.shed:
                     unreported.append(entry)
                 (first if consumption.add(number, index) else again).append(index)
                 outstanding.acked(entry, bit, part)
-                ended(entry, out)
+                if not entry.left & others or self._lag.slow:
+                    ended(entry, out)
             elif self._lag.slow & bit and self._lag.owing((number, index)) & bit:
                 # It was released on its behalf, when it had taken it already.
                 first.append(index)
@@ -115,6 +121,7 @@ class Batches:
         fresh = [entry for entry in entries if not entry.counted >> part & 1]
         for entry in fresh:
             entry.counted |= 1 << part
+        self._counts.unreported += len(fresh)
         delivered = len(fresh) if part or self._direct else 0
         self._count(number, part, [entry.place[1] for entry in fresh], delivered, news)
 

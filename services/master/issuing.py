@@ -46,16 +46,18 @@ class Issuer:
             self._counts.reissued += 1
 
     def _new(self, out: list[Instruction]) -> None:
-        while (unit := self._order.peek()) is not None:
+        order, outstanding, issued = self._order, self._outstanding, 0
+        while (unit := order.peek()) is not None:
             number, clips, consumers = unit
             if self._lag.slow:
                 consumers &= ~self._lag.away((number, clips[0].index))
             if consumers:
-                if not self._outstanding.issue(number, clips, consumers):
+                if not outstanding.issue(number, clips, consumers):
                     if self._lag.make_room(out):
                         continue
-                    return
+                    break
                 out.append(IssueUnit(number, clips, self._parts.names(consumers)))
-                self._counts.issued += len(clips)
-            self._order.take()
+                issued += len(clips)
+            order.take()
             self._passes[number].issued += len(clips)
+        self._counts.issued += issued

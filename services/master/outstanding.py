@@ -157,7 +157,7 @@ class Outstanding:
             return False
         for clip in clips:
             place = (number, clip.index)
-            self._entries[place] = entry = Entry(place, clip, left, sizes.copy())
+            self._entries[place] = entry = Entry(place, clip, left, sizes[:])
             if lane is not None:
                 self.move(entry, lane)
         return True
@@ -184,17 +184,23 @@ class Outstanding:
         entry.made |= 1 << part
         sizes = entry.sizes
         actual = size if entry.left & self._ackers[part] else 0
-        if actual != sizes[part]:
-            self._take(entry, actual - sizes[part])
+        more = actual - sizes[part]
+        if more:
+            self.credits.outstanding_bytes += more
             sizes[part] = actual
+            if entry.lane is not None:
+                entry.lane.bytes += more
 
     def acked(self, entry: Entry, bit: int, part: int) -> None:
         """One of those who read a part is done with it; after the last one its bytes are free."""
         entry.left &= ~bit
         sizes = entry.sizes
-        if sizes[part] and not entry.left & self._ackers[part]:
-            self._take(entry, -sizes[part])
+        size = sizes[part]
+        if size and not entry.left & self._ackers[part]:
+            self.credits.outstanding_bytes -= size
             sizes[part] = 0
+            if entry.lane is not None:
+                entry.lane.bytes -= size
 
     def close(self, entry: Entry) -> None:
         """Every consumer is done with it."""

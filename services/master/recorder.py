@@ -83,16 +83,19 @@ class Recorder:
 
     def instructed(self, out: Sequence[Instruction]) -> None:
         """The ledger wants these things done; they will be."""
+        issued: dict[int, list[int]] = defaultdict(list)
         for instruction in out:
             match instruction:
                 case IssueUnit(number, clips):
-                    self._note(number, ("issued", ""), [clip.index for clip in clips])
+                    issued[number] += [clip.index for clip in clips]
                 case PublishSkip(number, clip, streams):
                     for stream in streams:
                         self._note(number, ("skipped", stream), [clip.index])
                 case ReleaseClip(number, clip, consumers):
                     for consumer in consumers:
                         self._note(number, ("released", consumer), [clip.index])
+        for number, indices in issued.items():
+            self._note(number, ("issued", ""), indices)
         self._peak_bytes = max(self._peak_bytes, self._ledger.credits.outstanding_bytes)
 
     # --- what else there is to know ---
@@ -174,13 +177,16 @@ class Recorder:
         return out
 
     def _note(self, number: int, fact: _Fact, indices: Sequence[int]) -> None:
-        """That this happened to these clips, each of them once."""
+        """That this happened to these clips."""
         self.pending = True
-        noted = self._facts[number][fact]
-        if not noted.isdisjoint(indices):
+        new = set(indices)
+        if len(new) < len(indices):  # to some of them more than once
+            for index in indices:
+                self._note(number, fact, (index,))
+            return
+        if not self._facts[number][fact].isdisjoint(new):
             self._close()
-            noted = self._facts[number][fact]
-        noted.update(indices)
+        self._facts[number][fact] |= new
 
     def _alone(self, entry: HistoryEntry) -> None:
         self._close()

@@ -41,8 +41,10 @@ class SeedWriter:
         """
         number, clips, consumers = instruction.pass_index, instruction.clips, instruction.consumers
         row, key, video = self._video(number, clips[0].video)
-        seeds = b"".join([self._seed(row, clip) for clip in clips])
-        return key, self._head(number, consumers) + video + seeds
+        message = self._head(number, consumers) + video
+        for clip in clips:
+            message += self._seed(row, clip)
+        return key, message
 
     def skips(self, instruction: PublishSkip) -> Iterator[tuple[str, ClipReady | FeatureReady]]:
         """Topic and message for each stream that has nothing at an index."""
