@@ -1,6 +1,6 @@
 #!/bin/sh
 # The last step of an image: put in ESSP itself, take out what only builds need, check what must not be there.
-#   finish.sh [without-torch]
+#   VERSION=... finish.sh [without-torch]
 set -eu
 pip --python /opt/essp/bin/python install --quiet --no-deps --no-index --force-reinstall /essp/*.whl
 pip uninstall --quiet --yes --root-user-action=ignore wheel setuptools pip
@@ -12,5 +12,9 @@ for tool in cc gcc g++ clang make ld; do
 done
 if [ "${1:-}" = without-torch ] && find / -xdev \( -type d -iname 'torch*' -o -iname 'libtorch*' \) -print | grep .; then
     echo "torch is on disk" >&2
+    exit 1
+fi
+if [ "$(essp --version)" != "essp ${VERSION:-}" ]; then
+    echo "--build-arg VERSION=${VERSION:-} has to be that of the package, which says: $(essp --version)" >&2
     exit 1
 fi
