@@ -1,8 +1,7 @@
 """The frame cache over Redis or Valkey, 7 or later: `redis://` and `rediss://` (TLS), with `+cluster` for a cluster.
 
-Each value is a string key, and beside it `<key>#waiting` is the set of consumers that have not acked. The braces
-in `clip_key` keep both in one hash slot, so that one MULTI stores both or neither, on a cluster too; keys without
-braces work on a single server only. The last ack frees both in one script.
+Each value is one string key, which begins with the names of the consumers that have not acked (`label.py`): one SET
+stores it, one GET reads it, the last ack frees it in a script.
 
 Every write can be repeated with the same effect, so lost connections are retried here, for a moment; only
 `ack`'s answer may then be False for the call that freed the key. A server that evicts or has no memory limit is
@@ -23,11 +22,10 @@ from urllib.parse import urlsplit
 import redis
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.cluster import RedisCluster
-from redis.connection import Connection, ConnectionPool, PythonRespSerializer
+from redis.connection import Connection, ConnectionPool
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
-    CrossSlotTransactionError,
     NoPermissionError,
     OutOfMemoryError,
     RedisClusterException,
@@ -35,18 +33,13 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
+from essp_common.cache.direct import Direct
+from essp_common.cache.label import ACK, label, unlabelled
 from essp_common.cache.port import Buffer, CacheUsage
+from essp_common.cache.wire import Labelled, PlainConnection, TlsConnection
 from essp_common.certificates import advised
 from essp_common.errors import CacheFull, CacheMiss, ConfigError, Unavailable
 from essp_common.failpoints import failpoint
-
-_WAITING = "#waiting"
-"""Ends the key of a consumer set. Names of streams have no `#`, so no value's key ends like this."""
-
-_ACK = """
-if redis.call('SREM', KEYS[2], ARGV[1]) == 0 or redis.call('EXISTS', KEYS[2]) == 1 then return 0 end
-return redis.call('UNLINK', KEYS[1])
-"""
 
 _LARGEST_VALUE = 512 * 2**20
 """Redis' own limit of one string (`proto-max-bulk-len`)."""
@@ -56,28 +49,13 @@ _SCAN_COUNT = 1000
 _ACCESS = "check user and password in the URL, and that the user may use ~essp:* +@all -@dangerous +info"
 
 
-def _argument(value: object) -> bytes | memoryview:
-    return value if isinstance(value, bytes | memoryview) else str(value).encode()
-
-
-# redis-py's serializer for hiredis copies a large value several times (5 ms instead of 0.5 for 2 MB); the one in
-# Python hands a memoryview to the socket as it is. Answers are still parsed by hiredis.
-_SERIALIZER = PythonRespSerializer(6000, _argument)
-
 _OPTIONS: dict[str, Any] = {
     "protocol": 2,
     "socket_timeout": 10.0,
     "socket_connect_timeout": 5.0,
     "socket_keepalive": True,
-    "socket_read_size": 2 * 2**20,
+    "socket_read_size": 2**14,
 }
-
-
-class _ClusterConnection(Connection):
-    """A connection with our serializer: `RedisCluster` passes on a class, but not that option."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(command_packer=_SERIALIZER, **options)  # type: ignore[no-untyped-call]
 
 
 class RedisCache:
@@ -86,8 +64,9 @@ class RedisCache:
     def __init__(self, client: redis.Redis | RedisCluster, where: str) -> None:
         """`where` names the server in messages; it holds no password. Raises `ConfigError`, `Unavailable`."""
         self._client = client
+        self._direct = Direct(client)
         self._where = where
-        self._ack = client.register_script(_ACK)
+        self._ack = client.register_script(ACK)
         with self._errors():
             clustered = isinstance(client, RedisCluster)
             self._largest_bytes = min(_LARGEST_VALUE, *(_checked_limit(node, clustered) for node in self._nodes()))
@@ -110,38 +89,36 @@ class RedisCache:
         return cls(client, where)
 
     def put(self, key: str, value: Buffer, consumers: Sequence[str], ttl_s: float) -> None:
-        """Store value and consumer set in one transaction."""
+        """Store the value with its label."""
         view = memoryview(value).cast("B")
         if view.nbytes > self._largest_bytes:
             raise ConfigError(
                 f"{key}: a value of {view.nbytes} bytes can never fit, {self._where} takes {self._largest_bytes}; "
                 "raise its maxmemory, choose codec jpeg, or make clips smaller"
             )
-        ttl_ms = max(1, int(ttl_s * 1000))
         with self._errors():
-            pipeline: Any = self._client.pipeline(transaction=True)
-            pipeline.unlink(key + _WAITING)
             if consumers:
-                pipeline.set(key, view, px=ttl_ms)
-                pipeline.sadd(key + _WAITING, *consumers)
-                pipeline.pexpire(key + _WAITING, ttl_ms)
+                client: Any = self._client
+                command = ("SET", key, Labelled(label(tuple(consumers)), view), "PX", max(1, int(ttl_s * 1000)))
+                self._direct.ask(key, command, lambda: client.execute_command(*command))
             else:
-                pipeline.unlink(key)
-            pipeline.execute()
+                self._client.unlink(key)
         failpoint("redis.stored")
 
     def get(self, key: str) -> Buffer:
         """The bytes of `key`."""
         with self._errors():
-            value = self._client.get(key)
-        if value is None:
+            value: Buffer | None = self._direct.ask(key, ("GET", key), lambda: self._client.get(key))
+        found = None if value is None else unlabelled(value)
+        if found is None:
             raise CacheMiss(f"{key} is not in the cache")
-        return cast(bytes, value)
+        return found
 
     def ack(self, key: str, consumer: str) -> bool:
-        """Take the consumer off the set; free both keys when it was the last."""
+        """Take the consumer off the label; free the key when it was the last."""
         with self._errors():
-            freed = bool(self._ack(keys=[key, key + _WAITING], args=[consumer]))
+            command = ("EVALSHA", self._ack.sha, 1, key, consumer)
+            freed = bool(self._direct.ask(key, command, lambda: self._ack(keys=[key], args=[consumer])))
         failpoint("redis.acked")
         return freed
 
@@ -151,11 +128,10 @@ class RedisCache:
         with self._errors():
             for node in self._nodes():
                 info = node.info("memory", "errorstats")
-                # Every value has its consumer set beside it, and a refused `put` is one aborted transaction.
-                keys += node.dbsize() // 2
+                keys += node.dbsize()
                 used_bytes += info["used_memory"]
                 limit_bytes += info["maxmemory"]
-                full_count += info.get("errorstat_EXECABORT", {"count": 0})["count"]
+                full_count += info.get("errorstat_OOM", {"count": 0})["count"]
         return CacheUsage(keys, used_bytes, limit_bytes, full_count)
 
     def purge(self, prefix: str) -> int:
@@ -190,8 +166,6 @@ class RedisCache:
             raise CacheFull(f"{self._where} has no room") from error
         except (AuthenticationError, AuthorizationError, NoPermissionError) as error:
             raise ConfigError(f"{self._where}: {error}; {_ACCESS}") from error
-        except CrossSlotTransactionError as error:
-            raise ConfigError(f"{self._where}: {error}; keys on a cluster come from `clip_key`") from error
         except (RedisError, RedisClusterException) as error:
             if "MISCONF" in str(error):
                 remedy = 'a frame cache needs no snapshots: redis-cli CONFIG SET save ""'
@@ -201,15 +175,21 @@ class RedisCache:
 
 def _single(url: str) -> redis.Redis:
     pool = ConnectionPool.from_url(
-        url, command_packer=_SERIALIZER, health_check_interval=30, retry=_retry(), **_OPTIONS
+        url, connection_class=_connection_class(url), health_check_interval=30, retry=_retry(), **_OPTIONS
     )
     return redis.Redis.from_pool(pool)
 
 
 def _cluster(url: str) -> RedisCluster:
+    # `RedisCluster` takes a class of connections only with a URL that does not imply one.
+    address = url.partition("://")[2]
     return RedisCluster.from_url(
-        url.replace("+cluster", "", 1), connection_class=_ClusterConnection, retry=_retry(), **_OPTIONS
+        f"redis://{address}", connection_class=_connection_class(url), retry=_retry(), **_OPTIONS
     )
+
+
+def _connection_class(url: str) -> type[Connection]:
+    return TlsConnection if url.startswith("rediss") else PlainConnection
 
 
 def _retry() -> Retry:
@@ -237,9 +217,8 @@ def _checked_limit(node: redis.Redis, clustered: bool) -> int:
 
 
 def _unlink(node: redis.Redis, keys: Sequence[bytes]) -> int:
-    """Free these keys, one command each since they lie in different slots; how many were values."""
+    """Free these keys, one command each since they lie in different slots; how many there were."""
     pipeline = node.pipeline(transaction=False)
     for key in keys:
         pipeline.unlink(key)
-    freed = pipeline.execute()
-    return sum(count for key, count in zip(keys, freed, strict=True) if not key.endswith(_WAITING.encode()))
+    return sum(pipeline.execute())

@@ -50,6 +50,18 @@ class CacheContract:
             cache.get(KEY)
         assert cache.usage().keys == 0
 
+    @pytest.mark.parametrize("count", [1, 2, 5, 40, 400])
+    def test_many_consumers_in_any_order(self, cache: FrameCache, count: int) -> None:
+        consumers = [f"trainer.{number}" for number in range(count)]
+        order = consumers[count // 2 :] + consumers[: count // 2]
+        value = b"\n-trainer.x\n" * 100
+        for _ in range(2):
+            cache.put(KEY, value, consumers, TTL_S)
+            assert cache.ack(KEY, "trainer.x") is False
+            assert [cache.ack(KEY, consumer) for consumer in order[:-1]] == [False] * (count - 1)
+            assert bytes(cache.get(KEY)) == value
+        assert cache.ack(KEY, order[-1]) is True
+
     def test_repeated_and_foreign_acks_are_harmless(self, cache: FrameCache) -> None:
         cache.put(KEY, b"frames", ["trainer.a", "trainer.b"], TTL_S)
         for consumer in ("trainer.a", "trainer.a", "trainer.a", "trainer.never"):
@@ -104,14 +116,16 @@ class CacheContract:
             cache.get(keys[len(stored)])
         for key in stored:
             assert bytes(cache.get(key)).startswith(key.encode())
+        assert cache.ack(stored[0], "trainer.b") is False
         assert cache.ack(stored[0], "trainer.a") is True
-        assert cache.ack(stored[1], "trainer.a") is True
+        assert cache.ack(stored[1], "trainer.a") is False
+        assert cache.ack(stored[1], "trainer.b") is True
         cache.put(keys[len(stored)], bytes(MIB), ["trainer.a"], TTL_S)
 
     @staticmethod
     def _fill(cache: FrameCache, keys: list[str], stored: list[str]) -> None:
         for key in keys:
-            cache.put(key, key.encode().ljust(MIB), ["trainer.a"], TTL_S)
+            cache.put(key, key.encode().ljust(MIB), ["trainer.a", "trainer.b"], TTL_S)
             stored.append(key)
 
     def test_value_that_can_never_fit_is_a_mistake_of_the_user(self, cache: FrameCache) -> None:

@@ -105,13 +105,14 @@ def test_memory_url_is_checked(url: str) -> None:
 
 @pytest.mark.integration
 def test_redis_keys_carry_a_time_to_live(empty_redis_url: str) -> None:
-    """The leak guard, on the value and on its consumer set."""
+    """The leak guard, also after an ack."""
     cache = RedisCache.from_url(empty_redis_url)
-    cache.put(KEY, b"frames", ["trainer.a"], ttl_s=60)
     with redis.Redis.from_url(empty_redis_url) as client:
-        keys = client.keys()
-        assert len(keys) == 2
-        assert all(0 < client.pttl(key) <= 60_000 for key in keys)
+        cache.put(KEY, b"frames", ["trainer.a", "trainer.b"], ttl_s=60)
+        for consumer in ("trainer.b", "trainer.never"):
+            assert client.keys() == [KEY.encode()]
+            assert 0 < client.pttl(KEY) <= 60_000
+            cache.ack(KEY, consumer)
     cache.close()
 
 
@@ -198,8 +199,12 @@ def test_redis_url_of_the_wrong_kind(redis_url: str, redis_cluster_url: str) -> 
 
 
 @pytest.mark.integration
-def test_cluster_keys_need_a_hash_tag(redis_cluster_url: str) -> None:
-    cache = RedisCache.from_url(redis_cluster_url)
-    with pytest.raises(ConfigError, match="clip_key"):
-        cache.put("plain", b"frames", ["trainer.a"], TTL_S)
+def test_redis_value_of_another_release_is_a_miss(empty_redis_url: str) -> None:
+    cache = RedisCache.from_url(empty_redis_url)
+    with redis.Redis.from_url(empty_redis_url) as client:
+        for value in (b"", b"frames", b"000064", b"999999\n-trainer.a\n"):
+            client.set(KEY, value)
+            with pytest.raises(CacheMiss):
+                cache.get(KEY)
+            assert cache.ack(KEY, "trainer.b") is False
     cache.close()

@@ -73,8 +73,7 @@ class Servers:
         """Bytes of all clips and features in Redis."""
         with redis.Redis.from_url(self.redis.url) as client, client.pipeline(transaction=False) as pipeline:
             for key in set(client.scan_iter()):
-                if not key.endswith(b"#waiting"):
-                    pipeline.strlen(key)
+                pipeline.strlen(key)
             return sum(pipeline.execute())
 
     def used_bytes(self) -> int:

@@ -1,0 +1,49 @@
+"""The label before each value in Redis: who has not acked yet.
+
+    000064 ⏎ -extractor.flow ⏎ -trainer.a ⏎ <spaces> <the value>
+
+Six digits tell how long the label is: a multiple of 64 bytes, so that arrays in the value stay aligned. An ack turns
+the `-` of its consumer into a `+`, in place; the one that leaves no `-` frees the key. So one SET stores value,
+consumers and lifetime, whole or not at all, and storing again begins anew. On a cluster a key needs no companion.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from essp_common.cache.port import Buffer
+
+ACK = r"""#!lua flags=allow-oom
+local label = redis.call('GETRANGE', KEYS[1], 0, 255)
+local size = tonumber(string.sub(label, 1, 6))
+if not size then return 0 end
+label = size > 256 and redis.call('GETRANGE', KEYS[1], 0, size - 1) or string.sub(label, 1, size)
+local place = string.find(label, '\n-' .. ARGV[1] .. '\n', 1, true)
+if not place then return 0 end
+local first = string.find(label, '\n-', 1, true)
+if first == place and not string.find(label, '\n-', place + 1, true) then
+    return redis.call('UNLINK', KEYS[1])
+end
+redis.call('SETRANGE', KEYS[1], place, '+')
+return 0
+"""
+"""Script of an ack: the key, the consumer -> 1 if that freed it. Works without room, too: nothing grows."""
+
+_DIGITS = 6
+_UNIT = 64
+
+
+@lru_cache(maxsize=1024)
+def label(consumers: tuple[str, ...]) -> bytes:
+    """What stands before a value for these consumers, who have names of one line."""
+    names = "".join(f"-{name}\n" for name in dict.fromkeys(consumers)).encode()
+    size = -(-(_DIGITS + 1 + len(names)) // _UNIT) * _UNIT
+    return (b"%06d\n%b" % (size, names)).ljust(size)
+
+
+def unlabelled(stored: Buffer) -> memoryview | None:
+    """The value, not copied; None for what has no label: another release, or somebody else, has put it there."""
+    view = memoryview(stored)
+    digits = bytes(view[:_DIGITS])
+    size = int(digits) if digits.isdigit() else 0
+    return view[size:] if _UNIT <= size <= len(view) else None
