@@ -184,6 +184,9 @@ def test_bounds_are_kept_at_once() -> None:
     assert world.driver.told == [("scale", "decoder", 4, "idle", "busy")]
     with pytest.raises(NotFound, match="decoder"):
         world.reconciler.set("encoder", PoolRule(), "ann")
+    world.driver.replicas["trainer.demo.rgb"] = 2
+    with pytest.raises(ConfigError, match="ESSP_RANKS"):
+        world.reconciler.set("trainer.demo.rgb", PoolRule(replicas=9), "ann")
 
 
 def test_what_is_registered_gets_a_pool_and_loses_it() -> None:

@@ -28,7 +28,7 @@ from services.master.pools.manifests import RANKS_PER_NODE, WORK, ranks_per_node
 from services.master.pools.port import PoolSize
 from services.master.pools.view import View
 from services.master.registrations import ExtractorRow, Resources, TrainerRow
-from tests.kubernetes_api import ApiServer, Cluster
+from tests.kubernetes_api import ApiServer, Cluster, Refusal
 from tests.unit.test_pools import until
 
 NAMESPACE = os.environ.get("ESSP_TEST_NAMESPACE", "essp-test")
@@ -257,6 +257,36 @@ def test_a_job_that_failed_is_told_once_and_one_that_is_done_left_alone(
     ended(cluster, "Complete", "CompletionsReached", "")
     assert driver.repair() == []
     assert cluster.count("POST", "jobs") == 1
+
+
+def test_a_job_that_is_refused_is_told_once_and_stops_no_other(
+    cluster: Cluster, driver: KubernetesDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = cluster.answer
+
+    def full(method: str, url: str, body: Any) -> Any:
+        if method == "POST" and body["metadata"]["name"] == DEMO_RGB:
+            raise Refusal(403, "Forbidden", "exceeded quota: jobs=1")
+        return answer(method, url, body)
+
+    monkeypatch.setattr(cluster, "answer", full)
+    driver.train("demo", "rgb", 1, None)
+    driver.train("demo", "flow", 1, None)
+    (sentence,) = driver.repair()
+    assert "exceeded quota" in sentence
+    seen(driver, trainer_demo_flow=PoolSize(1, 0, 0))
+    assert driver.repair() == []
+    monkeypatch.undo()
+    assert driver.repair() == []
+    seen(driver, trainer_demo_flow=PoolSize(1, 0, 0), trainer_demo_rgb=PoolSize(1, 0, 0))
+
+
+def test_a_job_of_somebody_else_that_is_in_the_way_is_told_of(cluster: Cluster, driver: KubernetesDriver) -> None:
+    cluster.put("jobs", {"metadata": {"name": DEMO_RGB}, "spec": {}})
+    driver.train("demo", "rgb", 1, None)
+    told = [sentence for _ in range(6) for sentence in driver.repair()]
+    assert len(told) == 1
+    assert "not the master's" in told[0]
 
 
 def test_trainings_alike_in_name_have_jobs_of_their_own() -> None:

@@ -17,13 +17,14 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kubernetes import client
 
-from essp_common.errors import ConfigError
+from essp_common.errors import ConfigError, PermanentError
 from services.master.pools.manifests import (
     MADE_OF,
     TRAINING,
@@ -43,6 +44,7 @@ RELEASE = "app.kubernetes.io/instance"
 LEAST, MOST = "essp.dev/min-replicas", "essp.dev/max-replicas"
 COST = "controller.kubernetes.io/pod-deletion-cost"
 _BUSY, _IDLE = "100", "-100"
+_HIDDEN = 3
 
 
 @dataclass
@@ -55,8 +57,10 @@ class _Training:
     """Whether it is to have one."""
     there: bool = False
     """Its Job has been seen."""
-    failed: str = ""
-    """Uid of the Job of which it was told that it has failed."""
+    told: str = ""
+    """What was said of it last, so that nothing is said twice."""
+    hidden: int = 0
+    """How often there was said to be a Job of that name, and none of ours was seen."""
 
 
 class KubernetesDriver:
@@ -119,8 +123,17 @@ class KubernetesDriver:
 
     def repair(self) -> list[str]:
         """See that each training has the Job that it should have. Kubernetes itself starts again what died."""
+        done = []
         with self._lock:
-            return [sentence for name in list(self._trainings) if (sentence := self._mend(name))]
+            for name, training in list(self._trainings.items()):
+                try:
+                    sentence = self._mend(name)
+                except PermanentError as error:  # the others' Jobs are no worse for it
+                    sentence = f"training {name} cannot be run: {error}"
+                if sentence and sentence != training.told:
+                    done.append(sentence)
+                training.told = sentence or training.told
+        return done
 
     def add_extractor(self, row: ExtractorRow) -> None:
         """Have a Deployment for the feature."""
@@ -153,7 +166,8 @@ class KubernetesDriver:
             self._trainings[name] = training
             if not training.wanted:
                 self._delete(training.body["metadata"]["name"])  # also one that has not been seen yet
-            self._mend(name)
+            with suppress(PermanentError):  # `repair` tells
+                self._mend(name)
 
     def close(self) -> None:
         """Look no more. Pools outlive the master."""
@@ -216,11 +230,9 @@ class KubernetesDriver:
             self._delete(job.metadata.name)
             return ""
         training.there = True
-        why = _failure(job)
-        if not why or training.failed == job.metadata.uid:
+        why, told = _failure(job), job.metadata.name
+        if not why:
             return ""
-        training.failed = job.metadata.uid
-        told = job.metadata.name
         return f"Job {told} has failed: {why}; its pods' logs say more, `kubectl delete job {told}` has it tried again"
 
     def _create(self, name: str, training: _Training) -> str:
@@ -228,8 +240,11 @@ class KubernetesDriver:
             with answers():
                 self._batch.create_namespaced_job(self._namespace, training.body, _request_timeout=TIMEOUT_S)
         except Exists:  # it is not seen yet, or not gone yet: either is told by the watch
-            return ""
-        gone, training.there = training.there, False
+            training.hidden += 1
+            there = f"there is a Job {training.body['metadata']['name']} that is not the master's; delete it"
+            return there if training.hidden > _HIDDEN else ""
+        training.hidden = 0
+        gone, training.there, training.told = training.there, False, ""
         return f"the Job of training {name} was gone and is made again" if gone else ""
 
     def _delete(self, name: str) -> None:

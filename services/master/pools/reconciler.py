@@ -172,6 +172,8 @@ class Reconciler:
             sizes = self._driver.sizes()
             if pool not in sizes:
                 raise NotFound(f"there is no pool {pool!r}; there are: {', '.join(sorted(sizes)) or 'none'}")
+            if pool.startswith("trainer."):
+                raise ConfigError(f"{pool}: ranks are dealt out by how trainings improve; ESSP_RANKS says how many")
             self._rules[pool] = rule
             self._tell(pool, f"{by} set it to {rule.model_dump_json()}")
             if (wanted := self._bounded(pool, sizes[pool])) != sizes[pool].replicas:

@@ -8,6 +8,7 @@ API does not answer, it is tried again after growing pauses, and nobody is shown
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import threading
@@ -181,9 +182,17 @@ def answers(missing_ok: bool = False) -> Iterator[None]:
         if error.status == 409 and "AlreadyExists" in f"{error.reason} {error.body}":
             raise Exists(f"Kubernetes has one already: {error.body}") from error
         if error.status in (403, 401):
-            raise PermanentError(f"Kubernetes refuses: {error.reason}; the chart's Role has to allow it") from error
+            raise PermanentError(f"Kubernetes refuses: {_said(error)}; the chart's Role, or a quota") from error
         if error.status and error.status < 500 and error.status not in (409, 429):
-            raise PermanentError(f"Kubernetes refuses: {error.status} {error.reason}: {error.body}") from error
+            raise PermanentError(f"Kubernetes refuses: {_said(error)}") from error
         raise Unavailable(f"Kubernetes answers {error.status} {error.reason}") from error
     except HTTPError as error:
         raise Unavailable(f"the Kubernetes API does not answer: {error}") from error
+
+
+def _said(error: ApiException) -> str:
+    """What the API server says of an error, as far as it is one of its own."""
+    try:
+        return str(json.loads(error.body or "")["message"])
+    except (KeyError, TypeError, ValueError):
+        return f"{error.status} {error.reason}"
