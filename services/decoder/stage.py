@@ -18,9 +18,10 @@ from essp_common import metrics, topics
 from essp_common.bus.port import Bus, Record
 from essp_common.cache.port import Buffer, FrameCache, clip_key
 from essp_common.control import ControlFeed
+from essp_common.deadletters import kind_of, publish_dead_letter
 from essp_common.errors import EsspError, PermanentError
 from essp_common.failpoints import failpoint
-from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, DeadLetter, DecodeSeed, Failed, Progress, Seed
+from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, DecodeSeed, Failed, Progress, Seed
 from essp_common.recipe import clip_consumers
 from essp_common.reports import Reports
 from services.decoder.sandbox import Outcome, Sandbox
@@ -83,7 +84,7 @@ class DecodeStage:
         try:
             unit = _parsed(record)
         except PermanentError:
-            self._dead_letter(record, record.value, error, attempts)
+            publish_dead_letter(self._bus, record, error, attempts, self._worker)
         else:
             for seed in unit.seeds:
                 self._fail(record, unit, seed, error, attempts)
@@ -116,7 +117,7 @@ class DecodeStage:
         self._reports.made(clip, unit.fence, len(value), seconds)
 
     def _fail(self, record: Record, unit: DecodeSeed, seed: Seed, error: EsspError, attempts: int) -> None:
-        kind = _kind(error)
+        kind = kind_of(error)
         metrics.FAILURES.labels(NAME, kind).inc()
         failed = Failed(clip=_clip(unit, seed), stage=NAME, reason=str(error), kind=kind)
         progress = Progress(job=unit.job, worker=self._worker, fence=unit.fence, failed=failed)
@@ -126,19 +127,8 @@ class DecodeStage:
         alone.CopyFrom(unit)
         del alone.seeds[:]
         alone.seeds.append(seed)
-        self._dead_letter(record, alone.SerializeToString(), error, attempts)
-
-    def _dead_letter(self, record: Record, message: bytes, error: EsspError, attempts: int) -> None:
-        letter = DeadLetter(
-            topic=record.topic,
-            message=message,
-            reason=str(error),
-            kind=_kind(error),
-            attempts=attempts,
-            worker=self._worker,
-            time_ms=time.time_ns() // 1_000_000,
-        )
-        self._bus.publish(topics.DEADLETTER, record.key, letter.SerializeToString())
+        message = alone.SerializeToString()
+        publish_dead_letter(self._bus, record, error, attempts, self._worker, message)
 
 
 def _parsed(record: Record) -> DecodeSeed:
@@ -159,7 +149,3 @@ def _clip(unit: DecodeSeed, seed: Seed) -> ClipRef:
         video_id=unit.video.id,
         first_frame=seed.first_frame,
     )
-
-
-def _kind(error: EsspError) -> str:
-    return error.kind if isinstance(error, PermanentError) else PermanentError.kind

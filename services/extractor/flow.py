@@ -5,20 +5,19 @@ The methods are those of `services.extractor.fields`; the flow of a clip is a fu
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from essp_common.features.intermediates import Intermediates
-from essp_common.features.port import ArraySpec
-from essp_common.features.sampling import centre_window
-from services.extractor.fields import Farneback, FlowFields, FlowMethod, MethodName, Preset
+from services.extractor.fields import Farneback, FlowMethod, MethodName, Preset
+from services.extractor.fields import Field as FlowField
+from services.extractor.stacked import StackedFlow
 from services.extractor.tvl1 import TvL1
 
 
-class Flow:
+class Flow(StackedFlow):
     """Flow of the clip's middle `length + 1` frames: `(1, H, W, 2 * length) uint8`, channels dx0, dy0, dx1, dy1, ...
 
     dx points right, dy down, in pixels from a frame to the next, coded as in `essp_common.features.quantization`:
@@ -51,30 +50,9 @@ class Flow:
         7; with it go `poly_sigma` 1.1 or 1.5). The rest are TV-L1's: lambda (the larger, the less smooth), theta and
         the warps on each level.
         """
-        self._length = length
-        self._bound = bound
-        self._method = FlowMethod(
-            self.name,
-            method,
-            preset,
-            Farneback(pyr_scale, levels, winsize, iterations, poly_n, poly_sigma),
-            TvL1(weight, tightness, warps=warps),
-        )
+        farneback = Farneback(pyr_scale, levels, winsize, iterations, poly_n, poly_sigma)
+        tvl1 = TvL1(weight, tightness, warps=warps)
+        super().__init__(FlowMethod(self.name, method, preset, farneback, tvl1), length, bound)
 
-    def frames_needed(self) -> int:
-        return self._length + 1
-
-    def output(self, clip: ArraySpec) -> ArraySpec:
-        _, height, width, _ = clip.shape
-        return ArraySpec((1, height, width, 2 * self._length), "uint8")
-
-    def setup(self) -> None:
-        self._fields = FlowFields(self._method)
-
-    def extract(self, clip: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        return self.extract_from(Intermediates(clip))
-
-    def extract_from(self, shared: Intermediates) -> NDArray[np.uint8]:
-        window = centre_window(len(shared.clip), self._length + 1)
-        fields = (self._fields.between(shared, i, i + 1) for i in range(window.start, window.stop - 1))
-        return self._fields.stacked(fields, self._bound)
+    def _fields(self, shared: Intermediates, first: int) -> Iterator[FlowField]:
+        return (self._flow.between(shared, i, i + 1) for i in range(first, first + self._length))

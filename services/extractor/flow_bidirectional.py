@@ -5,20 +5,19 @@ Simonyan and Zisserman, "Two-Stream Convolutional Networks for Action Recognitio
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from essp_common.errors import ConfigError
 from essp_common.features.intermediates import Intermediates
-from essp_common.features.port import ArraySpec
-from essp_common.features.sampling import centre_window
-from services.extractor.fields import FlowFields, FlowMethod, MethodName, Preset
+from services.extractor.fields import Field as FlowField
+from services.extractor.fields import FlowMethod, MethodName, Preset
+from services.extractor.stacked import StackedFlow
 
 
-class FlowBidirectional:
+class FlowBidirectional(StackedFlow):
     """Flow both ways from the middle frame: `(1, H, W, 2 * length) uint8`, as many channels as `flow` has.
 
     With m the middle one of the clip's middle `length + 1` frames: first the displacements from m to m+1, m+1 to m+2,
@@ -38,26 +37,11 @@ class FlowBidirectional:
         """`length`: flow fields in all, an even number; needs one frame more. The others are as in `flow`."""
         if length % 2:
             raise ConfigError(f"{self.name}: length {length} is odd; half of the fields are forward, half backward")
-        self._length = length
-        self._bound = bound
-        self._method = FlowMethod(self.name, method, preset)
+        super().__init__(FlowMethod(self.name, method, preset), length, bound)
 
-    def frames_needed(self) -> int:
-        return self._length + 1
-
-    def output(self, clip: ArraySpec) -> ArraySpec:
-        _, height, width, _ = clip.shape
-        return ArraySpec((1, height, width, 2 * self._length), "uint8")
-
-    def setup(self) -> None:
-        self._fields = FlowFields(self._method)
-
-    def extract(self, clip: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        return self.extract_from(Intermediates(clip))
-
-    def extract_from(self, shared: Intermediates) -> NDArray[np.uint8]:
+    def _fields(self, shared: Intermediates, first: int) -> Iterator[FlowField]:
         half = self._length // 2
-        middle = centre_window(len(shared.clip), self._length + 1).start + half
+        middle = first + half
         forward = [(i, i + 1) for i in range(middle, middle + half)]
         backward = [(i, i - 1) for i in range(middle, middle - half, -1)]
-        return self._fields.stacked((self._fields.between(shared, *pair) for pair in forward + backward), self._bound)
+        return (self._flow.between(shared, *pair) for pair in forward + backward)

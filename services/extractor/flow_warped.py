@@ -3,20 +3,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from essp_common.features.intermediates import Intermediates
-from essp_common.features.port import ArraySpec
-from essp_common.features.sampling import centre_window
 from services.extractor.camera import CameraMotion
-from services.extractor.fields import FlowFields, FlowMethod, MethodName, Preset
+from services.extractor.fields import Field as FlowField
+from services.extractor.fields import FlowMethod, MethodName, Preset
+from services.extractor.stacked import StackedFlow
 
 
-class FlowWarped:
+class FlowWarped(StackedFlow):
     """Warped flow of the clip's middle `length + 1` frames: `(1, H, W, 2 * length) uint8`, channels dx0, dy0, dx1, ...
 
     A displacement is from a frame to the next one, after that has been warped to where the camera was (see
@@ -35,25 +34,11 @@ class FlowWarped:
         preset: Preset = "ultrafast",
     ) -> None:
         """All as in `flow`."""
-        self._length = length
-        self._bound = bound
-        self._method = FlowMethod(self.name, method, preset)
-
-    def frames_needed(self) -> int:
-        return self._length + 1
-
-    def output(self, clip: ArraySpec) -> ArraySpec:
-        _, height, width, _ = clip.shape
-        return ArraySpec((1, height, width, 2 * self._length), "uint8")
+        super().__init__(FlowMethod(self.name, method, preset), length, bound)
 
     def setup(self) -> None:
-        self._fields = FlowFields(self._method)
+        super().setup()
         self._camera = CameraMotion(self._method)
 
-    def extract(self, clip: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        return self.extract_from(Intermediates(clip))
-
-    def extract_from(self, shared: Intermediates) -> NDArray[np.uint8]:
-        window = centre_window(len(shared.clip), self._length + 1)
-        fields = (self._camera.warped_field(shared, i) for i in range(window.start, window.stop - 1))
-        return self._fields.stacked(fields, self._bound)
+    def _fields(self, shared: Intermediates, first: int) -> Iterator[FlowField]:
+        return (self._camera.warped_field(shared, i) for i in range(first, first + self._length))

@@ -27,6 +27,7 @@ from essp_common import codec, metrics, topics
 from essp_common.bus.port import Bus, Record
 from essp_common.cache.port import FrameCache, stream_key
 from essp_common.control import ControlFeed
+from essp_common.deadletters import kind_of, publish_dead_letter
 from essp_common.errors import CacheMiss, EsspError, PermanentError, TransientError
 from essp_common.failpoints import failpoint
 from essp_common.features import registry
@@ -34,7 +35,6 @@ from essp_common.features.intermediates import Intermediates, extract_with
 from essp_common.features.port import Extractor
 from essp_common.pb.v1.messages_pb2 import (
     ClipReady,
-    DeadLetter,
     Failed,
     FeatureReady,
     Progress,
@@ -113,18 +113,9 @@ class ExtractStage:
         if ready is not None:
             for stream in self._streams(ready):
                 if stream.stream not in self._made:
-                    self._fail(ready, stream, error, _kind(error))
+                    self._fail(ready, stream, error, kind_of(error))
                 self._cache.ack(ready.key, extractor_consumer(stream.stream))
-        letter = DeadLetter(
-            topic=record.topic,
-            message=record.value,
-            reason=str(error),
-            kind=_kind(error),
-            attempts=attempts,
-            worker=self._worker,
-            time_ms=time.time_ns() // 1_000_000,
-        )
-        self._bus.publish(topics.DEADLETTER, record.key, letter.SerializeToString())
+        publish_dead_letter(self._bus, record, error, attempts, self._worker)
         self._bus.flush()
 
     def close(self) -> None:
@@ -204,7 +195,3 @@ def _parsed(record: Record) -> ClipReady:
         return ClipReady.FromString(record.value)
     except DecodeError as error:
         raise PermanentError(f"record {record.offset} of {record.topic} is not a ClipReady message") from error
-
-
-def _kind(error: EsspError) -> str:
-    return error.kind if isinstance(error, PermanentError) else PermanentError.kind

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -30,7 +31,7 @@ _API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
 """The smallest question every Kafka broker answers: ApiVersions v0 without a client id."""
 
 
-class Server:
+class Server(ABC):
     """One server process."""
 
     name: ClassVar[str]
@@ -44,9 +45,9 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
+    @abstractmethod
     def url(self) -> str:
         """Where clients find it."""
-        raise NotImplementedError
 
     def start(self, timeout_s: float = 30.0) -> Self:
         """Start, and return when it answers. A free port that somebody else took meanwhile is exchanged."""
@@ -82,11 +83,13 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    @abstractmethod
     def _command(self) -> list[str]:
-        raise NotImplementedError
+        """What starts it."""
 
+    @abstractmethod
     def _answers(self) -> bool:
-        raise NotImplementedError
+        """It is up; may raise what a connection that is refused raises."""
 
     def _launch(self, deadline: float) -> None:
         command = [sys.executable, "-I", "-S", str(_GUARD), *self._command()]

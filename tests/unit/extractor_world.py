@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -31,6 +30,7 @@ from essp_common.recipe import clip_consumers
 from essp_common.wiring import Adapters, Stores
 from services.extractor.config import ExtractorSettings
 from services.extractor.service import build
+from tests.unit.running import running
 
 JOB = "job-1"
 CONSUMER = "trainer.motion"
@@ -92,13 +92,8 @@ class World:
     def extractor(self, *features: str, lanes: int = 2) -> Iterator[None]:
         settings = ExtractorSettings(features=features, extractor_lanes=lanes)
         service = build(self.adapters, settings, "extractor-1")
-        thread = threading.Thread(target=service.run)
-        thread.start()
-        try:
+        with running(service):
             yield
-        finally:
-            service.drain()
-            thread.join()
 
     def progress(self, count: int) -> list[Progress]:
         """The next `count` reports; the test's time limit ends a wait in vain."""

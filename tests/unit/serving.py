@@ -1,8 +1,7 @@
-"""Services in threads, and a master's API on a port of its own, for as long as a block lasts."""
+"""A master's API on a port of its own, for as long as a block lasts."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -12,27 +11,13 @@ from typing import Any, Self
 import httpx
 from fastapi import FastAPI
 
-from essp_common.service import Service
 from essp_common.wiring import Adapters
 from services.master.api.app import create_app
 from services.master.config import MasterSettings
 from services.master.server import ApiServer
 from services.master.service import Master
 from tests.unit.fleet import Fleet, adapters_in, make_job, master_over, run_to_rest
-
-
-@contextmanager
-def running(*services: Service) -> Iterator[None]:
-    """Services, each in a thread, until the block ends; then they are drained, the last one first."""
-    threads = [threading.Thread(target=service.run, name=service.name) for service in services]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        for service, thread in reversed(list(zip(services, threads, strict=True))):
-            service.drain()
-            thread.join()
+from tests.unit.running import running
 
 
 @contextmanager

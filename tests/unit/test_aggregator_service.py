@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from services.aggregator.assembly import assemble, final_checkpoints
 from services.aggregator.config import AggregatorSettings
 from services.aggregator.service import build
 from tests.unit.finished_job import BEST_EPOCH, CLASSES, JOB, FinishedJob, finished_job, save_final
+from tests.unit.running import running
 
 STORES = Stores(("file:///",))
 
@@ -54,13 +54,8 @@ class World:
     @contextmanager
     def aggregator(self) -> Iterator[None]:
         service = build(self.adapters, AggregatorSettings(), "agg-1")
-        thread = threading.Thread(target=service.run)
-        thread.start()
-        try:
+        with running(service):
             yield
-        finally:
-            service.drain()
-            thread.join()
 
     def send(self, progress: Progress) -> None:
         progress.job = JOB

@@ -20,7 +20,7 @@ from services.master.pools.processes import ProcessDriver
 from services.master.pools.roster import Roster
 from tests.kubernetes_api import ApiServer
 from tests.unit.fleet import adapters_in
-from tests.unit.serving import running
+from tests.unit.running import running
 from tests.unit.test_pools import until
 
 SETTINGS = MasterSettings.model_validate({"bus": "kafka://nobody:1", "namespace": "essp-test"})

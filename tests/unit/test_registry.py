@@ -82,7 +82,6 @@ def test_extractor_of_another_package_works_end_to_end(site: Path) -> None:
         for index in range(3):
             world.decoded(index)
         ready = world.ready(3)
-        world.progress(3)
     for index in range(3):
         mean = 2 * frames_at(index).mean(axis=(1, 2, 3))
         assert world.take(ready[index, "light"])[:, 0] == pytest.approx(mean, rel=1e-6)

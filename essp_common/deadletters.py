@@ -1,0 +1,31 @@
+"""What could not be processed: published where people look for it (`essp deadletter`), with the reason."""
+
+from __future__ import annotations
+
+import time
+
+from essp_common import topics
+from essp_common.bus.port import Bus, Record
+from essp_common.errors import EsspError, PermanentError
+from essp_common.pb.v1.messages_pb2 import DeadLetter
+
+
+def kind_of(error: EsspError) -> str:
+    """The kind under which an error is counted and listed."""
+    return error.kind if isinstance(error, PermanentError) else PermanentError.kind
+
+
+def publish_dead_letter(
+    bus: Bus, record: Record, error: EsspError, attempts: int, worker: str, message: bytes | None = None
+) -> None:
+    """Say that `worker` has given up a record, or the `message` that is a part of it. The caller flushes."""
+    letter = DeadLetter(
+        topic=record.topic,
+        message=record.value if message is None else message,
+        reason=str(error),
+        kind=kind_of(error),
+        attempts=attempts,
+        worker=worker,
+        time_ms=time.time_ns() // 1_000_000,
+    )
+    bus.publish(topics.DEADLETTER, record.key, letter.SerializeToString())
