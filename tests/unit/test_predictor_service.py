@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,6 +43,7 @@ from essp_common.spec import JobSpec
 from essp_common.wiring import Adapters, Stores
 from services.predictor.config import PredictorSettings
 from services.predictor.service import build
+from tests.unit.running import running
 
 JOB = "predict-1"
 CLASSES = ("left", "right", "up")
@@ -175,13 +175,8 @@ class World:
     def predictor(self, batch_clips: int = 4) -> Iterator[None]:
         settings = PredictorSettings(device="cpu", batch_clips=batch_clips)
         service = build(self.adapters, settings, "predictor-1")
-        thread = threading.Thread(target=service.run)
-        thread.start()
-        try:
+        with running(service):
             yield
-        finally:
-            service.drain()
-            thread.join()
 
     def reports(self) -> Iterator[Progress]:
         """Its messages as they come; the test's time limit ends a wait in vain."""
