@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from essp_common import layout, scores
+from essp_common import layout, scored, scores
+from essp_common.catalog.table import Catalog, write_catalog
 from essp_common.config import Settings
+from essp_common.errors import PermanentError
+from essp_common.layout import Position
 from essp_common.model import open_model
+from essp_common.scored import Scored
 from essp_common.spec import JobSpec
 from essp_common.wiring import Stores
 from services.cli.main import app
+from services.cli.predict import find, job_of, probe
 from services.local.composition import Embedded
+from services.master.launch import launch
 from services.master.status import JobState
 from tests.flow.conftest import MakeJob
 
@@ -64,6 +71,45 @@ def test_test_videos_get_the_scores_that_the_test_pass_gave(
             name: pytest.approx(row[c], abs=1e-5) for c, name in enumerate(expected.classes)
         }
         assert (answer["clips"], answer["error"]) == (2, None)
+
+
+def test_a_predict_job_that_fails_half_way_goes_on_where_it_was(
+    trained: JobSpec, videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is kept is neither decoded nor scored again, and the answers are those of a job in one go."""
+    monkeypatch.setattr(scored, "_PART_CLIPS", 2)  # a video
+    _, model = open_model(STORES, trained.output)
+    rows = probe(find([str(videos / "test")], STORES), Settings())
+    keep, kept = Scored.keep, []
+
+    def failing(self: Scored, stream: str, stop: int, *rest: Any) -> None:
+        if len(kept) >= 3:  # the other stream may be at it, too
+            raise PermanentError("the store is gone")
+        keep(self, stream, stop, *rest)
+        kept.append((stream, stop))
+
+    answers = {}
+    for name in ("whole", "parts"):
+        output = f"file://{tmp_path}/{name}"
+        spec = job_of(model, trained.output, output)
+        write_catalog(STORES.under(output), "catalog.parquet", Catalog(tuple(rows)))
+        if name == "parts":
+            with monkeypatch.context() as patched:
+                patched.setattr(Scored, "keep", failing)
+                assert state_of(spec) is JobState.FAILED
+            far = {f"predictor.{stream}": Position(0, stop) for stream, stop in sorted(kept)}
+            assert launch(spec, STORES).start == far
+        assert state_of(spec) is JobState.COMPLETED
+        answers[name] = STORES.under(output).get(layout.PREDICTIONS)
+    assert answers["whole"] == answers["parts"]
+
+
+def state_of(spec: JobSpec) -> JobState:
+    """How a job ends."""
+    with Embedded(spec, Settings()) as job:
+        while not job.ended(0.05):
+            pass
+        return job.status().state
 
 
 def test_a_report_is_made_of_a_real_run(trained: JobSpec, runner: CliRunner) -> None:
