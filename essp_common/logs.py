@@ -67,7 +67,7 @@ def set_up(level: str, style: LogFormat, worker: str, pool: str = "", about: _Ab
     logging.basicConfig(level=number, handlers=[handler], force=True)
     if number > logging.DEBUG:
         for library in _CHATTY:
-            logging.getLogger(library).setLevel(logging.WARNING)
+            logging.getLogger(library).setLevel(max(number, logging.WARNING))
 
 
 @contextmanager

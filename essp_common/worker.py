@@ -280,6 +280,7 @@ class Worker:
                 absent += 1
                 if time.monotonic() > patience_ends:
                     return _Rejection(error, absent)
+                log.warning("%s: %s; trying again", self.name, error, extra={"attempt": absent})
                 self._back_off(error, absent, _ERROR_BACKOFF_S)
                 continue
             except TransientError as error:

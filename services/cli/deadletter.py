@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from essp_common.config import Settings
 from essp_common.errors import ConfigError, Conflict, NotFound
@@ -56,12 +54,11 @@ def list_letters(
     if not shown:
         typer.echo("there are none", err=True)
         return
-    table = Table("id", "time", "job", "clip", "kind", "video", "reason", box=None, header_style="bold")
     for letter in shown:
         seed = letter.seed
-        clip = f"{seed.purpose} {seed.epoch} #{seed.index}" if seed.job else "-"
-        table.add_row(letter.id, letter.time[:19], seed.job or "-", clip, letter.kind, seed.video, letter.reason)
-    Console().print(table)
+        clip = f"{seed.job} {seed.purpose} {seed.epoch} #{seed.index}" if seed.job else "-"
+        typer.echo(f"{letter.id}  {letter.time[:19]}  {letter.kind}  {clip}")
+        typer.echo(f"    {seed.video}: {letter.reason}" if seed.video else f"    {letter.reason}")
     if len(shown) < len(found):
         typer.echo(f"the newest {len(shown)} of {len(found)}; --last 0 lists all", err=True)
 

@@ -57,10 +57,9 @@ def main(
     )
     status = run_watched(spec, open_view(as_json), EmbeddedOptions())
     if not status.state.ended:
-        console.print("saved; the same command goes on from there")
+        console.print("to go on: the same command again")
         raise typer.Exit(EXIT_INTERRUPTED)
     if status.state != JobState.COMPLETED:
-        console.print(f"the job {status.state}: {status.reason}")
         raise typer.Exit(1)
     _account(directory, status, console)
     _predict(videos, directory / "run", console)

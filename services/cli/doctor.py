@@ -20,7 +20,7 @@ from typing import Annotated
 import typer
 
 from essp_common.config import Settings
-from essp_common.errors import ConfigError, EsspError
+from essp_common.errors import ConfigError, EsspError, Unavailable
 from services.doctor import machine, master, stores
 from services.doctor.finding import Finding, Level, fail, ok, warn
 
@@ -72,6 +72,19 @@ def examine(settings: Settings, server: str = "", token: str = "") -> list[Findi
             warn("master", "not asked: there is no URL of a master", "set ESSP_SERVER, as in http://master:8080")
         )
     return found
+
+
+def failing(settings: Settings) -> tuple[str, ...]:
+    """What is wrong with the servers of bus and cache, and what to do; what is in memory needs none."""
+    found = _collected("kafka", lambda: _bus(settings))
+    if not settings.cache.startswith("memory:"):
+        found += _collected("redis", lambda: _cache(settings))
+    return tuple(f"{it.check}: {it.what}; {it.remedy}" for it in found if it.level is Level.FAIL)
+
+
+def not_ready(failing: Iterable[str]) -> Unavailable:
+    """The error of a job whose servers fail."""
+    return Unavailable("\n  ".join(("the servers of the settings are not ready:", *failing)))
 
 
 def _collected(name: str, examination: Examination) -> list[Finding]:

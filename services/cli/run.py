@@ -11,6 +11,7 @@ from essp_common.config import Settings
 from essp_common.process import EXIT_INTERRUPTED, set_up_logging
 from essp_common.spec import JobSpec
 from essp_common.wiring import Stores
+from services.cli.doctor import failing, not_ready
 from services.cli.interrupt import interruptible
 from services.cli.job_file import load_job
 from services.cli.view import View, open_view
@@ -36,21 +37,23 @@ def main(
     spec = load_job(job)
     status = run_watched(spec, open_view(as_json), EmbeddedOptions(fresh=fresh, serve=serve), verbose)
     if not status.state.ended:
-        typer.echo(f"saved; to go on: essp run {job}", err=True)
+        typer.echo(f"to go on: essp run {job}", err=True)
         raise typer.Exit(EXIT_INTERRUPTED)
     if status.state != JobState.COMPLETED:
-        typer.echo(f"essp: job {spec.name} {status.state}: {status.reason}", err=True)
         raise typer.Exit(1)
 
 
 def run_watched(spec: JobSpec, view: View, options: EmbeddedOptions, verbose: bool = False) -> JobStatus:
     """Run a job to its end, or until Ctrl-C, which saves; then the report. The status it was left in.
 
-    Raises `Conflict` while another process runs a job in that output.
+    Raises `Unavailable` where the settings name servers that are not ready, and `Conflict` while another process runs
+    a job in that output.
     """
     settings = Settings()
     set_up_logging(settings if verbose else settings.model_copy(update={"log_level": "ERROR"}))
     stores = Stores(settings.stores)
+    if problems := failing(settings):
+        raise not_ready(problems)
     with Claim(spec.output, stores):
         status = _watched(spec, view, settings, options)
         if status.state == JobState.COMPLETED and spec.predictor is None:

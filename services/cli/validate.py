@@ -14,16 +14,15 @@ from rich.table import Table
 
 from essp_common.checkpoint import read_latest
 from essp_common.config import Settings
-from essp_common.errors import Unavailable
 from essp_common.pb.v1.messages_pb2 import Purpose
 from essp_common.quantities import size
 from essp_common.spec import JobSpec
 from essp_common.wiring import Stores, open_cache
-from services.cli.doctor import examine
+from services.cli.doctor import failing as servers_failing
+from services.cli.doctor import not_ready
 from services.cli.job_file import load_job
-from services.doctor.finding import Level
 from services.local.composition import embedded_settings
-from services.master.launch import catalog_of, warnings_of
+from services.master.launch import catalog_of, check_weights, warnings_of
 from services.master.passes import Passes
 from services.master.sizing import bounds_of, parts_of, unit_clips
 
@@ -66,7 +65,7 @@ def main(
     for warning in outlook.warnings:
         typer.echo(f"warning: {warning}", err=True)
     if outlook.failing:
-        raise Unavailable("\n  ".join(("the servers of the settings are not ready:", *outlook.failing)))
+        raise not_ready(outlook.failing)
 
 
 def _print(outlook: Outlook) -> None:
@@ -87,6 +86,7 @@ def foresee(spec: JobSpec, settings: Settings) -> Outlook:
     """Work out what a job would do. Raises `ConfigError` for one that cannot run."""
     stores = Stores(settings.stores)
     passes = Passes(spec, catalog_of(spec, stores))
+    check_weights(spec, stores)
     bounds = bounds_of(passes, parts_of(spec))
     unit_clips(spec, bounds)
     most = max(sum(parts) for parts in bounds)
@@ -99,7 +99,7 @@ def foresee(spec: JobSpec, settings: Settings) -> Outlook:
         latest = read_latest(output, trainer)
         at = "begins" if latest is None else f"goes on in epoch {latest.epoch + 1}, after {latest.step} clips"
         resumes[trainer] = "is done" if latest is not None and latest.final else at
-    failing = _failing(settings)
+    failing = servers_failing(settings)
     return Outlook(
         job=spec.name,
         output=spec.output,
@@ -112,13 +112,6 @@ def foresee(spec: JobSpec, settings: Settings) -> Outlook:
         warnings=warnings_of(passes, bounds) if failing else (*warnings_of(passes, bounds), *_room(spec, settings)),
         failing=failing,
     )
-
-
-def _failing(settings: Settings) -> tuple[str, ...]:
-    """What `essp doctor` finds wrong with the servers; nothing where the job runs in one process."""
-    if settings.bus.startswith("memory:") and settings.cache.startswith("memory:"):
-        return ()
-    return tuple(f"{it.check}: {it.what}; {it.remedy}" for it in examine(settings) if it.level is Level.FAIL)
 
 
 def _room(spec: JobSpec, settings: Settings) -> tuple[str, ...]:

@@ -167,7 +167,7 @@ def _progress(status: JobStatus) -> str:
             parts.append(f"{trainer.name} loss {trainer.loss:.3f} top-1 {percent(trainer.top1)} data wait {wait}")
     if failed := sum(failure.count for failure in status.failures):
         parts.append(f"{failed} failed")
-    if status.reason:
+    if status.reason and not status.state.ended:  # of one that has ended the result tells it
         parts.append(status.reason)
     return ", ".join(parts)
 

@@ -86,6 +86,7 @@ def launch(
     `declared`: features that are registered, and whose code is not here.
     """
     catalog = catalog_of(spec, stores)
+    check_weights(spec, stores)
     passes = Passes(spec, catalog)
     parts = parts_of(spec)
     bounds = bounds_of(passes, parts, declared)
@@ -161,6 +162,17 @@ def catalog_of(spec: JobSpec, stores: Stores) -> Catalog:
         return read_catalog(*stores.resolve(spec.data.catalog))
     except NotFound as error:
         raise ConfigError(f"data.catalog: {error}; make one with `essp catalog build`") from error
+
+
+def check_weights(spec: JobSpec, stores: Stores) -> None:
+    """Raises `ConfigError` for weights to start from that are not there."""
+    for name, trainer in spec.trainers.items():
+        if trainer.weights is not None:
+            try:
+                store, key = stores.resolve(trainer.weights)
+                store.head(key)
+            except NotFound as error:
+                raise ConfigError(f"trainers.{name}.weights: {error}") from error
 
 
 def _claim(output: ObjectStore, spec: JobSpec, fresh: bool) -> None:
