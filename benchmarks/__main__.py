@@ -1,8 +1,8 @@
 """`python -m benchmarks`: measure the hot path against its limit and its alternatives.
 
 Prints lines `name value unit`, and writes them with their details to `results/latest.json` and, as bars, to
-`results/latest.png`; with `--publish` also into README.md and to `docs/benchmarks.png`. README.md says what each
-figure is.
+`results/latest.png`; with `--publish` also into README.md and to `docs/benchmarks.png`. How far it is, and how long it
+will take, goes to the error stream. README.md says what each figure is.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import typer
 from benchmarks import autoscaling, decoding, features, gpus, master, training, transport
 from benchmarks.figures import Figure, Scale
 from benchmarks.plot import draw
+from benchmarks.progress import Progress, seconds_of
 from benchmarks.table import insert, table
 from essp_common.process import cpu_count
 
@@ -62,12 +63,15 @@ def main(
     chosen = _chosen(only or [])
     scale = Scale(videos.absolute(), 4 if quick else clips, 1 if quick else rounds, quick, full)
     figures: list[Figure] = []
+    progress = Progress(chosen, seconds_of(results / "latest.json"))
     for name in chosen:
+        print(progress.begin(name), file=sys.stderr, flush=True)
         for figure in BENCHMARKS[name](scale):
             figures.append(figure)
             print(line(figure), flush=True)
+        progress.end(name)
     results.mkdir(parents=True, exist_ok=True)
-    told = document(figures, scale)
+    told = document(figures, scale) | {"seconds": progress.took_s}
     (results / "latest.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     draw(figures, results / "latest.png")
     if publish:

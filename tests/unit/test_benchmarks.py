@@ -15,6 +15,7 @@ from benchmarks.figures import Aim, Figure, Scale, clips_of
 from benchmarks.inputs import RealClips, VideoSet, make
 from benchmarks.measure import Cost
 from benchmarks.plot import draw
+from benchmarks.progress import Progress, seconds_of
 from benchmarks.table import BEGIN, END, insert, table
 from essp_common.catalog.table import read_catalog
 from essp_common.pb.v1.messages_pb2 import Resize, Seed
@@ -55,6 +56,18 @@ def test_the_document_is_json_with_every_figure(tmp_path: Path) -> None:
     figures = [Figure("a", 1.5, "ratio", Aim(least=2), 1.4, 1.6, {"best_peer": "pyav"}), Figure("b", 3.0, "ms")]
     found = json.loads(json.dumps(document(figures, Scale(tmp_path))))
     assert [(f["name"], f["met"]) for f in found["figures"]] == [("a", False), ("b", None)]
+
+
+def test_progress_goes_by_the_last_time(tmp_path: Path) -> None:
+    now_s = 100.0
+    assert seconds_of(tmp_path / "latest.json") == {}
+    (tmp_path / "latest.json").write_text(json.dumps({"seconds": {"a": 70.0, "b": 20.0}}), encoding="utf-8")
+    progress = Progress(("a", "b", "c"), seconds_of(tmp_path / "latest.json"), lambda: now_s)
+    assert progress.begin("a") == "# a: 1 of 3, 0:00 passed, about 1:30 to go, and 1 that never ran here"
+    now_s += 65
+    progress.end("a")
+    assert progress.begin("b") == "# b: 2 of 3, 1:05 passed, about 0:20 to go, and 1 that never ran here"
+    assert progress.took_s == {"a": 65.0, "b": 20.0}
 
 
 def test_a_table_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
