@@ -8,9 +8,9 @@ then `Made` of what was decoded and extracted, and `Trained` of batches of 32 cl
 asked for.
 
 How many clips a worker tells of at once follows from what real ones do (`essp_common/reports.py`) at the rate that is
-aimed at: those of a tenth of a second, and no more than of 16 work units. Of 50,000 clips a second each of a thousand
-workers makes 5 in that time, and one worker comes to the limit. `master_single` is what it costs if each clip has a
-message of its own, as when workers have nothing to do but wait for the next one.
+aimed at: the first, those of the next tenth of a second, and no more than of 16 work units. Of 50,000 clips a second
+each of a thousand workers makes 5 in that time, and one worker comes to the limit. `master_single` is what it costs if
+each clip has a message of its own, as when workers have nothing to do but wait for the next one.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class _Workers:
     _trained: dict[str, dict[tuple[Purpose, int], list[int]]] = field(default_factory=dict)
 
     def make(self, unit: DecodeSeed) -> None:
-        """Decode, extract and train the clips of a unit."""
+        """Decode and extract the clips of a unit; tell of them when there are enough."""
         worker = f"w{zlib.crc32(unit.video.uri.encode()) % self.count}"
         for seed in unit.seeds:
             made = self._made.setdefault((worker, unit.purpose, unit.epoch, unit.fence), [])
@@ -140,7 +140,7 @@ class _Workers:
             trained += [seed.index for seed in unit.seeds]
 
     def train(self) -> None:
-        """Report what was made and is not told yet, and have it trained, in batches."""
+        """Tell of the rest of what was made, and train all, in batches."""
         for (worker, purpose, epoch, fence), made in self._made.items():
             if made:
                 self._tell(worker, purpose, epoch, fence, made)
@@ -186,7 +186,7 @@ def master(scale: Scale) -> Iterator[Figure]:
 
 def _batch(workers: int) -> int:
     """Clips that each of so many workers tells of at once."""
-    return max(1, min(RECORDS, int(_AIM * WINDOW_S / workers)))
+    return min(RECORDS, 1 + int(_AIM * WINDOW_S / workers))
 
 
 def _shell(workers: int, clips: int, batch: int = 0) -> float:

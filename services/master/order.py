@@ -107,13 +107,16 @@ class IssueOrder:
     def _stretch(self) -> list[Unit]:
         if self._begin == self._end:
             return []
-        units = self._plan_of(self._number).units(self._begin, self._end)
-        parts = [
-            unit[place : place + self._unit_clips] for unit in units for place in range(0, len(unit), self._unit_clips)
-        ]
+        number, most, everyone = self._number, self._unit_clips, self._everyone
+        parts: list[Sequence[PlannedClip]] = []
+        for unit in self._plan_of(number).units(self._begin, self._end):
+            if len(unit) <= most:
+                parts.append(unit)
+            else:
+                parts += [unit[place : place + most] for place in range(0, len(unit), most)]
         if self.begin >= (self._last.pass_index, self._last.clips):
-            return [(self._number, tuple(clips), self._everyone) for clips in parts]
-        return [unit for clips in parts for unit in self._by_consumers(self._number, clips)]
+            return [(number, tuple(clips), everyone) for clips in parts]
+        return [unit for clips in parts for unit in self._by_consumers(number, clips)]
 
     def _by_consumers(self, number: int, clips: Sequence[PlannedClip]) -> Iterator[Unit]:
         """A unit, divided where the consumers who want its clips differ, for some start later than others."""

@@ -23,6 +23,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Purpose,
     Runs,
     RunStart,
+    Trained,
     TrainedAttempt,
 )
 from services.master.instructions import Instruction, IssueUnit, PublishSkip, ReleaseClip
@@ -51,15 +52,14 @@ class Recorder:
 
     def handle(self, progress: Progress) -> list[Instruction]:
         """What the ledger wants done about a message."""
-        match progress.WhichOneof("event"):
-            case "failed":
-                out = self._handle_failed(progress)
-            case "checkpoint":
-                out = self._ledger.account(progress)
-                self.checkpoint(progress.checkpoint)
-            case _:
-                out = self._ledger.account(progress)
-        self._note_news(progress)
+        kind = progress.WhichOneof("event")
+        out = self._handle_failed(progress) if kind == "failed" else self._ledger.account(progress)
+        if kind == "checkpoint":
+            self.checkpoint(progress.checkpoint)
+        for number, what, whom, indices in self._ledger.news:
+            self._note(number, (what, whom), indices)
+        if kind == "trained" and progress.trained.attempts:
+            self._note_attempts(progress.trained)
         if out:
             self.instructed(out)
         return out
@@ -95,7 +95,11 @@ class Recorder:
                     for consumer in consumers:
                         self._note(number, ("released", consumer), [clip.index])
         for number, indices in issued.items():
-            self._note(number, ("issued", ""), indices)
+            if len(set(indices)) == len(indices):
+                self._note(number, ("issued", ""), indices)
+            else:  # some of them twice
+                for index in indices:
+                    self._note(number, ("issued", ""), (index,))
         self._peak_bytes = max(self._peak_bytes, self._ledger.credits.outstanding_bytes)
 
     # --- what else there is to know ---
@@ -140,15 +144,11 @@ class Recorder:
 
     # --- noting ---
 
-    def _note_news(self, progress: Progress) -> None:
+    def _note_attempts(self, trained: Trained) -> None:
+        attempts = dict(zip(trained.indices, trained.attempts, strict=False))
         for number, what, whom, indices in self._ledger.news:
-            self._note(number, (what, whom), indices)
-        trained = progress.trained
-        if any(trained.attempts):
-            attempts = dict(zip(trained.indices, trained.attempts, strict=False))
-            for number, what, whom, indices in self._ledger.news:
-                for index in indices if what in ("trained", "retrained") else ():
-                    self._note_attempt(number, index, whom, attempts.get(index, 0))
+            for index in indices if what in ("trained", "retrained") else ():
+                self._note_attempt(number, index, whom, attempts.get(index, 0))
 
     def _note_attempt(self, number: int, index: int, consumer: str, attempt: int) -> None:
         if attempt:
@@ -177,16 +177,13 @@ class Recorder:
         return out
 
     def _note(self, number: int, fact: _Fact, indices: Sequence[int]) -> None:
-        """That this happened to these clips."""
+        """That this happened to these clips, to each of them once."""
         self.pending = True
-        new = set(indices)
-        if len(new) < len(indices):  # to some of them more than once
-            for index in indices:
-                self._note(number, fact, (index,))
-            return
-        if not self._facts[number][fact].isdisjoint(new):
+        noted = self._facts[number][fact]
+        if not noted.isdisjoint(indices):
             self._close()
-        self._facts[number][fact] |= new
+            noted = self._facts[number][fact]
+        noted.update(indices)
 
     def _alone(self, entry: HistoryEntry) -> None:
         self._close()

@@ -19,6 +19,15 @@ _VIDEOS = 2**17
 """Videos whose part of a message is kept: some 40 MB at most."""
 
 
+class _Sheet:
+    """A unit of one seed that is written over for each clip: making messages anew costs most."""
+
+    def __init__(self, clip: Seed) -> None:
+        self.unit = DecodeSeed(seeds=[clip])
+        self.seed = self.unit.seeds[0]
+        self.seek = self.seed.seek
+
+
 class SeedWriter:
     """Writes the messages of one job. Not thread-safe."""
 
@@ -31,7 +40,8 @@ class SeedWriter:
         self._whole = recipe_of(spec)
         self._head = lru_cache(maxsize=64)(self._head_of)
         self._video = lru_cache(maxsize=_VIDEOS)(self._video_of)
-        self._sheet = DecodeSeed(seeds=[Seed()])
+        clip = Seed(frame_count=spec.clip.frames, stride=spec.clip.stride)
+        self._from_keyframe, self._from_start = _Sheet(clip), _Sheet(clip)
 
     def unit(self, instruction: IssueUnit) -> tuple[bytes, bytes]:
         """Key and message (a `DecodeSeed`) of a work unit.
@@ -100,18 +110,17 @@ class SeedWriter:
         return row, row.uri.encode(), DecodeSeed(video=message).SerializeToString()
 
     def _seed(self, row: VideoRow, clip: PlannedClip) -> bytes:
-        """The part of a message that is about one clip. Written over the one before it: making messages costs most."""
-        seed = self._sheet.seeds[0]
+        """The part of a message that is about one clip."""
+        sheet = self._from_keyframe
+        if not seek_to(row, clip.first_frame, sheet.seek):
+            sheet = self._from_start
+        seed = sheet.seed
         seed.index = clip.index
         seed.attempt = clip.attempt
         seed.class_id = clip.class_id
         seed.first_frame = clip.first_frame
-        seed.frame_count = clip.frame_count
-        seed.stride = clip.stride
         seed.last_frame = row.last_frame
-        if not seek_to(row, clip.first_frame, seed.seek):
-            seed.ClearField("seek")
-        return self._sheet.SerializeToString()
+        return sheet.unit.SerializeToString()
 
     def _recipe_for(self, consumers: tuple[str, ...]) -> Recipe:
         """The job's recipe, for these consumers alone."""

@@ -297,8 +297,10 @@ class Master:
         job = self._jobs.get(progress.job)
         if job is None:
             return
-        self._let_go(job, progress.fence)
-        self._carry_out(job, job.handle(progress, self._clock()))
+        if progress.fence > job.fence:
+            self._let_go(job, progress.fence)
+        if out := job.handle(progress, self._clock()):
+            self._carry_out(job, out)
 
     def _heed(self, control: Control) -> None:
         """A command was given; by another master, if its fence is higher."""
