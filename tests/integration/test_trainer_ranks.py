@@ -227,11 +227,19 @@ def test_ranks_are_started_again_when_one_is_killed(servers: Servers, tmp_path: 
     assert kept(servers.stage) == kept(uninterrupted(tmp_path / "whole", 2))
 
 
-@pytest.mark.long
-def test_torchrun_starts_ranks_too(servers: Servers, tmp_path: Path) -> None:
+def test_torchrun_starts_ranks_on_two_nodes(servers: Servers, tmp_path: Path, free_tcp_port: int) -> None:
+    """By the command of the chart's Jobs, each of whose pods is a node."""
     servers.begin()
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "services.trainer.main"]
-    with Launched(servers, command, tmp_path / "ranks.log") as launched:
-        servers.until("the trainer has ended", lambda: launched.process.poll() is not None)
-        assert launched.process.returncode == 0, launched.story()
+    meeting = ["--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={free_tcp_port}"]
+    essp = str(Path(sys.executable).with_name("essp"))
+
+    def node(rank: int) -> Launched:
+        agent = ["-m", "torch.distributed.run", *meeting, f"--node-rank={rank}", "--nproc-per-node=1"]
+        return Launched(servers, [*agent, "--no-python", essp, "trainer"], tmp_path / f"node-{rank}.log")
+
+    with node(1) as second, node(0) as first:
+        for launched in (first, second):
+            servers.until("the trainer has ended", lambda process=launched.process: process.poll() is not None)
+            assert launched.process.returncode == 0, launched.story()
+    assert (len(first.pids(0)), len(second.pids(1))) == (1, 1)
     assert kept(servers.stage) == kept(uninterrupted(tmp_path / "whole", 2))
