@@ -10,6 +10,7 @@ model/manifest.json                              the fused model: classes, strea
 model/<trainer>.safetensors                      the weights of one member: `model/` can be copied and used alone
 predictor/...                                    (predict jobs) what is scored so far (see scored.py)
 predictions.parquet                              (predict jobs)
+segments.parquet                                 (predict jobs that ask for it) where in each video
 history/<number>                                 what became of its clips, a few seconds each (see history.py)
 history/chapters/<first>-<last>                  older ones, joined
 fences/<number>                                  the newest: who may speak for the job (see services/master/launch.py)
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 SPEC = "spec.json"
 MODEL_MANIFEST = "model/manifest.json"
 PREDICTIONS = "predictions.parquet"
+SEGMENTS = "segments.parquet"
 PARTS = "predictor/"
 REPORT = "report/"
 DEADLETTERS = "deadletters/"

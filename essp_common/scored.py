@@ -1,10 +1,11 @@
 """What a predict job has scored so far, so that a predictor that dies, or a job that is started anew, goes on there.
 
     predictor/<identity>/<stream>/<stop>/<trainer>.parquet   1. the scores of the clips of one part, by each member
-    predictor/<identity>/<stream>/<stop>/done.json           2. why clips of it are missing; without it there is no part
+    predictor/<identity>/<stream>/<stop>/done.json           2. where each clip begins, and why some are missing
 
-A part is some whole videos, the same for every stream, so that each can be fused on its own and no more than one is in
-memory. The identity is a digest of all that decides the scores; what was kept for another model or catalog is not seen.
+Without the second there is no part. A part is some whole videos, the same for every stream, so that each can be fused
+on its own and no more than one is in memory. The identity is a digest of all that decides the scores; what was kept for
+another model or catalog is not seen.
 The master reads from here where a predictor starts, hence no torch.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from dataclasses import dataclass
 
 from essp_common import layout, scores
 from essp_common.model import FusedModel
@@ -23,6 +24,18 @@ from essp_common.spec import JobSpec
 _DONE = "done.json"
 _PART_CLIPS = 2000
 """About so many clips are a part: seconds to minutes of work, which is what a death costs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredPart:
+    """What is known of one stream of some videos."""
+
+    tables: dict[str, ScoreTable]
+    """By trainer."""
+    errors: dict[str, str]
+    """Video -> why a clip of it is missing."""
+    first_frames: dict[int, int]
+    """Index of a clip that is scored -> where in the file it begins."""
 
 
 class Scored:
@@ -44,18 +57,20 @@ class Scored:
             stop = after
         return stop
 
-    def keep(self, stream: str, stop: int, tables: Mapping[str, ScoreTable], errors: Mapping[str, str]) -> None:
-        """A part is scored. `tables`: by trainer; `errors`: video -> why a clip of it is missing. Idempotent."""
-        for trainer, table in tables.items():
+    def keep(self, stream: str, stop: int, part: ScoredPart) -> None:
+        """The clips of a stream up to `stop`, from the part before on, are scored. Idempotent."""
+        for trainer, table in part.tables.items():
             scores.write(self._output, f"{self._part(stream, stop)}{trainer}.parquet", table)
-        self._output.put(f"{self._part(stream, stop)}{_DONE}", json.dumps(dict(errors), sort_keys=True).encode())
+        rest = {"errors": part.errors, "first_frames": list(part.first_frames.items())}
+        self._output.put(f"{self._part(stream, stop)}{_DONE}", json.dumps(rest, sort_keys=True).encode())
 
-    def read(self, stream: str, stop: int) -> tuple[dict[str, ScoreTable], dict[str, str]]:
+    def read(self, stream: str, stop: int) -> ScoredPart:
         """What `keep` was given. Raises `NotFound`, or `PermanentError` for a table that is damaged."""
         prefix = self._part(stream, stop)
         names = [info.key.removeprefix(prefix).removesuffix(".parquet") for info in self._output.list(prefix)]
         tables = {name: scores.read(self._output, f"{prefix}{name}.parquet") for name in names if name != _DONE}
-        return tables, json.loads(self._output.get(f"{prefix}{_DONE}"))
+        rest = json.loads(self._output.get(f"{prefix}{_DONE}"))
+        return ScoredPart(tables, rest["errors"], dict(rest["first_frames"]))
 
     def remove(self) -> None:
         """The answers are written: parts, of whatever identity, are of no more use."""

@@ -242,6 +242,9 @@ class PredictorSpec(_Section):
 
     model: str
     """URI of a fused model (`<output>/model`)."""
+    segments: bool = False
+    """Also say where in each video its classes are seen (`segments.parquet`), as finely as `sampling.clips_per_video`
+    lets it: clips must lie closer than what is looked for lasts."""
 
 
 class LimitsSpec(_Section):

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 _PACKAGES = ("essp", "numpy", "av", "opencv-python-headless", "torch", "torchvision", "torchmetrics")
 _OWN = (
     *("trainers/", "model/", layout.HISTORY, layout.REPORT, layout.DEADLETTERS, layout.SPEC),
-    *(layout.PREDICTIONS, layout.PARTS),
+    *(layout.PREDICTIONS, layout.SEGMENTS, layout.PARTS),
 )
 """What a job writes, and `fresh` removes; its catalog and its fences stay."""
 

@@ -11,24 +11,22 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-
-import numpy as np
 
 from essp_common import layout
 from essp_common.errors import TransientError
 from essp_common.layout import Position
-from essp_common.model import FusedModel, open_model
+from essp_common.model import open_model
 from essp_common.ordered import IntakeOptions, OrderedIntake
 from essp_common.pb.v1.messages_pb2 import Control
-from essp_common.predictions import Prediction, predictions, write_predictions
+from essp_common.predictions import write_predictions
 from essp_common.scored import Scored
-from essp_common.scores import VideoScores, by_video, fuse
+from essp_common.segments import write_segments
 from essp_common.spec import stored_spec
 from essp_common.wiring import Adapters
+from services.predictor.answers import FusedAnswers
 from services.predictor.config import PredictorSettings
 from services.predictor.scoring import StreamScorer, device_of
 from services.predictor.stream import StreamOptions, StreamPass
@@ -95,10 +93,11 @@ class PredictionJob:
         finally:
             for stream_pass in streams:
                 stream_pass.close()
-        tally: Counter[bool] = Counter()
-        parts = answers(scored, spec.streams, clips, model, tally)
-        write_predictions(output, layout.PREDICTIONS, parts, model.classes)
-        return Answers(output.uri(layout.PREDICTIONS), tally.total(), tally[False], scored.remove)
+        answers = FusedAnswers(scored, spec, model, clips)
+        write_predictions(output, layout.PREDICTIONS, answers.predictions(), model.classes)
+        if spec.predictor.segments:
+            write_segments(output, layout.SEGMENTS, answers.segments())
+        return Answers(output.uri(layout.PREDICTIONS), answers.videos, answers.failed, scored.remove)
 
     def _intake(self, stream: str, start: int) -> OrderedIntake:
         options = IntakeOptions(
@@ -131,24 +130,3 @@ class PredictionJob:
         except BaseException:
             self._broken.set()  # the other streams are of no use without this one
             raise
-
-
-def answers(
-    scored: Scored, streams: Iterable[str], clips: int, model: FusedModel, tally: Counter[bool]
-) -> Iterator[list[Prediction]]:
-    """The answers of each part in turn; `tally` counts the videos with a class, and those without."""
-    for start in range(0, clips, scored.part_clips):
-        stop = min(clips, start + scored.part_clips)
-        parts: dict[str, VideoScores] = {}
-        seen: Counter[str] = Counter()
-        errors: dict[str, str] = {}
-        for stream in streams:
-            tables, missing = scored.read(stream, stop)
-            errors |= missing
-            for trainer, table in tables.items():
-                parts[trainer] = by_video(table)
-                seen |= Counter(table.video_id)
-        none = VideoScores((), np.zeros(0, np.int32), np.zeros((0, len(model.classes))), model.classes)
-        rows = predictions(fuse(parts, model.weights, model.rule) if parts else none, seen, errors)
-        tally.update(row.class_name is not None for row in rows)
-        yield rows

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from essp_common.errors import BadFrames
 from essp_common.ordered import OrderedIntake, Taken
-from essp_common.scored import Scored
+from essp_common.scored import Scored, ScoredPart
 from essp_common.scores import ScoreTable
 from services.predictor.scoring import Frames, Look, StreamScorer
 
@@ -101,7 +101,7 @@ class StreamPass:
     def _keep(self) -> None:
         part = self._part
         stop = part.taken[-1].clip.index + 1
-        self._scored.keep(self._options.stream, stop, part.tables(self._options.classes), part.errors)
+        self._scored.keep(self._options.stream, stop, part.kept(self._options.classes))
         self._intake.commit(part.taken)
         self._part, self._whole = _Part(), False
 
@@ -116,12 +116,14 @@ class _Part:
     errors: dict[str, str] = field(default_factory=dict)
     """Video -> why a clip of it is missing."""
 
-    def tables(self, classes: tuple[str, ...]) -> dict[str, ScoreTable]:
-        """The scores by trainer."""
+    def kept(self, classes: tuple[str, ...]) -> ScoredPart:
+        """What remains of it."""
         videos = tuple(item.clip.video_id for item in self.scored)
         labels = np.full(len(videos), -1, dtype=np.int32)
         indices = np.array([item.clip.index for item in self.scored], dtype=np.int64)
-        return {
+        tables = {
             trainer: ScoreTable(videos, labels, indices, np.concatenate(rows), classes)
             for trainer, rows in self.probabilities.items()
         }
+        first_frames = {item.clip.index: item.clip.first_frame for item in self.scored}
+        return ScoredPart(tables, self.errors, first_frames)

@@ -37,8 +37,9 @@ from essp_common.pb.v1.messages_pb2 import (
     Progress,
 )
 from essp_common.predictions import Prediction, read_predictions
-from essp_common.scored import Scored
+from essp_common.scored import Scored, ScoredPart
 from essp_common.scores import ScoreTable
+from essp_common.segments import read_segments
 from essp_common.spec import JobSpec
 from essp_common.wiring import Adapters, Stores
 from services.predictor.config import PredictorSettings
@@ -152,7 +153,8 @@ class World:
         self.bus.publish(topics.CONTROL, JOB.encode(), control.SerializeToString())
 
     def deliver(self, stream: str, index: int, skipped: str = "", damaged: bool = False) -> None:
-        clip = ClipRef(job=JOB, purpose=PREDICT, epoch=0, index=index, video_id=VIDEOS[index // CLIPS_PER_VIDEO])
+        video, place = divmod(index, CLIPS_PER_VIDEO)
+        clip = ClipRef(job=JOB, purpose=PREDICT, index=index, video_id=VIDEOS[video], first_frame=100 * place)
         key = clip_key(JOB, PREDICT, 0, index, 0)
         if stream != "rgb":
             key = stream_key(key, stream)
@@ -358,21 +360,42 @@ def test_parts_change_no_answer(world: World, order: list[int]) -> None:
 
 
 @pytest.mark.usefixtures("small_parts")
+def test_segments_are_told_when_asked_for(world: World, tmp_path: Path) -> None:
+    assert world.spec.predictor is not None
+    asking = world.spec.predictor.model_copy(update={"segments": True})
+    asked = World(tmp_path, world.spec.model_copy(update={"predictor": asking}))
+    with asked.predictor():
+        for stream in FEATURES:
+            for index in CLIPS:
+                asked.deliver(stream, index, skipped="truncated at frame 7" if index == 3 else "")
+        assert asked.ending().HasField("finished")
+    rows = read_segments(asked.store, layout.SEGMENTS)
+    assert [row.video_id for row in rows] == sorted(row.video_id for row in rows)
+    for row in rows:
+        video = VIDEOS.index(row.video_id)
+        own = [index for index in (2 * video, 2 * video + 1) if index != 3]
+        assert row.score <= max(expected(index)[CLASSES.index(row.class_name)] for index in own) + 1e-5
+        both = {(0, 54), (55, 110), (0, 110)}  # clips of 11 frames, at 0 and 100
+        assert (row.first_frame, row.last_frame) in (both if len(own) == 2 else {(0, 10)})
+    assert {row.video_id for row in rows} == set(VIDEOS)
+
+
+@pytest.mark.usefixtures("small_parts")
 def test_what_another_model_scored_is_not_taken(world: World, tmp_path: Path) -> None:
     _, model = open_model(world.adapters.stores, f"file://{tmp_path}/model")
     table = ScoreTable(
         ("a.mp4",), np.array([-1], np.int32), np.zeros(1, np.int64), np.ones((1, 3), np.float32), CLASSES
     )
     other = Scored(world.store, world.spec, 0, model.model_copy(update={"rule": "product"}))
-    other.keep("rgb", 2, {"rgb": table}, {"b.mp4": "gone"})
+    other.keep("rgb", 2, ScoredPart({"rgb": table}, {"b.mp4": "gone"}, {0: 17}))
     assert other.stop("rgb", 6) == 2
-    tables, errors = other.read("rgb", 2)
-    assert (tables["rgb"].video_id, errors) == (("a.mp4",), {"b.mp4": "gone"})
+    part = other.read("rgb", 2)
+    assert (part.tables["rgb"].video_id, part.errors, part.first_frames) == (("a.mp4",), {"b.mp4": "gone"}, {0: 17})
     same = Scored(world.store, world.spec, 0, model)
     assert [same.stop(stream, 6) for stream in FEATURES] == [0, 0]
-    same.keep("rgb", 4, {}, {})
+    same.keep("rgb", 4, ScoredPart({}, {}, {}))
     assert same.stop("rgb", 6) == 0, "the part before it is missing"
-    same.keep("rgb", 2, {}, {})
+    same.keep("rgb", 2, ScoredPart({}, {}, {}))
     assert same.stop("rgb", 6) == 4
     assert Scored(world.store, world.spec, 1, model).stop("rgb", 6) == 0, "another catalog"
 

@@ -1,0 +1,59 @@
+"""Where in each video its classes are seen, as Parquet (`segments.parquet` in a predict job's output, when asked for).
+
+One row a stretch, the surest of each video first, videos in the order of the catalog: `video_id`, `class_name`,
+`first_frame` and `last_frame` (both inclusive, as counted in the file), `score` (in 0..1; how much surer the model is
+within than around).
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from essp_common.errors import PermanentError
+from essp_common.objects.port import ObjectStore
+
+_SCHEMA = pa.schema(
+    [
+        ("video_id", pa.string()),
+        ("class_name", pa.string()),
+        ("first_frame", pa.int64()),
+        ("last_frame", pa.int64()),
+        ("score", pa.float32()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One class in one stretch of a video."""
+
+    video_id: str
+    class_name: str
+    first_frame: int
+    last_frame: int
+    """Inclusive."""
+    score: float
+
+
+def write_segments(store: ObjectStore, key: str, parts: Iterable[Sequence[Segment]]) -> None:
+    """Store segments, which may come in parts. Equal parts give equal bytes."""
+    sink = io.BytesIO()
+    with pq.ParquetWriter(sink, _SCHEMA, compression="zstd") as writer:
+        for rows in parts:
+            columns = [[getattr(row, name) for row in rows] for name in _SCHEMA.names]
+            writer.write_table(pa.table(columns, schema=_SCHEMA))
+    store.put(key, sink.getvalue())
+
+
+def read_segments(store: ObjectStore, key: str) -> list[Segment]:
+    """The segments of a job. Raises `NotFound`, or `PermanentError` for an object that holds none."""
+    data = store.get(key)
+    try:
+        return [Segment(**row) for row in pq.read_table(io.BytesIO(data)).cast(_SCHEMA).to_pylist()]
+    except (pa.ArrowException, ValueError) as error:
+        raise PermanentError(f"{store.uri(key)} holds no segments: {error}") from error
