@@ -55,13 +55,14 @@ class World:
         skipped: str = "",
         job: str = JOB,
         stream: str = "flow10",
+        fence: int = 0,
     ) -> str:
         """An extractor's effects: bytes into the cache, then the message."""
         clip = ClipRef(job=job, purpose=pass_plan.purpose, epoch=pass_plan.epoch, index=index, attempt=attempt)
         key = "" if skipped else stream_key(clip_key(job, clip.purpose, clip.epoch, index, attempt), stream)
         if key:
             self.cache.put(key, f"{clip.purpose}.{clip.epoch}.{index}.{attempt}".encode(), [CONSUMER], 60)
-        message = FeatureReady(clip=clip, stream=stream, key=key, skipped=skipped)
+        message = FeatureReady(clip=clip, stream=stream, key=key, skipped=skipped, fence=fence)
         self.send(topics.features("flow"), index, message.SerializeToString())
         return key
 
@@ -210,6 +211,16 @@ def test_messages_of_other_jobs_streams_and_passes_are_left_alone_or_dropped(wor
         assert intake.waiting == 0
         assert world.cache.usage().keys == 2, "the bytes of others are theirs to free"
         assert world.backlog() == 0
+
+
+@pytest.mark.parametrize(("told", "reported"), [(2, 2), (0, 3)])
+def test_the_master_learns_which_runs_bytes_are_missed(world: World, told: int, reported: int) -> None:
+    """Of an earlier run they may be gone: it is told the fence of the seed, or, where that is not known, of this run."""
+    passes = [plan(TRAIN, 0, 1)]
+    world.cache.purge(world.feature(passes[0], 0, fence=told))
+    with world.intake(passes) as intake:
+        assert intake.take(0) is None
+    assert [(p.failed.kind, p.fence) for p in world.progress()] == [("lost", reported)]
 
 
 def test_lost_bytes_are_reported_and_waited_for(world: World) -> None:
