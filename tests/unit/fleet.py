@@ -85,6 +85,11 @@ def make_job(folder: Path, **more: Any) -> JobSpec:
     return JobSpec.model_validate(document | more)
 
 
+SIZES = [10, 4, 10, 4, 16]
+"""Clips of each pass of `make_job`: two epochs, each validated on the video of each class set aside, and the test."""
+EVERYTHING = [(number, index) for number, clips in enumerate(SIZES) for index in range(clips)]
+
+
 @dataclass
 class Fleet:
     """Everybody but the master."""
@@ -263,3 +268,7 @@ def run_to_rest(master: Master, fleet: Fleet, limit: int = 2000) -> None:
         if not fleet.work() + master.step(0):
             return
     raise AssertionError("it does not come to rest")
+
+
+FleetOf = Callable[..., Fleet]
+"""What the fixture `fleet_of` gives."""

@@ -14,19 +14,12 @@ from essp_common.wiring import Adapters, open_store
 from services.master.api.app import create_app
 from services.master.config import MasterSettings
 from services.master.registrations import Registrations
-from tests.unit.fleet import adapters_in, master_over
+from tests.unit.fleet import master_over
 from tests.unit.serving import served
 
 IMAGE = "registry.example/depth@sha256:" + "0f" * 32
 DEPTH: dict[str, Any] = {"name": "depth", "image": IMAGE, "output": {"shape": [1, "H", "W", "T"], "dtype": "float32"}}
 NEW = {"If-None-Match": "*"}
-
-
-@pytest.fixture
-def adapters(tmp_path: Path) -> Iterator[Adapters]:
-    made = adapters_in(tmp_path)
-    yield made
-    made.close()
 
 
 @contextmanager

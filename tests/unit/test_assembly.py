@@ -9,7 +9,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from essp_common.bus.memory import MemoryBus
 from essp_common.errors import ConfigError
 from essp_common.wiring import Adapters
 from services.master.api.standby import LEADER
@@ -19,7 +18,6 @@ from services.master.pools.advice import AdviceDriver
 from services.master.pools.processes import ProcessDriver
 from services.master.pools.roster import Roster
 from tests.kubernetes_api import ApiServer
-from tests.unit.fleet import adapters_in
 from tests.unit.running import running
 from tests.unit.test_pools import until
 
@@ -32,14 +30,6 @@ def client_of(adapters: Adapters, settings: MasterSettings, name: str) -> Iterat
     process = MasterProcess(adapters, settings, name, "127.0.0.1", 0)
     with running(process), httpx.Client(base_url=f"http://127.0.0.1:{process.port}", timeout=30) as client:
         yield client
-
-
-@pytest.fixture
-def adapters(tmp_path: Path) -> Iterator[Adapters]:
-    made = adapters_in(tmp_path)
-    assert isinstance(made.bus, MemoryBus)
-    yield made
-    made.close()
 
 
 @pytest.fixture

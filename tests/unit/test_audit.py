@@ -31,17 +31,10 @@ from services.audit.invariants import Finding, check
 from services.audit.plan import Planned, planned
 from services.master.credits import Credits
 from services.master.service import Master
-from tests.unit.fleet import Fleet, adapters_in, make_job, master_over, run_to_rest
+from tests.unit.fleet import Fleet, make_job, master_over, run_to_rest
 
 INVARIANTS = ["conservation", "no double count", "no leak", "exact resume", "one master", "liveness", "API = truth"]
 LAST = Position(5, 0)
-
-
-@pytest.fixture
-def adapters(tmp_path: Path) -> Iterator[Adapters]:
-    made = adapters_in(tmp_path)
-    yield made
-    made.close()
 
 
 class Audited:

@@ -20,17 +20,9 @@ from services.audit.invariants import check
 from services.master.config import MasterSettings
 from services.master.service import Master
 from services.master.status import JobState
-from tests.unit.fleet import Clock, Fleet, adapters_in, make_job, run_to_rest
-from tests.unit.test_master_service import EVERYTHING, SIZES
+from tests.unit.fleet import EVERYTHING, SIZES, Clock, Fleet, make_job, run_to_rest
 
 BOTH = {"trainer.rgb": EVERYTHING, "trainer.diff": EVERYTHING}
-
-
-@pytest.fixture
-def adapters(tmp_path: Path) -> Iterator[Adapters]:
-    made = adapters_in(tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.fixture
