@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 
-.PHONY: setup demo test test-all soak check fix proto docs bench images clean
+.PHONY: setup demo test soak check fix proto docs bench images clean
 
 setup: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -16,10 +16,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: setup  ## Make a labelled video set, train two streams on it, fuse them, predict an unseen video.
 	$(BIN)/essp demo
 
-test: setup  ## All tests but the longest; they start and stop the servers they need.
-	$(BIN)/python -m pytest -n 2 -m "not long"
-
-test-all: setup  ## Those that take minutes each, too.
+test: setup  ## All tests; they start and stop the servers they need.
 	$(BIN)/python -m pytest -n 2
 
 MINUTES ?= 5

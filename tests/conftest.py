@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from tests.scheduling import OneDeployment
 
     return OneDeployment(config, log)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say for how long each worker was busy: whether the tests are dealt out evenly."""
+    busy_s: Counter[str] = Counter()
+    for report in (report for reports in terminalreporter.stats.values() for report in reports):
+        if hasattr(report, "node"):
+            busy_s[report.node.gateway.id] += report.duration
+    if busy_s:
+        terminalreporter.write_line(", ".join(f"{name}: {busy_s[name]:.0f} s" for name in sorted(busy_s)))
 
 
 @pytest.fixture(autouse=True)

@@ -69,7 +69,7 @@ streams:
 trainers:
   rgb: {{stream: rgb, batch_size: 4}}
   flow: {{stream: flow, batch_size: 4}}
-limits: {{budget: {budget}, ttl_s: {ttl_s}, dead_ratio: {dead_ratio}}}
+limits: {{budget: {budget}, ttl_s: {ttl_s}, coupled: {coupled}}}
 """
 
 
@@ -164,7 +164,8 @@ class World:
     @contextmanager
     def master(self, adapters: Adapters) -> Iterator[Master]:
         """A master of its own, in this process."""
-        master = Master(adapters, MasterSettings(), "m1", adopt=True)
+        patient = MasterSettings.model_validate({"stall_s": 10 * LIMIT_S})  # what is lost, nobody's patience is to mend
+        master = Master(adapters, patient, "m1", adopt=True)
         thread = threading.Thread(target=master.run, name="master")
         thread.start()
         try:
@@ -181,13 +182,16 @@ class World:
         return Adapters(bus, open_cache(urls["ESSP_CACHE"]), Stores(tuple(json.loads(urls["ESSP_STORES"]))))
 
     def spec(
-        self, name: str, *, large: bool = False, feature: str = "flow", ttl_s: int = 600, dead_ratio: float = 0.2
+        self, name: str, *, large: bool = False, feature: str = "flow", ttl_s: int = 600, coupled: bool = False
     ) -> JobSpec:
-        """The job of all tests. A large one has clips on every partition, so that each worker gets some."""
+        """The job of all tests. A large one has clips on every partition, so that each worker gets some.
+
+        Not `coupled`, a consumer that lags far behind the other has clips made again for it.
+        """
         clips, budget = (topics.DATA_PARTITIONS, LARGE_AHEAD) if large else (12, CLIPS_AHEAD)
         root = f"s3://{self.bucket}"
         fields = {"name": name, "root": root, "clips": clips, "feature": feature, "budget": budget}
-        return parse_spec(_JOB.format(**fields, ttl_s=ttl_s, dead_ratio=dead_ratio))
+        return parse_spec(_JOB.format(**fields, ttl_s=ttl_s, coupled=str(coupled).lower()))
 
     def keys(self) -> list[str]:
         """What is in Redis now."""

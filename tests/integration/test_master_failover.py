@@ -63,15 +63,12 @@ class World:
         """The newest master has died at its failpoint."""
         self.fleet.gone(self.masters[-1], -signal.SIGKILL)
 
-    def refuses(self, job: str, action: str) -> None:
-        """A command during which the master dies: it is not answered."""
+    def refuses(self, command: str, content: str = "") -> None:
+        """A command during which the master dies: it is not answered. Empty: start the job that is the content."""
+        url, headers = f"http://127.0.0.1:{self.port}/v1/jobs{command}", {"Authorization": f"Bearer {TOKEN}"}
         with pytest.raises(httpx.TransportError):
-            httpx.post(f"http://127.0.0.1:{self.port}/v1/jobs/{job}:{action}", headers=self.headers, timeout=30.0)
+            httpx.post(url, content=content, headers=headers, timeout=30.0)
         self.killed()
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {TOKEN}"}
 
 
 @pytest.fixture(scope="module")
@@ -128,30 +125,31 @@ def test_a_job_outlives_its_masters(world: World, expected: dict[str, str]) -> N
     catalog = f"{world.root}/catalog.parquet"
     text = job_text(job, output=output, catalog=catalog, epochs=EPOCHS, clips=CLIPS, budget=BUDGET)
 
-    world.master("master.start-published:1")  # before the answer: the job is under way all the same
+    for point in ("fence-taken:1", "start-recorded:1"):  # nobody was told
+        assert not world.master(f"master.{point}").knows(job)
+        world.refuses("", content=text)
+    assert not world.master("master.start-published:1").knows(job)
     for arguments in (["decoder"], ["extractor", "run", "--feature", "flow"], ["aggregator"]):
         fleet.start(*arguments)
     trainers = [fleet.start("trainer", "--job", job, "--trainer", name) for name in ("rgb", "flow")]
-    with pytest.raises(httpx.TransportError):
-        httpx.post(f"http://127.0.0.1:{world.port}/v1/jobs", content=text, headers=world.headers, timeout=30.0)
-    world.killed()
+    world.refuses("", content=text)  # before the answer: the job is under way all the same
 
     api = world.master("master.command-published:1")
     api.until(job, "is known", lambda status: status.state is JobState.RUNNING)
     assert api.start(text) == 409
-    world.refuses(job, "pause")  # published, and not answered: it holds
+    world.refuses(f"/{job}:pause")  # published, and not answered: it holds
 
     api = world.master("master.command-entered:1")
     assert (api.status(job).state, api.start(text)) == (JobState.PAUSED, 409)
-    world.refuses(job, "resume")  # neither published nor answered: it does not
+    world.refuses(f"/{job}:resume")  # neither published nor answered: it does not
 
     api = world.master("master.history-written:4")
     assert api.status(job).state is JobState.PAUSED
     assert (api.ask(job, "pause"), api.ask(job, "resume")) == (200, 200)
     world.killed()  # its history is written, its messages are not done
 
-    for failpoint in ("master.progress-done:2", "master.taken-over:1", "master.instructions-published:4"):
-        world.start(failpoint)
+    for point in ("progress-done:2", "start-recorded:1", "taken-over:1", "instructions-published:4"):
+        world.start(f"master.{point}")
         world.killed()
 
     api = world.master()
