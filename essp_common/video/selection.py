@@ -43,6 +43,15 @@ class Tally:
     skipped: int = 0
     """Frames that lie on the way to wanted ones and were not decoded, since nothing refers to them."""
 
+    def counts(self) -> dict[str, int]:
+        """All of it, by name."""
+        return {
+            "wanted": self.wanted,
+            "shared": self.shared,
+            "decoded": self.decoded,
+            "skipped": self.skipped,
+        }
+
 
 def select(
     packets: Iterator[Packet[VideoStream]],

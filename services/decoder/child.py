@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -59,7 +58,7 @@ class Child:
             self._memory = memoryview(mmap.mmap(self._memory_fd, request.memory_bytes))
         self._tally = Tally()
         try:
-            return {"clips": self._decode(request), "frames": asdict(self._tally)}
+            return {"clips": self._decode(request), "frames": self._tally.counts()}
         except TransientError as error:
             return {"reason": str(error), "retry_after_s": error.retry_after_s}
         except EsspError as error:

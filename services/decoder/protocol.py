@@ -18,6 +18,7 @@ import socket
 import struct
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 
 from essp_common.codec import raw_bytes
 from essp_common.errors import PermanentError
@@ -114,9 +115,12 @@ class Channel:
 def clip_shapes(unit: DecodeSeed) -> list[Shape]:
     """The shape of each seed's frames. Raises `PermanentError` for seeds that ask for nothing."""
     height, width = output_size(unit.recipe.resize, unit.video.height, unit.video.width)
-    if not (height and width and all(seed.frame_count and seed.stride for seed in unit.seeds)):
-        raise PermanentError(f"{unit.video.id}: a seed without frames, or a video without size")
-    return [(seed.frame_count, height, width, 3) for seed in unit.seeds]
+    shapes = []
+    for seed in unit.seeds:
+        if not (height and width and seed.frame_count and seed.stride):
+            raise PermanentError(f"{unit.video.id}: a seed without frames, or a video without size")
+        shapes.append((seed.frame_count, height, width, 3))
+    return shapes
 
 
 def is_raw(codec: FrameCodec) -> bool:
@@ -126,5 +130,10 @@ def is_raw(codec: FrameCodec) -> bool:
 
 def place_bytes(shape: Shape, codec: FrameCodec) -> int:
     """Room for a clip's value. What compresses badly may come out larger than it was."""
-    raw = raw_bytes(shape, "u1")
+    raw = _value_bytes(shape)
     return raw if is_raw(codec) else 2 * raw + _SPARE_BYTES
+
+
+@lru_cache(maxsize=1024)
+def _value_bytes(shape: Shape) -> int:
+    return raw_bytes(shape, "u1")

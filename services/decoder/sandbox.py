@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from essp_common import metrics
@@ -27,6 +28,8 @@ from services.decoder.protocol import READY, Channel, Greeting, Request, clip_sh
 
 log = logging.getLogger(__name__)
 
+_FRAMES = cache(metrics.FRAMES.labels)
+"""Looking up labels takes longer than all else that is done about a count."""
 _START_S = 60.0
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 """One thread a child: several run side by side."""
@@ -106,7 +109,8 @@ class Sandbox:
             if not clips and "retry_after_s" in answer:
                 raise Unavailable(answer["reason"], answer["retry_after_s"])
             for what, count in answer.get("frames", {}).items():
-                metrics.FRAMES.labels(what).inc(count)
+                if count:
+                    _FRAMES(what).inc(count)
         except (_Lost, TransientError):
             for place in places:
                 self._memory.give_back(place)
