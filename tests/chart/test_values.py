@@ -184,6 +184,8 @@ def test_helm_test_asks_the_doctor(helm: Helm) -> None:
     assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
     assert container_of(pod)["args"] == ["doctor", "--server", "http://essp-master.training.svc:8080"]
     assert environment_of(pod, [])["ESSP_API_TOKEN"] == "<essp-api/token>"
+    assert pod["spec"]["serviceAccountName"] == "essp-master", "the object store may know it by its account"
+    assert pod["spec"]["automountServiceAccountToken"] is False
 
 
 def test_the_service_leads_to_the_master(helm: Helm) -> None:
