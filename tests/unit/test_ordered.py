@@ -215,7 +215,7 @@ def test_messages_of_other_jobs_streams_and_passes_are_left_alone_or_dropped(wor
 
 @pytest.mark.parametrize(("told", "reported"), [(2, 2), (0, 3)])
 def test_the_master_learns_which_runs_bytes_are_missed(world: World, told: int, reported: int) -> None:
-    """Those of an earlier run may be gone: it is told the fence of the seed or, where that is not known, of this run."""
+    """Those of an earlier run may be gone: it is told the fence of the seed or, if that is not known, of this run."""
     passes = [plan(TRAIN, 0, 1)]
     world.cache.purge(world.feature(passes[0], 0, fence=told))
     with world.intake(passes) as intake:
