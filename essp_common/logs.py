@@ -92,7 +92,7 @@ def bridged() -> Iterator[None]:
 class Repetition:
     """Tells which of many alike events are worth a line. Thread-safe through the handler's lock.
 
-    Alike are those of one logger and level whose words are the same, whatever their numbers.
+    Alike are those of one logger and level, about the same job, whose words are the same, whatever their numbers.
     """
 
     def __init__(self, allowed: int = 3, period_s: float = 60.0, kinds: int = 1000) -> None:
@@ -100,13 +100,14 @@ class Repetition:
         self._allowed = allowed
         self._period_s = period_s
         self._kinds = kinds
-        self._seen: OrderedDict[tuple[str, int, str], _Kind] = OrderedDict()
+        self._seen: OrderedDict[tuple[str, int, str, str], _Kind] = OrderedDict()
 
     def admits(self, record: logging.LogRecord, now_s: float) -> bool:
         """Whether this one is to be written. Only warnings and worse are left out."""
         if record.levelno < logging.WARNING:
             return True
-        kind = self._seen.setdefault((record.name, record.levelno, _words(record)), _Kind(now_s))
+        job = str(_about(record).get("job_id", ""))
+        kind = self._seen.setdefault((record.name, record.levelno, job, _words(record)), _Kind(now_s))
         kind.count += 1
         if kind.count > self._allowed:
             kind.last = record

@@ -172,6 +172,13 @@ def test_a_storm_is_a_few_lines_and_a_number() -> None:
     assert storm.lines()[-1]["event"].startswith("node 1:"), "a minute later it is news again"
 
 
+def test_each_job_is_told_of() -> None:
+    storm = Storm()
+    for number in range(10):
+        storm.logger.error("job run%d cannot be fused", number, extra={"job_id": f"run{number}"})
+    assert len(storm.lines()) == 10
+
+
 def test_what_was_left_out_is_said_at_the_end() -> None:
     storm = Storm()
     for _ in range(5):
