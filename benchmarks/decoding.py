@@ -37,10 +37,8 @@ def decode_peers(scale: Scale) -> Iterator[Figure]:
     """The cheapest of all peers over ESSP: clips one by one, and with a locality window; long groups, real clips."""
     for videos in ALL_SETS if scale.full else (LONG_GOP, REAL):
         job = NullJob(scale.catalog(videos))
-        # One of the real clips has a single keyframe, and takes ten times as long as the others.
-        clips = max(4, scale.clips // 3) if videos is REAL else scale.clips
-        works = {"essp": _essp(job, clips)}
-        works |= {reader: _peer(reader, job, clips) for reader in peers.readers()}
+        works = {"essp": _essp(job, scale.clips)}
+        works |= {reader: _peer(reader, job, scale.clips) for reader in peers.readers()}
         if videos is LONG_GOP:
             # Whole windows only: the last, incomplete one would share less.
             window = replace(job, locality=8 if scale.quick else _WINDOW)
