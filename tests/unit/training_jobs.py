@@ -15,7 +15,7 @@ import numpy as np
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from essp_common import codec, topics
+from essp_common import checkpoint, codec, topics
 from essp_common.bus.memory import MemoryBus
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import clip_key, stream_key
@@ -250,3 +250,24 @@ def train(
     if running.error is not None:
         raise running.error
     return running
+
+
+def finished(path: Path, places: Sequence[Place] | None = None, **options: Any) -> Stage:
+    """A job of two epochs, trained in one go."""
+    stage = Stage(job_spec(path, **options), pass_plans(2))
+    train(stage, places)
+    return stage
+
+
+def final_weights(stage: Stage) -> bytes:
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    assert manifest.final
+    return checkpoint.load_files(stage.store, manifest)[checkpoint.MODEL_FILE]
+
+
+def last_training_state(stage: Stage) -> dict[str, bytes]:
+    """Weights and momentum at the end of the last TRAIN pass."""
+    steps = checkpoint.steps(stage.store, "one")
+    manifest = checkpoint.read(stage.store, "one", steps[-2])
+    return checkpoint.load_files(stage.store, manifest) | {"updates": str(manifest.updates).encode()}
