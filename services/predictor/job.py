@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from essp_common import layout
 from essp_common.errors import TransientError
+from essp_common.failpoints import failpoint
 from essp_common.layout import Position
 from essp_common.model import open_model
 from essp_common.ordered import IntakeOptions, OrderedIntake
@@ -97,6 +98,7 @@ class PredictionJob:
         write_predictions(output, layout.PREDICTIONS, answers.predictions(), model.classes)
         if spec.predictor.segments:
             write_segments(output, layout.SEGMENTS, answers.segments())
+        failpoint("predictor.written")
         return Answers(output.uri(layout.PREDICTIONS), answers.videos, answers.failed, scored.remove)
 
     def _intake(self, stream: str, start: int) -> OrderedIntake:

@@ -93,9 +93,7 @@ class Predictor:
         answers: Answers | None = None
         progress: Progress | None = None
         try:
-            answers = PredictionJob(
-                self._adapters, self._settings, self._worker, command, lambda: self._leave(job)
-            ).run()
+            answers = self._run_job(command)
             if answers is not None:
                 metrics = {"videos": float(answers.videos), "failed": float(answers.failed)}
                 finished = Finished(job=job, stage=self.name, uri=answers.uri, metrics=metrics)
@@ -109,6 +107,18 @@ class Predictor:
         if answers is not None:
             with suppress(TransientError):  # it is in nobody's way, and of use should the job be started again
                 answers.tidy()
+
+    def _run_job(self, command: Control) -> Answers | None:
+        """However long store, bus or cache are away: what is kept is not scored again. None when told to leave."""
+        while not self._leave(command.job):
+            try:
+                return PredictionJob(
+                    self._adapters, self._settings, self._worker, command, lambda: self._leave(command.job)
+                ).run()
+            except TransientError as error:
+                log.warning("predictor: %s; trying again", error)
+                self._draining.wait(error.retry_after_s)
+        return None
 
     def _leave(self, job: str) -> bool:
         return self._draining.is_set() or self._control.ended(job)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essp_common.errors import BadFrames
+from essp_common.failpoints import failpoint
 from essp_common.ordered import OrderedIntake, Taken
 from essp_common.scored import Scored, ScoredPart
 from essp_common.scores import ScoreTable
@@ -102,6 +103,7 @@ class StreamPass:
         part = self._part
         stop = part.taken[-1].clip.index + 1
         self._scored.keep(self._options.stream, stop, part.kept(self._options.classes))
+        failpoint("predictor.kept")
         self._intake.commit(part.taken)
         self._part, self._whole = _Part(), False
 

@@ -18,6 +18,7 @@ from essp_common.bus.memory import MemoryBus
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import clip_key, stream_key
 from essp_common.checkpoint import ModelDescription
+from essp_common.failpoints import Failpoints
 from essp_common.features.sampling import evenly_spaced
 from essp_common.learning.augment import evaluation_view
 from essp_common.learning.inputs import layout_of
@@ -357,6 +358,23 @@ def test_parts_change_no_answer(world: World, order: list[int]) -> None:
         ("b.mp4", 0, "truncated at frame 7"),
         ("c.mp4", 2, None),
     ]
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_servers_that_fail_while_answers_are_written_fail_no_job(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is anything scored twice: all of it was kept."""
+    monkeypatch.setattr(
+        "services.predictor.stream.failpoint", Failpoints("predictor.kept:1:raise,predictor.kept:3:raise").hit
+    )
+    monkeypatch.setattr("services.predictor.job.failpoint", Failpoints("predictor.written:1:raise").hit)
+    with world.predictor():
+        world.deliver_all(CLIPS)
+        reports = list(_until_finished(world))
+    assert [p.failed.kind for p in reports if p.HasField("failed")] == []
+    trained = sorted((p.trained.consumer, i) for p in reports for i in p.trained.indices)
+    assert trained == [(f"predictor.{name}", index) for name in sorted(FEATURES) for index in CLIPS]
+    assert [answer.clips for answer in world.answers()] == [2, 2, 2]
+    assert world.bus.backlog(topics.CLIPS, f"predictor.rgb.{JOB}") == 0
 
 
 @pytest.mark.usefixtures("small_parts")
