@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -28,6 +28,7 @@ from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError
 from essp_common.model import FusedModel, open_model
 from essp_common.predictions import Prediction, read_predictions
 from essp_common.process import cpu_count, set_up_logging
+from essp_common.segments import Segment, read_segments
 from essp_common.spec import JobSpec
 from essp_common.wiring import Stores
 from services.cli.interrupt import interruptible
@@ -39,6 +40,16 @@ _LOOK_S = 0.1
 _CATALOG = "catalog.parquet"
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Where in a video a class is seen."""
+
+    class_name: str
+    start_s: float
+    end_s: float
+    score: float
+
+
 @dataclass(frozen=True)
 class Answers:
     """What came of it, by video in the order asked."""
@@ -46,6 +57,8 @@ class Answers:
     model: str
     classes: tuple[str, ...]
     rows: tuple[Prediction, ...]
+    segments: dict[str, tuple[Stretch, ...]] = field(default_factory=dict)
+    """Video -> where its classes are seen, the surest first; empty when that was not asked for."""
 
     @property
     def complete(self) -> bool:
@@ -57,13 +70,16 @@ def main(
     videos: Annotated[list[str], typer.Argument(help="Video files, folders of them, or their URIs.")],
     model: Annotated[str, typer.Option(help="Fused model: a job's output, or its `model` folder; path or URI.")],
     top: Annotated[int, typer.Option(help="How many classes to show of each video.", min=1)] = 5,
+    segments: Annotated[
+        int, typer.Option(help="Also say where in each video, from so many clips of it; 0: do not.", min=0, max=250)
+    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the services' logs.")] = False,
 ) -> None:
     """Classify videos with a trained model."""
     settings = Settings()
     set_up_logging(settings if verbose else settings.model_copy(update={"log_level": "ERROR"}))
-    answers = classify(videos, as_uri(model), settings, Console(stderr=True))
+    answers = classify(videos, as_uri(model), settings, Console(stderr=True), segments)
     if as_json:
         typer.echo(json.dumps(document(answers, top), indent=2))
     else:
@@ -72,9 +88,10 @@ def main(
         raise typer.Exit(1)
 
 
-def classify(videos: Sequence[str], model_uri: str, settings: Settings, console: Console) -> Answers:
+def classify(videos: Sequence[str], model_uri: str, settings: Settings, console: Console, segments: int = 0) -> Answers:
     """Probe, run the job, collect the answers. `console` shows how far it is.
 
+    `segments`: how many clips of each video to look at to say where in it its classes are seen; 0: do not.
     Raises `NotFound` for a model that is not there, `EsspError` when the job fails as a whole.
     """
     _, model = open_model(Stores(settings.stores), model_uri)
@@ -83,15 +100,18 @@ def classify(videos: Sequence[str], model_uri: str, settings: Settings, console:
         row.id: Prediction(row.id, None, 0, (), row.error) for row in rows if row.error is not None
     }
     usable = [row for row in rows if row.error is None]
+    where: dict[str, tuple[Stretch, ...]] = {}
     if usable:
         with TemporaryDirectory(prefix="essp-predict-") as folder:
             local = settings.model_copy(
                 update={"bus": "memory://", "cache": "memory://", "stores": (*settings.stores, f"file://{folder}")}
             )
-            found |= {row.video_id: row for row in _run(model, model_uri, usable, local, f"file://{folder}", console)}
+            spec = job_of(model, model_uri, f"file://{folder}", segments)
+            predicted, where = _run(spec, usable, local, console)
+            found |= {row.video_id: row for row in predicted}
     missing = Prediction("", None, 0, (), "nothing of it was decoded")
     answers = tuple(found.get(row.id, replace(missing, video_id=row.id)) for row in rows)
-    return Answers(model_uri, model.classes, answers)
+    return Answers(model_uri, model.classes, answers, where)
 
 
 def find(videos: Iterable[str], stores: Stores) -> list[VideoRow]:
@@ -112,8 +132,8 @@ def probe(rows: Sequence[VideoRow], settings: Settings) -> list[VideoRow]:
     return [read.get(row.uri, row) for row in rows]
 
 
-def job_of(model: FusedModel, model_uri: str, output: str) -> JobSpec:
-    """The predict job: clips as in training, and only the streams that have a say."""
+def job_of(model: FusedModel, model_uri: str, output: str, segments: int = 0) -> JobSpec:
+    """The predict job: clips as in training, and only the streams that have a say. `segments`: see `classify`."""
     streams = {member.stream: model.streams[member.stream].model_dump() for member in model.deciding}
     return JobSpec.model_validate(
         {
@@ -121,9 +141,9 @@ def job_of(model: FusedModel, model_uri: str, output: str) -> JobSpec:
             "output": output,
             "data": {"catalog": f"{output}/{_CATALOG}"},
             "clip": model.clip.model_dump(),
-            "sampling": {"kind": "uniform", "clips_per_video": model.clips_per_video},
+            "sampling": {"kind": "uniform", "clips_per_video": segments or model.clips_per_video},
             "streams": streams,
-            "predictor": {"model": model_uri},
+            "predictor": {"model": model_uri, "segments": segments > 0},
             "limits": {"dead_ratio": 1.0},  # each bad video is reported; they do not spoil the others
         }
     )
@@ -139,6 +159,9 @@ def table(answers: Answers, top: int) -> Table:
         for rank, (class_name, score) in enumerate(row.top(answers.classes, top)):
             style = "bold" if rank == 0 else "dim"
             shown.add_row("" if rank else name, Text(class_name, style), Text(f"{100 * score:.1f} %", style))
+        for stretch in answers.segments.get(row.video_id, ()):
+            span = f"{stretch.start_s:.1f} to {stretch.end_s:.1f} s: {stretch.class_name}"
+            shown.add_row("", Text(span, "cyan"), Text(f"{stretch.score:.2f}", "cyan"))
         if row.class_name is not None and row.error is not None:
             shown.add_row("", Text(f"from {row.clips} clips only: {row.error}", "yellow"), "")
     return shown
@@ -155,6 +178,10 @@ def document(answers: Answers, top: int) -> dict[str, Any]:
                 "top": [{"class": name, "score": score} for name, score in row.top(answers.classes, top)],
                 "clips": row.clips,
                 "error": row.error,
+                "segments": [
+                    {"class": s.class_name, "start_s": s.start_s, "end_s": s.end_s, "score": s.score}
+                    for s in answers.segments.get(row.video_id, ())
+                ],
             }
             for row in answers.rows
         ],
@@ -183,11 +210,11 @@ def _meant(text: str, stores: Stores) -> list[VideoRow]:
 
 
 def _run(
-    model: FusedModel, model_uri: str, rows: Sequence[VideoRow], settings: Settings, output: str, console: Console
-) -> list[Prediction]:
-    store = Stores(settings.stores).under(output)
+    spec: JobSpec, rows: Sequence[VideoRow], settings: Settings, console: Console
+) -> tuple[list[Prediction], dict[str, tuple[Stretch, ...]]]:
+    """The answers of the job, and where in each video, if it is to say that."""
+    store = Stores(settings.stores).under(spec.output)
     write_catalog(store, _CATALOG, Catalog(tuple(rows)))
-    spec = job_of(model, model_uri, output)
     with (
         interruptible("leaving ...") as interrupted,
         Embedded(spec, settings) as embedded,
@@ -201,7 +228,19 @@ def _run(
     if status.state != JobState.COMPLETED:
         raise EsspError(f"the videos were not classified: {status.reason or status.state}")
     answers, _ = read_predictions(store, layout.PREDICTIONS)
-    return answers
+    if spec.predictor is None or not spec.predictor.segments:
+        return answers, {}
+    return answers, _where(read_segments(store, layout.SEGMENTS), rows)
+
+
+def _where(segments: Iterable[Segment], rows: Sequence[VideoRow]) -> dict[str, tuple[Stretch, ...]]:
+    """Segments by video, in seconds. Frames are taken as evenly spaced, which those of some files are not quite."""
+    fps = {row.id: row.fps or 1.0 for row in rows}
+    found: dict[str, tuple[Stretch, ...]] = {row.id: () for row in rows}
+    for s in segments:
+        start_s, end_s = s.first_frame / fps[s.video_id], (s.last_frame + 1) / fps[s.video_id]
+        found[s.video_id] += (Stretch(s.class_name, start_s, end_s, s.score),)
+    return found
 
 
 def _progress(status: JobStatus, videos: int) -> str:

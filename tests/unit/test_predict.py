@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+from essp_common.catalog.table import VideoRow
 from essp_common.config import Settings
 from essp_common.errors import NotFound
 from essp_common.model import open_model
 from essp_common.predictions import Prediction, predictions
 from essp_common.scores import VideoScores
+from essp_common.segments import Segment
 from essp_common.testing.videos import numbered, write_video
 from essp_common.wiring import Stores
 from services.aggregator.assembly import assemble, final_checkpoints
-from services.cli.predict import Answers, classify, document, find, job_of, probe, table
+from services.cli.predict import Answers, Stretch, _where, classify, document, find, job_of, probe, table
 from tests.unit.finished_job import JOB, finished_job
 
 STORES = Stores(("file:///",))
@@ -133,18 +136,52 @@ def test_answers_are_a_table() -> None:
     ]
 
 
+def test_where_in_a_video_is_shown_and_told() -> None:
+    rows = [VideoRow("a.mp4", "", "", "", 0, "", fps=25.0), VideoRow("c.mp4", "", "", "", 0, "", fps=10.0)]
+    where = _where([Segment("a.mp4", "up", 50, 99, 0.75)], rows)
+    assert where == {"a.mp4": (Stretch("up", 2.0, 4.0, 0.75),), "c.mp4": ()}
+    answers = replace(ANSWERS, segments=where)
+    first = document(answers, top=1)["videos"][0]
+    assert first["segments"] == [{"class": "up", "start_s": 2.0, "end_s": 4.0, "score": 0.75}]
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    console.print(table(answers, top=1))
+    assert "2.0 to 4.0 s: up" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_segments_are_looked_for_in_as_many_clips_as_asked(model_uri: str) -> None:
+    _, model = open_model(STORES, model_uri)
+    spec = job_of(model, model_uri, "file:///tmp/out", segments=40)
+    assert spec.predictor is not None
+    assert (spec.sampling.clips_per_video, spec.predictor.segments) == (40, True)
+
+
 def test_answers_are_a_document() -> None:
     assert document(ANSWERS, top=1) == {
         "model": "file:///m",
         "videos": [
-            {"video": "a.mp4", "class": "up", "top": [{"class": "up", "score": 0.7}], "clips": 3, "error": None},
-            {"video": "[b].mp4", "class": None, "top": [], "clips": 0, "error": "truncated: ends early"},
+            {
+                "video": "a.mp4",
+                "class": "up",
+                "top": [{"class": "up", "score": 0.7}],
+                "clips": 3,
+                "error": None,
+                "segments": [],
+            },
+            {
+                "video": "[b].mp4",
+                "class": None,
+                "top": [],
+                "clips": 0,
+                "error": "truncated: ends early",
+                "segments": [],
+            },
             {
                 "video": "c.mp4",
                 "class": "left",
                 "top": [{"class": "left", "score": 0.6}],
                 "clips": 1,
                 "error": "damaged: frame 9",
+                "segments": [],
             },
         ],
     }
