@@ -19,6 +19,7 @@ from services.master import leader
 from services.master.config import MasterSettings
 from services.master.pools import kubernetes as kubernetes_driver
 from services.master.pools.kubernetes import KubernetesDriver
+from services.master.pools.manifests import training_job
 from services.master.registrations import ExtractorRow, Resources
 from tests.chart import rules
 from tests.chart.api_schemas import VERSIONS, faults
@@ -213,6 +214,19 @@ def test_a_training_that_the_master_starts_is_one_of_the_charts(
     assert used <= set(environment)
     driver.train("ucf101", "rgb", 0, None)
     assert server.cluster.names("jobs") == []
+
+
+def test_ranks_with_a_pod_each_are_told_of_each_other(helm: Helm) -> None:
+    objects = helm.render(**on(ranks=8))
+    template = named(objects, "ConfigMap", "essp-templates")["data"]["trainer-job.yaml"]
+    made = training_job(template, "ucf101", "rgb", 3, None)
+    environment = environment_of(made, objects)
+    index = "<metadata.annotations['batch.kubernetes.io/job-completion-index']>"
+    assert (environment["RANK"], environment["WORLD_SIZE"]) == (index, "3")
+    assert (environment["LOCAL_RANK"], environment["LOCAL_WORLD_SIZE"]) == ("0", "1")
+    assert environment["MASTER_ADDR"] == f"{made['metadata']['name']}-0.essp-ranks"
+    assert "command" not in container_of(made)
+    assert (made["spec"]["completions"], made["spec"]["parallelism"], made["spec"]["backoffLimit"]) == (3, 3, 60)
 
 
 def test_the_master_finds_the_templates_where_it_looks(chart: list[Object]) -> None:
