@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import redis
 from redis.exceptions import RedisError
@@ -196,6 +197,21 @@ def test_redis_url_of_the_wrong_kind(redis_url: str, redis_cluster_url: str) -> 
         RedisCache.from_url(redis_url.replace("redis://", "redis+cluster://"))
     with pytest.raises(ConfigError, match=r"use redis\+cluster://"):
         RedisCache.from_url(redis_cluster_url.replace("+cluster", ""))
+
+
+@pytest.mark.integration
+def test_redis_values_of_any_size(empty_redis_url: str) -> None:
+    """Large ones go from the socket to where they stay, small ones through hiredis."""
+    cache = RedisCache.from_url(empty_redis_url)
+    rng = np.random.default_rng(0)
+    edges = [edge + by for edge in (2**14, 2**15, 2**21) for by in (-130, -66, -65, -64, -63, -2, -1, 0, 1, 17)]
+    for size in (0, 1, 63, 64, *edges):
+        value = rng.bytes(size)
+        cache.put(KEY, value, ["trainer.a"], TTL_S)
+        found = cache.get(KEY)
+        assert bytes(found) == value
+        assert memoryview(found).readonly
+    cache.close()
 
 
 @pytest.mark.integration
