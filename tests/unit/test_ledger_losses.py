@@ -11,7 +11,8 @@ from services.master.instructions import FailJob, Instruction, IssueUnit, Releas
 from services.master.outstanding import Entry, Outstanding
 from services.master.parts import ClipParts
 from tests.unit.ledger_checks import check_at_rest
-from tests.unit.ledger_world import CLIP_BYTES, FEATURES, STREAM_BYTES, World, terms
+from tests.unit.ledger_terms import CLIP_BYTES, FEATURES, STREAM_BYTES, terms
+from tests.unit.ledger_world import World
 
 BOTH = CLIP_BYTES + STREAM_BYTES
 

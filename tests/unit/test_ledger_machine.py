@@ -11,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from essp_common.layout import Position
 from essp_common.pb.v1.messages_pb2 import Progress
 from tests.unit.ledger_checks import check_account, check_at_rest
-from tests.unit.ledger_world import CLIP_BYTES, CONSUMERS, STREAM_BYTES, World, terms
+from tests.unit.ledger_terms import CLIP_BYTES, CONSUMERS, STREAM_BYTES, terms
+from tests.unit.ledger_world import World
 
 BOTH = CLIP_BYTES + STREAM_BYTES
 

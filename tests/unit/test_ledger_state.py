@@ -15,7 +15,8 @@ from essp_common.pb.v1.messages_pb2 import Indices, LedgerState, Progress
 from services.master.indices import IndexSet
 from services.master.instructions import Instruction
 from services.master.ledger import Ledger
-from tests.unit.ledger_world import CLIP_BYTES, STREAM_BYTES, World, terms
+from tests.unit.ledger_terms import CLIP_BYTES, STREAM_BYTES, terms
+from tests.unit.ledger_world import World
 
 BOTH = CLIP_BYTES + STREAM_BYTES
 
