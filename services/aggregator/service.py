@@ -70,19 +70,27 @@ class Aggregator:
         checkpoint = _final_checkpoint(record)
         while checkpoint is not None:
             try:
-                self._checkpoint_ready(checkpoint, control)
+                self._fuse_or_fail(checkpoint, control)
                 break
             except TransientError as error:
                 self._wait(error)
-            except EsspError as error:
-                log.error("job %s cannot be fused: %s", checkpoint.job, error, extra={"job_id": checkpoint.job})
-                clip = ClipRef(job=checkpoint.job)
-                failed = Failed(clip=clip, stage=self.name, reason=str(error), kind="error")
-                self._publish(Progress(job=checkpoint.job, worker=self._worker, failed=failed))
-                break
             if self._draining.is_set():
                 return False
         return True
+
+    def _fuse_or_fail(self, checkpoint: CheckpointReady, control: ControlFeed) -> None:
+        """Bring the job on; what makes that impossible fails it, and keeps no other job from being fused."""
+        job = checkpoint.job
+        try:
+            self._checkpoint_ready(checkpoint, control)
+        except TransientError:
+            raise
+        except EsspError as error:
+            log.error("job %s cannot be fused: %s", job, error, extra={"job_id": job})
+            self._failed(job, str(error))
+        except Exception as error:
+            log.exception("job %s met a defect", job, extra={"job_id": job})
+            self._failed(job, f"{type(error).__name__}: {error}")
 
     def _checkpoint_ready(self, checkpoint: CheckpointReady, control: ControlFeed) -> None:
         command = control.wait(checkpoint.job, _CONTROL_S)
@@ -101,6 +109,10 @@ class Aggregator:
             job=checkpoint.job, stage=self.name, uri=store.uri(layout.MODEL_MANIFEST), metrics=_metrics(model)
         )
         self._publish(Progress(job=checkpoint.job, worker=self._worker, fence=command.fence, finished=finished))
+
+    def _failed(self, job: str, reason: str) -> None:
+        failed = Failed(clip=ClipRef(job=job), stage=self.name, reason=reason, kind="error")
+        self._publish(Progress(job=job, worker=self._worker, failed=failed))
 
     def _publish(self, progress: Progress) -> None:
         self._bus.publish(topics.PROGRESS, progress.job.encode(), progress.SerializeToString())

@@ -112,6 +112,18 @@ def test_what_does_not_fit_together_fails_the_job(job: FinishedJob) -> None:
     assert not list(job.store.list("model/manifest"))
 
 
+def test_a_defect_fails_one_job_and_the_next_is_fused(job: FinishedJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its message would else be handed out again and again, and those of other jobs never."""
+    world = World(job)
+    with world.aggregator():
+        with monkeypatch.context() as patched:
+            patched.setattr("services.aggregator.service.assemble", lambda *_: {}["no such trainer"])
+            world.checkpoint_ready("flow")
+            assert world.answer().failed.reason == "KeyError: 'no such trainer'"
+        world.checkpoint_ready("flow")
+        assert world.answer().HasField("finished")
+
+
 def test_killed_before_it_said_so_it_does_the_same_again(job: FinishedJob) -> None:
     world = World(job)
     world.checkpoint_ready("flow")
