@@ -252,3 +252,10 @@ def test_curves_need_only_what_is_there(run: Run) -> None:
     trained_only = {name: [r for r in records if r.purpose == "train"] for name, records in run.histories.items()}
     assert pixels(plots.curves(trained_only, {}, LIGHT)).size
     assert plots.curves({"rgb": []}, {}, LIGHT) != plots.curves(trained_only, {}, LIGHT)
+
+
+def test_a_job_of_an_earlier_version_has_a_report(tmp_path: Path) -> None:
+    job = fused(tmp_path)
+    text = job.store.get(layout.SPEC).decode()
+    job.store.put(layout.SPEC, text.replace('"name":', '"a_field_that_is_no_more": 1, "name":', 1).encode())
+    assert read_run(job.store, STORES).spec == job.spec
