@@ -8,8 +8,8 @@ then `Made` of what was decoded and extracted, and `Trained` of batches of 32 cl
 asked for.
 
 How many clips a worker tells of at once follows from what real ones do (`essp_common/reports.py`) at the rate that is
-aimed at: the first, those of the next tenth of a second, and no more than of 16 work units. Of 50,000 clips a second
-each of a thousand workers makes 5 in that time, and one worker comes to the limit. `master_single` is what it costs if
+aimed at: the first, those of the next fifth of a second, and no more than of 16 work units. Of 50,000 clips a second
+each of a thousand workers makes 10 in that time, and one worker comes to the limit. `master_single` is what it costs if
 each clip has a message of its own, as when workers have nothing to do but wait for the next one.
 """
 

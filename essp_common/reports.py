@@ -23,7 +23,7 @@ from essp_common.bus.port import Bus
 from essp_common.failpoints import failpoint
 from essp_common.pb.v1.messages_pb2 import ClipRef, Made, Progress, Purpose
 
-WINDOW_S = 0.1
+WINDOW_S = 0.2
 """Longest that a report is kept while its worker goes on."""
 RECORDS = 16
 """Most records that are finished and not told: they are delivered again when the worker dies, and have to be among
