@@ -10,6 +10,7 @@ Running it again goes on where it stopped.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +23,7 @@ from essp_common.catalog.build import BuildOptions, build
 from essp_common.config import Settings
 from essp_common.process import EXIT_INTERRUPTED
 from essp_common.quantities import size
-from services.cli.predict import classify, table
+from services.cli.predict import classify, document, table
 from services.cli.run import run_watched
 from services.cli.uris import as_uri, shown
 from services.cli.view import open_view
@@ -62,7 +63,7 @@ def main(
     if status.state != JobState.COMPLETED:
         raise typer.Exit(1)
     _account(directory, status, console)
-    _predict(videos, directory / "run", console)
+    _predict(videos, directory / "run", as_json, console)
 
 
 def _make_videos(videos: Path, per_class: int, seed: int, console: Console) -> None:
@@ -73,13 +74,17 @@ def _make_videos(videos: Path, per_class: int, seed: int, console: Console) -> N
         make_dataset(videos, per_class, seed, lambda done, total: bar.update(task, completed=done, total=total))
 
 
-def _predict(videos: Path, model: Path, console: Console) -> None:
+def _predict(videos: Path, model: Path, as_json: bool, console: Console) -> None:
     """Classify one video of each of the first classes of the test split, as `essp predict` does."""
     first = (next(iter(sorted((videos / "test" / name).iterdir()))) for name in sorted(CLASSES)[:_SHOWN])
     unseen = [shown(as_uri(str(video))) for video in first]
     uri = as_uri(str(model))
     console.print(f"essp predict {' '.join(unseen)} --model {shown(uri)}", highlight=False, soft_wrap=True)
-    Console().print(table(classify(unseen, uri, Settings(), console), top=1))
+    answers = classify(unseen, uri, Settings(), console)
+    if as_json:
+        typer.echo(json.dumps({"predictions": document(answers, top=1)}))
+    else:
+        Console().print(table(answers, top=1))
 
 
 def _account(directory: Path, status: JobStatus, console: Console) -> None:
