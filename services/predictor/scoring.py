@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from essp_common import codec
 from essp_common.cache.port import Buffer
+from essp_common.errors import EsspError, PermanentError
 from essp_common.features.sampling import evenly_spaced
 from essp_common.learning.augment import evaluation_view
 from essp_common.learning.inputs import layout_of
@@ -20,6 +21,16 @@ from essp_common.objects.port import ObjectStore
 from essp_common.spec import StreamSpec
 
 Frames = NDArray[Any]
+
+
+class OutOfMemory(PermanentError):
+    """The device has no room for a batch."""
+
+    kind = "memory"
+
+
+class DeviceLost(EsspError):
+    """The GPU failed under this process, which cannot use it any more; a new process may."""
 
 
 class Look(NamedTuple):
@@ -53,7 +64,17 @@ class StreamScorer:
         return {look: evaluation_view(clip, look.crop, look.views, layout_of(look.feature)) for look in self.looks}
 
     def score(self, clips: Sequence[Mapping[Look, Frames]]) -> dict[str, NDArray[np.float32]]:
-        """Trainer -> `(N, C)` probabilities of N clips."""
+        """Trainer -> `(N, C)` probabilities of N clips. Raises `OutOfMemory`, `DeviceLost`."""
+        try:
+            return self._scored(clips)
+        except torch.OutOfMemoryError as error:
+            raise OutOfMemory(
+                f"{self._device} has too little memory for {len(clips)} clips at once; lower ESSP_BATCH_CLIPS"
+            ) from error
+        except torch.AcceleratorError as error:
+            raise DeviceLost(f"the GPU failed ({error}); start the predictor again, and its jobs go on") from error
+
+    def _scored(self, clips: Sequence[Mapping[Look, Frames]]) -> dict[str, NDArray[np.float32]]:
         batches = {
             look: torch.from_numpy(np.stack([clip[look] for clip in clips])).to(self._device) for look in self.looks
         }

@@ -22,6 +22,7 @@ from essp_common.spec import stored_spec
 from essp_common.wiring import Adapters
 from services.predictor.config import PredictorSettings
 from services.predictor.job import Answers, PredictionJob
+from services.predictor.scoring import DeviceLost
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +41,10 @@ class Predictor:
         self._worker = worker
         self._draining = threading.Event()
         self._jobs: dict[str, threading.Thread] = {}
+        self._lost: DeviceLost | None = None
 
     def run(self) -> None:
-        """Take jobs until drained."""
+        """Take jobs until drained. Raises `DeviceLost`: a new process goes on with them."""
         self._control = ControlFeed(self._adapters.bus)
         subscription = self._adapters.bus.subscribe([topics.CONTROL], GROUP)
         try:
@@ -61,6 +63,8 @@ class Predictor:
                 thread.join()
             subscription.close()
             self._control.close()
+        if self._lost is not None:
+            raise self._lost
 
     def drain(self) -> None:
         """Leave the jobs in hand, which another instance begins again, and let `run` return."""
@@ -98,6 +102,9 @@ class Predictor:
                 metrics = {"videos": float(answers.videos), "failed": float(answers.failed)}
                 finished = Finished(job=job, stage=self.name, uri=answers.uri, metrics=metrics)
                 progress = Progress(finished=finished)
+        except DeviceLost as error:
+            self._lost = error
+            self._draining.set()
         except Exception as error:  # noqa: BLE001  the job fails, with the reason; the others go on
             progress = Progress(failed=_failed(job, self.name, error))
         if progress is not None and not self._publish(progress, command):

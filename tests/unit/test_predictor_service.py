@@ -22,8 +22,8 @@ from essp_common.failpoints import Failpoints
 from essp_common.features.sampling import evenly_spaced
 from essp_common.learning.augment import evaluation_view
 from essp_common.learning.inputs import layout_of
+from essp_common.learning.models import Classifier, Scores, state_bytes
 from essp_common.learning.models import build as build_classifier
-from essp_common.learning.models import state_bytes
 from essp_common.model import FusedModel, Member, open_model, write_model
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import (
@@ -44,6 +44,7 @@ from essp_common.segments import read_segments
 from essp_common.spec import JobSpec
 from essp_common.wiring import Adapters, Stores
 from services.predictor.config import PredictorSettings
+from services.predictor.scoring import DeviceLost
 from services.predictor.service import build
 from tests.unit.running import running
 
@@ -436,6 +437,35 @@ def test_a_model_that_is_missing_fails_the_job(tmp_path: Path) -> None:
         failed = world.ending().failed
     assert (failed.stage, failed.clip.job) == ("predictor", JOB)
     assert "there is no model at" in failed.reason
+
+
+def test_a_gpu_without_room_says_what_helps(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forward(self: Classifier, x: torch.Tensor) -> Scores:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Classifier, "forward", forward)
+    with world.predictor():
+        world.deliver_all(CLIPS)
+        failed = world.ending().failed
+    assert (failed.kind, "lower ESSP_BATCH_CLIPS" in failed.reason) == ("memory", True)
+
+
+def test_a_gpu_that_fails_ends_the_process_and_not_the_job(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forward(self: Classifier, x: torch.Tensor) -> Scores:
+        raise torch.AcceleratorError("CUDA error: uncorrectable ECC error")
+
+    world.deliver_all(CLIPS)
+    with monkeypatch.context() as patched:
+        patched.setattr(Classifier, "forward", forward)
+        service = build(world.adapters, PredictorSettings(device="cpu"), "predictor-1")
+        with pytest.raises(DeviceLost, match="ECC"):
+            service.run()
+    assert world.bus.backlog(topics.CONTROL, "predictor") == 1, "the job is handed out again"
+    with world.predictor():
+        for progress in _until_finished(world):
+            if progress.HasField("failed"):
+                assert progress.failed.kind == "lost"
+                world.deliver(progress.failed.stream, progress.failed.clip.index)
 
 
 def test_training_jobs_are_none_of_its_business(world: World) -> None:
