@@ -73,6 +73,19 @@ def test_test_videos_get_the_scores_that_the_test_pass_gave(
         assert (answer["clips"], answer["error"]) == (2, None)
 
 
+def test_where_in_a_video_is_said_in_seconds(trained: JobSpec, videos: Path, runner: CliRunner) -> None:
+    """The videos are of one class throughout."""
+    video = videos / "test" / "left" / "0.mp4"
+    done = runner.invoke(app, ["predict", str(video), "--model", trained.output, "--segments", "6", "--json"])
+    assert done.exit_code == 0, done.output
+    [answer] = json.loads(done.stdout)["videos"]
+    assert answer["clips"] == 6
+    assert answer["segments"]
+    row = probe(find([str(video)], STORES), Settings())[0]
+    for found in answer["segments"]:
+        assert 0 <= found["start_s"] < found["end_s"] <= row.frame_count / row.fps + 1e-6
+
+
 def test_a_predict_job_that_fails_half_way_goes_on_where_it_was(
     trained: JobSpec, videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
