@@ -31,6 +31,7 @@ from essp_common.process import cpu_count, set_up_logging
 from essp_common.segments import Segment, read_segments
 from essp_common.spec import JobSpec
 from essp_common.wiring import Stores
+from services.cli.dashboard import duration
 from services.cli.interrupt import interruptible
 from services.cli.uris import as_uri
 from services.local.composition import Embedded
@@ -244,4 +245,6 @@ def _where(segments: Iterable[Segment], rows: Sequence[VideoRow]) -> dict[str, t
 
 
 def _progress(status: JobStatus, videos: int) -> str:
-    return f"classifying {videos} videos: {status.progress.done} of {status.progress.total} clips"
+    progress = status.progress
+    left = "" if progress.eta_s is None else f", about {duration(progress.eta_s)} to go"
+    return f"classifying {videos} videos: {progress.done} of {progress.total} clips{left}"

@@ -20,7 +20,8 @@ from essp_common.segments import Segment
 from essp_common.testing.videos import numbered, write_video
 from essp_common.wiring import Stores
 from services.aggregator.assembly import assemble, final_checkpoints
-from services.cli.predict import Answers, Stretch, _where, classify, document, find, job_of, probe, table
+from services.cli.predict import Answers, Stretch, _progress, _where, classify, document, find, job_of, probe, table
+from tests.unit import statuses
 from tests.unit.finished_job import JOB, finished_job
 
 STORES = Stores(("file:///",))
@@ -146,6 +147,14 @@ def test_where_in_a_video_is_shown_and_told() -> None:
     console = Console(file=io.StringIO(), width=80, color_system=None)
     console.print(table(answers, top=1))
     assert "2.0 to 4.0 s: up" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_how_far_it_is_and_how_long_it_takes_are_shown() -> None:
+    found = _progress(statuses.status(), 7)
+    progress = statuses.status().progress
+    assert progress.eta_s is not None
+    assert found.startswith(f"classifying 7 videos: {progress.done} of {progress.total} clips, about ")
+    assert found.endswith(" to go")
 
 
 def test_segments_are_looked_for_in_as_many_clips_as_asked(model_uri: str) -> None:
