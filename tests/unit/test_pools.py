@@ -155,6 +155,31 @@ def test_what_somebody_else_set_is_set_back_as_soon_as_the_driver_sees_it() -> N
     assert world.driver.told[-1] == ("close",)
 
 
+class Restless(Recorded):
+    """A driver that has something new to tell each time it is looked at."""
+
+    def repair(self) -> list[str]:
+        self.changed()
+        return []
+
+
+def test_who_is_woken_all_the_time_decides_all_the_same() -> None:
+    asked: list[int] = []
+
+    def jobs() -> list[JobStatus]:
+        asked.append(1)
+        return []
+
+    reconciler = Reconciler(Restless({"decoder": 1}), Roster(), jobs, period_s=0.01)
+    thread = threading.Thread(target=reconciler.run)
+    thread.start()
+    try:
+        until(lambda: len(asked) > 2)
+    finally:
+        reconciler.drain()
+        thread.join()
+
+
 def test_a_registration_that_is_refused_keeps_nobody_else_from_theirs() -> None:
     world = World(decoder=1)
     world.rows = {"depth": DEPTH, "hands": DEPTH.model_copy(update={"name": "hands"})}

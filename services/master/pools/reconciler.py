@@ -112,8 +112,9 @@ class Reconciler:
             self._driver.start(self._woken.set)
             while not self._draining.is_set():
                 next_s = time.monotonic() + self._period_s
+                self._woken.clear()
                 self._try(self.step)
-                while self._woken.wait(max(0.0, next_s - time.monotonic())) and not self._draining.wait(_SETTLE_S):
+                while self._is_woken(next_s):  # however often: the next step is not to wait for it
                     self._woken.clear()
                     self._try(self.mend)
         finally:
@@ -184,6 +185,11 @@ class Reconciler:
         return list(self._events)
 
     # --- within ---
+
+    def _is_woken(self, until_s: float) -> bool:
+        """Wait for what is to be mended before the next step; False: there is nothing."""
+        left_s = until_s - time.monotonic()
+        return left_s > 0 and self._woken.wait(left_s) and not self._draining.wait(_SETTLE_S)
 
     def _try(self, what: Callable[[], None]) -> None:
         try:
