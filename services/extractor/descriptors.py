@@ -8,6 +8,7 @@ between 0 and 1 and without a unit. A picture mirrored has its bins in another o
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
@@ -30,7 +31,42 @@ Bins = Annotated[int, Field(ge=2, le=36)]
 StillPx = Annotated[float, Field(ge=0, le=100)]
 
 
-class Hog:
+class _OnGrid(ABC):
+    """A descriptor of each volume of a grid, over a clip's middle frames."""
+
+    def __init__(self, grid: VolumeGrid, bins: int, method: FlowMethod, *, frames: int, channels: int) -> None:
+        """`bins`: directions of a histogram. `frames`: of the clip that are described, into `channels` a volume."""
+        self._grid = grid
+        self._bins = bins
+        self._method = method
+        self._frames = frames
+        self._channels = channels
+
+    def frames_needed(self) -> int:
+        return self._frames
+
+    def output(self, clip: ArraySpec) -> ArraySpec:
+        rows, columns = self._grid.size(*clip.shape[1:3])
+        return ArraySpec((1, rows, columns, self._channels), "float32")
+
+    def setup(self) -> None:
+        import cv2
+
+        self._cv2: Any = cv2
+        self._fields = FlowFields(self._method)
+
+    def extract(self, clip: NDArray[np.uint8]) -> NDArray[np.float32]:
+        return self.extract_from(Intermediates(clip))
+
+    def extract_from(self, shared: Intermediates) -> NDArray[np.float32]:
+        return self._described(shared, centre_window(len(shared.clip), self._frames).start)
+
+    @abstractmethod
+    def _described(self, shared: Intermediates, first: int) -> NDArray[np.float32]:
+        """The descriptors of the frames from number `first` on."""
+
+
+class Hog(_OnGrid):
     """Histograms of oriented gradients: `(1, rows, columns, time_cells * cells * cells * bins) float32`.
 
     Over the clip's middle `length` frames; 96 channels by default, 15 by 15 volumes in 256x256 pixels.
@@ -52,33 +88,18 @@ class Hog:
 
         `cells`, `time_cells`: into how many a volume is divided each way, and in time. `bins`: directions.
         """
-        self._grid = VolumeGrid(Volume(self.name, side, length, cells, time_cells), stride)
-        self._bins = bins
+        volume = Volume(self.name, side, length, cells, time_cells)
+        super().__init__(
+            VolumeGrid(volume, stride), bins, FlowMethod(self.name), frames=length, channels=volume.dimensions(bins)
+        )
 
-    def frames_needed(self) -> int:
-        return self._grid.volume.length
-
-    def output(self, clip: ArraySpec) -> ArraySpec:
-        rows, columns = self._grid.size(*clip.shape[1:3])
-        return ArraySpec((1, rows, columns, self._grid.volume.dimensions(self._bins)), "float32")
-
-    def setup(self) -> None:
-        import cv2
-
-        self._cv2: Any = cv2
-        self._fields = FlowFields(FlowMethod(self.name))
-
-    def extract(self, clip: NDArray[np.uint8]) -> NDArray[np.float32]:
-        return self.extract_from(Intermediates(clip))
-
-    def extract_from(self, shared: Intermediates) -> NDArray[np.float32]:
-        first = centre_window(len(shared.clip), self._grid.volume.length).start
+    def _described(self, shared: Intermediates, first: int) -> NDArray[np.float32]:
         return self._grid.descriptors(
             self._cv2, lambda i: gradient_planes(self._cv2, self._fields.grey(shared, i), self._bins), first
         )
 
 
-class Hof:
+class Hof(_OnGrid):
     """Histograms of optical flow: `(1, rows, columns, time_cells * cells * cells * (bins + 1)) float32`.
 
     Over the flow of the clip's middle `length + 1` frames; 108 channels by default. The last bin of a cell counts
@@ -104,29 +125,14 @@ class Hof:
         dense trajectories). `method`, `preset` as in `flow`, whose fields are shared where these are equal; the
         authors used Farnebäck's. The others are as in `hog`.
         """
-        self._grid = VolumeGrid(Volume(self.name, side, length, cells, time_cells), stride)
-        self._bins = bins
+        volume = Volume(self.name, side, length, cells, time_cells)
+        flow = FlowMethod(self.name, method, preset)
+        super().__init__(
+            VolumeGrid(volume, stride), bins, flow, frames=length + 1, channels=volume.dimensions(bins + 1)
+        )
         self._still_px = still_px
-        self._method = FlowMethod(self.name, method, preset)
 
-    def frames_needed(self) -> int:
-        return self._grid.volume.length + 1
-
-    def output(self, clip: ArraySpec) -> ArraySpec:
-        rows, columns = self._grid.size(*clip.shape[1:3])
-        return ArraySpec((1, rows, columns, self._grid.volume.dimensions(self._bins + 1)), "float32")
-
-    def setup(self) -> None:
-        import cv2
-
-        self._cv2: Any = cv2
-        self._fields = FlowFields(self._method)
-
-    def extract(self, clip: NDArray[np.uint8]) -> NDArray[np.float32]:
-        return self.extract_from(Intermediates(clip))
-
-    def extract_from(self, shared: Intermediates) -> NDArray[np.float32]:
-        first = centre_window(len(shared.clip), self._grid.volume.length + 1).start
+    def _described(self, shared: Intermediates, first: int) -> NDArray[np.float32]:
         return self._grid.descriptors(
             self._cv2,
             lambda i: flow_planes(self._cv2, self._fields.between(shared, i, i + 1), self._bins, self._still_px),
@@ -134,7 +140,7 @@ class Hof:
         )
 
 
-class Mbh:
+class Mbh(_OnGrid):
     """Motion boundary histograms: `(1, rows, columns, 2 * time_cells * cells * cells * bins) float32`.
 
     Over the flow of the clip's middle `length + 1` frames; 192 channels by default. The first half of them describes
@@ -157,28 +163,13 @@ class Mbh:
         preset: Preset = "ultrafast",
     ) -> None:
         """All as in `hof`."""
-        self._grid = VolumeGrid(Volume(self.name, side, length, cells, time_cells), stride)
-        self._bins = bins
-        self._method = FlowMethod(self.name, method, preset)
+        volume = Volume(self.name, side, length, cells, time_cells)
+        flow = FlowMethod(self.name, method, preset)
+        super().__init__(
+            VolumeGrid(volume, stride), bins, flow, frames=length + 1, channels=2 * volume.dimensions(bins)
+        )
 
-    def frames_needed(self) -> int:
-        return self._grid.volume.length + 1
-
-    def output(self, clip: ArraySpec) -> ArraySpec:
-        rows, columns = self._grid.size(*clip.shape[1:3])
-        return ArraySpec((1, rows, columns, 2 * self._grid.volume.dimensions(self._bins)), "float32")
-
-    def setup(self) -> None:
-        import cv2
-
-        self._cv2: Any = cv2
-        self._fields = FlowFields(self._method)
-
-    def extract(self, clip: NDArray[np.uint8]) -> NDArray[np.float32]:
-        return self.extract_from(Intermediates(clip))
-
-    def extract_from(self, shared: Intermediates) -> NDArray[np.float32]:
-        first = centre_window(len(shared.clip), self._grid.volume.length + 1).start
+    def _described(self, shared: Intermediates, first: int) -> NDArray[np.float32]:
         halves = [
             self._grid.descriptors(self._cv2, partial(self._planes, shared, component), first) for component in (0, 1)
         ]
