@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -59,6 +60,20 @@ def test_a_registered_image_takes_the_models_it_is_for() -> None:
     trainings = Trainings(driver, 6, lambda: {"own": row})
     trainings.step([with_losses(rgb=[], flow=[])])
     assert shares(driver) == {"rgb": 1, "flow": 1}, "not more than its row allows"
+
+
+def test_a_job_that_was_stopped_and_started_in_between_has_its_trainings_started_again() -> None:
+    """Its trainers left when they heard of the stop, and nobody else saw it."""
+    driver = Recorded({})
+    trainings = Trainings(driver, 4)
+    first = with_losses(rgb=[], flow=[])
+    trainings.step([first])
+    before = shares(driver)
+    told = len(driver.told)
+    trainings.step([first.model_copy(update={"created": first.created + timedelta(seconds=5)})])
+    again = [(trainer, ranks) for _, _, trainer, ranks, *_ in driver.told[told:]]
+    assert sorted(again) == sorted([("rgb", 0), ("flow", 0), *before.items()])
+    assert [ranks for _, ranks in again[:2]] == [0, 0], "the former ones first"
 
 
 def test_what_could_not_be_done_is_tried_again() -> None:

@@ -19,7 +19,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,6 @@ LEAST, MOST = "essp.dev/min-replicas", "essp.dev/max-replicas"
 COST = "controller.kubernetes.io/pod-deletion-cost"
 _BUSY, _IDLE = "100", "-100"
 _HIDDEN = 3
-_HEARD_S = 60.0
 
 
 @dataclass
@@ -233,9 +231,6 @@ class KubernetesDriver:
             return ""
         training.there = True
         why, told = _conditions(job).get("Failed", ""), job.metadata.name
-        if _is_long_complete(job):  # its job was stopped, and started again before anybody looked
-            self._delete(told)
-            return f"Job {told} is complete, and its training is not: it is made again"
         if not why:
             return ""
         return f"Job {told} has failed: {why}; its pods' logs say more, `kubectl delete job {told}` has it tried again"
@@ -287,12 +282,6 @@ def _conditions(job: Any) -> dict[str, str]:
         for condition in job.status.conditions or ()
         if condition.status == "True"
     }
-
-
-def _is_long_complete(job: Any) -> bool:
-    """For longer than it takes for a training's last message to be heard."""
-    at: datetime | None = job.status.completion_time
-    return at is not None and "Complete" in _conditions(job) and (datetime.now(UTC) - at).total_seconds() > _HEARD_S
 
 
 def _ended(job: Any) -> bool:

@@ -7,6 +7,7 @@ processes where there are none.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 
 from services.master.pools.gpus import SCALING, Training, allocate
 from services.master.pools.port import PoolDriver
@@ -30,6 +31,8 @@ class Trainings:
         self._rows = rows
         self._shares: dict[Key, int] = {}
         self._seen: dict[Key, int] = {}
+        self._begun: dict[str, datetime] = {}
+        """When each job was started last."""
 
     def step(self, jobs: Sequence[JobStatus]) -> list[str]:
         """Look at the jobs, and have their trainings run on their shares; what was changed, a sentence each."""
@@ -37,6 +40,7 @@ class Trainings:
             (job.name, t.name): (job, t) for job in jobs if job.state.under_way for t in job.trainers if not t.final
         }
         epochs = {key: len(_losses(trainer)) for key, (_, trainer) in found.items()}
+        self._end_former({job.name: job.created for job, _ in found.values()})
         if epochs == self._seen:
             return []
         rows = {key: self._row(job, trainer) for key, (job, trainer) in found.items()}
@@ -46,6 +50,16 @@ class Trainings:
         done = self._move({names[name]: share for name, share in shares.items()}, rows)
         self._seen = epochs  # only now: what could not be done is tried again
         return done
+
+    def _end_former(self, begun: dict[str, datetime]) -> None:
+        """Have no trainings of a start before this one: a job may be stopped and started before anybody looks, and its
+        trainers have left."""
+        for key in list(self._shares):
+            if key[0] in begun and self._begun.get(key[0]) != begun[key[0]]:
+                self._driver.train(*key, 0, None)
+                del self._shares[key]
+                self._seen = {}
+        self._begun = begun
 
     def _move(self, shares: Mapping[Key, int], rows: Mapping[Key, TrainerRow | None]) -> list[str]:
         done = []
