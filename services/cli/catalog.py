@@ -144,6 +144,13 @@ def _show(console: Console, summary: Summary) -> None:
     left = summary.rows - summary.usable.videos
     if left:
         console.print(f"{left} of {summary.rows} videos cannot be used", highlight=False)
+    if summary.usable.videos:
+        _show_usable(console, summary)
+    if summary.problems:
+        console.print(_problems(summary))
+
+
+def _show_usable(console: Console, summary: Summary) -> None:
     console.print(_splits(summary), _classes(summary))
     for title, counts in (("codec", summary.codecs), ("size", summary.sizes), ("frames/s", summary.frame_rates)):
         console.print(_counts(title, counts))
@@ -154,8 +161,6 @@ def _show(console: Console, summary: Summary) -> None:
         console.print(
             f"GOP: median {gop.median}, longest {gop.longest} frames; {seekable}", highlight=False, soft_wrap=True
         )
-    if summary.problems:
-        console.print(_problems(summary))
 
 
 def _amount(amount: Amount) -> str:

@@ -75,8 +75,8 @@ def _print(outlook: Outlook) -> None:
     table.add_row("classes", str(outlook.classes))
     for purpose, videos in outlook.videos.items():
         table.add_row(purpose, f"{videos} videos, {outlook.clips[purpose]} clips")
-    held = f"{outlook.clips_within_budget} of up to {size(outlook.most_bytes_per_clip)}"
-    table.add_row("outstanding clips", f"{held}, features included")
+    most = size(outlook.most_bytes_per_clip)
+    table.add_row("on the way at once", f"{outlook.clips_within_budget} clips of {most} at most, features included")
     for trainer, position in outlook.resumes_at.items():
         table.add_row(f"trainer {trainer}", position)
     Console().print(table)

@@ -11,7 +11,8 @@ import typer
 
 from essp_common.bus.kafka import KafkaOptions
 from essp_common.wiring import Stores
-from services.cli.main import SECTIONS, app
+from services.cli.commands import SECTIONS
+from services.cli.main import app
 from tests.chart import reference
 from tests.chart.reference import SET_BY_CHART, SETTINGS
 from tests.chart.rendering import (

@@ -16,7 +16,7 @@ from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.config import Settings
 from essp_common.errors import ConfigError
 from services.aggregator.config import AggregatorSettings
-from services.cli.main import SECTIONS
+from services.cli.commands import SECTIONS
 from services.decoder.config import DecoderSettings
 from services.extractor.config import ExtractorSettings
 from services.master.config import MasterSettings
