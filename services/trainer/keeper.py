@@ -110,7 +110,7 @@ class Keeper:
     @property
     def due(self) -> bool:
         """A save has failed, and it is time to try again. Each rank has its own answer; that of rank 0 counts."""
-        return self.failing and self._clock() - self._failed_s >= self._policy.retry_s
+        return self.failing and self._begun is None and self._clock() - self._failed_s >= self._policy.retry_s
 
     @property
     def written(self) -> bool:

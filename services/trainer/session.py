@@ -95,7 +95,7 @@ class Session:
                     raise Unsaved("left without a checkpoint: it could not be saved; the last one is gone on from")
                 return
             if turn.save and self._between_batches():
-                self._save()
+                self._begin_save()
             if turn.ready:
                 self._take_turn(turn, waited_s)
             elif turn.wish is Wish.PAUSE:
@@ -152,13 +152,15 @@ class Session:
         failpoint("trainer.released")
         if self._ranks.leads:
             self._reporter.step(batch.plan, self._meter, batch.stop, self._feed.queued)
-        every = self._assignment.training.checkpoint_clips
-        if batch.plan.purpose == TRAIN and every and self._unsaved_clips() >= every and self._between_batches():
+        if batch.plan.purpose == TRAIN and self._many_unsaved() and self._between_batches():
             self._begin_save()
 
-    def _unsaved_clips(self) -> int:
-        clips_before = self._assignment.clips_before
-        return clips_before(self._standing.position) - clips_before(self._keeper.newest)
+    def _many_unsaved(self) -> bool:
+        """`checkpoint_clips` says so. While saves fail the keeper says when to try again."""
+        every, clips_before = self._assignment.training.checkpoint_clips, self._assignment.clips_before
+        if not every or self._keeper.failing:
+            return False
+        return clips_before(self._standing.position) - clips_before(self._keeper.newest) >= every
 
     def _end_pass(self, plan: PassPlan) -> None:
         metrics = self._end_training(plan) if plan.purpose == TRAIN else self._end_evaluation(plan)
