@@ -113,6 +113,9 @@ def main() -> None:
     except EsspError as error:
         typer.echo(f"essp: {error}", err=True)
         sys.exit(next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1))
+    except OSError as error:  # of stdout, or of a file that a command writes by itself
+        typer.echo(f"essp: {error.filename or 'the output'}: {error.strerror or error}", err=True)
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
 

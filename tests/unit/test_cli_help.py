@@ -80,3 +80,15 @@ def test_what_is_wrong_with_a_call_is_said_on_stderr_with_exit_code_2() -> None:
         done = CliRunner().invoke(app, arguments, prog_name="essp")
         assert (done.exit_code, done.stdout) == (2, "")
         assert done.stderr.startswith("Usage: essp")
+
+
+def test_output_that_cannot_be_written_is_no_defect() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "services.cli.main", "token", "ci"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert (done.returncode, done.stderr) == (1, "essp: the output: No space left on device\n")
