@@ -5,6 +5,7 @@ Exit codes are those that `essp --help` lists. Data goes to stdout, everything e
 
 from __future__ import annotations
 
+import errno
 import sys
 from importlib import import_module
 from importlib.metadata import version
@@ -22,6 +23,7 @@ EXIT_CODES: tuple[tuple[type[EsspError], int], ...] = (
     (Conflict, 4),
     (Unavailable, 6),
 )
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _EXIT_CODES = (
     "0 done, 1 failed, 2 wrong usage or settings, 3 not found, 4 the state does not allow it, 5 the master asks for "
     "another token, 6 a server cannot be reached, 7 time is up (essp job wait), 130 interrupted"
@@ -114,6 +116,8 @@ def main() -> None:
         typer.echo(f"essp: {error}", err=True)
         sys.exit(next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1))
     except OSError as error:  # of stdout, or of a file that a command writes by itself
+        if error.errno not in _DISK_ERRORS:
+            raise
         typer.echo(f"essp: {error.filename or 'the output'}: {error.strerror or error}", err=True)
         sys.exit(1)
     except KeyboardInterrupt:
