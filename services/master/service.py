@@ -83,8 +83,7 @@ class Master:
         self._jobs: dict[str, Job] = {}
         self._starting: set[str] = set()
         self._draining = threading.Event()
-        self._adopted = threading.Event()
-        """What was under way before is known; until then nobody is answered."""
+        self._adopted = threading.Event()  # what was under way is known; until then nobody is answered
         if not adopt:
             self._adopted.set()
         self._outbox = Outbox(self._bus)
@@ -92,8 +91,7 @@ class Master:
         self.roster = Roster()
         """The workers that are up, of all pools."""
         self._worker = worker
-        self._past: dict[str, JobStatus] = {}
-        """What became of jobs that had ended before."""
+        self._past: dict[str, JobStatus] = {}  # what became of jobs that had ended before
         self._overtaken: Overtaken | None = None
         self._subscription = self._bus.subscribe([topics.PROGRESS], GROUP if adopt else f"{GROUP}.{worker}")
         self._history = HistoryWriter(self._subscription, settings, worker, clock)
@@ -192,8 +190,7 @@ class Master:
     def active(self) -> list[JobStatus]:
         """All there is to know of the jobs that have not ended."""
         with self._lock:
-            now_s = self._clock()
-            return [status_of(job, None, now_s) for job in self._jobs.values() if not job.state.ended]
+            return [status_of(job, None, self._clock()) for job in self._jobs.values() if not job.state.ended]
 
     def events(self, name: str, after: int = 0, timeout_s: float = 0.0) -> Sequence[JobEvent]:
         """What happened to a job since event `after`; waits for something if told to. Raises `NotFound`."""
@@ -216,9 +213,8 @@ class Master:
         try:
             events = present.log if present is not None else EventLog()
             job = open_run(spec, self._stores, fresh, command, self._declared(), events, self._worker, self._clock)
-            self._bus.ensure_topics(
-                {t: topics.partitions(t) for t in {topics.stream_topic(s.feature) for s in spec.streams.values()}}
-            )
+            found = {topics.stream_topic(stream.feature) for stream in spec.streams.values()}
+            self._bus.ensure_topics({topic: topics.partitions(topic) for topic in found})
             with self._lock:
                 self._begin(job, command)
             self._outbox.send()
