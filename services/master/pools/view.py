@@ -182,7 +182,7 @@ def answers(missing_ok: bool = False) -> Iterator[None]:
         if error.status == 409 and "AlreadyExists" in f"{error.reason} {error.body}":
             raise Exists(f"Kubernetes has one already: {error.body}") from error
         if error.status in (403, 401):
-            raise PermanentError(f"Kubernetes refuses: {_said(error)}; the chart's Role, or a quota") from error
+            raise PermanentError(f"Kubernetes refuses: {_said(error)} (the chart's Role, or a quota)") from error
         if error.status and error.status < 500 and error.status not in (409, 429):
             raise PermanentError(f"Kubernetes refuses: {_said(error)}") from error
         raise Unavailable(f"Kubernetes answers {error.status} {error.reason}") from error
