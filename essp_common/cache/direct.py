@@ -1,8 +1,8 @@
 """One command at a time on a connection that is kept for that.
 
 What redis-py does around a command (a pool with checks and events, retries, telemetry) takes as long as the command
-itself, where that moves 150 kB to the next process. So `ask` tries once without all that; where that fails, for
-whatever reason, the caller's other way is gone: redis-py's, with its retries, redirections and reconnects.
+itself, where that moves 150 kB to the next process. So `ask` tries once without all that; where that fails, the
+caller's other way is gone: redis-py's, with its retries, redirections and reconnects.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import redis
 from redis.cluster import RedisCluster
 from redis.connection import Connection, ConnectionPool
 from redis.exceptions import OutOfMemoryError, RedisClusterException, RedisError
+from redis.exceptions import TimeoutError as NoAnswer
 
 
 class Direct:
@@ -29,10 +30,13 @@ class Direct:
         self._idle: dict[ConnectionPool, deque[Connection]] = {}
 
     def ask(self, key: str, command: tuple[object, ...], otherwise: Callable[[], Any]) -> Any:
-        """What the server that holds `key` answers to `command`. A lack of memory is an answer, raised as such."""
+        """What the server that holds `key` answers to `command`. A lack of memory is an answer, raised as such.
+
+        A server that did not answer in time is not asked again: it would take as long once more, and longer to connect.
+        """
         try:
             return self._asked(self._pool(key), command)
-        except OutOfMemoryError:
+        except (OutOfMemoryError, NoAnswer):
             raise
         except (RedisError, RedisClusterException):
             return otherwise()

@@ -15,6 +15,7 @@ import numpy as np
 from redis._parsers import _HiredisParser
 from redis.connection import Connection, SSLConnection
 from redis.exceptions import ConnectionError as ConnectionLost
+from redis.exceptions import TimeoutError as NoAnswer
 
 _LARGE_BYTES = 1 << 15
 _BULK = ord("$")
@@ -55,7 +56,7 @@ class Parser(_HiredisParser):
         reader = self._reader
         if sock is None or reader is None or reader.has_data():
             return super().read_response(*args, **options)
-        count = _received(sock.recv_into(self._buffer))
+        count = _received(sock, self._buffer)
         end = self._buffer.find(b"\r\n", 0, count) if self._buffer[0] == _BULK else -1
         size = int(self._buffer[1:end]) if end > 0 else 0
         if size < _LARGE_BYTES:
@@ -66,7 +67,7 @@ class Parser(_HiredisParser):
         value[:begun] = memoryview(self._buffer)[end + 2 : count]
         left = value[begun:]
         while left:
-            left = left[_received(sock.recv_into(left)) :]
+            left = left[_received(sock, left) :]
         return value[:-2].toreadonly()
 
 
@@ -85,6 +86,15 @@ class PlainConnection(Connection):
         connected.settimeout(None)
         return connected
 
+    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        """As redis-py does it, but for what it makes of a timeout of the kernel's."""
+        try:
+            super().send_packed_command(command, check_health)  # type: ignore[no-untyped-call]
+        except ConnectionLost as error:
+            if isinstance(error.__context__, BlockingIOError):
+                raise NoAnswer("timed out while sending") from error
+            raise
+
 
 class TlsConnection(SSLConnection):
     """The same through TLS."""
@@ -96,7 +106,12 @@ class TlsConnection(SSLConnection):
 _WIRE: dict[str, Any] = {"command_packer": Serializer(), "parser_class": Parser}
 
 
-def _received(count: int) -> int:
+def _received(sock: socket.socket, into: bytearray | memoryview) -> int:
+    """How many bytes came."""
+    try:
+        count = sock.recv_into(into)
+    except BlockingIOError as error:
+        raise TimeoutError("timed out") from error  # what a socket with a timeout of Python's raises
     if not count:
         raise ConnectionLost("Connection closed by server.")
     return count

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 import redis
 from redis.exceptions import RedisError
 
+from essp_common.cache import redis as cache_redis
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import FrameCache, clip_key
 from essp_common.cache.redis import RedisCache
@@ -167,6 +170,30 @@ def test_redis_that_stops_is_unavailable(tmp_path: Path) -> None:
             operation()
         assert isinstance(caught.value.__cause__, RedisError)
     cache.close()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("size", [100, 2**20, 2**25])
+def test_redis_that_hangs_is_unavailable_and_its_late_answers_are_nobodys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setitem(cache_redis._OPTIONS, "socket_timeout", 0.3)
+    with RedisServer(tmp_path, maxmemory_bytes=256 * 2**20) as server:
+        cache = RedisCache.from_url(server.url)
+        other = clip_key("job-b", 1, 0, 0, 0)
+        cache.put(KEY, bytes(size), ["trainer.a"], TTL_S)
+        cache.put(other, b"other", ["trainer.a"], TTL_S)
+        with redis.Redis.from_url(server.url) as client:
+            process = client.info("server")["process_id"]
+        for operation in (lambda: cache.get(KEY), lambda: cache.put(KEY, bytes(size), ["trainer.a"], TTL_S)):
+            os.kill(process, signal.SIGSTOP)
+            try:
+                with pytest.raises(Unavailable):
+                    operation()
+            finally:
+                os.kill(process, signal.SIGCONT)
+            assert bytes(cache.get(other)) == b"other"
+        cache.close()
 
 
 @pytest.mark.integration
