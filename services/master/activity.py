@@ -80,7 +80,7 @@ class Activity:
 
     def __init__(self, features: dict[str, str], trainers: dict[str, tuple[str, str]]) -> None:
         """`features`: stream -> feature. `trainers`: trainer -> its stream and its model."""
-        self._features = features
+        self._pool_of = {"": "decoder"} | {stream: f"extractor.{feature}" for stream, feature in features.items()}
         self._pools: dict[str, _Pool] = {}
         self._trainings = {name: _Training(stream, model) for name, (stream, model) in trainers.items()}
 
@@ -89,9 +89,8 @@ class Activity:
         match progress.WhichOneof("event"):
             case "made":
                 made = progress.made
-                feature = self._features.get(made.stream, made.stream)
-                pool = f"extractor.{feature}" if made.stream else "decoder"
-                self._worked(pool, progress.worker, len(made.indices), made.seconds, now_s)
+                if pool := self._pool_of.get(made.stream):
+                    self._worked(pool, progress.worker, len(made.indices), made.seconds, now_s)
             case "step":
                 if training := self._trainings.get(progress.step.trainer):
                     training.step = progress.step
@@ -111,7 +110,7 @@ class Activity:
         """The pools that worked on the job, by name. `backlog`: as in `status.JobStatus`."""
         queues: Counter[str] = Counter()
         for part, count in backlog.items():
-            queues["decoder" if part == "decoder" else f"extractor.{self._features.get(part, part)}"] += count
+            queues["decoder" if part == "decoder" else self._pool_of[part]] += count
         return tuple(_pool(name, self._pools[name], queues[name], now_s) for name in sorted(self._pools))
 
     def trainers(self, finals: set[str]) -> tuple[status.TrainerStatus, ...]:

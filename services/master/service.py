@@ -127,11 +127,11 @@ class Master:
         self._history.hold_back()
         records = self._subscription.poll(self._settings.poll_records, timeout_s)
         with self._lock:
+            now_s = self._clock()
             for record in records:
-                self._receive(record)
+                self._receive(record, now_s)
             for job in self._jobs.values():
                 self._carry_out(job, job.issue())
-            now_s = self._clock()
             if now_s - self._ticked_s >= _TICK_S:
                 self._ticked_s = now_s
                 self._tick(now_s)
@@ -281,21 +281,21 @@ class Master:
 
     # --- progress in, instructions out ---
 
-    def _receive(self, record: Record) -> None:
+    def _receive(self, record: Record, now_s: float) -> None:
         try:
             progress = current(Progress.FromString(record.value))
         except DecodeError:
             log.warning("record %d of %s is no progress message; ignored", record.offset, record.topic)
             return
         if progress.HasField("heartbeat"):
-            self.roster.note(progress.worker, progress.heartbeat, self._clock())
+            self.roster.note(progress.worker, progress.heartbeat, now_s)
             return
         job = self._jobs.get(progress.job)
         if job is None:
             return
         if progress.fence > job.fence:
             self._let_go(job, progress.fence)
-        if out := job.handle(progress, self._clock()):
+        if out := job.handle(progress, now_s):
             self._carry_out(job, out)
 
     def _heed(self, control: Control) -> None:
