@@ -50,6 +50,7 @@ _LIBRARIES = (
 )
 _WITH_TORCH = ("torch", "torch.distributed", "essp_common.learning.torchvision_compat", "safetensors.torch")
 _TORCH_COMMANDS = frozenset({"trainer", "aggregator", "predictor"})
+_ROOT = Path(__file__).parents[2]
 _PR_SET_PDEATHSIG = 1
 _LARGEST_REQUEST = 1 << 18
 _NUMBER = struct.Struct("i")
@@ -118,7 +119,7 @@ def _preloaded(torch: bool) -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST_REQUEST)
     command = [sys.executable, "-m", __name__, str(theirs.fileno()), *(["torch"] if torch else [])]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd=_ROOT)
     theirs.close()
 
     def end() -> None:
