@@ -6,11 +6,11 @@ folder with a job can be moved, and the command be called from anywhere.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from essp_common.errors import ConfigError
 from essp_common.spec import JobSpec, parse_spec
+from services.cli.uris import as_uri
 
 
 def load_job(path: Path) -> JobSpec:
@@ -28,7 +28,7 @@ def _placed(spec: JobSpec, folder: Path) -> JobSpec:
     """The job with URIs in place of paths."""
 
     def uri(text: str) -> str:
-        return f"file://{os.path.abspath(folder / Path(text).expanduser())}" if text and "://" not in text else text
+        return as_uri(text, folder) if text else text
 
     changes: dict[str, object] = {
         "output": uri(spec.output),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 
-def as_uri(text: str) -> str:
-    """`file://` URI of a path; what has a scheme already stays as it is.
+def as_uri(text: str, folder: Path = Path()) -> str:
+    """`file://` URI of a path, meant from `folder`; what has a scheme already stays as it is.
 
-    Paths go in as they are, without percent-encoding: a URI here is a root and a key, not a link.
+    Paths go in without percent-encoding and without `..`: a URI here is a root and a key, not a link.
     """
-    return text if "://" in text else f"file://{Path(text).expanduser().absolute()}"
+    return text if "://" in text else f"file://{os.path.abspath(folder / Path(text).expanduser())}"
 
 
 def shown(uri: str) -> str:

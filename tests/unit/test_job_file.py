@@ -10,6 +10,7 @@ from essp_common.config import Settings
 from essp_common.errors import ConfigError
 from essp_common.spec import parse_spec, stored_spec
 from services.cli.job_file import load_job
+from services.cli.uris import as_uri, shown
 
 JOB = """
 name: small
@@ -75,3 +76,13 @@ def test_a_job_of_an_earlier_version_can_still_be_read() -> None:
     assert stored_spec(text, "spec.json").limits.strict
     with pytest.raises(ConfigError, match="another version of ESSP: name: is required"):
         stored_spec('{"output": "x", "trainers": {"rgb": {"stream": "rgb"}}}', "spec.json")
+
+
+def test_a_path_is_meant_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert as_uri("a b.mp4") == f"file://{tmp_path}/here/a b.mp4"
+    assert as_uri("../videos/") == f"file://{tmp_path}/videos", "no key of a store holds .."
+    assert as_uri("s3://bucket/a/../b") == "s3://bucket/a/../b"
+    assert shown(as_uri("runs/one")) == "runs/one"
+    assert shown(as_uri("../runs")) == f"{tmp_path}/runs"
