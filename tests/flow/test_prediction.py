@@ -16,14 +16,14 @@ from essp_common.errors import PermanentError
 from essp_common.layout import Position
 from essp_common.model import open_model
 from essp_common.scored import Scored
-from essp_common.spec import JobSpec
+from essp_common.spec import JobSpec, parse_spec
 from essp_common.wiring import Stores
 from services.cli.main import app
 from services.cli.predict import find, job_of, probe
 from services.local.composition import Embedded
 from services.master.launch import launch
 from services.master.status import JobState
-from tests.flow.conftest import MakeJob
+from tests.journeys import job_text
 
 STORES = Stores(("file:///",))
 
@@ -33,9 +33,11 @@ def runner() -> CliRunner:
     return CliRunner()
 
 
-@pytest.fixture
-def trained(make_job: MakeJob) -> JobSpec:
-    spec = make_job(epochs=1)
+@pytest.fixture(scope="module")
+def trained(catalog: Path, tmp_path_factory: pytest.TempPathFactory) -> JobSpec:
+    """A job that is done; tests read what it left."""
+    output = f"file://{tmp_path_factory.mktemp('trained')}"
+    spec = parse_spec(job_text("tiny", output=output, catalog=f"file://{catalog}", epochs=1))
     with Embedded(spec, Settings()) as job:
         while not job.ended(0.05):
             pass
