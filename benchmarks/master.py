@@ -36,8 +36,8 @@ from essp_common.reports import RECORDS, WINDOW_S
 from essp_common.spec import JobSpec
 from essp_common.wiring import Adapters, Stores
 from services.master.config import MasterSettings
-from services.master.instructions import Instruction, IssueUnit
 from services.master.launch import Launch, launch
+from services.master.ledger.instructions import Instruction, IssueUnit
 from services.master.main import collect_rarely
 from services.master.seeds import SeedWriter
 from services.master.service import Master

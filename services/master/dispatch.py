@@ -9,8 +9,8 @@ from essp_common import topics
 from essp_common.bus.port import Bus
 from essp_common.cache.port import FrameCache, job_prefix
 from essp_common.pb.v1.messages_pb2 import Control
-from services.master.instructions import Instruction, IssueUnit, PublishSkip, ReleaseClip
 from services.master.jobs import Job
+from services.master.ledger.instructions import Instruction, IssueUnit, PublishSkip, ReleaseClip
 from services.master.outbox import Outbox
 
 

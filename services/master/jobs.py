@@ -17,8 +17,8 @@ from essp_common.pb.v1.messages_pb2 import FailureTally as FailureMessage
 from services.master import lifecycle, status
 from services.master.activity import Activity, Rate, purpose_name
 from services.master.events import EventLog
-from services.master.instructions import CompleteJob, FailJob, FinishPass, Instruction
 from services.master.launch import Launch
+from services.master.ledger.instructions import CompleteJob, FailJob, FinishPass, Instruction
 from services.master.recorder import Recorder
 from services.master.seeds import SeedWriter
 from services.master.status import PURPOSES, JobState

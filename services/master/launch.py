@@ -34,11 +34,11 @@ from essp_common.plan import empty_classes
 from essp_common.scored import Scored
 from essp_common.spec import JobSpec, stored_spec
 from essp_common.wiring import Stores
-from services.master.ledger import Ledger
-from services.master.parts import ClipParts
+from services.master.ledger.ledger import Ledger
+from services.master.ledger.parts import ClipParts
+from services.master.ledger.terms import Terms
 from services.master.passes import Passes
 from services.master.sizing import bounds_of, lane_bytes, parts_of, uncoupled_budget, unit_clips
-from services.master.terms import Terms
 
 log = logging.getLogger(__name__)
 

@@ -26,8 +26,8 @@ from essp_common.pb.v1.messages_pb2 import (
     Trained,
     TrainedAttempt,
 )
-from services.master.instructions import Instruction, IssueUnit, PublishSkip, ReleaseClip
-from services.master.ledger import Ledger
+from services.master.ledger.instructions import Instruction, IssueUnit, PublishSkip, ReleaseClip
+from services.master.ledger.ledger import Ledger
 
 _Fact = tuple[str, str]
 """What happened (a field of `PassEvents`), and to which stream or consumer, if to one."""

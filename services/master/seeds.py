@@ -12,7 +12,7 @@ from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, DecodeSeed, Featu
 from essp_common.plan import PlannedClip, seek_to
 from essp_common.recipe import recipe_of
 from essp_common.spec import JobSpec
-from services.master.instructions import IssueUnit, PublishSkip, ReleaseClip
+from services.master.ledger.instructions import IssueUnit, PublishSkip, ReleaseClip
 from services.master.passes import Passes
 
 _VIDEOS = 2**17

@@ -1,6 +1,6 @@
 """The master: starts jobs, issues their seeds, accounts for what comes back, and says what is to be done.
 
-The thin shell around pure parts (`ledger.py` and what it uses): one thread reads `essp.progress` and carries out the
+The thin shell around pure parts (`ledger/`): one thread reads `essp.progress` and carries out the
 ledger's instructions; the API's threads start, pause and stop jobs under the same lock. A progress message is `done`
 once its effects are durable, and what became of it stands in the job's history (`history.py`).
 
@@ -38,8 +38,8 @@ from services.master.config import MasterSettings
 from services.master.dispatch import Dispatch
 from services.master.events import EventLog
 from services.master.history import HistoryWriter
-from services.master.instructions import CompleteJob, FailJob, Instruction
 from services.master.jobs import COMMANDS, Job
+from services.master.ledger.instructions import CompleteJob, FailJob, Instruction
 from services.master.lifecycle import change
 from services.master.outbox import Outbox
 from services.master.pools.roster import Roster

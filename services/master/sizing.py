@@ -7,7 +7,7 @@ frames differ in size from video to video, the largest video of a pass counts un
 A trainer frees the clips of a batch together, and clips of a locality window come in any order. If the budget could not
 hold a batch, and a window where there is one, the job would stand still: that is a `ConfigError` here.
 
-Trainers that lag are left behind (`lag.py`) where the budget can be divided: half of it is for the lanes of all
+Trainers that lag are left behind (`ledger/lag.py`) where the budget can be divided: half of it is for the lanes of all
 trainers but one, and each share has to hold two batches, one that is trained and one that is being made.
 """
 
@@ -25,7 +25,7 @@ from essp_common.quantities import size
 from essp_common.recipe import recipe_of
 from essp_common.spec import CodecSpec, JobSpec
 from essp_common.video.geometry import output_size
-from services.master.parts import ClipParts
+from services.master.ledger.parts import ClipParts
 from services.master.passes import Passes
 
 _HEADER = 64

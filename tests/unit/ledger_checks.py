@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from essp_common.layout import Position
-from services.master.indices import IndexSet
+from services.master.ledger.indices import IndexSet
 from tests.unit.ledger_world import World
 
 

@@ -14,8 +14,8 @@ from essp_common.pb.v1.messages_pb2 import (
 )
 from essp_common.plan import Plan, plan_of
 from essp_common.spec import ClipSpec, SamplingSpec
-from services.master.parts import ClipParts
-from services.master.terms import Terms
+from services.master.ledger.parts import ClipParts
+from services.master.ledger.terms import Terms
 
 CLIP_BYTES, STREAM_BYTES = 100, 60
 """The bounds; what is made is smaller (`actual`)."""

@@ -20,7 +20,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Trained,
 )
 from essp_common.plan import PlannedClip
-from services.master.instructions import (
+from services.master.ledger.instructions import (
     CompleteJob,
     FailJob,
     FinishPass,
@@ -29,8 +29,8 @@ from services.master.instructions import (
     PublishSkip,
     ReleaseClip,
 )
-from services.master.ledger import Ledger
-from services.master.terms import Terms
+from services.master.ledger.ledger import Ledger
+from services.master.ledger.terms import Terms
 from tests.unit.ledger_terms import CLIP_BYTES, CONSUMERS, STREAM_BYTES
 
 Place = tuple[int, int]

@@ -29,7 +29,7 @@ from essp_common.wiring import Adapters
 from services.audit.account import account_of
 from services.audit.invariants import Finding, check
 from services.audit.plan import Planned, planned
-from services.master.credits import Credits
+from services.master.ledger.credits import Credits
 from services.master.service import Master
 from tests.unit.fleet import Fleet, make_job, master_over, run_to_rest
 

@@ -8,7 +8,7 @@ import pytest
 
 from essp_common.layout import Position
 from essp_common.pb.v1.messages_pb2 import CheckpointReady, ClipRef, Failed, Finished, Made, Progress, Trained
-from services.master.instructions import CompleteJob, FailJob, IssueUnit
+from services.master.ledger.instructions import CompleteJob, FailJob, IssueUnit
 from tests.unit.ledger_checks import check_at_rest, every
 from tests.unit.ledger_terms import CLIP_BYTES, STREAM_BYTES, terms
 from tests.unit.ledger_world import World

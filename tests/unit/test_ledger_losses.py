@@ -7,9 +7,9 @@ import pytest
 from essp_common.layout import Position
 from essp_common.pb.v1.messages_pb2 import Failed, Progress, Trained
 from essp_common.plan import PlannedClip
-from services.master.instructions import FailJob, Instruction, IssueUnit, ReleaseClip
-from services.master.outstanding import Entry, Outstanding
-from services.master.parts import ClipParts
+from services.master.ledger.instructions import FailJob, Instruction, IssueUnit, ReleaseClip
+from services.master.ledger.outstanding import Entry, Outstanding
+from services.master.ledger.parts import ClipParts
 from tests.unit.ledger_checks import check_at_rest
 from tests.unit.ledger_terms import CLIP_BYTES, FEATURES, STREAM_BYTES, terms
 from tests.unit.ledger_world import World

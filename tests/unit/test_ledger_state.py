@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from essp_common.errors import ConfigError
 from essp_common.layout import Position
 from essp_common.pb.v1.messages_pb2 import Indices, LedgerState, Progress
-from services.master.indices import IndexSet
-from services.master.instructions import Instruction
-from services.master.ledger import Ledger
+from services.master.ledger.indices import IndexSet
+from services.master.ledger.instructions import Instruction
+from services.master.ledger.ledger import Ledger
 from tests.unit.ledger_terms import CLIP_BYTES, STREAM_BYTES, terms
 from tests.unit.ledger_world import World
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from essp_common.catalog.table import Catalog, VideoRow
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, Seed, Video
 from essp_common.spec import JobSpec
-from services.master.instructions import IssueUnit
+from services.master.ledger.instructions import IssueUnit
 from services.master.passes import Passes
 from services.master.seeds import SeedWriter
 

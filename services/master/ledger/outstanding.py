@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from essp_common.pb.v1.messages_pb2 import OutstandingClip
 from essp_common.pb.v1.messages_pb2 import Place as PlaceMessage
 from essp_common.plan import PlannedClip
-from services.master.credits import Credits
-from services.master.instructions import Instruction, IssueUnit, ReleaseClip
-from services.master.lanes import Lane
-from services.master.order import Place
-from services.master.parts import CLIP, ClipParts
+from services.master.ledger.credits import Credits
+from services.master.ledger.instructions import Instruction, IssueUnit, ReleaseClip
+from services.master.ledger.lanes import Lane
+from services.master.ledger.order import Place
+from services.master.ledger.parts import CLIP, ClipParts
 
 
 @dataclass(slots=True)

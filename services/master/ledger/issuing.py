@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.master.accounts import Counts, PassAccount
-from services.master.instructions import Instruction, IssueUnit
-from services.master.lag import Laggards
-from services.master.order import IssueOrder
-from services.master.outstanding import Outstanding
-from services.master.parts import ClipParts
+from services.master.ledger.accounts import Counts, PassAccount
+from services.master.ledger.instructions import Instruction, IssueUnit
+from services.master.ledger.lag import Laggards
+from services.master.ledger.order import IssueOrder
+from services.master.ledger.outstanding import Outstanding
+from services.master.ledger.parts import ClipParts
 
 
 class Issuer:

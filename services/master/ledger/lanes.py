@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 
-from services.master.order import IssueOrder, Place
+from services.master.ledger.order import IssueOrder, Place
 
 
 @dataclass(slots=True, eq=False)

@@ -10,13 +10,13 @@ from itertools import repeat
 from typing import NamedTuple
 
 from essp_common.pb.v1.messages_pb2 import Made, Trained
-from services.master.accounts import Counts
-from services.master.consumption import Consumption
-from services.master.endings import Endings
-from services.master.instructions import Instruction
-from services.master.lag import Laggards
-from services.master.outstanding import Entry, Outstanding
-from services.master.parts import CLIP, ClipParts
+from services.master.ledger.accounts import Counts
+from services.master.ledger.consumption import Consumption
+from services.master.ledger.endings import Endings
+from services.master.ledger.instructions import Instruction
+from services.master.ledger.lag import Laggards
+from services.master.ledger.outstanding import Entry, Outstanding
+from services.master.ledger.parts import CLIP, ClipParts
 
 
 class News(NamedTuple):

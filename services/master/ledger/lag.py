@@ -25,13 +25,13 @@ from essp_common.layout import Position
 from essp_common.pb.v1.messages_pb2 import LaneState, ReplacedClip
 from essp_common.pb.v1.messages_pb2 import Place as PlaceMessage
 from essp_common.plan import Plan, PlannedClip
-from services.master.accounts import Counts
-from services.master.consumption import Consumption
-from services.master.instructions import Instruction, IssueUnit, ReleaseClip
-from services.master.lanes import Lane
-from services.master.order import IssueOrder, Place, Unit
-from services.master.outstanding import Entry, Outstanding
-from services.master.parts import ClipParts
+from services.master.ledger.accounts import Counts
+from services.master.ledger.consumption import Consumption
+from services.master.ledger.instructions import Instruction, IssueUnit, ReleaseClip
+from services.master.ledger.lanes import Lane
+from services.master.ledger.order import IssueOrder, Place, Unit
+from services.master.ledger.outstanding import Entry, Outstanding
+from services.master.ledger.parts import ClipParts
 
 
 class Laggards:

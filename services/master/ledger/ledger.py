@@ -38,20 +38,20 @@ from essp_common.pb.v1.messages_pb2 import (
     Trained,
 )
 from essp_common.plan import PlannedClip
-from services.master.accounts import Counts, PassAccount
-from services.master.batches import Batches, News
-from services.master.consumption import Consumption
-from services.master.credits import Credits
-from services.master.endings import Endings
-from services.master.indices import IndexSet
-from services.master.instructions import CompleteJob, FailJob, Instruction, PublishSkip
-from services.master.issuing import Issuer
-from services.master.lag import Laggards
-from services.master.losses import Losses, missing_consumer
-from services.master.order import IssueOrder
-from services.master.outstanding import Entry, Outstanding
-from services.master.parts import CLIP
-from services.master.terms import Terms
+from services.master.ledger.accounts import Counts, PassAccount
+from services.master.ledger.batches import Batches, News
+from services.master.ledger.consumption import Consumption
+from services.master.ledger.credits import Credits
+from services.master.ledger.endings import Endings
+from services.master.ledger.indices import IndexSet
+from services.master.ledger.instructions import CompleteJob, FailJob, Instruction, PublishSkip
+from services.master.ledger.issuing import Issuer
+from services.master.ledger.lag import Laggards
+from services.master.ledger.losses import Losses, missing_consumer
+from services.master.ledger.order import IssueOrder
+from services.master.ledger.outstanding import Entry, Outstanding
+from services.master.ledger.parts import CLIP
+from services.master.ledger.terms import Terms
 
 _LOSSES = 10
 """A clip whose bytes vanish this often has no bad luck: something removes them."""

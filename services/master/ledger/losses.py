@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 
 from essp_common.pb.v1.messages_pb2 import Failed
 from essp_common.plan import Plan
-from services.master.consumption import Consumption
-from services.master.order import Place
-from services.master.outstanding import Entry, Outstanding
-from services.master.parts import CLIP, ClipParts
+from services.master.ledger.consumption import Consumption
+from services.master.ledger.order import Place
+from services.master.ledger.outstanding import Entry, Outstanding
+from services.master.ledger.parts import CLIP, ClipParts
 
 
 class Losses:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from services.master.indices import IndexSet
+from services.master.ledger.indices import IndexSet
 
 _SAMPLE = 20
 """Attempts that have to be known before the share of failures means anything."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from essp_common.pb.v1.messages_pb2 import PassPlan
-from services.master.accounts import PassAccount
-from services.master.consumption import Consumption
-from services.master.instructions import FinishPass, Instruction
-from services.master.lag import Laggards
-from services.master.order import Place
-from services.master.outstanding import Entry, Outstanding
-from services.master.parts import ClipParts
+from services.master.ledger.accounts import PassAccount
+from services.master.ledger.consumption import Consumption
+from services.master.ledger.instructions import FinishPass, Instruction
+from services.master.ledger.lag import Laggards
+from services.master.ledger.order import Place
+from services.master.ledger.outstanding import Entry, Outstanding
+from services.master.ledger.parts import ClipParts
 
 
 class Endings:

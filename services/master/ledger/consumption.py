@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from essp_common.layout import Position
 from essp_common.pb.v1.messages_pb2 import ConsumerState, Place
-from services.master.indices import IndexSet
+from services.master.ledger.indices import IndexSet
 
 
 class Consumption:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from essp_common.layout import Position
 from essp_common.pb.v1.messages_pb2 import PassPlan
 from essp_common.plan import Plan
-from services.master.parts import ClipParts
+from services.master.ledger.parts import ClipParts
 
 
 @dataclass(frozen=True, kw_only=True)

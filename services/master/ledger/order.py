@@ -13,7 +13,7 @@ from typing import TypeAlias
 from essp_common.layout import Position
 from essp_common.pb.v1.messages_pb2 import IssueState
 from essp_common.plan import Plan, PlannedClip
-from services.master.indices import IndexSet
+from services.master.ledger.indices import IndexSet
 
 Place: TypeAlias = tuple[int, int]
 """Pass number and index."""
