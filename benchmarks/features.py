@@ -14,7 +14,7 @@ from essp_common.errors import ConfigError
 from essp_common.features import registry
 from essp_common.features.intermediates import Intermediates, extract_with
 from essp_common.features.port import Extractor
-from essp_common.testing.videos import Picture, drifting, texture
+from essp_common.video.synthetic import Picture, drifting, texture
 
 _FRAMES, _SIDE = 16, 256
 _SHARING = {

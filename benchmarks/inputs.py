@@ -16,7 +16,7 @@ from shutil import copyfile
 import numpy as np
 
 from essp_common.catalog.build import BuildOptions, build
-from essp_common.testing.videos import Encoding, Picture, drifting, texture, write_video
+from essp_common.video.synthetic import Encoding, Picture, drifting, texture, write_video
 
 _DETAIL, _NOISE = 10.0, 3.0
 """Standard deviations, in grey levels, of what moves along and of what differs from frame to frame."""

@@ -9,7 +9,7 @@ from essp_common import topics
 from essp_common.bus.port import Record
 from essp_common.model import open_model
 from essp_common.pb.v1.messages_pb2 import DecodeSeed
-from essp_common.testing.videos import Encoding, drifting, texture, write_video
+from essp_common.video.synthetic import Encoding, drifting, texture, write_video
 from essp_common.wiring import Stores
 
 _JOB = """

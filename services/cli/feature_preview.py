@@ -17,10 +17,10 @@ from essp_common.features.drawing import Picture, fullest_speed, grid, pictures
 from essp_common.features.port import Extractor
 from essp_common.features.sampling import evenly_spaced
 from essp_common.pb.v1.messages_pb2 import Resize, Seed
-from essp_common.testing.videos import Encoding, write_video
 from essp_common.video.geometry import output_size
 from essp_common.video.probe import probe
 from essp_common.video.reader import Reader
+from essp_common.video.synthetic import Encoding, write_video
 from services.extractor.trajectories import Trajectories
 
 _COLUMNS = 5  # frames in a picture

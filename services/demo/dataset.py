@@ -23,7 +23,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from essp_common.errors import ConfigError
-from essp_common.testing.videos import Encoding, write_video
+from essp_common.video.synthetic import Encoding, write_video
 from services.demo.photographs import TEXTURES
 from services.demo.scene import MOTIONS, Scene, render
 

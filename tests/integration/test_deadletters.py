@@ -14,7 +14,7 @@ from essp_common.config import Settings
 from essp_common.errors import ConfigError, Conflict, NotFound
 from essp_common.pb.v1.messages_pb2 import TRAIN, Control, DeadLetter, DecodeSeed, Seed, Video
 from essp_common.spec import parse_spec
-from essp_common.testing.videos import Encoding, numbered, write_video
+from essp_common.video.synthetic import Encoding, numbered, write_video
 from essp_common.wiring import Stores, open_bus
 from services.cli.deadletter import app
 from services.deadletter.boxes import OutputBox, read_all

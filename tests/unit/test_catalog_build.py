@@ -20,7 +20,7 @@ from essp_common.catalog.journal import Journal
 from essp_common.catalog.probing import ProbeOptions
 from essp_common.catalog.table import Catalog, VideoRow, read_catalog
 from essp_common.errors import ConfigError, Unavailable
-from essp_common.testing.videos import Encoding, numbered, write_video
+from essp_common.video.synthetic import Encoding, numbered, write_video
 from essp_common.wiring import open_store
 from services.cli.catalog import app
 from tests.unit.catalog_probe import PROBE, facts

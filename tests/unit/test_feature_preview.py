@@ -9,8 +9,8 @@ import pytest
 
 from essp_common.errors import ConfigError
 from essp_common.features import registry
-from essp_common.testing.videos import write_video
 from essp_common.video.probe import probe
+from essp_common.video.synthetic import write_video
 from services.cli.feature_preview import Preview, write_preview
 from tests.unit.scenes import STILL, moving, with_object
 

@@ -17,7 +17,7 @@ from essp_common.model import open_model
 from essp_common.predictions import Prediction, predictions
 from essp_common.scores import VideoScores
 from essp_common.segments import Segment
-from essp_common.testing.videos import numbered, write_video
+from essp_common.video.synthetic import numbered, write_video
 from essp_common.wiring import Stores
 from services.aggregator.assembly import assemble, final_checkpoints
 from services.cli.predict import Answers, Stretch, _progress, _where, classify, document, find, job_of, probe, table

@@ -13,11 +13,11 @@ from av.video.frame import VideoFrame
 
 from essp_common.errors import BadVideo
 from essp_common.pb.v1.messages_pb2 import Seek
-from essp_common.testing.videos import Encoding, numbered, pack_bframes, write_video
 from essp_common.video import probe as probing
 from essp_common.video.container import Limits
 from essp_common.video.probe import VideoFacts, probe
 from essp_common.video.reader import Reader
+from essp_common.video.synthetic import Encoding, numbered, pack_bframes, write_video
 
 FRAMES = 50
 

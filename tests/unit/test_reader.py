@@ -20,12 +20,12 @@ from essp_common.errors import BadVideo
 from essp_common.objects.ranged import RangedFile
 from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek
 from essp_common.plan import seek_to
-from essp_common.testing.videos import Encoding, numbered, pack_bframes, read_number, write_video
 from essp_common.video import selection
 from essp_common.video.container import Limits
 from essp_common.video.geometry import output_size
 from essp_common.video.probe import VideoFacts, probe
 from essp_common.video.reader import Reader
+from essp_common.video.synthetic import Encoding, numbered, pack_bframes, read_number, write_video
 
 FRAMES = 50
 NONE = Resize(mode=Resize.NONE)

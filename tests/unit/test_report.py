@@ -17,8 +17,8 @@ from essp_common.catalog.build import file_row
 from essp_common.catalog.probing import Outcome
 from essp_common.catalog.table import Catalog, VideoRow, write_catalog
 from essp_common.errors import NotFound
-from essp_common.testing.videos import drifting, numbered, read_number, texture, write_video
 from essp_common.video.probe import probe
+from essp_common.video.synthetic import drifting, numbered, read_number, texture, write_video
 from essp_common.wiring import Stores
 from services.aggregator.assembly import assemble, final_checkpoints
 from services.local.report import plots

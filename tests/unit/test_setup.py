@@ -17,7 +17,7 @@ from essp_common.bus.kafka_clients import connected
 from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.catalog.table import read_catalog
 from essp_common.objects.s3 import S3Store
-from essp_common.testing.videos import Encoding, write_video
+from essp_common.video.synthetic import Encoding, write_video
 from essp_common.wiring import open_store
 from services.cli import demo_data
 from services.cli import main as cli

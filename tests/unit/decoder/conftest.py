@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from essp_common.testing.videos import Encoding, numbered, write_video
+from essp_common.video.synthetic import Encoding, numbered, write_video
 from services.decoder.config import DecoderSettings
 from services.decoder.sandbox import Sandbox, SandboxOptions
 from services.decoder.service import sandbox_options

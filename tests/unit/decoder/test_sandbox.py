@@ -17,7 +17,7 @@ from essp_common.errors import EsspError, Unavailable
 from essp_common.pb.v1.messages_pb2 import (
     Seed,
 )
-from essp_common.testing.videos import Encoding, numbered, write_video
+from essp_common.video.synthetic import Encoding, numbered, write_video
 from essp_common.wiring import open_store
 from services.decoder.config import DecoderSettings
 from services.decoder.memory import SharedMemory

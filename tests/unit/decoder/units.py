@@ -17,8 +17,8 @@ from essp_common.pb.v1.messages_pb2 import (
     StreamRequest,
     Video,
 )
-from essp_common.testing.videos import read_number
 from essp_common.video.probe import probe
+from essp_common.video.synthetic import read_number
 from services.decoder.sandbox import Outcome
 
 LIMIT_S = 60.0

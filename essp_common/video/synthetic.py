@@ -1,4 +1,4 @@
-"""Small, real, encoded video files for tests and benchmarks, made with PyAV.
+"""Small, real, encoded video files, made to order with PyAV: for the demo, previews, benchmarks and tests.
 
     path = write_video(tmp_path / "a.mp4", numbered(60), Encoding(codec="h264", gop=30, bframes=2))
 
@@ -45,7 +45,7 @@ _CLOCK = 60_000  # MPEG-4 allows at most 65535 ticks a second
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How a test video is coded."""
+    """How a video is coded."""
 
     codec: str = "h264"
     """h264 | hevc | mpeg4 | mpeg2 | vp8 | vp9 | av1 | mjpeg | ffv1."""
