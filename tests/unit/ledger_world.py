@@ -269,12 +269,15 @@ class World:
         """Whether a consumer is through with everything."""
         return self._next(self.consumers[name]) is None
 
-    def run(self, limit: int = 20_000) -> None:
+    def run(self, limit: int = 1_000) -> None:
         """Let everybody work until all is done; the watchdog helps when nothing moves."""
+        rounds = 0
         for _ in range(limit):
             moved = False
             while self.seeds or self.extractions or self.events:
                 moved = True
+                rounds += 1
+                assert rounds < 10 * limit, "the same clips are made for ever"
                 if self.seeds:
                     self.decode()
                 if self.extractions:

@@ -190,3 +190,21 @@ def test_what_waits_to_be_made_again_gives_way_too() -> None:
 def present(entry: Entry | None) -> Entry:
     assert entry is not None
     return entry
+
+
+def test_a_clip_that_waits_to_be_made_again_is_made_for_who_falls_back_too() -> None:
+    world = World(terms(clips=1, unit_clips=1))
+    while world.seeds or world.extractions or world.events:
+        world.work(without={"trainer.rgb", "trainer.flow"})
+    world.take("trainer.rgb")
+    world.deliver()
+    world.flush_cache()
+    world.crash("trainer.rgb")
+    world.ledger.pause()
+    world.take("trainer.flow")
+    world.deliver()  # it has to be made again for flow, later
+    world.take("trainer.rgb")
+    world.deliver()  # and now for rgb
+    world.do(world.ledger.resume())
+    world.run()
+    check_at_rest(world)

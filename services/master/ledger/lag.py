@@ -206,14 +206,17 @@ class Laggards:
             if wanted is None:
                 return False
             clips, shared = wanted
-            if clips and not self._outstanding.issue(unit[0], clips, lane.bit, lane):
-                if not self._make_room_in(lane, (unit[0], clips[0].index), out):
-                    return False
-                continue
+            lacking = self._outstanding.lacking(unit[0], len(clips), lane.bit, lane) if clips else 0
+            way = self._giving_way(lane, (unit[0], clips[0].index), lacking) if lacking else []
+            if lacking and not way:
+                return False
+            lane.order.take()
+            for entry in way:
+                self._release(entry, out)
             for entry in shared:
                 entry.again = False
                 self._outstanding.issue_again(entry, (entry.left | lane.bit) & self._parts.everyone)
-            lane.order.take()
+            self._outstanding.issue(unit[0], clips, lane.bit, lane)
             if clips:
                 out.append(IssueUnit(unit[0], tuple(clips), (lane.consumer,)))
             self._counts.issued += len(clips)
@@ -253,14 +256,24 @@ class Laggards:
         ahead = self._before[number] + index + 1 - self._consumption[lane.consumer].total
         return ahead * self._outstanding.bound(number, lane.bit) <= lane.share_bytes
 
-    def _make_room_in(self, lane: Lane, place: Place, out: list[Instruction]) -> bool:
-        """Release the furthest clip of a lane that lies beyond `place`; False: there is none that can be."""
+    def _giving_way(self, lane: Lane, place: Place, lacking: int) -> list[Entry]:
+        """The furthest clips of a lane beyond `place` that take up so many bytes; none if all that may go are too few.
+
+        All or nothing, and for what is issued at once: a window of the order is no row of indices, so that what was
+        released would otherwise be issued again first, and for ever.
+        """
         furthest = lane.furthest()
-        entry = self._outstanding.get(furthest) if furthest is not None and furthest > place else None
-        if entry is None or not self._may_release(entry):
-            return False
-        self._release(entry, out)
-        return True
+        if furthest is None or furthest < place:
+            return []
+        found = []
+        for beyond in sorted((other for other in lane.places if other > place), reverse=True):
+            entry = self._outstanding.get(beyond)
+            if entry is not None and self._may_release(entry):
+                found.append(entry)
+                lacking -= sum(entry.sizes)
+                if lacking <= 0:
+                    return found
+        return []
 
     def _may_release(self, entry: Entry) -> bool:
         """Whether those who still want a clip get it in lanes, now or later."""

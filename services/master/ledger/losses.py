@@ -43,15 +43,16 @@ class Losses:
         return entry if fell_back or entry.clip.attempt == event.clip.attempt else None
 
     def _is_missed(self, entry: Entry, event: Failed, consumer: str) -> bool:
-        """Whether making the clip again is called for: not while that is under way."""
+        """Whether making the clip again is called for: not while that is under way, for this consumer too."""
+        bit = self._parts.bit.get(consumer, 0)
         if entry.queued:
-            return False
+            return bool(bit & ~entry.left) and self._has_trained(consumer, entry.place)
         if entry.shed or not entry.left:
             return True
         if event.stage == "extractor":
             part = self._parts.part_of_stream.get(event.stream, CLIP)
             return part != CLIP and _was_made(entry, CLIP) and not entry.made >> part & 1
-        if self._parts.bit.get(consumer, 0) & entry.left:
+        if bit & entry.left:
             return _was_made(entry, self._parts.part[consumer])
         return self._has_trained(consumer, entry.place)
 

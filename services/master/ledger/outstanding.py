@@ -162,6 +162,12 @@ class Outstanding:
                 self.move(entry, lane)
         return True
 
+    def lacking(self, number: int, clips: int, consumers: int, lane: Lane) -> int:
+        """How many bytes of a lane have to be free before `issue` takes up so many clips more; 0: none."""
+        size = clips * self.bound(number, consumers)
+        free = self.credits.budget_bytes - self.credits.outstanding_bytes
+        return max(0, size - min(self._room(lane), free))
+
     def move(self, entry: Entry, lane: Lane | None) -> None:
         """Have a clip take up another share of the budget; None: what all have in common."""
         size = sum(entry.sizes)
