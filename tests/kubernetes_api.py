@@ -6,7 +6,7 @@ marked, until its pods are gone. Lists of deployments, jobs and pods can be watc
 order, with bookmarks for whoever wants them (`bookmark`), an ERROR 410 once what was missed is forgotten (`compact`),
 until `timeoutSeconds` are over or the connection ends (`hang_up`). Every request is kept. `outage` makes it answer 503,
 and ends what is being watched. Most tests that use it run against a real cluster as well: see `api` in
-`tests/unit/test_pools_kubernetes.py`.
+`tests/unit/kubernetes`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ from services.master.registrations import ExtractorRow, TrainerRow
 from services.master.status import JobStatus
 from tests.unit.fleet import Clock
 from tests.unit.statuses import document
+from tests.unit.waiting import until
 
 IMAGE = "registry.example/depth@sha256:" + "0f" * 32
 DEPTH = ExtractorRow(name="depth", image=IMAGE, output=DeclaredOutput(shape=("T",)), least=2, most=3)
@@ -257,13 +257,6 @@ def test_rates_are_of_what_was_added_since() -> None:
 # --- real processes ---
 
 WAITS = (sys.executable, "-c", "import signal, time; signal.signal(15, lambda *_: exit(0)); print(1); time.sleep(600)")
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.02)
 
 
 @pytest.fixture

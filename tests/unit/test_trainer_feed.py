@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +22,7 @@ from services.trainer import device as device_module
 from services.trainer.device import OnHost, OutOfMemory, ToGpu, choose_device, half_type
 from services.trainer.feed import Feed
 from services.trainer.prefetch import Batch
+from tests.unit.waiting import until
 
 CPU = torch.device("cpu")
 PLAN = PassPlan(purpose=TRAIN, clips=6)
@@ -72,13 +73,6 @@ def feeding(source: Source) -> Iterator[Feed]:
     assert not [thread for thread in threading.enumerate() if thread.name == "essp-feed-test"]
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 def test_batches_come_in_order_gathered_and_without_their_frames() -> None:
     with feeding(Source(3)) as feed:
         for number in range(3):
@@ -95,11 +89,11 @@ def test_batches_come_in_order_gathered_and_without_their_frames() -> None:
 def test_no_more_than_two_batches_are_ahead() -> None:
     source = Source(100)
     with feeding(source) as feed:
-        wait_until(lambda: source.given == 2)  # one waits, one was gathered and waits for its place
+        until(lambda: source.given == 2)  # one waits, one was gathered and waits for its place
         assert feed.queued == 3 + 2
         assert source.given == 2
         feed.next(30)
-        wait_until(lambda: source.given == 3)
+        until(lambda: source.given == 3)
 
 
 def test_what_stops_it_is_raised_after_what_was_ready() -> None:
