@@ -79,6 +79,16 @@ class PreconditionFailed(Conflict):
     """What was to be changed is not, or no longer, as the caller saw it: read it again."""
 
 
+class OutOfMemory(PermanentError):
+    """The device has no room for a batch."""
+
+    kind = "memory"
+
+
+class DeviceLost(EsspError):
+    """The GPU failed under this process, which cannot use it any more; a new process may."""
+
+
 class CacheMiss(EsspError):
     """The bytes of a clip or feature are no longer in the cache."""
 

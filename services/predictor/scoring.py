@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from essp_common import codec
 from essp_common.cache.port import Buffer
-from essp_common.errors import EsspError, PermanentError
+from essp_common.errors import DeviceLost, OutOfMemory
 from essp_common.features.sampling import evenly_spaced
 from essp_common.learning.augment import evaluation_view
 from essp_common.learning.inputs import layout_of
@@ -21,16 +21,6 @@ from essp_common.objects.port import ObjectStore
 from essp_common.spec import StreamSpec
 
 Frames = NDArray[Any]
-
-
-class OutOfMemory(PermanentError):
-    """The device has no room for a batch."""
-
-    kind = "memory"
-
-
-class DeviceLost(EsspError):
-    """The GPU failed under this process, which cannot use it any more; a new process may."""
 
 
 class Look(NamedTuple):

@@ -16,13 +16,12 @@ from google.protobuf.message import DecodeError
 from essp_common import topics
 from essp_common.bus.port import Record, Subscription
 from essp_common.control import ControlFeed
-from essp_common.errors import EsspError, PermanentError, TransientError
+from essp_common.errors import DeviceLost, EsspError, PermanentError, TransientError
 from essp_common.pb.v1.messages_pb2 import ClipRef, Control, Failed, Finished, Progress
 from essp_common.spec import stored_spec
 from essp_common.wiring import Adapters
 from services.predictor.config import PredictorSettings
 from services.predictor.job import Answers, PredictionJob
-from services.predictor.scoring import DeviceLost
 
 log = logging.getLogger(__name__)
 

@@ -17,19 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from essp_common.errors import ConfigError, EsspError, PermanentError
+from essp_common.errors import ConfigError, OutOfMemory
 
 Frames = NDArray[Any]
-
-
-class OutOfMemory(PermanentError):
-    """The device has no room for a batch."""
-
-    kind = "memory"
-
-
-class DeviceLost(EsspError):
-    """The GPU failed under this process, which cannot use it any more; a new process may."""
 
 
 class Input(Protocol):

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from essp_common.errors import ConfigError, EsspError
+from essp_common.errors import ConfigError, DeviceLost, EsspError
 from essp_common.topics import DATA_PARTITIONS
 from services.trainer.config import Rendezvous, TrainerSettings
 from services.trainer.process import run_rank, supervise
@@ -35,7 +35,6 @@ def main(
 
 def as_process() -> None:
     """Run by `python -m`, as torchrun and the supervisor do. Exit codes: 1 failed, 2 wrong settings, 75 try again."""
-    from services.trainer.device import DeviceLost
     from services.trainer.ranks import RankLost
 
     codes: tuple[tuple[type[EsspError], int], ...] = (

@@ -17,7 +17,7 @@ import torch
 
 from essp_common.checkpoint import Manifest
 from essp_common.control import ENDED, ControlFeed
-from essp_common.errors import TransientError
+from essp_common.errors import DeviceLost, TransientError
 from essp_common.layout import Position
 from essp_common.learning.augment import evaluation_view, training_view
 from essp_common.learning.inputs import layout_of
@@ -30,7 +30,7 @@ from essp_common.wiring import Adapters
 from services.trainer.archive import Archive
 from services.trainer.assignment import Assignment
 from services.trainer.config import TrainerConfig
-from services.trainer.device import DeviceLost, Frames, choose_device
+from services.trainer.device import Frames, choose_device
 from services.trainer.feed import Feed
 from services.trainer.keeper import Keeper, SavePolicy
 from services.trainer.learner import Learner

@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 import torch
 
+from essp_common.errors import OutOfMemory
 from essp_common.ordered import PassEnd, Taken
 from essp_common.pb.v1.messages_pb2 import TRAIN, ClipRef, PassPlan
 from services.trainer import device as device_module
-from services.trainer.device import OnHost, OutOfMemory, ToGpu, choose_device, half_type
+from services.trainer.device import OnHost, ToGpu, choose_device, half_type
 from services.trainer.feed import Feed
 from services.trainer.prefetch import Batch
 from tests.unit.waiting import until

@@ -14,12 +14,11 @@ from torch import Tensor
 
 from essp_common import checkpoint, layout, scores
 from essp_common.cache.port import clip_key
-from essp_common.errors import ConfigError, NotFound
+from essp_common.errors import ConfigError, DeviceLost, NotFound, OutOfMemory
 from essp_common.layout import Position
 from essp_common.learning.models import Classifier, Scores
 from essp_common.pb.v1.messages_pb2 import TEST, TRAIN, VALIDATION, Control
 from services.aggregator import metrics
-from services.trainer.device import DeviceLost, OutOfMemory
 from services.trainer.evaluation import figures
 from services.trainer.training import Diverged
 from tests.unit.training_jobs import (

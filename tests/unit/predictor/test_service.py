@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from essp_common import layout, topics
+from essp_common.errors import DeviceLost
 from essp_common.learning.models import Classifier, Scores
 from essp_common.pb.v1.messages_pb2 import (
     Control,
@@ -17,7 +18,6 @@ from essp_common.pb.v1.messages_pb2 import (
 from essp_common.predictions import Prediction
 from essp_common.spec import JobSpec
 from services.predictor.config import PredictorSettings
-from services.predictor.scoring import DeviceLost
 from services.predictor.service import build
 from tests.unit.predictor.world import (
     CLASSES,
