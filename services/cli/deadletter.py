@@ -17,6 +17,7 @@ from essp_common.config import Settings
 from essp_common.errors import ConfigError, Conflict, NotFound
 from essp_common.pb.v1.messages_pb2 import DeadLetter
 from essp_common.wiring import Stores, open_bus
+from services.cli.confirmation import Yes, confirm
 from services.cli.uris import as_uri
 from services.deadletter.boxes import Box, BusBox, OutputBox
 from services.deadletter.letters import Filter, Letter, letter_of
@@ -128,14 +129,14 @@ def purge(
     kind: Kind = "",
     video: Video = "",
     everything: Everything = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Forget dead letters: `ls` shows them no more."""
     with _box(origin) as box:
         chosen = [letter.id for letter in _chosen(box.letters(), _filter(ids, job, kind, video, everything))]
         if not yes:
-            typer.confirm(f"Forget {len(chosen)} dead letters?", abort=True, err=True)
+            confirm(f"Forget {len(chosen)} dead letters?")
         box.purge(chosen)
     typer.echo(json.dumps({"purged": chosen}) if as_json else f"forgot {len(chosen)} dead letters")
 

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from essp_common.errors import Unavailable
+from services.cli.confirmation import Yes, confirm
 from services.cli.dashboard import dashboard, duration, results
 from services.cli.job_file import load_job
 from services.cli.rest import SERVER, TIMEOUT_S, AsJson, Server, Token, ask, check, connect, pages, unreachable
@@ -105,14 +106,14 @@ def resume(name: Name, server: Server = SERVER, token: Token = "", as_json: AsJs
 @app.command()
 def stop(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     server: Server = SERVER,
     token: Token = "",
     as_json: AsJson = False,
 ) -> None:
     """End a job; its trainers save first, so it can be started again and goes on."""
     if not yes:
-        typer.confirm(f"Stop job {name}?", abort=True, err=True)
+        confirm(f"Stop job {name}?")
     _act("stop", name, server, token, as_json)
 
 

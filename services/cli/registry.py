@@ -17,6 +17,7 @@ from rich.table import Table
 
 from essp_common.documents import read_yaml
 from essp_common.errors import ConfigError, NotFound
+from services.cli.confirmation import Yes, confirm
 from services.cli.rest import SERVER, AsJson, Server, Token, answer_of, ask, connect
 
 app = typer.Typer(
@@ -95,13 +96,13 @@ def put(
 def rm(
     kind: Which,
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     server: Server = SERVER,
     token: Token = "",
 ) -> None:
     """Remove a row; its workers finish what they have in hand and leave."""
     if not yes:
-        typer.confirm(f"Remove {kind}/{name}?", abort=True, err=True)
+        confirm(f"Remove {kind}/{name}?")
     with connect(server, token) as client:
         _, seen = answer_of(client, "GET", f"/v1/{kind}/{name}")
         ask(client, "DELETE", f"/v1/{kind}/{name}", headers={"If-Match": seen})

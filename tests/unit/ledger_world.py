@@ -260,6 +260,16 @@ class World:
             if name not in without:
                 self.take(name)
 
+    def make_all(self) -> None:
+        """Have all that was issued made and accounted for; consumers take nothing."""
+        while self.seeds or self.extractions or self.events:
+            if self.seeds:
+                self.decode()
+            if self.extractions:
+                self.extract()
+            if self.events:
+                self.deliver()
+
     def flush_cache(self) -> None:
         """Lose all bytes."""
         self.cache.clear()

@@ -72,12 +72,7 @@ def test_what_was_read_before_it_was_reported_counts_as_made_once() -> None:
 def test_a_slow_consumer_holds_back_the_issue() -> None:
     world = World(terms(clips=30, budget=5 * BOTH, unit_clips=1))
     for _ in range(300):
-        while world.seeds or world.extractions or world.events:
-            for work in (world.decode if world.seeds else None, world.extract if world.extractions else None):
-                if work:
-                    work()
-            while world.events:
-                world.deliver()
+        world.make_all()
         world.take("trainer.rgb")  # as fast as it can; the other one never
     assert not world.done("trainer.rgb")
     assert world.most_used <= 5 * BOTH
@@ -190,12 +185,7 @@ def test_nothing_is_issued_while_paused() -> None:
     world = World(terms(clips=6, budget=2 * BOTH, unit_clips=1))
     world.ledger.pause()
     for _ in range(3):
-        while world.seeds:
-            world.decode()
-        while world.extractions:
-            world.extract()
-        while world.events:
-            world.deliver()
+        world.make_all()
         for name in world.consumers:
             world.take(name)
     while world.events:

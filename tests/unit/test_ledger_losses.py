@@ -39,12 +39,7 @@ def test_bytes_that_are_missed_before_they_were_reported_are_made_again(reader: 
 
 def test_lost_bytes_are_made_again() -> None:
     world = World(terms(clips=4))
-    while world.seeds:
-        world.decode()
-    while world.extractions:
-        world.extract()
-    while world.events:
-        world.deliver()
+    world.make_all()
     world.flush_cache()
     world.run()
     check_at_rest(world)
@@ -69,13 +64,7 @@ def test_a_consumer_that_fell_back_gets_its_clips_again_though_the_budget_is_ful
     world = World(terms(clips=30, budget=4 * BOTH, unit_clips=1))
     world.checkpoint("trainer.flow")
     for _ in range(60):
-        while world.seeds or world.extractions or world.events:
-            if world.seeds:
-                world.decode()
-            if world.extractions:
-                world.extract()
-            if world.events:
-                world.deliver()
+        world.make_all()
         if len(world.consumers["trainer.rgb"].trained) < 15:
             world.take("trainer.rgb")
         if len(world.consumers["trainer.flow"].trained) < 12:
@@ -92,11 +81,11 @@ def test_a_consumer_whose_checkpoint_is_damaged_is_given_what_took_the_place_of_
     """It does not know which attempt it had trained. Some of these clips are there still, for the other consumer."""
     world = World(terms(clips=12, videos=6, replacements=1, dead_ratio=1.0), bad=[0, 1, 2])
     for _ in range(12):
-        ready_all(world)
+        world.make_all()
         world.take("trainer.rgb")
         if len(world.consumers["trainer.flow"].trained) < 4:
             world.take("trainer.flow")
-    ready_all(world)
+    world.make_all()
     fallen = world.consumers["trainer.rgb"]
     lost = [(0, index) for index in range(fallen.position.clips)]
     assert 0 < world.ledger.counts.replaced < len(lost)
@@ -112,23 +101,12 @@ def test_a_consumer_whose_checkpoint_is_damaged_is_given_what_took_the_place_of_
     check_at_rest(world)
 
 
-def ready_all(world: World) -> None:
-    """Make everything that was issued, and account for it."""
-    while world.seeds or world.extractions or world.events:
-        if world.seeds:
-            world.decode()
-        if world.extractions:
-            world.extract()
-        if world.events:
-            world.deliver()
-
-
 def test_the_furthest_clip_gives_way_and_does_not_block_once_it_is_done_after_all() -> None:
     world = World(terms(clips=8, budget=2 * CLIP_BYTES, unit_clips=1, consumers={"trainer.rgb": "rgb"}))
     world.actual = lambda clip, part: CLIP_BYTES  # type: ignore[method-assign, assignment]
-    ready_all(world)
+    world.make_all()
     world.take("trainer.rgb")
-    ready_all(world)
+    world.make_all()
     assert world.issued == [(0, 0), (0, 1), (0, 2)]
     world.take("trainer.rgb")
     held = world.events.pop()  # clip 1 is trained, and the master has not heard of it
@@ -194,8 +172,7 @@ def present(entry: Entry | None) -> Entry:
 
 def test_a_clip_that_waits_to_be_made_again_is_made_for_who_falls_back_too() -> None:
     world = World(terms(clips=1, unit_clips=1))
-    while world.seeds or world.extractions or world.events:
-        world.work(without={"trainer.rgb", "trainer.flow"})
+    world.make_all()
     world.take("trainer.rgb")
     world.deliver()
     world.flush_cache()
