@@ -29,9 +29,9 @@ check: setup  ## Style, types, layers, generated code.
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m tests.architecture.proto_drift
-	$(BIN)/python -m tests.architecture.job_reference
-	$(BIN)/python -m tests.chart.reference
+	$(BIN)/python -m tools.proto_drift
+	$(BIN)/python -m tools.job_reference
+	$(BIN)/python -m tools.chart_reference
 
 fix: setup
 	$(BIN)/ruff check --fix .
@@ -41,9 +41,9 @@ proto: setup  ## Generate the message classes.
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. proto/essp_common/pb/v1/messages.proto
 
 docs: setup  ## The references of job fields, of the REST API and of the chart's values.
-	$(BIN)/python -m tests.architecture.job_reference --write
-	$(BIN)/python -m tests.architecture.openapi
-	$(BIN)/python -m tests.chart.reference --write
+	$(BIN)/python -m tools.job_reference --write
+	$(BIN)/python -m tools.openapi
+	$(BIN)/python -m tools.chart_reference --write
 
 bench: setup  ## Measure the hot path against its limit and its alternatives.
 	$(BIN)/python -m benchmarks --publish

@@ -25,7 +25,8 @@ from benchmarks.figures import Figure, Scale
 from benchmarks.plot import draw
 from benchmarks.progress import Progress, seconds_of
 from benchmarks.table import insert, table
-from essp_common.process import cpu_count
+from essp_common import distribution
+from essp_common.runtime.process import cpu_count
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).with_name("results")
@@ -94,7 +95,9 @@ def document(figures: Sequence[Figure], scale: Scale) -> dict[str, object]:
         "machine": platform.platform(),
         "cpus": cpu_count(),
         "load": os.getloadavg()[0],
-        "versions": {name: version(name) for name in ("essp", "av", "numpy", "opencv-python-headless", "torch")},
+        "versions": {
+            name: version(name) for name in (distribution.NAME, "av", "numpy", "opencv-python-headless", "torch")
+        },
         "rounds": scale.rounds,
         "clips": scale.clips,
         "quick": scale.quick,

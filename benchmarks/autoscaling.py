@@ -7,10 +7,11 @@
     oscillation      trainers change between two speeds every 90 s
     epoch_end        after each 300 s of training, 60 s in which nothing is taken
 
-Rules compared: `essp` (`services/master/pools/autoscaler.py`), `hpa_cpu` (HorizontalPodAutoscaler on 80 % CPU: every
-15 s, tolerance 0.1, at most doubling in 15 s, down to the largest wish of the last 300 s), `keda_lag` (KEDA's Kafka
-scaler: workers = waiting clips / 10, its default, through the same HPA rules) and `keda_tuned` (the best of 2, 5, 10,
-20, 40 in place of that 10, found by trying them all on the very trace: better than anybody could set it beforehand).
+Rules compared: `essp` (`services/essp_master/pools/autoscaler.py`), `hpa_cpu` (HorizontalPodAutoscaler on 80 % CPU:
+every 15 s, tolerance 0.1, at most doubling in 15 s, down to the largest wish of the last 300 s), `keda_lag` (KEDA's
+Kafka scaler: workers = waiting clips / 10, its default, through the same HPA rules) and `keda_tuned` (the best of 2, 5,
+10, 20, 40 in place of that 10, found by trying them all on the very trace: better than anybody could set it
+beforehand).
 
 The cluster is a fluid model in steps of a second: one pool of decoders that feeds one extractor pool that feeds the
 trainers, bounded by credits. A worker burns CPU while it works; one that waits for its input does not.
@@ -26,7 +27,7 @@ from functools import partial
 from typing import Protocol
 
 from benchmarks.figures import Figure, Scale
-from services.master.pools.autoscaler import Autoscaler, Limits, PoolLoad
+from essp_master.pools.autoscaler import Autoscaler, Limits, PoolLoad
 
 _PERIOD_S = 10
 _LAG = 10

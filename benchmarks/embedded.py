@@ -16,18 +16,19 @@ from pathlib import Path
 
 import numpy as np
 
-from essp_common import codec, topics
-from essp_common.config import Settings
-from essp_common.control import ControlFeed
-from essp_common.layout import Position
-from essp_common.ordered import IntakeOptions, OrderedIntake, PassEnd, Taken
+from essp.embedded.composition import Embedded, EmbeddedOptions
+from essp_common import topics
+from essp_common.artifacts.layout import Position
+from essp_common.job.spec import JobSpec
+from essp_common.job.status import JobState
+from essp_common.messages.control import ControlFeed
+from essp_common.messages.ordered import IntakeOptions, OrderedIntake, PassEnd, Taken
 from essp_common.pb.v1.messages_pb2 import Control, Finished, Progress
-from essp_common.process import run_all
-from essp_common.service import Service
-from essp_common.spec import JobSpec
+from essp_common.runtime.config import Settings
+from essp_common.runtime.process import run_all
+from essp_common.runtime.service import Service
+from essp_common.video import codec
 from essp_common.wiring import Adapters
-from services.local.composition import Embedded, EmbeddedOptions
-from services.master.status import JobState
 
 JOB = "benchmark"
 _WAIT_S = 0.2

@@ -11,8 +11,8 @@ from benchmarks.inputs import Videos, VideoSet, make
 from benchmarks.measure import Costs, Ratio
 from benchmarks.peers import Clip
 from essp_common.catalog.table import read_catalog
+from essp_common.planning.phases import Passes
 from essp_common.wiring import Stores
-from services.master.passes import Passes
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.figures import Figure, Scale
-from services.master.pools.gpus import Training, allocate, fair_shares
+from essp_master.pools.gpus import Training, allocate, fair_shares
 
 GPUS = 8
 _PERIOD_S = 300

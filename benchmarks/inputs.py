@@ -15,7 +15,7 @@ from shutil import copyfile
 
 import numpy as np
 
-from essp_common.catalog.build import BuildOptions, build
+from essp.catalog.build import BuildOptions, build
 from essp_common.video.synthetic import Encoding, Picture, drifting, texture, write_video
 
 _DETAIL, _NOISE = 10.0, 3.0

@@ -7,10 +7,10 @@ as on a core that does nothing else. Every message is made, read and answered as
 then `Made` of what was decoded and extracted, and `Trained` of batches of 32 clips in, from as many workers as are
 asked for.
 
-How many clips a worker tells of at once follows from what real ones do (`essp_common/reports.py`) at the rate that is
-aimed at: the first, those of the next fifth of a second, and no more than of 16 work units. Of 50,000 clips a second
-each of a thousand workers makes 10 in that time, and one worker comes to the limit. `master_single` is what it costs if
-each clip has a message of its own, as when workers have nothing to do but wait for the next one.
+How many clips a worker tells of at once follows from what real ones do (`essp_common/worker/reports.py`) at the rate
+that is aimed at: the first, those of the next fifth of a second, and no more than of 16 work units. Of 50,000 clips a
+second each of a thousand workers makes 10 in that time, and one worker comes to the limit. `master_single` is what it
+costs if each clip has a message of its own, as when workers have nothing to do but wait for the next one.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from essp_common import topics
 from essp_common.bus.port import Record
 from essp_common.cache.memory import MemoryCache
 from essp_common.catalog.table import Catalog, VideoRow, write_catalog
+from essp_common.job.spec import JobSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, Made, Progress, Purpose, Seed, Trained
-from essp_common.reports import RECORDS, WINDOW_S
-from essp_common.spec import JobSpec
 from essp_common.wiring import Adapters, Stores
-from services.master.config import MasterSettings
-from services.master.launch import Launch, launch
-from services.master.ledger.instructions import Instruction, IssueUnit
-from services.master.main import collect_rarely
-from services.master.seeds import SeedWriter
-from services.master.service import Master
+from essp_common.worker.reports import RECORDS, WINDOW_S
+from essp_master.config import MasterSettings
+from essp_master.effects.message_builder import SeedWriter
+from essp_master.job.preflight import Launch, launch
+from essp_master.ledger.instructions import Instruction, IssueUnit
+from essp_master.main import collect_rarely
+from essp_master.service import Master
 
 _VIDEOS = 10_000
 _CLASSES = 101

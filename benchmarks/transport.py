@@ -18,19 +18,19 @@ from benchmarks.embedded import NullJob
 from benchmarks.figures import Aim, Figure, Scale
 from benchmarks.inputs import MINUTE
 from benchmarks.measure import spread
+from essp.servers.servers import RedisServer, S3Server
 from essp_common.cache.port import FrameCache, clip_key
 from essp_common.catalog.table import CatalogView, read_catalog
 from essp_common.errors import BadVideo, Unavailable
+from essp_common.messages.recipe import recipe_of
 from essp_common.objects.port import ObjectStore
 from essp_common.objects.ranged import RangedFile
 from essp_common.pb.v1.messages_pb2 import TRAIN, Seed
-from essp_common.plan import seek_to
-from essp_common.recipe import recipe_of
+from essp_common.planning.phases import Passes
+from essp_common.planning.plan import seek_to
 from essp_common.video.geometry import output_size
 from essp_common.video.reader import Reader
 from essp_common.wiring import Stores, open_cache, open_store
-from services.master.passes import Passes
-from services.servers.servers import RedisServer, S3Server
 
 _VALUES = {"raw": 11 * 256 * 256 * 3 + 64, "jpeg": 11 * 14_000}
 """Bytes of a clip of 11 frames of 256x256."""

@@ -1,6 +1,8 @@
-"""Quantities as people read them."""
+"""Quantities as people write and read them."""
 
 from __future__ import annotations
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
 def size(count: float) -> str:
@@ -10,3 +12,15 @@ def size(count: float) -> str:
         value /= 1024
         units.pop(0)
     return f"{value:.0f} {units[0]}" if value >= 100 or units[0] == "B" else f"{value:.1f} {units[0]}"
+
+
+def parse_bytes(value: object) -> object:
+    """`"256MiB"` as an integer of bytes; numbers pass."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip().upper().replace(" ", "")
+    number = text.rstrip("KMGIB")
+    unit = text[len(number) :]
+    if unit not in _UNITS or not number.replace(".", "", 1).isdigit():
+        raise ValueError(f"{value!r} is not a size; write for example 256MiB or 2GB")
+    return int(float(number) * _UNITS[unit])

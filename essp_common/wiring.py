@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 from essp_common import topics
 from essp_common.bus.port import Bus
 from essp_common.cache.port import FrameCache
-from essp_common.config import NOBODY, Login, Settings
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects.port import ObjectStore
+from essp_common.runtime.config import NOBODY, Login, Settings
 
 BUSES = {
     "memory": "essp_common.bus.memory:MemoryBus",
@@ -45,7 +45,7 @@ def _adapter(kind: str, table: Mapping[str, str], url: str) -> Any:
         return getattr(import_module(module), name)
     except ModuleNotFoundError as error:
         extra = {"kafka": "kafka", "kafka+ssl": "kafka", "s3": "s3"}.get(scheme, "redis")
-        raise ConfigError(f"{url}: {error.name} is not installed; run: pip install 'essp[{extra}]'") from error
+        raise ConfigError(f"{url}: {error.name} is not installed; run: pip install 'essp-video[{extra}]'") from error
 
 
 def open_bus(url: str, login: Login = NOBODY) -> Bus:

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from services.servers.servers import KafkaServer, RedisServer, S3Server
+from essp.servers.servers import KafkaServer, RedisServer, S3Server
 
 BUCKET = "essp-tests"
 
@@ -34,7 +34,7 @@ settings.load_profile("essp")  # how long an example takes says more about the m
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Only called where there are several workers."""
-    from tests.scheduling import OneDeployment
+    from tests.harness.scheduling import OneDeployment
 
     return OneDeployment(config, log)
 

@@ -21,8 +21,8 @@ from kafka.admin import OffsetSpec
 from essp_common.bus.kafka_clients import Undelivered, connected, mapped
 from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.bus.kafka_subscription import KafkaSubscription
-from essp_common.config import NOBODY, Login
 from essp_common.errors import ConfigError, NotFound, Unavailable
+from essp_common.runtime.config import NOBODY, Login
 from essp_common.topics import KEPT
 
 _BATCH_BYTES = 64 * 1024

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from kafka import errors as kafka_errors
 from kafka.net.compat import KafkaNetClient
 
-from essp_common.certificates import refusal
 from essp_common.errors import ConfigError, PermanentError, Unavailable
+from essp_common.runtime.certificates import refusal
 
 _MISCONFIGURED = (
     kafka_errors.AuthorizationError,

@@ -19,8 +19,8 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
-from essp_common.config import NOBODY, Login
 from essp_common.errors import ConfigError
+from essp_common.runtime.config import NOBODY, Login
 
 _REQUEST_TIMEOUT_MS = 15_000
 """How long one request may take; kept below the delivery timeout, so that a lost answer is asked for again."""

@@ -31,7 +31,7 @@ from essp_common.bus.kafka_clients import Undelivered, connected, mapped
 from essp_common.bus.port import SUSPECTS, Record
 from essp_common.bus.watermark import Watermark
 from essp_common.errors import EsspError, NotFound, TransientError, Unavailable
-from essp_common.failpoints import failpoint
+from essp_common.runtime.failpoints import failpoint
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ every partition from the beginning (how each worker follows `essp.control`). A r
 `done` when its subscriber closes or dies is delivered again, to whoever gets its partition.
 
 Adapters: `memory.py` (`memory://`), `kafka.py` (`kafka://host:port[,host:port]`). Both pass
-`essp_common/testing/bus_contract.py`.
+`tests/contract/bus_suite.py`.
 """
 
 from __future__ import annotations

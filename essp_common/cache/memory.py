@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from essp_common.cache.port import Buffer, CacheUsage
 from essp_common.errors import CacheFull, CacheMiss, ConfigError
-from essp_common.spec import parse_bytes
+from essp_common.quantities import parse_bytes
 
 DEFAULT_BYTES = 2**30
 

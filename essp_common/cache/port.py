@@ -5,7 +5,7 @@ counter, so that a repeated ack is harmless. The time to live is a leak guard on
 when it is full, `put` raises `CacheFull` and the producer waits.
 
 Adapters: `memory.py` (`memory://?bytes=256MiB`), `redis.py` (`redis://host:port/db`,
-`redis+cluster://host:port`). Both pass `essp_common/testing/cache_contract.py`.
+`redis+cluster://host:port`). Both pass `tests/contract/cache_suite.py`.
 """
 
 from __future__ import annotations

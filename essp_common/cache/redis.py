@@ -37,9 +37,9 @@ from essp_common.cache.direct import Direct
 from essp_common.cache.label import ACK, label, unlabelled
 from essp_common.cache.port import Buffer, CacheUsage
 from essp_common.cache.wire import Labelled, PlainConnection, TlsConnection
-from essp_common.certificates import advised
 from essp_common.errors import CacheFull, CacheMiss, ConfigError, Unavailable
-from essp_common.failpoints import failpoint
+from essp_common.runtime.certificates import advised
+from essp_common.runtime.failpoints import failpoint
 
 _LARGEST_VALUE = 512 * 2**20
 """Redis' own limit of one string (`proto-max-bulk-len`)."""

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from essp_common.features.quantization import negate
+from essp_common.job.spec import AugmentSpec
 from essp_common.learning.inputs import FeatureLayout
 from essp_common.learning.randomness import counter_generator
-from essp_common.spec import AugmentSpec
 
 _CORNERS = ((0, 0), (0, 2), (2, 0), (2, 2), (1, 1))
 """Half-steps of the free space above and to the left: four corners and the centre."""

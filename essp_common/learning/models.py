@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from essp_common.checkpoint import MODEL_FILE, Manifest, ModelDescription, load_files
+from essp_common.artifacts.checkpoint import MODEL_FILE, Manifest, ModelDescription, load_files
 from essp_common.errors import ConfigError, NotFound
 from essp_common.learning.inputs import Scale, layout_of
 from essp_common.learning.networks import Network, StateDict, network, packaged_weights, read_state

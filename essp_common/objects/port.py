@@ -4,7 +4,7 @@ A store is bound to a root (`file:///dir` or `s3://bucket/prefix`); keys are rel
 parts, and can't leave it. An object appears whole or not at all.
 
 Adapters: `directory.py` (`file://`), `s3.py` (`s3://bucket/prefix?endpoint=http://host:port`). Both pass
-`essp_common/testing/objects_contract.py`.
+`tests/contract/objects_suite.py`.
 """
 
 from __future__ import annotations

@@ -35,12 +35,12 @@ from botocore.exceptions import (
     ProfileNotFound,
 )
 
-from essp_common.certificates import advised
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, PermanentError, Unavailable
-from essp_common.failpoints import failpoint
 from essp_common.objects.keys import checked, is_key
 from essp_common.objects.port import ObjectInfo
 from essp_common.objects.ranged import RangedFile
+from essp_common.runtime.certificates import advised
+from essp_common.runtime.failpoints import failpoint
 
 _PART_BYTES = 16 * 2**20
 _TRANSFER = TransferConfig(multipart_threshold=_PART_BYTES, multipart_chunksize=_PART_BYTES, max_concurrency=4)

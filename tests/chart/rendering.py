@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from tests.chart.reference import CHART
+from tools.chart_reference import CHART
 
 CASES = sorted((CHART / "ci").glob("*-values.yaml"))
 MINIMAL = CHART / "ci" / "minimal-values.yaml"

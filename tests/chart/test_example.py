@@ -7,8 +7,8 @@ import yaml
 from tests.chart import rules
 from tests.chart.api_schemas import VERSIONS, faults
 from tests.chart.network import Peer, allowed
-from tests.chart.reference import CHART
 from tests.chart.rendering import Helm, Object, container_of, environment_of, named, of_kind, parsed, pool_of
+from tools.chart_reference import CHART
 
 KIND = CHART / "examples" / "kind"
 ROOT = CHART.parents[1]

@@ -12,11 +12,11 @@ import pytest
 import yaml
 from prometheus_client.metrics_core import Metric
 
-from essp_common import metrics
-from services.master.exposition import JobCollector
-from services.master.status import JobStatus
-from tests.chart.reference import CHART
+from essp_common.job.status import JobStatus
+from essp_common.runtime import metrics
+from essp_master.api.exposition import JobCollector
 from tests.chart.rendering import CASES, Helm, named, of_kind, pod_of, pool_of
+from tools.chart_reference import CHART
 
 DOCS = Path(__file__).parents[2] / "docs"
 SCRAPED = {"namespace", "pod", "service", "instance", "container", "endpoint"}
@@ -122,7 +122,7 @@ def test_what_the_documents_name_is_exported() -> None:
 
 def test_no_metric_is_declared_that_nobody_counts() -> None:
     declared = {name for name, value in vars(metrics).items() if hasattr(value, "_labelnames")}
-    modules = [path for folder in ("essp_common", "services") for path in (DOCS.parent / folder).rglob("*.py")]
+    modules = [path for folder in ("essp", "essp_common", "services") for path in (DOCS.parent / folder).rglob("*.py")]
     counted = {name for path in modules for name in re.findall(r"\b([A-Z_]+)\.labels\b", path.read_text("utf-8"))}
     assert declared - counted == set()
 

@@ -8,9 +8,8 @@ import pytest
 import yaml
 
 from essp_common import topics
-from services.decoder.service import GROUP
-from services.extractor.service import group_of
-from tests.chart.reference import CHART
+from essp_decoder.service import GROUP
+from essp_extractor.service import group_of
 from tests.chart.rendering import (
     CASES,
     Helm,
@@ -24,6 +23,7 @@ from tests.chart.rendering import (
     pool_of,
     workloads,
 )
+from tools.chart_reference import CHART
 
 POOLS = ("master", "decoder", "extractor", "aggregator", "predictor")
 OWN: Object = {

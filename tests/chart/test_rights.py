@@ -13,20 +13,20 @@ import pytest
 from kubernetes.leaderelection.resourcelock.leaselock import LeaseLock
 
 from essp_common.features.declared import DeclaredOutput
-from services.decoder.service import GROUP
-from services.extractor.service import group_of
-from services.master import leader
-from services.master.config import MasterSettings
-from services.master.pools import kubernetes as kubernetes_driver
-from services.master.pools.kubernetes import KubernetesDriver
-from services.master.pools.manifests import training_job
-from services.master.registrations import ExtractorRow, Resources
+from essp_decoder.service import GROUP
+from essp_extractor.service import group_of
+from essp_master.config import MasterSettings
+from essp_master.failover import leader
+from essp_master.pools import kubernetes as kubernetes_driver
+from essp_master.pools.kubernetes import KubernetesDriver
+from essp_master.pools.manifests import training_job
+from essp_master.registrations import ExtractorRow, Resources
 from tests.chart import rules
 from tests.chart.api_schemas import VERSIONS, faults
 from tests.chart.network import Peer, allowed
 from tests.chart.rendering import CASES, Helm, Object, container_of, environment_of, named, of_kind, pod_of, pool_of
-from tests.kubernetes_api import ApiServer
-from tests.unit.test_pools import until
+from tests.harness.kubernetes_api import ApiServer
+from tests.unit.essp_master.pools.test_reconciler import until
 
 LEASES = {
     ("coordination.k8s.io", "leases", "create", ""),

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.chart import rules
-from tests.chart.reference import CHART
 from tests.chart.rendering import CASES, Helm, Object, container_of, named, of_kind, pod_of, pool_of
 from tests.chart.rules import Rule
+from tools.chart_reference import CHART
 
 Damage = Callable[[list[Object]], object]
 

@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 import typer
 
+from essp.cli.commands import SECTIONS
+from essp.cli.main import app
 from essp_common.bus.kafka import KafkaOptions
 from essp_common.wiring import Stores
-from services.cli.commands import SECTIONS
-from services.cli.main import app
-from tests.chart import reference
-from tests.chart.reference import SET_BY_CHART, SETTINGS
 from tests.chart.rendering import (
     CASES,
     Helm,
@@ -28,6 +26,8 @@ from tests.chart.rendering import (
     pool_of,
     workloads,
 )
+from tools import chart_reference as reference
+from tools.chart_reference import SET_BY_CHART, SETTINGS
 
 
 def settings_of(workload: Object, objects: list[Object], monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import yaml
 
+from essp_common import distribution
 from tests.chart.api_schemas import VERSIONS, faults
-from tests.chart.reference import CHART
 from tests.chart.rendering import CASES, Helm, of_kind, parsed, templates
+from tools.chart_reference import CHART
 
 KINDS = {
     "ConfigMap", "Deployment", "HTTPRoute", "HorizontalPodAutoscaler", "Ingress", "Job", "KafkaTopic",
@@ -55,4 +55,4 @@ def test_long_names_leave_room_for_what_comes_behind(helm: Helm) -> None:
 
 def test_the_chart_is_of_this_version() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
-    assert chart["appVersion"] == version("essp")
+    assert chart["appVersion"] == distribution.version()

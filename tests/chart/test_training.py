@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.trainer.config import TrainerSettings
+from essp_trainer.config import TrainerSettings
 from tests.chart.rendering import CASES, Helm, Object, Refused, container_of, environment_of, labels_of, named, of_kind
 
 INDEX = "<metadata.annotations['batch.kubernetes.io/job-completion-index']>"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.chart.reference import CHART, SCHEMA
 from tests.chart.rendering import CASES, MINIMAL, Helm, Object, Refused, container_of, environment_of, named
+from tools.chart_reference import CHART, SCHEMA
 
 NOWHERE = CHART / "values.yaml"
 """As a case: nothing but the defaults."""

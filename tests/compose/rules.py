@@ -12,16 +12,16 @@ from typing import Any
 
 import yaml
 
+from essp.cli.commands import SECTIONS
+from essp_aggregator.config import AggregatorSettings
 from essp_common.bus.kafka_options import KafkaOptions
-from essp_common.config import Settings
 from essp_common.errors import ConfigError
-from services.aggregator.config import AggregatorSettings
-from services.cli.commands import SECTIONS
-from services.decoder.config import DecoderSettings
-from services.extractor.config import ExtractorSettings
-from services.master.config import MasterSettings
-from services.predictor.config import PredictorSettings
-from services.trainer.config import TrainerSettings
+from essp_common.runtime.config import Settings
+from essp_decoder.config import DecoderSettings
+from essp_extractor.config import ExtractorSettings
+from essp_master.config import MasterSettings
+from essp_predictor.config import PredictorSettings
+from essp_trainer.config import TrainerSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 Compose = dict[str, Any]

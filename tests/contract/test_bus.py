@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from essp.servers.servers import KafkaServer
 from essp_common.bus.kafka import KafkaBus, KafkaOptions
 from essp_common.bus.kafka_clients import Undelivered
 from essp_common.bus.kafka_subscription import KafkaSubscription
 from essp_common.bus.memory import MemoryBus
 from essp_common.bus.port import Bus
 from essp_common.errors import ConfigError, Unavailable
-from essp_common.testing.bus_contract import BusContract, Open, finish, numbers, take
-from services.servers.servers import KafkaServer
+from tests.contract.bus_suite import BusContract, Open, finish, numbers, take
 
 
 @pytest.fixture

@@ -13,14 +13,14 @@ import pytest
 import redis
 from redis.exceptions import RedisError
 
+from essp.servers.servers import RedisServer
 from essp_common.cache import redis as cache_redis
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import FrameCache, clip_key
 from essp_common.cache.redis import RedisCache
 from essp_common.errors import CacheFull, CacheMiss, ConfigError, Unavailable
-from essp_common.testing.cache_contract import KEY, TTL_S, CacheContract
 from essp_common.wiring import open_cache
-from services.servers.servers import RedisServer
+from tests.contract.cache_suite import KEY, TTL_S, CacheContract
 
 
 class TestMemoryCache(CacheContract):

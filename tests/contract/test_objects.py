@@ -14,9 +14,9 @@ from essp_common.objects import s3
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectStore
 from essp_common.objects.s3 import S3Store
-from essp_common.testing.objects_contract import MIB, ObjectsContract, patterned
 from essp_common.wiring import Stores, open_store
-from services.decoder.config import DecoderSettings
+from essp_decoder.config import DecoderSettings
+from tests.contract.objects_suite import MIB, ObjectsContract, patterned
 
 
 class TestDirectoryStore(ObjectsContract):

@@ -15,12 +15,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from essp_common import codec, topics
+from essp.catalog.build import BuildOptions, build
+from essp.catalog.probing import ProbeOptions
+from essp_common import topics
 from essp_common.cache.port import clip_key
-from essp_common.catalog.build import BuildOptions, build
-from essp_common.catalog.probing import ProbeOptions
 from essp_common.catalog.table import VideoRow, read_catalog
-from essp_common.config import Settings
 from essp_common.pb.v1.messages_pb2 import (
     TRAIN,
     DecodeSeed,
@@ -33,9 +32,11 @@ from essp_common.pb.v1.messages_pb2 import (
     StreamRequest,
     Video,
 )
+from essp_common.runtime.config import Settings
+from essp_common.video import codec
 from essp_common.wiring import Adapters, Stores
-from services.decoder.config import DecoderSettings
-from services.decoder.service import build as build_decoder
+from essp_decoder.config import DecoderSettings
+from essp_decoder.service import build as build_decoder
 from tests.corpus.damage import NEVER_VIDEO, variants
 from tests.corpus.sources import FRAMES, write_sources
 

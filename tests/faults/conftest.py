@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from essp_common.catalog.build import BuildOptions, build
+from essp.catalog.build import BuildOptions, build
+from essp.servers.servers import KafkaServer, RedisServer, S3Server
 from essp_common.wiring import Adapters, Stores
-from services.master.service import Master
-from services.servers.servers import KafkaServer, RedisServer, S3Server
+from essp_master.service import Master
 from tests.faults.s3_front import S3Front
 from tests.faults.world import SESSION_TIMEOUT_MS, Run, World
-from tests.journeys import make_videos
+from tests.harness.journeys import make_videos
 
 REDIS_BYTES = 32 * 2**20
 

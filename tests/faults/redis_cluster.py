@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from services.servers.servers import RedisServer
+from essp.servers.servers import RedisServer
 from tests.faults.conftest import unused_port
 from tests.faults.world import until
 

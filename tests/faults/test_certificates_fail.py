@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from essp.cli.rest import ask, connect
 from essp_common.errors import Unavailable
 from essp_common.wiring import open_cache, open_store
-from services.cli.rest import ask, connect
-from tests.unit.tls_front import Identity, TlsFront, make_identity
+from tests.harness.tls_front import Identity, TlsFront, make_identity
 
 pytestmark = [pytest.mark.integration]
 

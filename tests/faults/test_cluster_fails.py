@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from services.servers.servers import KafkaServer
+from essp.servers.servers import KafkaServer
 from tests.faults.conftest import REDIS_BYTES
 from tests.faults.redis_cluster import Cluster
 from tests.faults.world import SESSION_TIMEOUT_MS, Run, World

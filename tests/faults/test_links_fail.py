@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from essp_common.testing.proxy import Proxy
 from tests.faults.conftest import Begin
 from tests.faults.world import LIMIT_S, SESSION_TIMEOUT_MS, World
+from tests.harness.proxy import Proxy
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

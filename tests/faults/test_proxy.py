@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from essp_common.testing.proxy import Proxy
+from tests.harness.proxy import Proxy
 
 LIMIT_S = 10.0
 

@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
+from essp.servers.servers import RedisServer
 from essp_common import topics
 from essp_common.pb.v1.messages_pb2 import DeadLetter
 from essp_common.wiring import Adapters
-from services.servers.servers import RedisServer
 from tests.faults.conftest import REDIS_BYTES, Begin
 from tests.faults.world import LIMIT_S, World
 

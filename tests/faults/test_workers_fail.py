@@ -123,7 +123,7 @@ def test_zombies(world: World, begin: Begin) -> None:
 
 POISON = """
 import ctypes, hashlib, sys
-from services.extractor.frame_diff import FrameDiff
+from essp_extractor.features.frame_diff import FrameDiff
 
 class Poison(FrameDiff):
     def extract(self, clip):

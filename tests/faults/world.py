@@ -4,7 +4,7 @@
     master ──────────── "master" links ──┐                ┌── "worker" links ── decoders, extractors
     two consumers ── "consumer" links ── Kafka, Redis, S3 ┘
 
-Every link is a proxy (`essp_common.testing.proxy`). The consumers stand for trainers: they take the clips of their
+Every link is a proxy (`tests.harness.proxy`). The consumers stand for trainers: they take the clips of their
 stream in order and remember a digest of each, so "the same result" means the same clips, to the bit, in
 the same order, each exactly once. Whatever is done to a job, `finish` demands this, an empty cache, and all credits.
 """
@@ -26,21 +26,22 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
-from essp_common import codec, topics
-from essp_common.control import ControlFeed
+from essp.servers.servers import KafkaServer, RedisServer
+from essp_common import topics
+from essp_common.artifacts.layout import Position
 from essp_common.errors import TransientError
-from essp_common.failpoints import VARIABLE
-from essp_common.layout import Position
-from essp_common.ordered import IntakeOptions, OrderedIntake, PassEnd
+from essp_common.job.spec import JobSpec, parse_spec
+from essp_common.job.status import JobState, JobStatus
+from essp_common.messages.control import ControlFeed
+from essp_common.messages.ordered import IntakeOptions, OrderedIntake, PassEnd
 from essp_common.pb.v1.messages_pb2 import CheckpointReady, Finished, Progress
-from essp_common.spec import JobSpec, parse_spec
-from essp_common.testing.proxy import Proxy
+from essp_common.runtime.failpoints import VARIABLE
+from essp_common.video import codec
 from essp_common.wiring import Adapters, Stores, open_bus, open_cache
-from services.master.config import MasterSettings
-from services.master.service import Master
-from services.master.status import JobState, JobStatus
-from services.servers.servers import KafkaServer, RedisServer
+from essp_master.config import MasterSettings
+from essp_master.service import Master
 from tests.faults.s3_front import S3Front
+from tests.harness.proxy import Proxy
 from tests.integration.fleet import Process
 
 T = TypeVar("T")

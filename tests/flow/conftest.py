@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from essp_common.catalog.build import BuildOptions, build
-from essp_common.spec import JobSpec, parse_spec
-from tests.journeys import job_text, make_videos
+from essp.catalog.build import BuildOptions, build
+from essp_common.job.spec import JobSpec, parse_spec
+from tests.harness.journeys import job_text, make_videos
 
 
 @pytest.fixture(scope="session")

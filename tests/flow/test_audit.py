@@ -8,14 +8,14 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from essp_common import layout
-from essp_common.catalog.build import BuildOptions, build
-from essp_common.config import Settings
-from essp_common.history import History, pack
+from essp.catalog.build import BuildOptions, build
+from essp.cli.main import app
+from essp.embedded.composition import Embedded
+from essp_common.artifacts import layout
+from essp_common.artifacts.history import History, pack
+from essp_common.job.status import JobState
+from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
-from services.cli.main import app
-from services.local.composition import Embedded
-from services.master.status import JobState
 from tests.flow.conftest import MakeJob
 
 

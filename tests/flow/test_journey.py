@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from essp.catalog.build import BuildOptions, build
+from essp.embedded.composition import Embedded, EmbeddedOptions
 from essp_common import topics
-from essp_common.catalog.build import BuildOptions, build
-from essp_common.config import Settings
-from essp_common.model import open_model
-from essp_common.spec import JobSpec
+from essp_common.artifacts.fused_model import open_model
+from essp_common.job.spec import JobSpec
+from essp_common.job.status import JobState, JobStatus
+from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
-from services.local.composition import Embedded, EmbeddedOptions
-from services.master.status import JobState, JobStatus
 from tests.flow.conftest import MakeJob
-from tests.journeys import IssuedSeed, seeds_in, weights_of
+from tests.harness.journeys import IssuedSeed, seeds_in, weights_of
 
 STORES = Stores(("file:///",))
 

@@ -9,21 +9,22 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from essp_common import layout, scored, scores
+from essp.cli.main import app
+from essp.cli.predict import find, job_of, probe
+from essp.embedded.composition import Embedded
+from essp_common.artifacts import layout, scores
+from essp_common.artifacts import partial_scores as scored
+from essp_common.artifacts.fused_model import open_model
+from essp_common.artifacts.layout import Position
+from essp_common.artifacts.partial_scores import Scored
 from essp_common.catalog.table import Catalog, write_catalog
-from essp_common.config import Settings
 from essp_common.errors import PermanentError
-from essp_common.layout import Position
-from essp_common.model import open_model
-from essp_common.scored import Scored
-from essp_common.spec import JobSpec, parse_spec
+from essp_common.job.spec import JobSpec, parse_spec
+from essp_common.job.status import JobState
+from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
-from services.cli.main import app
-from services.cli.predict import find, job_of, probe
-from services.local.composition import Embedded
-from services.master.launch import launch
-from services.master.status import JobState
-from tests.journeys import job_text
+from essp_master.job.preflight import launch
+from tests.harness.journeys import job_text
 
 STORES = Stores(("file:///",))
 

@@ -20,12 +20,12 @@ from typing import Self, TypeVar
 
 import httpx
 
-from services.master.status import JobStatus
+from essp_common.job.status import JobStatus
 from tests.integration import launcher
 
 T = TypeVar("T")
 
-_COMMAND = [sys.executable, "-m", "services.cli.main"]
+_COMMAND = [sys.executable, "-m", "essp.cli.main"]
 _LOOK_S = 0.05
 _UNTIL_S = 120.0
 """Long, for machines that are busy with other things: a trainer has seconds of imports alone."""

@@ -181,7 +181,7 @@ def _main() -> None:
     if arguments is None:
         return
     sys.argv = ["essp", *arguments]
-    from services.cli.main import main
+    from essp.cli.main import main
 
     main()
 

@@ -29,6 +29,6 @@ def _run(environment: dict[str, str], log: str) -> None:
     os.dup2(descriptor, 2)
     os.environ.update(environment)
     sys.argv = ["trainer", "--job", "tiny", "--trainer", "one"]
-    from services.trainer.main import as_process
+    from essp_trainer.main import as_process
 
     as_process()

@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from essp.catalog.build import BuildOptions, build
+from essp.cli.deadletter import app
+from essp.deadletters.store import OutputBox, read_all
+from essp.embedded.composition import Embedded, EmbeddedOptions
 from essp_common import topics
-from essp_common.catalog.build import BuildOptions, build
-from essp_common.config import Settings
 from essp_common.errors import ConfigError, Conflict, NotFound
+from essp_common.job.spec import parse_spec
+from essp_common.job.status import JobState
 from essp_common.pb.v1.messages_pb2 import TRAIN, Control, DeadLetter, DecodeSeed, Seed, Video
-from essp_common.spec import parse_spec
+from essp_common.runtime.config import Settings
 from essp_common.video.synthetic import Encoding, numbered, write_video
 from essp_common.wiring import Stores, open_bus
-from services.cli.deadletter import app
-from services.deadletter.boxes import OutputBox, read_all
-from services.local.composition import Embedded, EmbeddedOptions
-from services.master.status import JobState
-from tests.journeys import job_text
+from tests.harness.journeys import job_text
 
 pytestmark = [pytest.mark.integration]
 

@@ -14,12 +14,12 @@ from typing import Any
 import httpx
 import pytest
 
-from essp_common.catalog.build import BuildOptions, build
-from services.master.status import JobState
-from services.servers.servers import KafkaServer, RedisServer, S3Server
+from essp.catalog.build import BuildOptions, build
+from essp.servers.servers import KafkaServer, RedisServer, S3Server
+from essp_common.job.status import JobState
 from tests.conftest import BUCKET
+from tests.harness.journeys import job_text, make_videos
 from tests.integration.fleet import Api, Fleet, Process
-from tests.journeys import job_text, make_videos
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -17,17 +17,17 @@ from pathlib import Path
 import httpx
 import pytest
 
-from essp_common.catalog.build import BuildOptions, build
-from essp_common.config import Settings
-from essp_common.failpoints import VARIABLE
-from essp_common.spec import parse_spec
+from essp.catalog.build import BuildOptions, build
+from essp.embedded.composition import Embedded
+from essp.servers.servers import KafkaServer, RedisServer, S3Server
+from essp_common.job.spec import parse_spec
+from essp_common.job.status import JobState
+from essp_common.runtime.config import Settings
+from essp_common.runtime.failpoints import VARIABLE
 from essp_common.wiring import Stores
-from services.local.composition import Embedded
-from services.master.status import JobState
-from services.servers.servers import KafkaServer, RedisServer, S3Server
 from tests.conftest import BUCKET
+from tests.harness.journeys import job_text, make_videos, weights_of
 from tests.integration.fleet import Api, Fleet, Process
-from tests.journeys import job_text, make_videos, weights_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

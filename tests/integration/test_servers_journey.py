@@ -13,19 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from essp_common import layout, topics
-from essp_common.catalog.build import BuildOptions, build
-from essp_common.checkpoint import read_latest
-from essp_common.config import Settings
+from essp.catalog.build import BuildOptions, build
+from essp.embedded.composition import Embedded
+from essp.servers.servers import KafkaServer, RedisServer, S3Server
+from essp_common import topics
+from essp_common.artifacts import layout
+from essp_common.artifacts.checkpoint import read_latest
+from essp_common.job.spec import parse_spec
+from essp_common.job.status import JobState, JobStatus
 from essp_common.objects.port import ObjectStore
-from essp_common.spec import parse_spec
+from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores, open_bus
-from services.local.composition import Embedded
-from services.master.status import JobState, JobStatus
-from services.servers.servers import KafkaServer, RedisServer, S3Server
 from tests.conftest import BUCKET
+from tests.harness.journeys import IssuedSeed, job_text, make_videos, seeds_in, weights_of
 from tests.integration.fleet import Api, Fleet, Process
-from tests.journeys import IssuedSeed, job_text, make_videos, seeds_in, weights_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

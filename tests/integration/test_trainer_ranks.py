@@ -21,14 +21,14 @@ from typing import Self
 
 import pytest
 
-from essp_common import checkpoint, layout
-from essp_common.checkpoint import Manifest
-from essp_common.failpoints import VARIABLE
+from essp_common.artifacts import checkpoint, layout
+from essp_common.artifacts.checkpoint import Manifest
 from essp_common.pb.v1.messages_pb2 import Control
+from essp_common.runtime.failpoints import VARIABLE
 from essp_common.wiring import open_bus, open_cache
-from services.trainer.supervisor import EXIT_RANK_LOST
+from essp_trainer.distributed.supervisor import EXIT_RANK_LOST
+from tests.harness.training_jobs import Stage, job_spec, pass_plans, train
 from tests.integration.rank_process import start
-from tests.unit.training_jobs import Stage, job_spec, pass_plans, train
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -215,7 +215,7 @@ def test_ranks_are_started_again_when_one_is_killed(servers: Servers, tmp_path: 
     """Rank 1 dies between its first checkpoint and the next."""
     servers.stage.command(Control.START)
     servers.stage.feed(servers.stage.every_place()[:7])
-    command = ["-m", "services.cli.main", "trainer", "--ranks", "2"]
+    command = ["-m", "essp.cli.main", "trainer", "--ranks", "2"]
     with Launched(servers, command, tmp_path / "ranks.log") as launched:
         servers.until("a checkpoint was saved", lambda: bool(servers.stage.reports("checkpoint")))
         os.kill(launched.pids(1)[0], signal.SIGKILL)

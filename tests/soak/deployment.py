@@ -14,13 +14,13 @@ from pathlib import Path
 import httpx
 import redis
 
+from essp.catalog.build import BuildOptions, build
+from essp.servers.servers import KafkaServer, RedisServer, S3Server
 from essp_common import topics
 from essp_common.bus.port import Record
-from essp_common.catalog.build import BuildOptions, build
 from essp_common.errors import Unavailable
+from essp_common.job.status import JobStatus
 from essp_common.wiring import Stores, open_bus
-from services.master.status import JobStatus
-from services.servers.servers import KafkaServer, RedisServer, S3Server
 from tests.soak.supervisor import Supervisor
 
 BUCKET = "essp-soak"

@@ -24,8 +24,8 @@ from typing import Annotated, Any
 
 import typer
 
-from services.master.status import JobStatus
-from tests.journeys import make_videos
+from essp_common.job.status import JobStatus
+from tests.harness.journeys import make_videos
 from tests.soak.deployment import BUCKET, Client, Servers, await_start, free_port, servers, start_pools, until
 from tests.soak.supervisor import Supervisor
 

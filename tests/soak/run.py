@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from essp_common.catalog.build import BuildOptions, build
-from essp_common.config import Settings
+from essp.audit.account import account_of
+from essp.audit.invariants import Finding, check
+from essp.audit.plan import planned
+from essp.catalog.build import BuildOptions, build
+from essp.embedded.composition import Embedded
+from essp_common.artifacts.history import History
 from essp_common.errors import EsspError
-from essp_common.history import History
-from essp_common.spec import parse_spec
+from essp_common.job.spec import parse_spec
+from essp_common.job.status import JobState, JobStatus
+from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
-from services.audit.account import account_of
-from services.audit.invariants import Finding, check
-from services.audit.plan import planned
-from services.local.composition import Embedded
-from services.master.status import JobState, JobStatus
-from tests.journeys import job_text, make_videos, weights_of
+from tests.harness.journeys import job_text, make_videos, weights_of
 from tests.soak.deployment import BUCKET, COUNTED, Client, Servers, await_start, free_port, servers, start_pools, until
 from tests.soak.killer import Fault, faults
 from tests.soak.supervisor import Supervisor

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from essp_common.wiring import Adapters
-from tests.unit.fleet import Fleet, FleetOf, adapters_in, make_job
+from tests.harness.fleet import Fleet, FleetOf, adapters_in, make_job
 
 
 @pytest.fixture

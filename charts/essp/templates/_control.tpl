@@ -1,5 +1,5 @@
 {{/*
-What the master may do in the cluster, and the contract that it relies on (services/master/pools/kubernetes.py).
+What the master may do in the cluster, and the contract that it relies on (services/essp_master/pools/kubernetes.py).
 
   label      essp.dev/pool                on every pool's workload and pods: the pool's name
   label      essp.dev/scaled-by: master   on Deployments whose replicas the master sets, by the scale subresource

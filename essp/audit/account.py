@@ -1,0 +1,243 @@
+"""The account of a job, made again from its history alone: what the invariants are checked against.
+
+A job may have several runs (stopped and started again); in each, consumers begin where their checkpoints say. What is
+counted of clips is counted by run. Which attempt a consumer trained, and what it stepped over, is carried from run to
+run, since its weights are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essp_common.artifacts.history import spans_of
+from essp_common.artifacts.layout import Position
+from essp_common.job.spec import JobSpec, stored_spec
+from essp_common.pb.v1.messages_pb2 import HistoryEntry, HistorySegment, JobSnapshot, LedgerState, PassEvents, Runs
+
+Marks = NDArray[np.uint8]
+"""`(clips,)` of one pass: how often."""
+
+
+@dataclass
+class Run:
+    """One run of the job."""
+
+    fence: int
+    snapshot: JobSnapshot
+    spec: JobSpec
+    start: dict[str, Position]
+    """By consumer."""
+    issued: list[Marks] = field(init=False)
+    done: dict[str, list[Marks]] = field(init=False)
+    """By consumer and pass: how often it was done with a clip, but for what it did again after it fell back."""
+    skipped: dict[str, list[Marks]] = field(init=False)
+    """By stream and pass."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """As in `CountStatus`."""
+
+    def __post_init__(self) -> None:
+        self.issued = self._marks()
+        self.done = {name: self._marks() for name in self.start}
+        self.skipped = {stream: self._marks() for stream in self.spec.consumers().values()}
+        for name, start in self.start.items():
+            for number, marks in enumerate(self.done[name]):
+                before = len(marks) if number < start.pass_index else start.clips * (number == start.pass_index)
+                marks[:before] = 1
+
+    def gone(self, consumer: str, number: int) -> Marks:
+        """What a consumer is done with, or had nothing to do for, in a pass: 0 or 1 a clip."""
+        skipped = self.skipped[self.spec.consumers()[consumer]][number]
+        gone: Marks = ((self.done[consumer][number] > 0) | (skipped > 0)).astype(np.uint8)
+        return gone
+
+    def _marks(self) -> list[Marks]:
+        return [np.zeros(plan.clips, np.uint8) for plan in self.snapshot.passes]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint, with all that decides which clips were to be in it."""
+
+    trainer: str
+    step: int
+    position: Position
+    digest: str
+    final: bool
+    attempts: dict[tuple[int, int], int]
+    skipped: frozenset[tuple[int, int]]
+    """(pass, index) of what was skipped before its position."""
+
+
+@dataclass
+class Account:
+    """All that a history tells."""
+
+    runs: list[Run] = field(default_factory=list)
+    fences: list[tuple[int, bool]] = field(default_factory=list)
+    """Of each entry; whether a master began with it."""
+    states: list[str] = field(default_factory=list)
+    """Those entered in the last run, in order."""
+    peaks: list[tuple[int, int]] = field(default_factory=list)
+    """Most bytes outstanding, and the budget, at every sample."""
+    outstanding: tuple[int, int] = (0, 0)
+    """Bytes and clips, at the end."""
+    sweeps: list[int] = field(default_factory=list)
+    """Keys found in the cache after the end of the last run, at each look."""
+    saved: list[Saved] = field(default_factory=list)
+    ledger: LedgerState | None = None
+    """Of the newest segment."""
+    status_json: str = ""
+    last_ms: int = 0
+    takeovers: int = 0
+    _attempts: dict[str, dict[tuple[int, int], int]] = field(default_factory=dict)
+
+    @property
+    def state(self) -> str:
+        """The job's, at the end."""
+        return self.states[-1] if self.states else "pending"
+
+    def add(self, segment: HistorySegment) -> None:
+        """Go on with the next segment."""
+        for entry in segment.entries:
+            self._add(entry)
+        if segment.HasField("ledger"):
+            self.ledger, self.status_json = segment.ledger, segment.status_json
+
+    def _add(self, entry: HistoryEntry) -> None:
+        begins = entry.HasField("started") or entry.taken_over
+        self.fences.append((entry.fence, begins))
+        self.last_ms = max(self.last_ms, entry.time_ms)
+        self.takeovers += entry.taken_over
+        if entry.HasField("started"):
+            self._begin(entry)
+        if entry.state:
+            self.states.append(entry.state)
+        if entry.swept:
+            self.sweeps.append(entry.stray_keys)
+        if self.runs:
+            for events in entry.passes:
+                self._note(self.runs[-1], events)
+            for attempt in entry.attempts:
+                place = (attempt.place.pass_index, attempt.place.index)
+                self._attempts.setdefault(attempt.consumer, {})[place] = attempt.attempt
+            self._note_failures(self.runs[-1], entry)
+        if entry.HasField("checkpoint") and self.runs:
+            self._save(self.runs[-1], entry)
+        if entry.budget_bytes:
+            self.peaks.append((max(entry.peak_bytes, entry.outstanding_bytes), entry.budget_bytes))
+            self.outstanding = (entry.outstanding_bytes, entry.outstanding_clips)
+
+    def _begin(self, entry: HistoryEntry) -> None:
+        started = entry.started
+        spec = stored_spec(started.snapshot.spec_json, "the job of this history")
+        start = {name: Position(place.pass_index, place.index) for name, place in started.start.items()}
+        run = Run(entry.fence, started.snapshot, spec, start)
+        for name, position in start.items():
+            known = self._attempts.get(name, {})
+            self._attempts[name] = {p: a for p, a in known.items() if Position(*p) < position}
+        if self.runs:
+            _carry_skipped(self.runs[-1], run)
+        self.runs.append(run)
+        self.states, self.sweeps = [], []
+
+    def _note(self, run: Run, events: PassEvents) -> None:
+        number = events.pass_index
+        run.counts["issued"] += _mark(run.issued[number], events.issued)
+        run.counts["decoded"] += _length(events.decoded)
+        run.counts["extracted"] += sum(map(_length, events.extracted.values()))
+        for stream, runs in events.skipped.items():
+            _mark(run.skipped[stream][number], runs)
+        for consumer, runs in events.trained.items():
+            _mark(run.done[consumer][number], runs)
+        for again in (events.trained, events.retrained):
+            for consumer, runs in again.items():
+                self._trained_as_planned(consumer, number, runs)
+
+    def _trained_as_planned(self, consumer: str, number: int, runs: Runs) -> None:
+        """Until something else is said of them, these clips were trained as they were planned."""
+        if known := self._attempts.get(consumer):
+            for begin, end in spans_of(runs):
+                for place in [p for p in known if p[0] == number and begin <= p[1] < end]:
+                    del known[place]
+
+    def _note_failures(self, run: Run, entry: HistoryEntry) -> None:
+        for failure in entry.failures:
+            lost = failure.kind == "lost"
+            run.counts["lost"] += lost
+            run.counts["failed"] += not lost
+            run.counts["replaced"] += failure.replaced
+            run.counts["skipped"] += not lost and not failure.replaced
+
+    def _save(self, run: Run, entry: HistoryEntry) -> None:
+        checkpoint = entry.checkpoint
+        consumer = f"trainer.{checkpoint.trainer}"
+        position = Position(checkpoint.position.pass_index, checkpoint.position.index)
+        skipped = run.skipped[run.spec.consumers()[consumer]]
+        self.saved.append(
+            Saved(
+                trainer=checkpoint.trainer,
+                step=checkpoint.step,
+                position=position,
+                digest=checkpoint.digest,
+                final=checkpoint.final,
+                attempts=dict(self._attempts.get(consumer, {})),
+                skipped=frozenset(
+                    (number, int(index))
+                    for number, marks in enumerate(skipped)
+                    for index in np.flatnonzero(marks)
+                    if Position(number, int(index)) < position
+                ),
+            )
+        )
+
+
+def account_of(segments: Iterable[HistorySegment]) -> Account:
+    """The account of a history."""
+    account = Account()
+    for segment in segments:
+        account.add(segment)
+    return account
+
+
+def open_clips(run: Run) -> int:
+    """Clips that were issued and that some consumer is not done with."""
+    count = 0
+    for number, issued in enumerate(run.issued):
+        everyone = np.ones_like(issued)
+        for consumer in run.done:
+            everyone &= run.gone(consumer, number)
+        count += int(np.count_nonzero((issued > 0) & (everyone == 0)))
+    return count
+
+
+def _carry_skipped(before: Run, after: Run) -> None:
+    """What was skipped before all consumers of a stream began anew, was skipped for good."""
+    for stream, passes in after.skipped.items():
+        starts = [after.start[name] for name, read in after.spec.consumers().items() if read == stream]
+        for number, marks in enumerate(passes):
+            for index in np.flatnonzero(before.skipped[stream][number]) if stream in before.skipped else ():
+                marks[index] = Position(number, int(index)) < min(starts)
+
+
+def _mark(marks: Marks, runs: Runs) -> int:
+    count = 0
+    for begin, end in _inside(runs, len(marks)):
+        marks[begin:end] += marks[begin:end] < 255
+        count += end - begin
+    return count
+
+
+def _inside(runs: Runs, clips: int) -> Iterator[tuple[int, int]]:
+    for begin, end in spans_of(runs):
+        if end > clips:
+            raise ValueError(f"a pass of {clips} clips has none at {end - 1}")
+        yield begin, end
+
+
+def _length(runs: Runs) -> int:
+    return sum(runs.lengths[1::2])

@@ -1,0 +1,218 @@
+"""The seven invariants, as functions of the account of a job. Each gives what breaks it, named so that it can be found.
+
+conservation       every clip of a completed job was trained or skipped by every consumer, and only what was issued
+no double count    no consumer was credited with a clip twice in one run
+no leak            never more outstanding than the budget; nothing of the job in the cache after its end
+exact resume       what each checkpoint has seen is what the plan says, each clip once: its digest is the plan's
+one master         fences never go down, and every master that begins has a new one
+liveness           states follow one another as they may; a job that goes on has not been silent for long
+API = truth        what the API counts is what the history adds up to
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from essp.audit.account import Account, Run, Saved, open_clips
+from essp_common.artifacts.layout import Position
+from essp_common.job.lifecycle import allows
+from essp_common.job.status import JobState, JobStatus
+
+_SHOWN = 10
+_SILENCE_MS = 15 * 60 * 1000
+"""A job with clips outstanding that says nothing for so long is stuck: `ESSP_STALL_S` has them issued again before."""
+_COUNTED = ("issued", "decoded", "extracted", "failed", "replaced", "skipped", "lost")
+
+
+class Finding(BaseModel):
+    """What became of one invariant."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    invariant: str
+    holds: bool | None
+    """Null: it could not be checked; `checked` says why."""
+    checked: str
+    """What was looked at, in one line."""
+    violations: tuple[str, ...] = ()
+    """The first few."""
+
+
+class PlanDigests(Protocol):
+    """Digests of clips as they are planned."""
+
+    def digest(
+        self, until: Position, attempts: Mapping[tuple[int, int], int], skipped: Set[tuple[int, int]]
+    ) -> str: ...
+
+
+def check(account: Account, plan: PlanDigests | None, status: JobStatus | None, now_ms: int) -> list[Finding]:
+    """All invariants. `plan`: None if it cannot be had. `status`: what the API tells of the job, if it was asked."""
+    if not account.runs:
+        return [Finding(invariant="conservation", holds=None, checked="the history holds no run of the job")]
+    run = account.runs[-1]
+    return [
+        _conservation(account, run),
+        _no_double_count(account),
+        _no_leak(account),
+        _exact_resume(account, plan),
+        _one_master(account),
+        _liveness(account, run, now_ms),
+        _api_is_truth(account, run, status),
+    ]
+
+
+def _finding(invariant: str, checked: str, violations: list[str]) -> Finding:
+    shown = violations[:_SHOWN] + ([f"and {len(violations) - _SHOWN} more"] if len(violations) > _SHOWN else [])
+    return Finding(invariant=invariant, holds=not violations, checked=checked, violations=tuple(shown))
+
+
+def _conservation(account: Account, run: Run) -> Finding:
+    violations = []
+    completed = account.state == JobState.COMPLETED
+    for number, plan in enumerate(run.snapshot.passes):
+        for consumer, passes in run.done.items():
+            marks, start = passes[number], run.start[consumer]
+            first = plan.clips if number < start.pass_index else start.clips * (number == start.pass_index)
+            unissued = np.flatnonzero((marks[first:] > 0) & (run.issued[number][first:] == 0)) + first
+            violations += [f"{consumer} trained clip {i} of pass {number}, which was not issued" for i in unissued]
+            if completed:
+                missing = np.flatnonzero(run.gone(consumer, number) == 0)
+                violations += [f"{consumer} never trained clip {i} of pass {number}" for i in missing]
+    clips = sum(plan.clips for plan in run.snapshot.passes)
+    what = f"{clips} clips of {len(run.snapshot.passes)} passes, {len(run.done)} consumers"
+    return _finding("conservation", what if completed else f"{what}; {open_clips(run)} under way", violations)
+
+
+def _no_double_count(account: Account) -> Finding:
+    violations, counted = [], 0
+    for run in account.runs:
+        for consumer, passes in run.done.items():
+            for number, marks in enumerate(passes):
+                counted += int(np.count_nonzero(marks))
+                twice = np.flatnonzero(marks > 1)
+                violations += [
+                    f"{consumer} was credited with clip {i} of pass {number} {marks[i]} times" for i in twice
+                ]
+    return _finding("no double count", f"{counted} clips trained in {len(account.runs)} runs", violations)
+
+
+def _no_leak(account: Account) -> Finding:
+    violations = [
+        f"{peak} bytes were outstanding, the budget is {budget}" for peak, budget in account.peaks if peak > budget
+    ]
+    most, budget = max(account.peaks, default=(0, 0), key=lambda sample: sample[0] / max(sample[1], 1))
+    checked = f"{len(account.peaks)} samples, at most {most / max(budget, 1):.0%} of the budget"
+    if account.state == JobState.COMPLETED and account.outstanding != (0, 0):
+        violations.append(f"{account.outstanding[0]} bytes of {account.outstanding[1]} clips were never given back")
+    if account.sweeps:
+        checked += f"; cache looked through {len(account.sweeps)} times after the end"
+        if account.sweeps[-1]:
+            violations.append(f"{account.sweeps[-1]} keys of the job were left in the cache after its end")
+    return _finding("no leak", checked, violations)
+
+
+def _exact_resume(account: Account, plan: PlanDigests | None) -> Finding:
+    name = "exact resume"
+    if plan is None:
+        return Finding(invariant=name, holds=None, checked="the plan cannot be made: the catalog cannot be read")
+    violations = [
+        f"{_told(saved)} has seen other clips than planned: its digest is {saved.digest or 'missing'}, not {wanted}"
+        for saved in account.saved
+        if saved.digest != (wanted := plan.digest(saved.position, saved.attempts, saved.skipped))
+    ]
+    violations += _lineage(account)
+    return _finding(name, f"{len(account.saved)} checkpoints against the plan", violations)
+
+
+def _lineage(account: Account) -> list[str]:
+    """Where a run of a trainer begins, there has to be a checkpoint; at the end of a completed job, a final one."""
+    known = {(f"trainer.{saved.trainer}", saved.position) for saved in account.saved}
+    violations = []
+    for run in account.runs[1:]:
+        for consumer, start in run.start.items():
+            if start > Position(0, 0) and consumer.startswith("trainer.") and (consumer, start) not in known:
+                violations.append(f"{consumer} began at {_place(start)}, where it has no checkpoint")
+    if account.state == JobState.COMPLETED:
+        finals = {saved.trainer for saved in account.saved if saved.final}
+        violations += [
+            f"trainer {name} has no final checkpoint" for name in account.runs[-1].spec.trainers if name not in finals
+        ]
+    return violations
+
+
+def _one_master(account: Account) -> Finding:
+    violations = []
+    for (before, _), (fence, begins) in pairwise(account.fences):
+        if fence < before:
+            violations.append(f"an entry with fence {fence} was accepted after one with {before}")
+        elif begins and fence == before:
+            violations.append(f"a master began with fence {fence}, which was another one's")
+        elif not begins and fence > before:
+            violations.append(f"an entry has fence {fence}, with which no master began")
+    masters = len({fence for fence, _ in account.fences})
+    return _finding("one master", f"{len(account.fences)} entries of {masters} masters", violations)
+
+
+def _liveness(account: Account, run: Run, now_ms: int) -> Finding:
+    states = [JobState.PENDING, *map(JobState, account.states)]
+    violations = [
+        f"the job went from {before} to {after}" for before, after in pairwise(states) if not allows(before, after)
+    ]
+    silent_ms = now_ms - account.last_ms
+    if states[-1] is JobState.RUNNING and account.outstanding[1] and silent_ms > _SILENCE_MS:
+        violations.append(
+            f"{account.outstanding[1]} clips are outstanding, and nothing has happened for {silent_ms / 6e4:.0f} min"
+        )
+    if states[-1] is JobState.COMPLETED and open_clips(run):
+        violations.append(f"the job is completed, and {open_clips(run)} clips were never finished")
+    return _finding("liveness", f"{states[-1]}, {account.takeovers} takeovers in {len(account.runs)} runs", violations)
+
+
+def _api_is_truth(account: Account, run: Run, status: JobStatus | None) -> Finding:
+    """Against the ledger as stored, and against the API: of a job that goes on, the history is a little behind."""
+    violations = []
+    if account.ledger is not None:
+        stored = {name: account.ledger.counts.get(name, 0) for name in _COUNTED}
+        violations += _differences("the ledger", stored, run, lambda told, found: told == found)
+    told = status
+    if told is None and account.status_json:
+        told = JobStatus.model_validate_json(account.status_json)
+    if told is not None:
+        ended = told.state.ended and account.state == told.state
+        counts = {name: getattr(told.counts, name) for name in _COUNTED}
+        agree = (lambda told, found: told == found) if ended else (lambda told, found: told >= found)
+        violations += _differences("the API", counts, run, agree)
+        violations += _wrong_passes(told, run, agree)
+    return _finding("API = truth", f"{len(_COUNTED)} counters and the progress of each pass", violations)
+
+
+def _differences(who: str, told: Mapping[str, int], run: Run, agree: Callable[[int, int], bool]) -> list[str]:
+    return [
+        f"{who} says {told[name]} {name}, the history {run.counts[name]}"
+        for name in _COUNTED
+        if not agree(told[name], run.counts[name])
+    ]
+
+
+def _wrong_passes(status: JobStatus, run: Run, agree: Callable[[int, int], bool]) -> list[str]:
+    violations = []
+    for number, told in enumerate(status.passes):
+        for consumer, done in told.done.items():
+            found = int(np.count_nonzero(run.gone(consumer, number)))
+            if not agree(done, found):
+                violations.append(f"the API says {consumer} did {done} clips of pass {number}, the history {found}")
+    return violations
+
+
+def _told(saved: Saved) -> str:
+    return f"checkpoint {saved.step} of {saved.trainer} (at {_place(saved.position)})"
+
+
+def _place(position: Position) -> str:
+    return f"clip {position.clips} of pass {position.pass_index}"

@@ -1,0 +1,52 @@
+"""What a trainer was to see, made again from the specification and the catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+
+from essp_common.artifacts.layout import Position
+from essp_common.catalog.table import read_catalog
+from essp_common.job.spec import JobSpec
+from essp_common.planning.digest import as_text, clip_digest, joined
+from essp_common.planning.phases import Passes
+from essp_common.wiring import Stores
+
+
+class Planned:
+    """The plan of a job. The digests of whole passes are kept, since every checkpoint needs them again."""
+
+    def __init__(self, passes: Passes) -> None:
+        self._passes = passes
+        self._before: dict[Position, int] = {}
+
+    def digest(self, until: Position, attempts: Mapping[tuple[int, int], int], skipped: Set[tuple[int, int]]) -> str:
+        """Of all clips before `until`, some of them replaced, some left out."""
+        changed = {place for place in (*attempts, *skipped) if Position(*place) < until}
+        parts = [self._as_planned(until)]
+        for number, index in changed:
+            parts.append(-self._clip(number, index, 0))
+            if (number, index) not in skipped:
+                parts.append(self._clip(number, index, attempts[(number, index)]))
+        return as_text(joined(parts))
+
+    def _as_planned(self, until: Position) -> int:
+        if until not in self._before:
+            known = [position for position in self._before if position < until]
+            begin = max(known, default=Position(0, 0))
+            parts = [self._before.get(begin, 0)]
+            for number in range(begin.pass_index, min(until.pass_index + 1, len(self._passes.plans))):
+                first = begin.clips if number == begin.pass_index else 0
+                last = until.clips if number == until.pass_index else self._passes.plans[number].clips
+                parts += (self._clip(number, index, 0) for index in range(first, last))
+            self._before[until] = joined(parts)
+        return self._before[until]
+
+    def _clip(self, number: int, index: int, attempt: int) -> int:
+        clip = self._passes.plan(number).clip(index, attempt)
+        video = self._passes.view(number).rows[clip.video].id
+        return clip_digest(number, index, attempt, video, clip.first_frame)
+
+
+def planned(spec: JobSpec, stores: Stores) -> Planned:
+    """The plan of a job. Raises what reading the catalog raises."""
+    return Planned(Passes(spec, read_catalog(*stores.resolve(spec.data.catalog))))

@@ -1,0 +1,217 @@
+"""Building a catalog: list the source, read every file that is new or changed, write one row a video.
+
+Guarantees: each video that the source names has a row, with the reason in `error` where it cannot be used; a build
+that was interrupted goes on where it stopped (`journal.py`); building again reads only files whose uri, size or etag
+is not in the catalog; the output is replaced whole, at the end. Equal sources give equal catalogs.
+
+Raises `Unavailable` when a store stops answering (what was read is kept), `NotFound` and `ConfigError` for a source
+that is not there or not what it was said to be.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from essp.catalog.entry import Entry, Segment
+from essp.catalog.journal import Journal
+from essp.catalog.probing import Outcome, ProbeOptions, Prober
+from essp.catalog.sources import Kind, Listing, read_source
+from essp_common.catalog.table import Catalog, VideoRow, read_catalog, write_catalog
+from essp_common.errors import ConfigError, NotFound, PermanentError
+from essp_common.objects.port import ObjectStore
+from essp_common.wiring import Stores
+
+_LASTING = ("damaged", "truncated", "empty", "not_video", "limit")
+"""Kinds of errors that reading the same bytes again would give again; others are tried anew by the next build."""
+_FACTS = tuple(f.name for f in fields(VideoRow) if f.name not in {"id", "uri", "class_name", "split", "error"})
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """How a catalog is built."""
+
+    kind: Kind = "auto"
+    split: int = 1
+    """UCF-101: which of its train/test divisions."""
+    probe: ProbeOptions = field(default_factory=ProbeOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a build is. Files that did not need reading are in none of the figures but `reused`."""
+
+    files_done: int
+    files_total: int
+    bytes_done: int
+    bytes_total: int
+    reused: int
+    problems: int
+    """Of the files read: those that cannot be used."""
+    elapsed_s: float
+
+    @property
+    def rate(self) -> float:
+        """Files a second."""
+        return self.files_done / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds left, by bytes where sizes are known; None before the first file is done."""
+        done, total = self.bytes_done, self.bytes_total
+        if not done:
+            done, total = self.files_done, self.files_total
+        return self.elapsed_s * (total - done) / done if done else None
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A finished build."""
+
+    catalog: Catalog
+    kind: Kind
+    read: int
+    """Files opened by this build."""
+    reused: int
+    """Files whose facts were known from before."""
+    ignored: int
+    """Files of the source that are no videos by their name."""
+    elapsed_s: float
+
+
+def build(
+    source: str,
+    out: str,
+    roots: Sequence[str],
+    options: BuildOptions | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Built:
+    """Build the catalog of `source` at `out` (URIs in the stores at `roots`)."""
+    options = options or BuildOptions()
+    started = time.monotonic()
+    stores = Stores(roots)
+    store, key = stores.resolve(out)
+    journal = Journal(store, key)
+    known = _known(_previous(store, key), journal)
+    listing = read_source(source, stores, options.kind, options.split)
+    files = _files(listing)
+    wanted = {uri: row for uri, row in files.items() if _version(row) not in known}
+    tally = _Tally(wanted, len(files) - len(wanted), started, progress or _silent)
+    read: dict[str, VideoRow] = {}
+    try:
+        with Prober(roots, replace(options.probe, workers=max(1, min(options.probe.workers, len(wanted))))) as prober:
+            for outcome in prober.read(wanted):
+                row = read[outcome.uri] = file_row(wanted[outcome.uri], outcome)
+                journal.add(row)
+                tally.count(row)
+    except BaseException:
+        journal.save()
+        raise
+    rows = (_row(entry, read.get(entry.uri) or known.get(_version(entry))) for entry in listing.entries)
+    catalog = Catalog(tuple(sorted(rows, key=lambda row: row.id)), source)
+    write_catalog(store, key, catalog)
+    journal.clear()
+    elapsed_s = time.monotonic() - started
+    return Built(catalog, listing.kind, len(wanted), len(files) - len(wanted), listing.ignored, elapsed_s)
+
+
+def _silent(_: Progress) -> None:
+    return None
+
+
+class _Tally:
+    """Counts what is done, and tells."""
+
+    def __init__(
+        self, wanted: Mapping[str, VideoRow], reused: int, started: float, tell: Callable[[Progress], None]
+    ) -> None:
+        self._now = Progress(0, len(wanted), 0, sum(row.size_bytes for row in wanted.values()), reused, 0, 0.0)
+        self._started = started
+        self._tell = tell
+        tell(self._now)
+
+    def count(self, row: VideoRow) -> None:
+        self._now = replace(
+            self._now,
+            files_done=self._now.files_done + 1,
+            bytes_done=self._now.bytes_done + row.size_bytes,
+            problems=self._now.problems + (row.error is not None),
+            elapsed_s=time.monotonic() - self._started,
+        )
+        self._tell(self._now)
+
+
+def _version(file: VideoRow | Entry) -> tuple[str, int, str]:
+    """What tells a file from another, and from itself after a change."""
+    return file.uri, file.size_bytes, file.etag
+
+
+def _previous(store: ObjectStore, key: str) -> tuple[VideoRow, ...]:
+    """The rows of the catalog that is to be replaced, if there is one. What is not a catalog is not overwritten."""
+    try:
+        return read_catalog(store, key).rows
+    except (NotFound, ConfigError):
+        return ()
+    except PermanentError as error:
+        raise ConfigError(f"{error}; it is not overwritten: name another output, or remove it first") from error
+
+
+def _known(*sources: Iterable[VideoRow]) -> dict[tuple[str, int, str], VideoRow]:
+    """The files whose facts, or lasting error, are known already."""
+    known = {}
+    for rows in sources:
+        for row in rows:
+            kind = (row.error or "").partition(":")[0]
+            if row.frame_count or kind in _LASTING:
+                known[_version(row)] = row
+    return known
+
+
+def _files(listing: Listing) -> dict[str, VideoRow]:
+    """The files to be read, each once, however many segments of it are listed."""
+    return {
+        entry.uri: VideoRow(entry.uri, entry.uri, "", "", entry.size_bytes, entry.etag)
+        for entry in listing.entries
+        if entry.error is None
+    }
+
+
+def file_row(file: VideoRow, outcome: Outcome) -> VideoRow:
+    """The row of a whole file: what was known of it, and what reading it came to."""
+    if outcome.error is not None:
+        return replace(file, error=outcome.error)
+    facts: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in outcome.facts.items()
+    }
+    return replace(file, **facts, last_frame=facts["frame_count"] - 1)
+
+
+def _row(entry: Entry, file: VideoRow | None) -> VideoRow:
+    """The catalog's row: what the source says of a video, and what its file holds."""
+    row = VideoRow(entry.id, entry.uri, entry.class_name, entry.split, entry.size_bytes, entry.etag, error=entry.error)
+    if entry.error is not None or file is None:
+        return row
+    row = replace(row, **{name: getattr(file, name) for name in _FACTS})
+    if not file.frame_count:
+        return replace(row, error=file.error)
+    return _cut(row, entry.segment)
+
+
+def _cut(row: VideoRow, segment: Segment | None) -> VideoRow:
+    """The row with the segment's frames. Seconds count at the file's average rate, and an end beyond it is its end."""
+    first, last = 0, row.frame_count - 1
+    if segment is not None:
+        if segment.unit == "s" and not row.fps:
+            return replace(
+                row, first_frame=0, last_frame=last, error="segment: in seconds, but the file has no frame rate"
+            )
+        first = round(segment.start * row.fps) if segment.unit == "s" else int(segment.start)
+        if segment.end is not None:
+            end = max(first, round(segment.end * row.fps) - 1) if segment.unit == "s" else int(segment.end)
+            last = min(last, end)
+        if first > last:
+            error = f"segment: begins at frame {first}, but the file has {row.frame_count} frames"
+            return replace(row, first_frame=0, last_frame=row.frame_count - 1, error=error)
+    return replace(row, first_frame=first, last_frame=last, error=None)

@@ -1,0 +1,123 @@
+"""Folders of videos as the source of a catalog: class folders, and UCF-101 with its lists.
+
+Both work on the listing of an object store, so a bucket serves as well as a directory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from essp.catalog.entry import Entry
+from essp_common.errors import ConfigError
+from essp_common.objects.port import ObjectInfo, ObjectStore
+from essp_common.planning.splits import SPLIT_NAMES, canonical_split
+
+_LIST = re.compile(r"(train|test)list0*(\d+)\.txt$")
+_INDEX = "classInd.txt"
+_LISTED = re.compile(r"(.+?)(?:\s+(\d+))?")
+
+
+def is_list(key: str) -> bool:
+    """Whether a file is one of the lists that come with UCF-101."""
+    return _LIST.search(key) is not None or key.endswith(_INDEX)
+
+
+def class_folders(store: ObjectStore, videos: Sequence[ObjectInfo]) -> Iterable[Entry]:
+    """Class folders, below split folders where there are any.
+
+    A folder is a split when it is named like one and every video in it lies in a further folder, so that a class may
+    be called `train`. Videos without any folder are unlabelled; beside class folders they are a problem.
+    """
+    tops: dict[str, list[tuple[str, ...]]] = {}
+    for info in videos:
+        parts = tuple(info.key.split("/"))
+        tops.setdefault(parts[0] if len(parts) > 1 else "", []).append(parts)
+    splits = {
+        top for top, paths in tops.items() if top.lower() in SPLIT_NAMES and all(len(parts) > 2 for parts in paths)
+    }
+    unlabelled = set(tops) == {""}
+    for info in videos:
+        top, *rest = info.key.split("/")
+        error = None
+        if not rest:
+            name, split = "", ""
+            error = None if unlabelled else "unlabelled: lies in no class folder"
+        elif top in splits:
+            name, split = rest[0], canonical_split(top)
+        else:
+            name, split = ("", "") if splits else (top, "train")
+            error = "unlabelled: lies beside the split folders, in none of them" if splits else None
+        yield _entry(store, info, name, split, error)
+
+
+def ucf101(store: ObjectStore, videos: Sequence[ObjectInfo], lists: Sequence[str], split: int) -> Iterable[Entry]:
+    """Videos by class folder, with the split that division number `split` gives them; those in no list have none.
+
+    `lists`: the keys for which `is_list` holds. Raises `ConfigError` when there is no such division.
+    """
+    division, names = _division(store, lists, split), _class_names(store, lists)
+    missing = dict(division)
+    for info in videos:
+        parts = PurePosixPath(info.key).parts
+        if len(parts) < 2:
+            yield _entry(store, info, "", "", "unlabelled: lies in no class folder")
+            continue
+        assigned = missing.pop("/".join(parts[-2:]), None)
+        error = _label_error(assigned, parts[-2], names) if assigned else None
+        yield _entry(store, info, parts[-2], assigned.split if assigned else "", error)
+    for name, assigned in missing.items():
+        uri = store.uri(name)
+        error = f"vanished: {assigned.list_key} names it, but there is no such file"
+        yield Entry(name, uri, name.partition("/")[0], assigned.split, error=error)
+
+
+def _entry(store: ObjectStore, info: ObjectInfo, class_name: str, split: str, error: str | None = None) -> Entry:
+    return Entry(info.key, store.uri(info.key), class_name, split, info.size_bytes, info.etag, error=error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Assigned:
+    """What a train or test list says of a video."""
+
+    split: str
+    label: int | None
+    list_key: str
+
+
+def _division(store: ObjectStore, lists: Sequence[str], split: int) -> dict[str, _Assigned]:
+    """`class/file` -> what the lists of this division say of it."""
+    numbers = sorted({int(match.group(2)) for key in lists if (match := _LIST.search(key))})
+    if split not in numbers:
+        there = ", ".join(map(str, numbers)) or "none"
+        raise ConfigError(f"--split {split}: no trainlist{split:02}.txt there; divisions found: {there}")
+    assigned: dict[str, _Assigned] = {}
+    for key in lists:
+        match = _LIST.search(key)
+        if match and int(match.group(2)) == split:
+            for line in _lines(store, key):
+                if listed := _LISTED.fullmatch(line):
+                    number = int(listed.group(2)) if listed.group(2) else None
+                    assigned[listed.group(1)] = _Assigned(match.group(1), number, key)
+    return assigned
+
+
+def _class_names(store: ObjectStore, lists: Sequence[str]) -> dict[int, str]:
+    """Label number -> class, from classInd.txt where there is one."""
+    lines = (line for key in lists if key.endswith(_INDEX) for line in _lines(store, key))
+    pairs = (line.split(maxsplit=1) for line in lines)
+    return {int(pair[0]): pair[1] for pair in pairs if len(pair) == 2 and pair[0].isdigit()}
+
+
+def _lines(store: ObjectStore, key: str) -> list[str]:
+    text = store.get(key).decode("utf-8", errors="replace")
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _label_error(assigned: _Assigned, folder: str, names: dict[int, str]) -> str | None:
+    named = folder if assigned.label is None else names.get(assigned.label, folder)
+    if named == folder:
+        return None
+    return f"mislabelled: {assigned.list_key} gives it label {assigned.label} ({named}), but it lies in {folder}"

@@ -1,0 +1,226 @@
+"""Reading the facts of many videos at once, in child processes.
+
+FFmpeg can crash or hang on a damaged file, so each file is read in a process that may die: a crash, or a file that
+takes longer than its limit, is an outcome like any other, and a fresh process goes on with the next file. Memory
+that one file has damaged may bring the process down at a later one, so a crash is held against a file only when it
+was the first that a process read; otherwise the file gets a process of its own.
+
+Children answer in JSON and not in pickles: what has read untrusted bytes must not be able to run code here.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import multiprocessing
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from essp_common.errors import ConfigError, EsspError, PermanentError, TransientError, Unavailable
+from essp_common.wiring import Stores
+
+PROBE = "essp_common.video.probe:probe"
+"""Import string of what reads one file, given as a path or a binary file. Not imported here: it loads FFmpeg."""
+
+_TRIES = 3  # of a file whose store does not answer
+_CRASH_S = 5.0  # until a process that has closed its pipe is gone
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What reading a file came to: facts (fields of `VideoRow`), or an error as `kind: reason`."""
+
+    uri: str
+    facts: dict[str, Any]
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeOptions:
+    """How files are read."""
+
+    workers: int = 1
+    """Child processes."""
+    timeout_s: float = 120.0
+    """Wall clock for one file."""
+    probe: str = PROBE
+
+
+class Prober:
+    """Child processes that read files. A context manager; used from one thread."""
+
+    def __init__(self, roots: Sequence[str], options: ProbeOptions) -> None:
+        """`roots`: of the stores in which the files lie."""
+        self._roots = tuple(roots)
+        self._options = options
+        self._children: list[_Child] = []
+
+    def __enter__(self) -> Prober:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the children, whatever they are at."""
+        for child in self._children:
+            child.end()
+        self._children.clear()
+
+    def read(self, uris: Iterable[str]) -> Iterator[Outcome]:
+        """The outcome of each file, in the order in which they are done.
+
+        Raises `Unavailable` when a store does not answer, `ConfigError` when the children lack a package.
+        """
+        waiting = iter(uris)
+        for _ in range(self._options.workers):
+            self._start(next(waiting, None))
+        while self._children:
+            overdue = min(child.deadline for child in self._children)
+            timeout_s = None if math.isinf(overdue) else max(0.0, overdue - time.monotonic())
+            ready = wait([child.connection for child in self._children], timeout_s)
+            for child in tuple(self._children):
+                if child.connection in ready:
+                    yield from self._receive(child, waiting)
+                elif time.monotonic() >= child.deadline:
+                    self._replace(child, next(waiting, None))
+                    yield Outcome(child.uri, {}, f"timeout: not read within {self._options.timeout_s:g} s")
+
+    def _receive(self, child: _Child, waiting: Iterator[str]) -> Iterator[Outcome]:
+        try:
+            message = json.loads(child.connection.recv_bytes())
+        except (EOFError, ConnectionResetError, ValueError):
+            yield from self._crashed(child, waiting)
+            return
+        if not child.ready:
+            if "missing" in message:
+                raise ConfigError(
+                    f"reading videos needs the package {message['missing']!r}: pip install 'essp-video[decoder]'"
+                )
+            child.begin()
+            return
+        if "unavailable" in message:
+            raise Unavailable(message["unavailable"])
+        done, uri = child.uri, next(waiting, None)
+        if uri is None or not child.ask(uri):
+            self._replace(child, uri)
+        yield Outcome(done, message["facts"], message["error"])
+
+    def _crashed(self, child: _Child, waiting: Iterator[str]) -> Iterator[Outcome]:
+        status = child.end(_CRASH_S)
+        if not child.ready:
+            raise EsspError(f"a process that reads videos could not start ({status}); its message is above")
+        if not child.fresh:
+            self._replace(child, child.uri)
+            return
+        self._replace(child, next(waiting, None))
+        yield Outcome(child.uri, {}, f"crashed: the process reading it died ({status})")
+
+    def _start(self, uri: str | None) -> None:
+        if uri is not None:
+            self._children.append(_Child(self._roots, self._options, uri))
+
+    def _replace(self, child: _Child, uri: str | None) -> None:
+        child.end()
+        self._children.remove(child)
+        self._start(uri)
+
+
+class _Child:
+    """One child process and the file it is reading."""
+
+    def __init__(self, roots: tuple[str, ...], options: ProbeOptions, uri: str) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, roots, options), name="catalog-probe", daemon=True)
+        # Ctrl-C reaches every process of a terminal, but is for the parent, which ends its children: one that starts
+        # with the signal blocked never sees it.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        theirs.close()  # else its end would go unnoticed
+        self._timeout_s = options.timeout_s
+        self.uri = uri
+        self.ready = False
+        self.fresh = True
+        """Has read no other file before this one."""
+        self.deadline = math.inf
+        """When this file has had its time, on the monotonic clock."""
+
+    def begin(self) -> None:
+        """The process says that it is there: give it its first file."""
+        self.ready = True
+        self._send()
+
+    def ask(self, uri: str) -> bool:
+        """Give it another file. False when the process is gone."""
+        self.uri, self.fresh = uri, False
+        try:
+            self._send()
+        except (BrokenPipeError, ConnectionResetError):
+            return False
+        return True
+
+    def end(self, patience_s: float = 0.0) -> str:
+        """Make sure that the process is gone; how it ended, if it did so by itself in this time."""
+        self.connection.close()
+        self._process.join(patience_s)
+        self._process.kill()
+        self._process.join()
+        code = self._process.exitcode or 0
+        return signal.strsignal(-code) or f"signal {-code}" if code < 0 else f"exit status {code}"
+
+    def _send(self) -> None:
+        self.deadline = time.monotonic() + self._timeout_s
+        self.connection.send_bytes(self.uri.encode())
+
+
+def _serve(connection: Connection, roots: tuple[str, ...], options: ProbeOptions) -> None:
+    """The child: answer one file after the other until the pipe closes."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    module, _, name = options.probe.partition(":")
+    try:
+        function = getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        connection.send_bytes(json.dumps({"missing": error.name}).encode())
+        return
+    stores = Stores(roots)
+    connection.send_bytes(b"{}")
+    while True:
+        try:
+            uri = connection.recv_bytes().decode()
+            # The parent sees to the limit; should it be gone, the alarm ends a reader that hangs.
+            signal.setitimer(signal.ITIMER_REAL, 2 * options.timeout_s)
+            connection.send_bytes(json.dumps(_facts(uri, stores, function)).encode())
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            return
+
+
+def _facts(uri: str, stores: Stores, function: Callable[[Any], Any]) -> dict[str, Any]:
+    """The child's answer for one file."""
+    problem = ""
+    for attempt in range(_TRIES):
+        try:
+            store, key = stores.resolve(uri)
+            path = store.local_path(key)
+            if path is not None:
+                return {"facts": asdict(function(path)), "error": None}
+            with store.open(key) as file:
+                return {"facts": asdict(function(file)), "error": None}
+        except PermanentError as error:
+            return {"facts": {}, "error": f"{error.kind}: {error}"}
+        except TransientError as error:
+            problem = str(error)
+            time.sleep(error.retry_after_s * 2**attempt)
+        except Exception as error:  # noqa: BLE001  (a fault that one file brings out must not end the build)
+            _log.exception("unexpected error while reading %s", uri)
+            return {"facts": {}, "error": f"error: {type(error).__name__}: {error}"}
+    return {"unavailable": problem}

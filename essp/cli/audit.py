@@ -1,0 +1,82 @@
+"""`essp audit`: whether a job, finished or running, kept what ESSP promises; from its history alone.
+
+Exit codes are those of `essp`; 1: something did not hold.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from essp.audit.account import Account, account_of
+from essp.audit.invariants import Finding, check
+from essp.audit.plan import Planned, planned
+from essp.cli import rest
+from essp.cli.uris import as_uri
+from essp_common.artifacts.history import History
+from essp_common.errors import EsspError, NotFound
+from essp_common.job.status import JobStatus
+from essp_common.runtime.config import Settings
+from essp_common.wiring import Stores
+
+_MARKS = {True: "[green]holds[/]", False: "[red]broken[/]", None: "[yellow]not checked[/]"}
+
+
+def main(
+    job: Annotated[str, typer.Argument(help="A job of the master, or the output of one: folder or URI.")],
+    server: rest.Server = rest.SERVER,
+    token: rest.Token = "",
+    as_json: rest.AsJson = False,
+) -> None:
+    """Check what became of a job's clips against what ESSP promises."""
+    stores = Stores(Settings().stores)
+    status = None if _is_output(job) else _ask(job, server, token)
+    output = as_uri(job) if status is None else status.output
+    account = account_of(History(stores.under(output)).read())
+    if not account.runs:
+        raise NotFound(f"{output} holds no history of a job; give the output of one, or the name of a master's job")
+    findings = check(account, _plan(account, stores), status, round(time.time() * 1000))
+    if as_json:
+        typer.echo(json.dumps({"output": output, "findings": [finding.model_dump() for finding in findings]}))
+    else:
+        _print(output, findings)
+    if any(finding.holds is False for finding in findings):
+        raise typer.Exit(1)
+
+
+def _is_output(job: str) -> bool:
+    return "://" in job or "/" in job or Path(job).is_dir()
+
+
+def _ask(job: str, server: str, token: str) -> JobStatus:
+    with rest.connect(server, token) as client:
+        return JobStatus.model_validate(rest.ask(client, "GET", f"/v1/jobs/{job}"))
+
+
+def _plan(account: Account, stores: Stores) -> Planned | None:
+    try:
+        return planned(account.runs[-1].spec, stores)
+    except EsspError as error:
+        typer.echo(f"essp: {error}", err=True)
+        return None
+
+
+def _print(output: str, findings: Sequence[Finding]) -> None:
+    table = Table(box=None)
+    for column in ("INVARIANT", "", "CHECKED"):
+        table.add_column(column)
+    for finding in findings:
+        table.add_row(finding.invariant, _MARKS[finding.holds], escape(finding.checked))
+        for violation in finding.violations:
+            table.add_row("", "", f"[red]{escape(violation)}[/]")
+    console = Console()
+    console.print(f"audit of {output}", style="bold", markup=False, highlight=False)
+    console.print(table)

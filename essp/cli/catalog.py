@@ -1,0 +1,223 @@
+"""`essp catalog`: build and show catalogs of videos."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from essp.catalog.build import BuildOptions, Built, Progress, build
+from essp.catalog.probing import ProbeOptions
+from essp.catalog.sources import Kind
+from essp.catalog.summary import COLUMNS, Amount, Summary, summarize
+from essp.cli.uris import as_uri
+from essp_common.catalog.table import read_catalog
+from essp_common.quantities import size
+from essp_common.runtime.config import Settings
+from essp_common.runtime.process import cpu_count
+from essp_common.wiring import Stores
+
+_LINE_EVERY_S = 5.0
+_MOST_LINES = 10  # of a table whose length depends on the data
+_EVERY_PROBLEM = sys.maxsize
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Build and show catalogs of videos.")
+
+
+@app.command("build")
+def build_command(
+    source: Annotated[
+        str, typer.Argument(help="Folder or CSV file of the videos: a path or a URI (s3://bucket/prefix).")
+    ],
+    out: Annotated[str, typer.Option(help="Where to write the catalog, as in data/videos.parquet.")],
+    kind: Annotated[Kind, typer.Option(help="How the source is laid out.")] = "auto",
+    split: Annotated[int, typer.Option(help="UCF-101: which of its train/test divisions.", min=1)] = 1,
+    workers: Annotated[int, typer.Option(help="Files read at a time (0: one a core).", min=0)] = 0,
+    timeout_s: Annotated[float, typer.Option(help="Seconds one file may take before it is given up.", min=0.1)] = 120.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Read every video of SOURCE once and write one row each: facts, keyframes, or why it cannot be used.
+
+    SOURCE holds class folders (with split folders around them or not), UCF-101 with its lists, or is a CSV file with
+    the columns path, label, split and start_s, end_s or start_frame, end_frame. Running it again reads only what is
+    new or changed; after an interruption it goes on where it stopped.
+    """
+    options = BuildOptions(kind, split, ProbeOptions(workers or cpu_count(), timeout_s))
+    console = Console(stderr=True)
+    try:
+        with _progress(console) as tell:
+            built = build(as_uri(source), as_uri(out), Settings().stores, options, tell)
+    except KeyboardInterrupt:
+        console.print("interrupted; what was read is kept: run the same command again to go on", soft_wrap=True)
+        raise typer.Exit(130) from None
+    summary = summarize(built.catalog)
+    if as_json:
+        typer.echo(json.dumps({"catalog": as_uri(out), **asdict(summary)}, indent=2))
+    else:
+        _show(Console(), summary)
+        console.print(_closing(built, as_uri(out)), highlight=False, soft_wrap=True)
+    if not summary.usable.videos:
+        console.print("none of the videos can be used: `essp catalog show --problems` lists why", soft_wrap=True)
+        raise typer.Exit(1)
+
+
+@app.command("show")
+def show_command(
+    catalog: Annotated[str, typer.Argument(help="The catalog: a path or a URI.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    problems: Annotated[bool, typer.Option(help="List every video that cannot be used, with the reason.")] = False,
+) -> None:
+    """Print what is in a catalog: classes, splits, hours, codecs, sizes, GOP lengths, problems."""
+    store, key = Stores(Settings().stores).resolve(as_uri(catalog))
+    summary = summarize(read_catalog(store, key, COLUMNS), _EVERY_PROBLEM if problems else 3)
+    if as_json:
+        typer.echo(json.dumps(asdict(summary), indent=2))
+    elif problems:
+        for problem in summary.problems:
+            for example in problem.examples:
+                typer.echo(f"{problem.kind}\t{example}")
+    else:
+        _show(Console(), summary)
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Callable[[Progress], None]]:
+    """Where a build tells how far it is: a bar on a terminal, now and then a line elsewhere."""
+    if not console.is_terminal:
+        yield _line_printer(console)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
+    with Bar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("listing the source", total=None, note="")
+
+        def tell(now: Progress) -> None:
+            bar.update(
+                task, description="reading videos", total=now.files_total, completed=now.files_done, note=_note(now)
+            )
+
+        yield tell
+
+
+def _line_printer(console: Console) -> Callable[[Progress], None]:
+    due = time.monotonic() + _LINE_EVERY_S
+
+    def tell(now: Progress) -> None:
+        nonlocal due
+        if time.monotonic() >= due:
+            due = time.monotonic() + _LINE_EVERY_S
+            console.print(f"read {now.files_done} of {now.files_total} files, {_note(now)}", soft_wrap=True)
+
+    return tell
+
+
+def _note(now: Progress) -> str:
+    parts = [f"{size(now.bytes_done)} of {size(now.bytes_total)}", f"{now.rate:.1f} files/s"]
+    if now.eta_s is not None:
+        parts.append(f"{_duration(now.eta_s)} left")
+    if now.problems:
+        parts.append(f"{now.problems} unusable")
+    return ", ".join(parts)
+
+
+def _closing(built: Built, out: str) -> str:
+    parts = [f"wrote {out}: read {built.read} files in {_duration(built.elapsed_s)}"]
+    if built.reused:
+        parts.append(f"{built.reused} unchanged")
+    if built.ignored:
+        parts.append(f"{built.ignored} other files ignored")
+    return ", ".join(parts)
+
+
+def _show(console: Console, summary: Summary) -> None:
+    """The figures as tables."""
+    console.print(f"[bold]{summary.source or 'catalog'}[/]: {_amount(summary.usable)}", highlight=False, soft_wrap=True)
+    left = summary.rows - summary.usable.videos
+    if left:
+        console.print(f"{left} of {summary.rows} videos cannot be used", highlight=False)
+    if summary.usable.videos:
+        _show_usable(console, summary)
+    if summary.problems:
+        console.print(_problems(summary))
+
+
+def _show_usable(console: Console, summary: Summary) -> None:
+    console.print(_splits(summary), _classes(summary))
+    for title, counts in (("codec", summary.codecs), ("size", summary.sizes), ("frames/s", summary.frame_rates)):
+        console.print(_counts(title, counts))
+    if summary.gop is not None:
+        gop = summary.gop
+        seekable = f"{summary.seekable} of {summary.usable.videos} videos can be entered at keyframes"
+        console.print(_counts("GOP length (frames)", {k: v for k, v in gop.counts.items() if v}, "groups"))
+        console.print(
+            f"GOP: median {gop.median}, longest {gop.longest} frames; {seekable}", highlight=False, soft_wrap=True
+        )
+
+
+def _amount(amount: Amount) -> str:
+    return f"{amount.videos} videos, {amount.frames} frames, {_hours(amount.hours)}, {size(amount.bytes)}"
+
+
+def _splits(summary: Summary) -> Table:
+    table = _table("split", "videos", "frames", "length", "bytes")
+    for name, amount in summary.splits.items():
+        table.add_row(
+            name or "(none)", f"{amount.videos}", f"{amount.frames}", _hours(amount.hours), size(amount.bytes)
+        )
+    return table
+
+
+def _classes(summary: Summary) -> Table:
+    table = _table(f"{len(summary.classes)} classes", *(name or "(none)" for name in summary.splits))
+    shown = dict(sorted(summary.classes.items())[:_MOST_LINES])
+    for name, counts in shown.items():
+        table.add_row(name or "(unlabelled)", *(f"{counts.get(split, 0)}" for split in summary.splits))
+    if len(shown) < len(summary.classes):
+        table.add_row(f"... and {len(summary.classes) - len(shown)} more (--json has all)")
+    return table
+
+
+def _counts(title: str, counts: dict[str, int], unit: str = "videos") -> Table:
+    table = _table(title, unit)
+    for name, count in list(counts.items())[:_MOST_LINES]:
+        table.add_row(name, f"{count}")
+    if len(counts) > _MOST_LINES:
+        rest = list(counts.values())[_MOST_LINES:]
+        table.add_row(f"... and {len(rest)} others", f"{sum(rest)}")
+    return table
+
+
+def _problems(summary: Summary) -> Table:
+    table = _table("problem", "videos")
+    table.add_column("for example", overflow="fold")
+    for problem in summary.problems:
+        table.add_row(problem.kind, f"{problem.videos}", "\n".join(problem.examples))
+    return table
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column(first, overflow="fold")
+    for name in others:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _hours(hours: float) -> str:
+    return _duration(hours * 3600)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, left = divmod(round(seconds), 60)
+    return f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 60 else f"{minutes} min {left:02} s"

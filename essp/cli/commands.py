@@ -1,0 +1,107 @@
+"""Every command of `essp`: where it is, what it is for, and how it is called.
+
+The table alone makes up `essp --help` and the completion of names, so that neither loads a service. Examples are shown
+at the end of each command's own help, those of sub-commands under the names of both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of the first level."""
+
+    target: str
+    """`module:attribute`: its function, or the app of its sub-commands."""
+    summary: str
+
+
+SECTIONS: dict[str, dict[str, Command]] = {
+    "Work with data and jobs": {
+        "demo": Command("essp.cli.demo:main", "Make a labelled video set and run the whole journey on it."),
+        "catalog": Command("essp.cli.catalog:app", "Build and show catalogs of videos."),
+        "init": Command("essp.cli.init:main", "Write a commented job file for a data set."),
+        "validate": Command("essp.cli.validate:main", "Check a job file, and say what it would do."),
+        "run": Command("essp.cli.run:main", "Run a job in this process; no servers needed."),
+        "predict": Command("essp.cli.predict:main", "Classify videos with a trained model."),
+        "report": Command("essp.cli.report:main", "Make the report of a finished training job."),
+        "audit": Command("essp.cli.audit:main", "Check a job's history against what ESSP promises."),
+        "deadletter": Command("essp.cli.deadletter:app", "List, replay and purge what could not be processed."),
+        "extractor": Command("essp.cli.extractor:app", "List, describe, preview and run feature extractors."),
+    },
+    "Drive a running master": {
+        "job": Command("essp.cli.job:app", "Start, watch, pause, resume and stop jobs over REST."),
+        "pool": Command("essp.cli.pool:app", "Look at the pools of a running master, and set them."),
+        "registry": Command("essp.cli.registry:app", "Register extractors and trainers with a master."),
+        "token": Command("essp.cli.token:main", "Make a token for the master's API."),
+    },
+    "Run services": {
+        "servers": Command("essp.servers.main:app", "Redis, a Kafka-protocol broker and S3 on this machine."),
+        "setup": Command("essp.cli.setup:main", "Create topics and buckets, where they are missing."),
+        "doctor": Command("essp.cli.doctor:main", "Check servers, master and machine; how to mend them."),
+        "master": Command("essp_master.main:main", "Issue seeds, account for them, serve the REST API."),
+        "decoder": Command("essp_decoder.main:main", "Decode clips."),
+        "trainer": Command("essp_trainer.main:main", "Train one model on one stream."),
+        "aggregator": Command("essp_aggregator.main:main", "Fuse the streams of finished trainings."),
+        "predictor": Command("essp_predictor.main:main", "Score the clips of prediction jobs."),
+        "demo-data": Command("essp.cli.demo_data:main", "Put the demo's videos and jobs into a store."),
+    },
+}
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "demo": ("essp demo", "essp demo --dir /tmp/demo --epochs 2 --videos-per-class 6"),
+    "catalog build": (
+        "essp catalog build videos/ --out catalog.parquet",
+        "essp catalog build UCF-101/ --kind ucf101 --split 1 --out ucf.parquet",
+        "essp catalog build s3://bucket/videos --out s3://bucket/catalog.parquet",
+    ),
+    "catalog show": ("essp catalog show catalog.parquet", "essp catalog show catalog.parquet --problems"),
+    "init": ("essp init catalog.parquet", "essp init catalog.parquet --model resnet18 --out resnet.yaml"),
+    "validate": ("essp validate job.yaml", "essp validate job.yaml --json"),
+    "run": ("essp run job.yaml", "essp run job.yaml --serve 8080", "essp run job.yaml --json > run.jsonl"),
+    "predict": (
+        "essp predict new.mp4 --model runs/catalog",
+        "essp predict videos/ --model runs/catalog --json",
+    ),
+    "report": ("essp report runs/catalog",),
+    "audit": ("essp audit runs/catalog", "essp audit catalog --server http://master:8080"),
+    "deadletter ls": ("essp deadletter ls --from runs/catalog", "essp deadletter ls --job catalog --kind damaged"),
+    "deadletter show": ("essp deadletter show 3f2a91bc --from runs/catalog",),
+    "deadletter replay": ("essp deadletter replay 3f2a91bc", "essp deadletter replay --kind vanished"),
+    "deadletter purge": ("essp deadletter purge --job catalog --yes",),
+    "extractor ls": ("essp extractor ls",),
+    "extractor describe": ("essp extractor describe flow",),
+    "extractor preview": (
+        "essp extractor preview video.mp4 --feature flow --param method=tvl1",
+        "essp extractor preview video.mp4 --feature hog --out hog.mp4",
+    ),
+    "extractor run": ("essp extractor run --feature flow",),
+    "job start": ("essp job start job.yaml", "essp job start job.yaml --wait --json"),
+    "job ls": ("essp job ls --state running",),
+    "job get": ("essp job get catalog",),
+    "job pause": ("essp job pause catalog",),
+    "job resume": ("essp job resume catalog",),
+    "job stop": ("essp job stop catalog --yes",),
+    "job wait": ("essp job wait catalog --timeout 3600",),
+    "job events": ("essp job events catalog",),
+    "pool ls": ("essp pool ls",),
+    "pool set": ("essp pool set decoder --least 2 --most 16", "essp pool set decoder --replicas 4"),
+    "pool events": ("essp pool events",),
+    "registry ls": ("essp registry ls --kind extractors",),
+    "registry get": ("essp registry get extractors depth",),
+    "registry put": ("essp registry put extractors depth.yaml",),
+    "registry rm": ("essp registry rm extractors depth --yes",),
+    "registry log": ("essp registry log",),
+    "token": ("essp token ci --scope operate",),
+    "servers up": ("essp servers up", "essp servers up --redis-memory 4GiB --json"),
+    "setup": ("essp setup --feature flow --buckets",),
+    "doctor": ("essp doctor", "essp doctor --server http://master:8080"),
+    "master": ("essp master --port 8080",),
+    "decoder": ("ESSP_BUS=kafka://broker:9092 ESSP_CACHE=redis://redis:6379/0 essp decoder",),
+    "trainer": ("essp trainer --job catalog --trainer rgb", "essp trainer --job catalog --trainer rgb --ranks 2"),
+    "aggregator": ("ESSP_BUS=kafka://broker:9092 essp aggregator",),
+    "predictor": ("ESSP_BUS=kafka://broker:9092 ESSP_CACHE=redis://redis:6379/0 essp predictor",),
+    "demo-data": ("essp demo-data s3://essp/demo --out jobs",),
+}

@@ -1,0 +1,199 @@
+"""What the terminal shows of a job that runs, and of one that ended: pure functions from `JobStatus` to renderables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Column, Table
+from rich.text import Text
+
+from essp.cli.uris import shown
+from essp_common.job.status import FailureStatus, JobState, JobStatus, PassStatus, PoolStatus, TrainerStatus
+from essp_common.quantities import size
+
+_STATE_STYLE = {
+    JobState.PENDING: "yellow",
+    JobState.RUNNING: "cyan",
+    JobState.PAUSED: "yellow",
+    JobState.COMPLETED: "green",
+    JobState.FAILED: "red",
+    JobState.STOPPED: "yellow",
+}
+_BAR_WIDTH = 28
+_STARVED = 0.2
+"""A trainer that waits for more of its time than this is drawn as starved."""
+_SHORT = {"validation": "val.", "test": "test"}
+_FIGURES = (("top1", "top-1"), ("top5", "top-5"), ("mAP", "mAP"))
+
+
+def dashboard(status: JobStatus) -> RenderableType:
+    """The live view: how far the job is, who does what, and what comes out. Fits 80 columns and 24 lines."""
+    parts: list[RenderableType] = [_gauges(status)]
+    if status.pools:
+        parts += ["", _pools(status.pools)]
+    if status.trainers:
+        parts += ["", _trainers(status.trainers)]
+    if status.failures:
+        parts += ["", _failures(status.failures)]
+    if status.reason:
+        parts += ["", Text(status.reason, _STATE_STYLE[status.state])]
+    title = f"[bold]{escape(status.name)}[/] [{_STATE_STYLE[status.state]}]{status.state}[/]"
+    pace = f"{duration(status.elapsed_s)} gone"
+    if status.state == JobState.RUNNING:
+        pace += f" · {status.progress.clips_per_s:.1f} clips/s"
+    return Panel(
+        Group(*parts), title=title, title_align="left", subtitle=pace, subtitle_align="right", border_style="dim"
+    )
+
+
+def results(status: JobStatus) -> RenderableType:
+    """What came of it: figures of each stream and of their fusion, where they lie, what could not be used."""
+    parts: list[RenderableType] = []
+    if status.result is not None:
+        if any(name.startswith(("validation.", "test.")) for name in status.result.metrics):
+            parts.append(_figures(status))
+        model = shown(status.output)
+        if status.kind == "train":
+            parts.append(Text.assemble(("model   ", "dim"), f"{model}/model"))
+            parts.append(Text.assemble(("next    ", "dim"), f"essp predict VIDEO --model {model}"))
+        else:
+            parts.append(Text.assemble(("result  ", "dim"), status.result.uri))
+    if status.failures:
+        parts.append(_failures(status.failures))
+    if status.counts.skipped:
+        parts.append(Text(f"{status.counts.skipped} clips were left out: nothing could take their place", "yellow"))
+    if status.reason:
+        parts.append(Text(f"{status.state}: {status.reason}", _STATE_STYLE[status.state]))
+    return Group(*parts)
+
+
+def pass_title(passed: PassStatus) -> str:
+    """`train, epoch 3`, counted from one; passes that happen once have no number."""
+    return (
+        f"{passed.purpose}, epoch {passed.epoch + 1}" if passed.purpose in ("train", "validation") else passed.purpose
+    )
+
+
+def duration(seconds: float) -> str:
+    """`1:02:03`, `2:03`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def percent(share: float | None) -> str:
+    """0.123 as `12.3 %`; a dash for what is not known."""
+    return "–" if share is None else f"{100 * share:.1f} %"
+
+
+def _gauges(status: JobStatus) -> RenderableType:
+    """A bar and its figures on each line; where it is narrow, the bars give way."""
+    grid = Table.grid(Column(max_width=_BAR_WIDTH), Column(no_wrap=True, overflow="ellipsis"), padding=(0, 2))
+    progress, cache, credits = status.progress, status.cache, status.credits
+    share = progress.done / progress.total if progress.total else 0.0
+    counted = f"{progress.done:,} of {progress.total:,} clips" if progress.total else "no clips yet"
+    facts = [percent(share), counted]
+    if progress.eta_s is not None:
+        facts.append(f"{duration(progress.eta_s)} to go")
+    grid.add_row(_bar(progress.done, progress.total), Text(" · ".join(facts)))
+    if progress.current < len(status.passes):
+        now = status.passes[progress.current]
+        done = min(now.done.values(), default=0)
+        place = f"{pass_title(now)} ({progress.current + 1} of {len(status.passes)})"
+        grid.add_row(_bar(done, now.clips), Text(f"{place} · {done:,} of {now.clips:,} clips"))
+    if cache is not None:
+        text = f"frame cache {size(cache.used_bytes)} of {size(cache.limit_bytes)}"
+        full = f" · {cache.full_count} times full" if cache.full_count else ""
+        grid.add_row(_bar(cache.used_bytes, cache.limit_bytes, "magenta"), Text(f"{text} · {cache.keys} keys{full}"))
+    waiting = " · waits for trainers" if credits.waiting and status.trainers else ""
+    text = f"on the way {size(credits.outstanding_bytes)} of {size(credits.budget_bytes)}{waiting}"
+    grid.add_row(_bar(credits.outstanding_bytes, credits.budget_bytes, "magenta"), Text(text))
+    return grid
+
+
+def _bar(done: int, total: int, style: str = "bar.complete") -> ProgressBar:
+    finished = "bar.finished" if style == "bar.complete" else style
+    return ProgressBar(total=max(total, 1), completed=done, complete_style=style, finished_style=finished)
+
+
+def _pools(pools: Iterable[PoolStatus]) -> Table:
+    table = _table("pool", "workers", "clips", "clips/s", "ms/clip", "busy", "queue")
+    for pool in pools:
+        per_clip = "–" if pool.seconds_per_clip is None else f"{1000 * pool.seconds_per_clip:.1f}"
+        table.add_row(
+            escape(pool.name),
+            str(pool.workers),
+            f"{pool.done:,}",
+            f"{pool.clips_per_s:.1f}",
+            per_clip,
+            f"{pool.clips_per_s * (pool.seconds_per_clip or 0.0):.1f}",
+            str(pool.queue),
+        )
+    return table
+
+
+def _trainers(trainers: Iterable[TrainerStatus]) -> Table:
+    table = _table("trainer", "at", "clips", "clips/s", "loss", "top-1", "data wait", "queue", "best val.")
+    for trainer in trainers:
+        wait = trainer.data_wait_ratio
+        table.add_row(
+            escape(trainer.name),
+            _place(trainer),
+            f"{trainer.clips_done:,}",
+            _number(trainer.clips_per_s, 1),
+            _number(trainer.loss, 3),
+            percent(trainer.top1),
+            f"[yellow]{percent(wait)}[/]" if wait is not None and wait > _STARVED else percent(wait),
+            "–" if trainer.queue is None else str(trainer.queue),
+            percent(_best_validation(trainer)),
+        )
+    return table
+
+
+def _place(trainer: TrainerStatus) -> str:
+    """`val. 3`: short, as the table has to fit into 80 columns."""
+    if trainer.final:
+        return "done"
+    purpose = trainer.purpose or "waiting"
+    return f"{_SHORT.get(purpose, purpose)} {trainer.epoch + 1}"
+
+
+def _best_validation(trainer: TrainerStatus) -> float | None:
+    """The best top-1 by video of the validation passes so far."""
+    found = [r.metrics.get("video_top1", r.metrics.get("top1")) for r in trainer.reports if r.purpose == "validation"]
+    return max((value for value in found if value is not None), default=None)
+
+
+def _failures(failures: Iterable[FailureStatus]) -> Table:
+    table = Table("failed at", "why", Column("clips", justify="right"), "for example", box=None, padding=(0, 2, 0, 0))
+    for failure in failures:
+        example = failure.examples[0] if failure.examples else None
+        text = "" if example is None else f"{example.video}: {example.reason}"
+        table.add_row(failure.stage, failure.kind, str(failure.count), Text(text, overflow="ellipsis", no_wrap=True))
+    table.columns[0].style = "yellow"
+    return table
+
+
+def _figures(status: JobStatus) -> Table:
+    metrics = {} if status.result is None else status.result.metrics
+    splits = [split for split in ("validation", "test") if f"{split}.fused.top1" in metrics]
+    table = _table("by video", "weight", *(f"{_SHORT[split]}\n{label}" for split in splits for _, label in _FIGURES))
+    for name in [*(trainer.name for trainer in status.trainers), "fused"]:
+        weight = metrics.get(f"weight.{name}")
+        cells = [percent(metrics.get(f"{split}.{name}.{figure}")) for split in splits for figure, _ in _FIGURES]
+        style = "bold" if name == "fused" else ""
+        table.add_row(escape(name), "" if weight is None else f"{weight:.3f}", *cells, style=style)
+    return table
+
+
+def _table(first: str, *others: str) -> Table:
+    columns = [Column(name, justify="right") for name in others]
+    return Table(Column(first), *columns, box=None, padding=(0, 2, 0, 0), header_style="dim")
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"

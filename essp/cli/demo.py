@@ -1,0 +1,112 @@
+"""`essp demo`: the whole journey on a labelled set that it makes itself.
+
+    DIR/videos/           the set: real encoded files (essp/demo/dataset.py)
+    DIR/catalog.parquet   facts about them
+    DIR/job.yaml          the job, to read and to change
+    DIR/run/              checkpoints, fused model, report
+
+Running it again goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from essp.catalog.build import BuildOptions, build
+from essp.cli.predict import classify, document, table
+from essp.cli.run import run_watched
+from essp.cli.uris import as_uri, shown
+from essp.cli.view import open_view
+from essp.demo.dataset import CLASSES, make_dataset
+from essp.demo.job import write_job
+from essp.embedded.composition import EmbeddedOptions
+from essp_common.job.status import JobState, JobStatus
+from essp_common.quantities import size
+from essp_common.runtime import metrics
+from essp_common.runtime.config import Settings
+from essp_common.runtime.process import EXIT_INTERRUPTED
+
+_SHOWN = 4
+
+
+def main(
+    directory: Annotated[Path, typer.Option("--dir", help="Where everything goes.")] = Path("demo"),
+    videos_per_class: Annotated[int, typer.Option(help="Videos of each of the 12 classes.", min=6)] = 30,
+    epochs: Annotated[int, typer.Option(help="Training epochs.", min=1)] = 8,
+    clips_per_epoch: Annotated[int, typer.Option(help="Clips of one epoch.", min=16)] = 960,
+    seed: Annotated[int, typer.Option(help="Of the video set.", min=0)] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print events and status as JSON lines.")] = False,
+) -> None:
+    """Make a labelled video set, train two streams on it, fuse them, and classify videos that none of them has seen.
+
+    The classes are pairs of a texture and a motion: one frame tells only the texture, optical flow only the motion.
+    """
+    directory = directory.absolute()
+    console = Console(stderr=True)
+    videos = directory / "videos"
+    _make_videos(videos, videos_per_class, seed, console)
+    build(as_uri(str(videos)), as_uri(str(directory / "catalog.parquet")), Settings().stores, BuildOptions("folders"))
+    path, spec = write_job(directory, epochs, clips_per_epoch)
+    console.print(
+        f"training {' and '.join(spec.trainers)}: {shown(as_uri(str(path)))}", highlight=False, soft_wrap=True
+    )
+    status = run_watched(spec, open_view(as_json), EmbeddedOptions())
+    if not status.state.ended:
+        console.print("to go on: the same command again")
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if status.state != JobState.COMPLETED:
+        raise typer.Exit(1)
+    _account(directory, status, console)
+    _predict(videos, directory / "run", as_json, console)
+
+
+def _make_videos(videos: Path, per_class: int, seed: int, console: Console) -> None:
+    with Progress(
+        TextColumn("making videos"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console
+    ) as bar:
+        task = bar.add_task("videos", total=per_class * len(CLASSES))
+        make_dataset(videos, per_class, seed, lambda done, total: bar.update(task, completed=done, total=total))
+
+
+def _predict(videos: Path, model: Path, as_json: bool, console: Console) -> None:
+    """Classify one video of each of the first classes of the test split, as `essp predict` does."""
+    first = (next(iter(sorted((videos / "test" / name).iterdir()))) for name in sorted(CLASSES)[:_SHOWN])
+    unseen = [shown(as_uri(str(video))) for video in first]
+    uri = as_uri(str(model))
+    console.print(f"essp predict {' '.join(unseen)} --model {shown(uri)}", highlight=False, soft_wrap=True)
+    answers = classify(unseen, uri, Settings(), console)
+    if as_json:
+        typer.echo(json.dumps({"predictions": document(answers, top=1)}))
+    else:
+        Console().print(table(answers, top=1))
+
+
+def _account(directory: Path, status: JobStatus, console: Console) -> None:
+    """What lies on the disk now, by what it is; anything that is none of these would be intermediate."""
+    kinds = {"videos": "videos", "catalog.parquet": "catalog", "job.yaml": "job", "run": "checkpoints, model, report"}
+    sizes = dict.fromkeys([*kinds.values(), "intermediate files"], 0)
+    for file in directory.rglob("*"):
+        if file.is_file():
+            top = file.relative_to(directory).parts[0]
+            sizes[kinds.get(top, "intermediate files")] += file.stat().st_size
+    listed = ", ".join(f"{name} {size(count)}" for name, count in sizes.items())
+    console.print(f"on disk: {listed}", highlight=False, soft_wrap=True)
+    decoded = f"{status.counts.decoded} clips were decoded once and fed {len(status.trainers)} trainings"
+    console.print(decoded if status.counts.decoded else "the run was complete already", highlight=False)
+    if decoded_frames := metrics.frames("decoded"):
+        console.print(_saved(decoded_frames, len(status.trainers)), highlight=False, soft_wrap=True)
+
+
+def _saved(decoded: int, trainings: int) -> str:
+    """What of the decoding was saved, from what the decoder's processes counted in this run."""
+    shared, skipped = (metrics.frames(what) for what in ("shared", "skipped"))
+    apart = trainings * (decoded + skipped + shared)
+    return (
+        f"{decoded} frames were decoded; each training for itself would decode {apart}: {1 - decoded / apart:.0%} saved"
+    )

@@ -1,0 +1,53 @@
+"""`essp demo-data`: the demonstration's videos, catalogs and job files for services that run elsewhere.
+
+    URI/videos/            the set: real encoded files (essp/demo/dataset.py)
+    URI/catalog.parquet    all of them, for training
+    URI/unseen.parquet     those of the test split, for prediction
+    OUT/train.yaml         the jobs, for `essp job start`
+    OUT/predict.yaml
+
+The compose file's `demo` runs it; `essp demo` is the same journey in one process. Running it again changes nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import typer
+
+from essp.catalog.build import BuildOptions, build
+from essp.cli.uris import as_uri
+from essp.demo.dataset import make_dataset
+from essp.demo.job import job_text, prediction_text
+from essp_common.job.spec import parse_spec
+from essp_common.runtime.config import Settings
+from essp_common.wiring import Stores
+
+
+def main(
+    uri: Annotated[str, typer.Argument(help="Where the set goes, as in s3://essp/demo: a path or a URI.")],
+    out: Annotated[Path, typer.Option(help="Folder for the job files.")] = Path("."),
+    videos_per_class: Annotated[int, typer.Option(help="Videos of each of the 12 classes.", min=6)] = 30,
+    epochs: Annotated[int, typer.Option(help="Training epochs.", min=1)] = 8,
+    clips_per_epoch: Annotated[int, typer.Option(help="Clips of one epoch.", min=16)] = 960,
+) -> None:
+    """Make a labelled video set, put it into an object store, and write a training and a prediction job for it."""
+    root = as_uri(uri).rstrip("/")
+    stores = Settings().stores
+    with TemporaryDirectory(prefix="essp-demo-") as folder:
+        made = make_dataset(folder, videos_per_class)
+        files = sorted(path for path in made.glob("*/*/*") if path.is_file())
+        store = Stores(stores).under(f"{root}/videos")
+        for path in files:
+            store.put_file(str(path.relative_to(made)), str(path))
+    typer.echo(f"{len(files)} videos are at {root}/videos", err=True)
+    build(f"{root}/videos", f"{root}/catalog.parquet", stores, BuildOptions("folders"))
+    build(f"{root}/videos/test", f"{root}/unseen.parquet", stores, BuildOptions("folders"))
+    texts = {"train": job_text(root, epochs, clips_per_epoch), "predict": prediction_text(root)}
+    for name, text in texts.items():
+        parse_spec(text, name)
+        path = out / f"{name}.yaml"
+        path.write_text(text, encoding="utf-8")
+        typer.echo(f"essp job start {path} --wait")

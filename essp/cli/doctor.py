@@ -1,0 +1,119 @@
+"""`essp doctor`: is everything there that ESSP needs, and set up as it needs it?
+
+One line for each thing looked at: `ok`, `warn` (it works, and will hurt) or `fail`, and under it how to mend it. The
+servers are those of the settings (ESSP_BUS, ESSP_CACHE, ESSP_STORES) and the master at ESSP_SERVER; all are asked at
+once, and a missing one is told within seconds. Nothing is left behind but a message of 16 bytes on `essp.doctor`.
+
+Exit codes: 0 nothing failed, 1 something failed, 2 the settings themselves make no sense. `helm test` and the compose
+file's demonstration run it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+from essp.doctor import machine, master, stores
+from essp.doctor.finding import Finding, Level, fail, ok, warn
+from essp_common import distribution
+from essp_common.errors import ConfigError, EsspError, Unavailable
+from essp_common.runtime.config import Settings
+
+EXIT_FAILED = 1
+_COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
+_WIDTH = 8
+
+Examination = Callable[[], Iterable[Finding]]
+
+
+def main(
+    server: Annotated[
+        str, typer.Option("--server", envvar="ESSP_SERVER", help="URL of the master; none: do not ask it.")
+    ] = "",
+    token: Annotated[str, typer.Option("--token", envvar="ESSP_API_TOKEN", hidden=True, show_envvar=False)] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Check the servers, the master and this machine, and say how to mend what is wrong."""
+    findings = examine(Settings(), server, token)
+    worst = max((finding.level for finding in findings), key=list(Level).index)
+    if as_json:
+        lines = [{"check": f.check, "level": f.level, "what": f.what, "remedy": f.remedy} for f in findings]
+        typer.echo(json.dumps({"essp": distribution.version(), "level": worst, "findings": lines}, indent=2))
+    else:
+        for finding in findings:
+            level = typer.style(f"{finding.level:<4}", _COLOURS[finding.level])
+            typer.echo(f"{level}  {finding.check:<{_WIDTH}} {finding.what}")
+            if finding.remedy:
+                typer.echo(f"{'':<{6 + _WIDTH}}   {finding.remedy}")
+    if worst is Level.FAIL:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def examine(settings: Settings, server: str = "", token: str = "") -> list[Finding]:
+    """Look at everything at once; findings in a fixed order. Without `server`, no master is asked."""
+    examinations: list[tuple[str, Examination]] = [
+        ("machine", machine.examine),
+        ("kafka", lambda: _bus(settings)),
+        ("redis", lambda: _cache(settings)),
+        ("s3", lambda: stores.examine(settings.stores)),
+    ]
+    if server:
+        examinations.append(("master", lambda: master.examine(server, token)))
+    with ThreadPoolExecutor(len(examinations), thread_name_prefix="essp-doctor") as pool:
+        running = [pool.submit(_collected, name, examination) for name, examination in examinations]
+        found = [finding for one in running for finding in one.result()]
+    if not server and not settings.bus.startswith("memory:"):
+        found.append(
+            warn("master", "not asked: there is no URL of a master", "set ESSP_SERVER, as in http://master:8080")
+        )
+    return found
+
+
+def failing(settings: Settings) -> tuple[str, ...]:
+    """What is wrong with the servers of bus and cache, and what to do; what is in memory needs none."""
+    found = _collected("kafka", lambda: _bus(settings))
+    if not settings.cache.startswith("memory:"):
+        found += _collected("redis", lambda: _cache(settings))
+    return tuple(f"{it.check}: {it.what}; {it.remedy}" for it in found if it.level is Level.FAIL)
+
+
+def not_ready(failing: Iterable[str]) -> Unavailable:
+    """The error of a job whose servers fail."""
+    return Unavailable("\n  ".join(("the servers of the settings are not ready:", *failing)))
+
+
+def _collected(name: str, examination: Examination) -> list[Finding]:
+    """What one examination says, up to the error that ended it."""
+    found: list[Finding] = []
+    try:
+        for finding in examination():
+            found.append(finding)
+    except ConfigError as error:
+        found.append(fail(name, str(error), "change what the message names"))
+    except EsspError as error:
+        found.append(fail(name, str(error), "see whether the server is well, and look at its log"))
+    except ModuleNotFoundError as error:
+        found.append(fail(name, f"the package {error.name!r} is not installed", "pip install 'essp-video[cluster]'"))
+    return found
+
+
+def _bus(settings: Settings) -> Iterable[Finding]:
+    if settings.bus.startswith("memory:"):
+        return [ok("kafka", "not used: one process, messages stay in memory")]
+    kafka = import_module("essp.doctor.kafka")
+    return kafka.examine(settings.bus, settings.bus_login)  # type: ignore[no-any-return]
+
+
+def _cache(settings: Settings) -> Iterable[Finding]:
+    if settings.cache.startswith("memory:"):
+        if settings.bus.startswith("memory:"):
+            return [ok("redis", "not used: one process, frames stay in memory")]
+        remedy = "set ESSP_CACHE to redis://host:6379/0"
+        return [fail("redis", "ESSP_BUS has a broker, and frames in memory:// are seen by one process alone", remedy)]
+    redis = import_module("essp.doctor.redis")
+    return redis.examine(settings.cache)  # type: ignore[no-any-return]

@@ -1,0 +1,92 @@
+"""`essp extractor`: list, describe and preview features, and run the worker that makes them."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from essp_common.errors import ConfigError
+from essp_common.features import registry
+from essp_common.features.port import describe
+from essp_extractor.main import main as run_worker
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="List, describe, preview and run feature extractors."
+)
+app.command("run")(run_worker)
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+ParamOption = Annotated[list[str] | None, typer.Option(help="Parameter as name=value; may be given again.")]
+
+
+@app.command("ls")
+def list_features(as_json: JsonFlag = False) -> None:
+    """Every feature that is installed. One that does not load is listed with the reason."""
+    rows = [_row(name) for name in registry.names()]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    table = Table("feature", "what it is", box=None, header_style="bold")
+    for row in rows:
+        table.add_row(row["name"], row.get("summary") or f"[red]not usable:[/] {row['error']}")
+    Console().print(table)
+
+
+@app.command("describe")
+def describe_feature(
+    name: Annotated[str, typer.Argument(help="The feature (`essp extractor ls`).")], as_json: JsonFlag = False
+) -> None:
+    """What a feature is, its parameters with their defaults, and how many frames it needs."""
+    extractor = registry.create(name, {})
+    declaration = describe(extractor)
+    if as_json:
+        typer.echo(json.dumps(declaration, indent=2))
+        return
+    kind = type(extractor)
+    typer.echo(f"{name}: {extractor.summary}\n")
+    typer.echo(f"{inspect.getdoc(kind) or ''}\n")
+    typer.echo(f"Needs clips of {extractor.frames_needed()} frames with these parameters:\n")
+    for parameter, default in declaration["params"].items():
+        typer.echo(f"  {parameter}: {default}")
+    typer.echo(f"\n{inspect.getdoc(kind.__init__) or ''}")
+
+
+@app.command("preview")
+def preview(
+    video: Annotated[Path, typer.Argument(help="A video file.", exists=True, dir_okay=False)],
+    feature: Annotated[str, typer.Option(help="Which feature (`essp extractor ls`).")] = "flow",
+    param: ParamOption = None,
+    out: Annotated[Path, typer.Option(help="A picture of a few frames (.png) or a video (.mp4).")] = Path(
+        "preview.png"
+    ),
+    start: Annotated[int, typer.Option(help="First frame.", min=0)] = 0,
+    frames: Annotated[int, typer.Option(help="Frames shown in a video.", min=1)] = 60,
+    short_side: Annotated[int, typer.Option(help="Frames are scaled to this short side.", min=8)] = 256,
+) -> None:
+    """Draw a feature of a video below the frames it was made of: what the network will see, for choosing parameters."""
+    from essp.cli.feature_preview import Preview, write_preview
+
+    params = dict(_parameter(text) for text in param or ())
+    write_preview(video, out, Preview(feature, params, start, frames, short_side))
+    typer.echo(out)
+
+
+def _row(name: str) -> dict[str, str]:
+    try:
+        return {"name": name, "summary": registry.extractor_class(name).summary}
+    except ConfigError as error:
+        return {"name": name, "error": str(error)}
+
+
+def _parameter(text: str) -> tuple[str, Any]:
+    name, given, value = text.partition("=")
+    if not given:
+        raise ConfigError(f"--param {text!r}: write it as name=value, for example length=5")
+    return name.strip(), yaml.safe_load(value)

@@ -1,0 +1,123 @@
+"""`essp init`: a commented job file that fits a catalog."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from essp.cli.uris import as_uri
+from essp_common.catalog.table import Catalog, read_catalog
+from essp_common.errors import ConfigError
+from essp_common.job.spec import parse_spec
+from essp_common.runtime.config import Settings
+from essp_common.wiring import Stores
+
+TEMPLATE = """\
+# An ESSP job. Check it with `essp validate {file}`, run it with `essp run {file}`.
+# {videos} videos of {classes} classes; splits: {splits}.
+
+name: {name}                  # names the job in messages, cache keys and the API
+output: {output}   # checkpoints, fused model and report go below this URI
+epochs: {epochs}
+
+data:
+  catalog: {catalog}
+  train: train
+  validation: validation      # chooses the best checkpoint and the fusion weights
+  validation_fraction: 0.15   # set aside from the training videos when the catalog has no validation split
+  test: test                  # the final figures; null: none
+
+clip:
+  frames: 11                  # frames of a clip; a flow stack of length L needs L + 1
+  stride: 1                   # distance between them in the video
+  resize: {{mode: crop, height: {height}, width: {width}}}   # none | short_side | exact | crop
+  codec: {{name: raw}}          # raw | jpeg | zstd; jpeg where the network to Redis is the limit
+
+sampling:
+  kind: class_balanced        # class, then video, then offset, all at random; or uniform
+  seed: 0                     # the same seed gives the same clips, however many workers run
+  # clips_per_epoch: 1000     # default: one for each training video
+  clips_per_video: 3          # evaluation: clips at even distances, scores averaged by video
+
+streams:                      # what models see; `essp extractor ls` lists the features
+  rgb: {{feature: rgb, params: {{frames: 1}}}}
+  flow: {{feature: flow, params: {{method: dis, length: 10}}}}
+
+trainers:                     # one training of one model on one stream each
+  rgb: &trainer
+    stream: rgb
+    model: {model}            # small (CPU) or a torchvision name: resnet18, resnet50, densenet121, ...
+    batch_size: 32
+    dropout: 0.5
+    optimizer: {{lr: 0.01, steps: [{step}], gamma: 0.1}}
+    augment: {{crop: {crop}, flip: true}}   # flip: false where left and right are different classes
+  flow:
+    <<: *trainer
+    stream: flow
+
+aggregation:
+  # tried on the validation split; one that comes later has to be clearly better
+  strategies: [average, product, weighted, weighted_product]
+
+limits:
+  budget: 512MiB              # clips and features outstanding at once
+  coupled: true               # trainers keep in step; false: one that lags is left behind, its clips decoded again
+  replacements: 5             # videos of the same class tried in place of one that cannot be decoded
+  dead_ratio: 0.2             # the job fails when more of its clips than this could not be decoded
+"""
+
+
+def main(
+    catalog: Annotated[str, typer.Argument(help="Catalog (path or URI) made by `essp catalog build`.")],
+    out: Annotated[Path, typer.Option(help="The job file to write.")] = Path("job.yaml"),
+    model: Annotated[str, typer.Option(help="Model of both streams.")] = "small",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+) -> None:
+    """Write a commented job file for a data set."""
+    if out.exists() and not force:
+        raise ConfigError(f"{out} exists; name another file with --out, or overwrite it with --force")
+    uri = as_uri(catalog)
+    store, key = Stores(Settings().stores).resolve(uri)
+    text = job_text(read_catalog(store, key), uri, str(out), model)
+    parse_spec(text, str(out))
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be written ({error.strerror}); name another file with --out") from error
+    typer.echo(f"wrote {out}; next: essp validate {out} && essp run {out}", err=True)
+
+
+def job_text(catalog: Catalog, uri: str, file: str, model: str) -> str:
+    """The job file for a catalog: frame size by what the videos have, crop 7/8 of it."""
+    usable = [row for row in catalog.rows if row.error is None]
+    if not usable:
+        raise ConfigError(f"{uri} has no usable video; `essp catalog show {uri} --problems` says why")
+    shorts = sorted(min(row.width, row.height) for row in usable)
+    short = shorts[len(shorts) // 2]
+    height = (min(short, 128 if model == "small" else 256) // 16) * 16 or 16
+    stem = re.sub(r"[^a-z0-9]+", "-", Path(uri).stem.lower()).strip("-") or "job"
+    return TEMPLATE.format(
+        file=file,
+        name=stem,
+        output=_output(uri, stem),
+        catalog=uri,
+        videos=len(usable),
+        classes=len(catalog.classes),
+        splits=", ".join(sorted({row.split for row in usable if row.split})) or "none",
+        epochs=20,
+        step=15,
+        height=height,
+        width=height,
+        crop=max(8, height * 7 // 8),
+        model=model,
+    )
+
+
+def _output(catalog_uri: str, name: str) -> str:
+    """Below this folder; of a catalog in an object store beside it, where other machines can reach it too."""
+    if catalog_uri.startswith("file://"):
+        return as_uri(f"runs/{name}")
+    return f"{catalog_uri.rpartition('/')[0]}/runs/{name}"

@@ -1,0 +1,228 @@
+"""`essp job`: start, watch, pause, resume and stop jobs of a running master, over REST.
+
+The master is at `--server` or ESSP_SERVER; its token is ESSP_API_TOKEN. Exit codes are those of `essp`; besides,
+5: the token is missing, wrong or not for this, 7: `wait` ran out of time.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from essp.cli.confirmation import Yes, confirm
+from essp.cli.dashboard import dashboard, duration, results
+from essp.cli.job_file import load_job
+from essp.cli.rest import SERVER, TIMEOUT_S, AsJson, Server, Token, ask, check, connect, pages, unreachable
+from essp_common.errors import Unavailable
+from essp_common.job.status import JobState, JobStatus, JobSummary
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Start, watch, pause, resume and stop jobs over REST."
+)
+
+EXIT_FAILED, EXIT_TIMEOUT = 1, 7
+_LOOK_S = 1.0
+
+Name = Annotated[str, typer.Argument(help="The job.")]
+
+
+@app.command()
+def start(
+    file: Annotated[Path, typer.Argument(help="The job file (YAML or JSON).")],
+    fresh: Annotated[bool, typer.Option("--fresh", help="Remove what an earlier run of the job left.")] = False,
+    wait_for_it: Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")] = False,
+    server: Server = SERVER,
+    token: Token = "",
+    as_json: AsJson = False,
+) -> None:
+    """Start a job; one that has ended goes on from its checkpoints."""
+    spec = load_job(file)
+    with connect(server, token) as client:
+        headers = {"Idempotency-Key": uuid.uuid4().hex}  # a lost answer is asked for again, nothing starts twice
+        answer = _retried(
+            lambda: ask(
+                client, "POST", "/v1/jobs", params={"fresh": fresh}, content=spec.model_dump_json(), headers=headers
+            )
+        )
+        _print(JobStatus.model_validate(answer), as_json)
+        if wait_for_it:
+            _wait(client, spec.name, None, as_json)
+
+
+@app.command("ls")
+def list_jobs(
+    state: Annotated[list[JobState] | None, typer.Option(help="Only jobs in this state; may be repeated.")] = None,
+    server: Server = SERVER,
+    token: Token = "",
+    as_json: AsJson = False,
+) -> None:
+    """List jobs, newest first."""
+    with connect(server, token) as client:
+        answer = list(pages(client, "/v1/jobs", "jobs", {"state": [s.value for s in state or []]}))
+    if as_json:
+        typer.echo(json.dumps(answer))
+        return
+    if not answer:
+        typer.echo("there are none; `essp job start job.yaml` starts one", err=True)
+        return
+    table = Table(box=None)
+    for column in ("NAME", "KIND", "STATE", "PROGRESS", "CLIPS/S", "ETA", "FAILED"):
+        table.add_column(column)
+    for job in map(JobSummary.model_validate, answer):
+        share = job.done / job.total if job.total else 1.0
+        eta = duration(job.eta_s) if job.eta_s is not None else "-"
+        table.add_row(job.name, job.kind, job.state, f"{share:.0%}", f"{job.clips_per_s:.1f}", eta, str(job.failed))
+    Console().print(table)
+
+
+@app.command()
+def get(name: Name, server: Server = SERVER, token: Token = "", as_json: AsJson = False) -> None:
+    """Show all there is to know of a job."""
+    with connect(server, token) as client:
+        _print(_get(client, name), as_json)
+
+
+@app.command()
+def pause(name: Name, server: Server = SERVER, token: Token = "", as_json: AsJson = False) -> None:
+    """Issue nothing more until `resume`; what is in hand is finished."""
+    _act("pause", name, server, token, as_json)
+
+
+@app.command()
+def resume(name: Name, server: Server = SERVER, token: Token = "", as_json: AsJson = False) -> None:
+    """Go on after a pause."""
+    _act("resume", name, server, token, as_json)
+
+
+@app.command()
+def stop(
+    name: Name,
+    yes: Yes = False,
+    server: Server = SERVER,
+    token: Token = "",
+    as_json: AsJson = False,
+) -> None:
+    """End a job; its trainers save first, so it can be started again and goes on."""
+    if not yes:
+        confirm(f"Stop job {name}?")
+    _act("stop", name, server, token, as_json)
+
+
+@app.command()
+def wait(
+    name: Name,
+    timeout: Annotated[float | None, typer.Option(help="Seconds to wait at most.")] = None,
+    server: Server = SERVER,
+    token: Token = "",
+    as_json: AsJson = False,
+) -> None:
+    """Wait until a job has ended: exit code 0 if it completed, 1 if not, 7 when time is up."""
+    with connect(server, token) as client:
+        _wait(client, name, timeout, as_json)
+
+
+@app.command()
+def events(
+    name: Name,
+    after: Annotated[int, typer.Option(help="Only events after this id.", min=0)] = 0,
+    server: Server = SERVER,
+    token: Token = "",
+    as_json: AsJson = False,
+) -> None:
+    """Follow what happens to a job until it has ended."""
+    with connect(server, token) as client:
+        for event in _events(client, name, after):
+            typer.echo(
+                json.dumps(event) if as_json else f"{event['time'][:19]}  {event['kind']:<10} {event['message']}"
+            )
+
+
+def _act(action: str, name: str, server: str, token: str, as_json: bool) -> None:
+    with connect(server, token) as client:
+        answer = _retried(lambda: ask(client, "POST", f"/v1/jobs/{name}:{action}"))  # harmless twice
+        _print(JobStatus.model_validate(answer), as_json)
+
+
+def _wait(client: httpx.Client, name: str, timeout_s: float | None, as_json: bool) -> None:
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        try:
+            status = _get(client, name)
+        except Unavailable as error:  # a master that restarts comes back
+            if deadline is None:
+                raise
+            status = None
+            typer.echo(f"essp: {error}; trying again", err=True)
+        if status is not None and status.state.ended:
+            break
+        if deadline is not None and time.monotonic() >= deadline:
+            typer.echo(f"essp: job {name} has not ended within {timeout_s:g} s; it goes on", err=True)
+            raise typer.Exit(EXIT_TIMEOUT)
+        time.sleep(_LOOK_S if deadline is None else max(0.0, min(_LOOK_S, deadline - time.monotonic())))
+    if as_json:
+        typer.echo(status.model_dump_json())
+    else:
+        Console().print(results(status))
+    if status.state is not JobState.COMPLETED:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _retried(ask: Callable[[], Any]) -> Any:
+    """What `ask` gives; once more where the answer was lost on the way."""
+    try:
+        return ask()
+    except Unavailable:
+        return ask()
+
+
+def _get(client: httpx.Client, name: str) -> JobStatus:
+    return JobStatus.model_validate(ask(client, "GET", f"/v1/jobs/{name}"))
+
+
+def _print(status: JobStatus, as_json: bool) -> None:
+    if as_json:
+        typer.echo(status.model_dump_json())
+    else:
+        Console().print(dashboard(status))
+
+
+def _events(client: httpx.Client, name: str, after: int) -> Iterator[dict[str, Any]]:
+    """The events of a job, from its server-sent event stream; broken off, it is taken up again."""
+    ended = False
+    while not ended:
+        try:
+            timeout = httpx.Timeout(TIMEOUT_S)
+            with client.stream("GET", f"/v1/jobs/{name}/events", params={"after": after}, timeout=timeout) as response:
+                if response.is_error:
+                    response.read()
+                check(response)
+                for kind, data in _server_sent(response.iter_lines()):
+                    if kind == "status":
+                        ended = JobState(data["state"]).ended and after >= data["last_event"]
+                    else:
+                        after = data["id"]
+                        yield data
+        except httpx.RemoteProtocolError:
+            continue
+        except httpx.TransportError as error:
+            raise unreachable(client, error) from error
+
+
+def _server_sent(lines: Iterator[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Event and data of each server-sent event; our events have one line of data each."""
+    kind = ""
+    for line in lines:
+        field, _, value = line.partition(": ")
+        if field == "event":
+            kind = value
+        elif field == "data":
+            yield kind, json.loads(value)

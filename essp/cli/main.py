@@ -1,0 +1,130 @@
+"""`essp`: the command line. Each command's module is loaded only when it is called.
+
+Exit codes are those that `essp --help` lists. Data goes to stdout, everything else to stderr.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from essp.cli.commands import EXAMPLES, SECTIONS
+from essp_common import distribution
+from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, Unavailable
+
+EXIT_CODES: tuple[tuple[type[EsspError], int], ...] = (
+    (ConfigError, 2),
+    (NotFound, 3),
+    (Conflict, 4),
+    (Unavailable, 6),
+)
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+_EXIT_CODES = (
+    "0 done, 1 failed, 2 wrong usage or settings, 3 not found, 4 the state does not allow it, 5 the master asks for "
+    "another token, 6 a server cannot be reached, 7 time is up (essp job wait), 130 interrupted"
+)
+
+
+class LazyGroup(TyperGroup):
+    """A command group that imports a command's module when it is needed."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for section in SECTIONS.values() for name in section]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        for section in SECTIONS.values():
+            if cmd_name in section:
+                return _load(cmd_name, section[cmd_name].target)
+        return None
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Names from the table: to load every command takes seconds."""
+        known = {name: command for section in SECTIONS.values() for name, command in section.items()}
+        names: dict[str, Any] = {name: TyperCommand(name, help=it.summary) for name, it in known.items()}
+        group = TyperGroup(name=self.name, commands=names, params=self.params)
+        return group.shell_complete(type(ctx)(group), incomplete)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write_usage("essp", "COMMAND [ARGUMENTS]    (essp COMMAND --help explains one)")
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, command.summary) for name, command in commands.items()])
+        with formatter.section("Options"):
+            formatter.write_dl([record for p in self.get_params(ctx) if (record := p.get_help_record(ctx))])
+        with formatter.section("Exit codes"):
+            formatter.write_text(_EXIT_CODES)
+
+
+def _load(name: str, target: str) -> Any:
+    module_name, _, attribute = target.partition(":")
+    try:
+        found = getattr(import_module(module_name), attribute)
+    except ModuleNotFoundError as error:
+        if error.name and error.name.startswith("essp"):
+            raise
+        raise ConfigError(
+            f"essp {name} needs the package {error.name!r}; run: pip install 'essp-video[embedded]'"
+        ) from error
+    if not isinstance(found, typer.Typer):
+        single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        single.command(name)(found)
+        found = single
+    found.rich_markup_mode = None  # plain help: it fits a narrow terminal, a pipe and a text file alike
+    command = typer.main.get_command(found)
+    command.name = name
+    _explain(command, name)
+    return command
+
+
+def _explain(command: Any, path: str) -> None:
+    """Give a command, and those below it, arguments in capitals and its examples."""
+    for name, inner in getattr(command, "commands", {}).items():
+        _explain(inner, f"{path} {name}")
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            parameter.metavar = parameter.metavar or parameter.name.upper()
+    if path in EXAMPLES:
+        command.epilog = "\n".join(("\b", "Examples:", *(f"  {example}" for example in EXAMPLES[path])))
+
+
+app = typer.Typer(cls=LazyGroup, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"essp {distribution.version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show_version: bool = typer.Option(
+        False, "--version", help="Print the version and leave.", is_eager=True, callback=_show_version
+    ),
+) -> None:
+    """Train and evaluate video classifiers straight from compressed video."""
+
+
+def main() -> None:
+    """Run `essp`; errors that ESSP raises on purpose become one message and an exit code."""
+    try:
+        app()
+    except EsspError as error:
+        typer.echo(f"essp: {error}", err=True)
+        sys.exit(next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1))
+    except OSError as error:  # of stdout, or of a file that a command writes by itself
+        if error.errno not in _DISK_ERRORS:
+            raise
+        typer.echo(f"essp: {error.filename or 'the output'}: {error.strerror or error}", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""`essp pool`: how large the pools of a running master are, why, and between what they are kept."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from essp.cli.rest import SERVER, AsJson, Server, Token, ask, connect
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Look at the pools of a running master, and set them."
+)
+
+
+@app.command("ls")
+def list_pools(server: Server = SERVER, token: Token = "", as_json: AsJson = False) -> None:
+    """List pools: sizes, what the autoscaler makes of them, and why."""
+    with connect(server, token) as client:
+        pools = ask(client, "GET", "/v1/pools")
+    if as_json:
+        typer.echo(json.dumps(pools))
+        return
+    if not pools:
+        typer.echo("there are none: no worker has said anything yet, and the master sizes none", err=True)
+        return
+    table = Table(box=None)
+    for column in ("POOL", "WANTED", "UP", "BUSY", "KEPT", "BECAUSE"):
+        table.add_column(column)
+    for pool in pools:
+        kept = _kept(pool["rule"])
+        table.add_row(
+            pool["name"], str(pool["replicas"]), str(pool["ready"]), f"{pool['busy']:.0%}", kept, pool["reason"]
+        )
+    Console().print(table)
+
+
+@app.command("set")
+def set_pool(
+    name: Annotated[str, typer.Argument(help="The pool, as `essp pool ls` names it.")],
+    least: Annotated[int, typer.Option(help="Fewest workers.", min=0)] = 1,
+    most: Annotated[int, typer.Option(help="Most workers.", min=0)] = 64,
+    replicas: Annotated[int | None, typer.Option(help="A fixed size, in place of the autoscaler's.", min=0)] = None,
+    server: Server = SERVER,
+    token: Token = "",
+) -> None:
+    """Keep a pool between bounds, or at a fixed size."""
+    rule = {"least": least, "most": most, "replicas": replicas}
+    with connect(server, token) as client:
+        ask(client, "PUT", f"/v1/pools/{name}", json=rule)
+    typer.echo(f"{name}: {_kept(rule)}", err=True)
+
+
+@app.command()
+def events(server: Server = SERVER, token: Token = "", as_json: AsJson = False) -> None:
+    """What was done to pools, and why; oldest first."""
+    with connect(server, token) as client:
+        for event in ask(client, "GET", "/v1/pools/events"):
+            typer.echo(
+                json.dumps(event) if as_json else f"{event['time'][:19]}  {event['pool']:<16} {event['message']}"
+            )
+
+
+def _kept(rule: dict[str, Any]) -> str:
+    return f"{rule['least']} to {rule['most']}" if rule["replicas"] is None else f"at {rule['replicas']}"

@@ -1,0 +1,136 @@
+"""`essp registry`: extractors and trainers that run in images of their own, in the tables of a running master.
+
+A row is a YAML or JSON file; `essp registry put --help` shows one. Exit code 4: the row was changed by somebody else.
+"""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from essp.cli.confirmation import Yes, confirm
+from essp.cli.rest import SERVER, AsJson, Server, Token, answer_of, ask, connect
+from essp_common.errors import ConfigError, NotFound
+from essp_common.job.documents import read_yaml
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Register extractors and trainers with a running master."
+)
+
+
+class Kind(StrEnum):
+    """The tables."""
+
+    EXTRACTORS = "extractors"
+    TRAINERS = "trainers"
+
+
+Which = Annotated[Kind, typer.Argument(help="Which table.")]
+Name = Annotated[str, typer.Argument(help="The row, as `ls` names it.")]
+
+
+@app.command("ls")
+def list_rows(
+    kind: Annotated[Kind, typer.Option(help="Which table.")] = Kind.EXTRACTORS,
+    server: Server = SERVER,
+    token: Token = "",
+    as_json: AsJson = False,
+) -> None:
+    """List what is registered."""
+    with connect(server, token) as client:
+        rows = ask(client, "GET", f"/v1/{kind}")
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    if not rows:
+        typer.echo("there are none; `essp registry put` registers one", err=True)
+        return
+    table = Table(box=None)
+    for column in ("NAME", "IMAGE", "RESOURCES"):
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        needs = row["resources"]
+        table.add_row(row["name"], row["image"], f"{needs['cpu']} CPU, {needs['memory']}, {needs['gpus']} GPU")
+    Console().print(table)
+
+
+@app.command()
+def get(kind: Which, name: Name, server: Server = SERVER, token: Token = "") -> None:
+    """Print one row as JSON, as `put` takes it."""
+    with connect(server, token) as client:
+        typer.echo(json.dumps(ask(client, "GET", f"/v1/{kind}/{name}"), indent=2))
+
+
+@app.command()
+def put(
+    kind: Which,
+    file: Annotated[Path, typer.Argument(help="The row, YAML or JSON.", exists=True, dir_okay=False)],
+    server: Server = SERVER,
+    token: Token = "",
+    as_json: AsJson = False,
+) -> None:
+    """Register, or change what is registered under that name.
+
+    \b
+    name: depth
+    image: registry.example/depth@sha256:9f86d08...
+    output: {shape: [1, H, W, T], dtype: float32}
+    resources: {cpu: "2", memory: 2Gi}
+    """
+    row = _row(file)
+    with connect(server, token) as client:
+        seen = _seen(client, kind, str(row.get("name", "")))
+        headers = {"If-Match": seen} if seen else {"If-None-Match": "*"}
+        answer = ask(client, "PUT", f"/v1/{kind}/{row.get('name', '')}", json=row, headers=headers)
+    typer.echo(json.dumps(answer) if as_json else f"{kind}/{answer['name']} {'changed' if seen else 'registered'}")
+
+
+@app.command()
+def rm(
+    kind: Which,
+    name: Name,
+    yes: Yes = False,
+    server: Server = SERVER,
+    token: Token = "",
+) -> None:
+    """Remove a row; its workers finish what they have in hand and leave."""
+    if not yes:
+        confirm(f"Remove {kind}/{name}?")
+    with connect(server, token) as client:
+        _, seen = answer_of(client, "GET", f"/v1/{kind}/{name}")
+        ask(client, "DELETE", f"/v1/{kind}/{name}", headers={"If-Match": seen})
+
+
+@app.command()
+def log(server: Server = SERVER, token: Token = "", as_json: AsJson = False) -> None:
+    """Who registered what, and when."""
+    with connect(server, token) as client:
+        changes = ask(client, "GET", "/v1/registrations/changes")
+    for change in changes:
+        line = f"{change['time'][:19]}  {change['by']:<16} {change['action']:<7} {change['kind']}/{change['name']}"
+        typer.echo(json.dumps(change) if as_json else line)
+
+
+def _row(file: Path) -> dict[str, Any]:
+    try:
+        row = read_yaml(file.read_text(encoding="utf-8"), str(file))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file} is not text: {error}") from error
+    if not isinstance(row, dict):
+        raise ConfigError(f"{file} holds no row: write name, image, output, ... as keys")
+    return row
+
+
+def _seen(client: httpx.Client, kind: Kind, name: str) -> str:
+    """The ETag of a row, empty when there is none."""
+    try:
+        return answer_of(client, "GET", f"/v1/{kind}/{name}")[1]
+    except NotFound:
+        return ""

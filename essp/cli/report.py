@@ -1,0 +1,22 @@
+"""`essp report`: make the report of a finished training job, wherever it ran."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from essp.cli.uris import as_uri
+from essp_common.runtime.config import Settings
+from essp_common.wiring import Stores
+
+
+def main(
+    output: Annotated[str, typer.Argument(help="The job's output: path or URI.")],
+) -> None:
+    """Write curves, confusion matrix, samples and report.html into the job's output; print where."""
+    # Imported here: drawing needs matplotlib, which the other commands do not.
+    from essp.report.folder import write_report
+
+    stores = Stores(Settings().stores)
+    typer.echo(write_report(stores.under(as_uri(output)), stores))

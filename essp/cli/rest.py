@@ -1,0 +1,95 @@
+"""How the command line speaks to a master: one client, one set of options, its problems as our errors.
+
+The master is at `--server` or ESSP_SERVER; its token is ESSP_API_TOKEN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import httpx
+import typer
+
+from essp_common.errors import (
+    ConfigError,
+    Conflict,
+    EsspError,
+    NotFound,
+    PermanentError,
+    PreconditionFailed,
+    Unavailable,
+)
+from essp_common.runtime.certificates import advised
+
+SERVER = "http://127.0.0.1:8080"
+EXIT_DENIED = 5
+TIMEOUT_S = 30.0
+
+Server = Annotated[str, typer.Option("--server", envvar="ESSP_SERVER", help="URL of the master.", show_envvar=True)]
+Token = Annotated[str, typer.Option("--token", envvar="ESSP_API_TOKEN", hidden=True, show_envvar=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_KINDS: dict[int, type[EsspError]] = {
+    404: NotFound,
+    409: Conflict,
+    412: PreconditionFailed,
+    422: ConfigError,
+    428: ConfigError,
+    429: Unavailable,
+    503: Unavailable,
+}
+
+
+def connect(server: str, token: str) -> httpx.Client:
+    """A client of the master there. Raises `ConfigError` for what is no URL."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        return httpx.Client(base_url=server.rstrip("/"), headers=headers, timeout=TIMEOUT_S)
+    except httpx.InvalidURL as error:
+        raise ConfigError(f"--server {server!r} is not a URL; write for example {SERVER}") from error
+
+
+def ask(client: httpx.Client, method: str, path: str, **more: Any) -> Any:
+    """What the master answers, as plain data; None where it answers nothing. Raises what its problem means."""
+    return answer_of(client, method, path, **more)[0]
+
+
+def answer_of(client: httpx.Client, method: str, path: str, **more: Any) -> tuple[Any, str]:
+    """What the master answers, and the ETag of it."""
+    try:
+        response = client.request(method, path, **more)
+    except (httpx.TransportError, httpx.InvalidURL) as error:
+        raise unreachable(client, error) from error
+    check(response)
+    return response.json() if response.content else None, response.headers.get("etag", "")
+
+
+def pages(client: httpx.Client, path: str, field: str, params: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """All items of a list that comes in pages."""
+    token: str | None = ""
+    while token is not None:
+        answer = ask(client, "GET", path, params={**params, "page_token": token})
+        yield from answer[field]
+        token = answer["next_page_token"]
+
+
+def check(response: httpx.Response) -> None:
+    """Raise what a problem document means."""
+    if not response.is_error:
+        return
+    try:
+        detail = str(response.json()["detail"])
+    except (ValueError, KeyError, TypeError):
+        detail = f"{response.request.url} answered {response.status_code}; is that a master of ESSP?"
+    if response.status_code in (401, 403):
+        typer.echo(f"essp: {detail}", err=True)
+        raise typer.Exit(EXIT_DENIED)
+    raise _KINDS.get(response.status_code, PermanentError)(detail)
+
+
+def unreachable(client: httpx.Client, error: Exception) -> Unavailable:
+    """The error of a master that does not answer, or is not trusted."""
+    said = str(error)
+    if advised(said) != said:
+        return Unavailable(f"{client.base_url}: {advised(said)}")
+    return Unavailable(f"no master answers at {client.base_url} ({error}); start one, or set --server or ESSP_SERVER")

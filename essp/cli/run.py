@@ -1,0 +1,80 @@
+"""`essp run`: a job in this process, watched live."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from essp.cli.doctor import failing, not_ready
+from essp.cli.interrupt import interruptible
+from essp.cli.job_file import load_job
+from essp.cli.view import View, open_view
+from essp.embedded.claim import Claim
+from essp.embedded.composition import Embedded, EmbeddedOptions
+from essp_common.job.spec import JobSpec
+from essp_common.job.status import JobState, JobStatus
+from essp_common.runtime.config import Settings
+from essp_common.runtime.process import EXIT_INTERRUPTED, set_up_logging
+from essp_common.wiring import Stores
+
+_LOOK_S = 0.25
+
+
+def main(
+    job: Annotated[Path, typer.Argument(help="The job file (YAML or JSON); `essp init` writes one.")],
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Forget what an earlier run of this job left, and begin again.")
+    ] = False,
+    serve: Annotated[
+        int, typer.Option(help="Also serve the REST API on this port of localhost (0: do not).", min=0, max=65535)
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print events and status as JSON lines.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the services' logs.")] = False,
+) -> None:
+    """Run a job in this process, without servers. Ctrl-C saves and leaves; the same command goes on from there."""
+    spec = load_job(job)
+    status = run_watched(spec, open_view(as_json), EmbeddedOptions(fresh=fresh, serve=serve), verbose)
+    if not status.state.ended:
+        typer.echo(f"to go on: essp run {job}", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if status.state != JobState.COMPLETED:
+        raise typer.Exit(1)
+
+
+def run_watched(spec: JobSpec, view: View, options: EmbeddedOptions, verbose: bool = False) -> JobStatus:
+    """Run a job to its end, or until Ctrl-C, which saves; then the report. The status it was left in.
+
+    Raises `Unavailable` where the settings name servers that are not ready, and `Conflict` while another process runs
+    a job in that output.
+    """
+    settings = Settings()
+    set_up_logging(settings if verbose else settings.model_copy(update={"log_level": "ERROR"}))
+    stores = Stores(settings.stores)
+    if problems := failing(settings):
+        raise not_ready(problems)
+    with Claim(spec.output, stores):
+        status = _watched(spec, view, settings, options)
+        if status.state == JobState.COMPLETED and spec.predictor is None:
+            # Drawing takes a few seconds and another library; only now is it known to be wanted.
+            from essp.report.folder import write_report
+
+            typer.echo(f"report  {write_report(stores.under(spec.output), stores, status)}", err=True)
+    return status
+
+
+def _watched(spec: JobSpec, view: View, settings: Settings, options: EmbeddedOptions) -> JobStatus:
+    seen = 0
+    with view, interruptible("saving, to go on later (again: leave at once) ...") as interrupted:
+        with Embedded(spec, settings, options) as embedded:
+            ended = False
+            while not (ended or interrupted.is_set()):
+                ended = embedded.ended(_LOOK_S)
+                events = embedded.events(seen)
+                seen = events[-1].id if events else seen
+                view.show(embedded.status(), events)
+        status = embedded.status()
+        if status.state.ended:
+            view.result(status)
+    return status

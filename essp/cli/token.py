@@ -1,0 +1,30 @@
+"""`essp token`: make a token for the master's API."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from typing import Annotated
+
+import typer
+
+from essp_master.config import ApiToken, Right
+
+_BYTES = 32
+
+
+def main(
+    name: Annotated[str, typer.Argument(help="Whose it is: stands in the log of registrations.")],
+    scope: Annotated[list[Right] | None, typer.Option(help="What it is for; may be repeated. Default: read.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print token and entry as one JSON object.")] = False,
+) -> None:
+    """Make a token. The token goes to stdout, once; the master only gets its hash, as an entry of ESSP_API_TOKENS."""
+    token = secrets.token_urlsafe(_BYTES)
+    digest = hashlib.sha256(token.encode()).hexdigest()
+    entry = ApiToken(name=name, sha256=digest, scopes=frozenset(scope or [Right.READ]))
+    if as_json:
+        typer.echo(json.dumps({"token": token, "entry": entry.model_dump(mode="json")}))
+        return
+    typer.echo(token)
+    typer.echo(f"entry for the master's list ESSP_API_TOKENS='[...]':\n{entry.model_dump_json()}", err=True)

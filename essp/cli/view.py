@@ -1,0 +1,183 @@
+"""How a job is watched: live on a terminal, as plain lines in a log, or as JSON lines for programs.
+
+    with open_view(json_lines=False) as view:
+        for status in ...:
+            view.show(status)
+        view.result(status)
+
+The live view and the plain lines go to stderr, results and JSON to stdout. Without a terminal (or with one that cannot
+redraw) the view is plain: a line when something came out of a pass or went wrong, and otherwise one every
+`PLAIN_INTERVAL_S`. Colours follow `NO_COLOR`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from essp.cli.dashboard import dashboard, duration, pass_title, percent, results
+from essp_common.job.status import JobEvent, JobState, JobStatus, PassReport
+
+PLAIN_INTERVAL_S = 10.0
+JSON_INTERVAL_S = 1.0
+_FRAMES_PER_S = 4
+
+
+class View(AbstractContextManager["View"], Protocol):
+    """Shows a job while it runs, and what came of it."""
+
+    def show(self, status: JobStatus, events: Iterable[JobEvent] = ()) -> None:
+        """The job is like this now; `events` are those since the last call."""
+
+    def result(self, status: JobStatus) -> None:
+        """The job ended like this."""
+
+
+def open_view(json_lines: bool = False, out: Console | None = None, err: Console | None = None) -> View:
+    """The view that suits where the output goes."""
+    out = out or Console()
+    err = err or Console(stderr=True)
+    if json_lines:
+        return JsonView(lambda line: print(line, file=out.file, flush=True))
+    if err.is_terminal and not err.is_dumb_terminal:
+        return LiveView(out, err)
+    return PlainView(out, err)
+
+
+class LiveView:
+    """Redraws the dashboard in place."""
+
+    def __init__(self, out: Console, err: Console) -> None:
+        self._out = out
+        starting = Text("starting ...", "dim")  # to load what trains takes seconds
+        self._live = Live(starting, console=err, refresh_per_second=_FRAMES_PER_S, transient=True)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def show(self, status: JobStatus, events: Iterable[JobEvent] = ()) -> None:
+        for event in events:
+            if event.kind in ("failure", "warning"):
+                self._live.console.print(event.message, style="yellow", markup=False, highlight=False)
+        self._live.update(dashboard(status))
+
+    def result(self, status: JobStatus) -> None:
+        self._live.stop()
+        self._out.print(results(status))
+
+
+class PlainView:
+    """One line at a time, for logs."""
+
+    def __init__(self, out: Console, err: Console) -> None:
+        self._out = out
+        self._err = err
+        self._next_s = 0.0
+        self._state: JobState | None = None
+        self._reports: dict[str, int] | None = None
+        """Trainer -> how many of its reports were told; none before the first look."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing is held."""
+
+    def show(self, status: JobStatus, events: Iterable[JobEvent] = ()) -> None:
+        if self._reports is None:
+            self._reports = {trainer.name: len(trainer.reports) for trainer in status.trainers}
+            for name, count in self._reports.items():
+                if count:
+                    self._line(status, f"{name}: goes on, {count} passes are done")
+        for trainer in status.trainers:
+            for report in trainer.reports[self._reports.get(trainer.name, 0) :]:
+                self._line(status, f"{trainer.name}: {_report(report)}")
+            self._reports[trainer.name] = len(trainer.reports)
+        for event in events:
+            if event.kind in ("failure", "warning"):
+                self._line(status, event.message)
+        if status.state != self._state or status.elapsed_s >= self._next_s:
+            self._state = status.state
+            self._next_s = status.elapsed_s + PLAIN_INTERVAL_S
+            self._line(status, _progress(status))
+
+    def result(self, status: JobStatus) -> None:
+        self.show(status)
+        self._out.print(results(status))
+
+    def _line(self, status: JobStatus, text: str) -> None:
+        self._err.print(f"{duration(status.elapsed_s):>8} {text}", markup=False, highlight=False, soft_wrap=True)
+
+
+class JsonView:
+    """One JSON object a line: `{"event": ...}`, `{"status": ...}` about every second, `{"result": ...}` at the end."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._next_s = 0.0
+        self._state: JobState | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing is held."""
+
+    def show(self, status: JobStatus, events: Iterable[JobEvent] = ()) -> None:
+        for event in events:
+            self._write(json.dumps({"event": event.model_dump(mode="json")}))
+        if status.state != self._state or status.elapsed_s >= self._next_s:
+            self._state = status.state
+            self._next_s = status.elapsed_s + JSON_INTERVAL_S
+            self._write(json.dumps({"status": status.model_dump(mode="json")}))
+
+    def result(self, status: JobStatus) -> None:
+        self._write(json.dumps({"result": status.model_dump(mode="json")}))
+
+
+def _progress(status: JobStatus) -> str:
+    progress = status.progress
+    share = progress.done / progress.total if progress.total else 0.0
+    parts = [f"{status.state} {percent(share)}"]
+    if status.state == JobState.RUNNING and progress.current < len(status.passes):
+        parts.append(pass_title(status.passes[progress.current]))
+        parts.append(f"{progress.clips_per_s:.1f} clips/s")
+    if progress.eta_s is not None:
+        parts.append(f"about {duration(progress.eta_s)} to go")
+    for trainer in status.trainers:
+        if trainer.loss is not None and trainer.clips_done and not trainer.final:
+            wait = percent(trainer.data_wait_ratio)
+            parts.append(f"{trainer.name} loss {trainer.loss:.3f} top-1 {percent(trainer.top1)} data wait {wait}")
+    if failed := sum(failure.count for failure in status.failures):
+        parts.append(f"{failed} failed")
+    if status.reason and not status.state.ended:  # of one that has ended the result tells it
+        parts.append(status.reason)
+    return ", ".join(parts)
+
+
+def _report(report: PassReport) -> str:
+    title = f"{report.purpose} {report.epoch + 1}" if report.purpose in ("train", "validation") else report.purpose
+    figures = report.metrics
+    shown = [f"loss {figures['loss']:.3f}"] if "loss" in figures else []
+    shown += [f"{label} {percent(figures[key])}" for key, label in _REPORTED if key in figures]
+    return f"{title}: {', '.join(shown)}"
+
+
+_REPORTED = (("top1", "top-1"), ("video_top1", "by video"), ("data_wait_ratio", "data wait"))

@@ -1,0 +1,143 @@
+"""What could not be processed, as people see it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from essp_common import topics
+from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, DeadLetter, DecodeSeed, Purpose
+
+Place = tuple[str, int, int, int]
+"""Job, purpose, epoch and index: what an attempt was made for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """The clip that was to be made. Empty where the message itself could not be read."""
+
+    job: str = ""
+    purpose: str = ""
+    epoch: int = 0
+    index: int = 0
+    attempt: int = 0
+    video: str = ""
+    uri: str = ""
+    first_frame: int = 0
+    class_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One dead letter."""
+
+    id: str
+    """Where it lies, as `show`, `replay` and `purge` take it."""
+    time: str
+    """ISO 8601, UTC."""
+    kind: str
+    """damaged, truncated, vanished, crashed, ...: `services/essp_decoder/README.md` tells all."""
+    reason: str
+    topic: str
+    """Where the message came from."""
+    attempts: int
+    """Tries of the worker that gave up."""
+    worker: str
+    seed: Seed
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which letters are meant. An empty field leaves nothing out."""
+
+    ids: tuple[str, ...] = ()
+    job: str = ""
+    kind: str = ""
+    video: str = ""
+    """Part of the id or the URI."""
+
+    def matches(self, letter: Letter) -> bool:
+        """The letter is meant."""
+        seed = letter.seed
+        return (
+            (not self.ids or letter.id in self.ids)
+            and self.job in ("", seed.job)
+            and self.kind in ("", letter.kind)
+            and (self.video in seed.video or self.video in seed.uri)
+        )
+
+
+def letter_of(identity: str, message: DeadLetter) -> Letter:
+    """What a message of `essp.deadletter` says."""
+    return Letter(
+        id=identity,
+        time=datetime.fromtimestamp(message.time_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+        kind=message.kind,
+        reason=message.reason,
+        topic=message.topic,
+        attempts=message.attempts,
+        worker=message.worker,
+        seed=_seed(message),
+    )
+
+
+def place_of(message: DeadLetter) -> Place | None:
+    """What the attempt was made for; None where the original message cannot be read."""
+    original = original_of(message)
+    if isinstance(original, DecodeSeed):
+        return original.job, original.purpose, original.epoch, original.seeds[0].index
+    if isinstance(original, ClipReady):
+        clip = original.clip
+        return clip.job, clip.purpose, clip.epoch, clip.index
+    return None
+
+
+def original_of(message: DeadLetter) -> DecodeSeed | ClipReady | None:
+    """The message that was given up, if it is one that makes sense."""
+    try:
+        if message.topic == topics.SEEDS:
+            unit = DecodeSeed.FromString(message.message)
+            return unit if unit.job and unit.seeds else None
+        ready = ClipReady.FromString(message.message)
+        return ready if ready.clip.job else None
+    except DecodeError:
+        return None
+
+
+def _seed(message: DeadLetter) -> Seed:
+    original = original_of(message)
+    if isinstance(original, DecodeSeed):
+        seed, video = original.seeds[0], original.video
+        clip = ClipRef(
+            job=original.job,
+            purpose=original.purpose,
+            epoch=original.epoch,
+            index=seed.index,
+            attempt=seed.attempt,
+            class_id=seed.class_id,
+            video_id=video.id,
+            first_frame=seed.first_frame,
+        )
+        return _described(clip, video.uri)
+    return _described(original.clip, "") if isinstance(original, ClipReady) else Seed()
+
+
+def _described(clip: ClipRef, uri: str) -> Seed:
+    return Seed(
+        job=clip.job,
+        purpose=Purpose.Name(clip.purpose).lower(),
+        epoch=clip.epoch,
+        index=clip.index,
+        attempt=clip.attempt,
+        video=clip.video_id,
+        uri=uri,
+        first_frame=clip.first_frame,
+        class_id=clip.class_id,
+    )

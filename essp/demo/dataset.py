@@ -1,0 +1,153 @@
+"""The demonstration's labelled video set: real encoded files in which appearance and motion are both needed.
+
+Classes are pairs (texture x motion): `coins-left`, `grass-up`, ... Knowing the texture alone leaves four motions to
+guess from, knowing the motion alone leaves three textures: at best 1/4 and 1/3 right.
+
+    directory/{train,validation,test}/<class>/<take>.{mp4,mov,mkv,avi}
+
+Files differ in codec, container, size, frame rate, length, GOP and B-frames, in the same way for every class. They are
+a function of `seed` alone, byte for byte. Each appears whole or not at all, and what is there already is left, so that
+an interrupted call goes on where it stopped; a directory with another set in it is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+from essp.demo.photographs import TEXTURES
+from essp.demo.scene import MOTIONS, Scene, render
+from essp_common.errors import ConfigError
+from essp_common.video.synthetic import Encoding, write_video
+
+CLASSES = tuple(f"{texture}-{motion}" for texture in TEXTURES for motion in MOTIONS)
+MANIFEST = "dataset.json"
+
+_VERSION = 1
+_SHARES = {"train": 4, "validation": 1, "test": 1}  # of 6
+_PARTIAL = ".partial"  # folder of the files that are being written
+_BATCH = 6  # videos that a process makes at a time
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    suffix: str
+    width: int
+    height: int
+    encoding: Encoding
+
+
+_RATE = {"b": "1500k"}  # the encoder's own choice is hardly recognisable
+_FORMATS = (
+    _Format("mp4", 176, 144, Encoding("h264", fps=25, gop=12)),
+    _Format("avi", 160, 120, Encoding("mpeg4", fps=25, gop=12, options=_RATE)),
+    _Format("mkv", 192, 144, Encoding("h264", fps=30, gop=250, bframes=2)),
+    _Format("mp4", 128, 160, Encoding("h264", fps=24, gop=30, bframes=2, open_gop=True)),
+    _Format("avi", 192, 128, Encoding("mpeg4", fps=30, gop=18, options=_RATE)),
+    _Format("mov", 160, 128, Encoding("h264", fps=15, gop=48, bframes=1)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Video:
+    path: Path
+    texture: str
+    motion: str
+    split: str
+    take: int
+
+
+def make_dataset(
+    directory: str | Path,
+    videos_per_class: int = 30,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Path:
+    """Make the set below `directory` with one process a core, and give that directory back.
+
+    Of six videos of a class four are for training and one each for validation and test. `progress` is called with
+    (videos there, videos in all). Raises `ConfigError` for a directory that holds another set.
+    """
+    root = Path(directory)
+    videos = list(_videos(root, videos_per_class))
+    _claim(root, {"version": _VERSION, "videos_per_class": videos_per_class, "seed": seed})
+    missing = [video for video in videos if not video.path.exists()]
+    done = len(videos) - len(missing)
+    report = progress or (lambda done, total: None)
+    report(done, len(videos))
+    if not missing:
+        return root
+    batches = [missing[i : i + _BATCH] for i in range(0, len(missing), _BATCH)]
+    # Spawned, not forked: the caller may have threads.
+    workers = min(len(batches), os.process_cpu_count() if hasattr(os, "process_cpu_count") else os.cpu_count() or 1)
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        # Ctrl-C is for this process: children that start with the signal blocked finish what they have in hand.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            making = [pool.submit(_make, root, batch, seed) for batch in batches]
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        try:
+            for made in as_completed(making):
+                done += made.result()
+                report(done, len(videos))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    shutil.rmtree(root / _PARTIAL)
+    return root
+
+
+def _videos(root: Path, videos_per_class: int) -> Iterator[_Video]:
+    splits = [split for split, share in _SHARES.items() for _ in range(share)]
+    for take in range(videos_per_class):
+        split = splits[take % len(splits)]
+        for texture in TEXTURES:
+            for motion in MOTIONS:
+                # The format changes with every round of the splits too, so that each split has all of them.
+                suffix = _format(take).suffix
+                yield _Video(
+                    root / split / f"{texture}-{motion}" / f"{take:04d}.{suffix}", texture, motion, split, take
+                )
+
+
+def _format(take: int) -> _Format:
+    return _FORMATS[(take + take // len(_FORMATS)) % len(_FORMATS)]
+
+
+def _claim(root: Path, manifest: dict[str, int]) -> None:
+    path = root / MANIFEST
+    if path.exists():
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found != manifest:
+            raise ConfigError(f"{root} holds another video set ({found}); remove it or choose another directory")
+        return
+    root.mkdir(parents=True, exist_ok=True)
+    if any(root.iterdir()):
+        raise ConfigError(f"{root} is not empty and holds no video set of this program; choose another directory")
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(manifest), encoding="utf-8")
+    partial.replace(path)
+
+
+def _make(root: Path, videos: list[_Video], seed: int) -> int:
+    for video in videos:
+        video.path.parent.mkdir(parents=True, exist_ok=True)
+        partial = root / _PARTIAL / f"{video.texture}-{video.motion}-{video.path.name}"
+        partial.parent.mkdir(exist_ok=True)
+        _write(partial, video, seed)
+        partial.replace(video.path)
+    return len(videos)
+
+
+def _write(path: Path, video: _Video, seed: int) -> None:
+    form = _format(video.take)
+    scene = Scene(video.texture, video.motion, video.split, video.take, form.width, form.height)
+    write_video(path, render(scene, seed), form.encoding)

@@ -1,0 +1,98 @@
+"""The demonstration's jobs, as the files a user would write: one that trains, one that classifies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from essp_common.job.spec import JobSpec, parse_spec
+
+TEMPLATE = """\
+# The demonstration's job: two streams, each of which sees only half of what tells the classes apart.
+name: demo
+output: {root}/run
+epochs: {epochs}
+
+data:
+  catalog: {root}/catalog.parquet
+
+clip:
+  frames: 6                     # a flow stack of 5 needs 6
+  resize: {{mode: crop, height: 128, width: 128}}
+
+sampling:
+  kind: class_balanced
+  seed: 0
+  clips_per_epoch: {clips_per_epoch}
+  clips_per_video: 2
+
+streams:
+  rgb: {{feature: rgb}}
+  flow: {{feature: flow, params: {{method: dis, length: 5}}}}
+
+trainers:
+  rgb:
+    stream: rgb
+    model: small
+    batch_size: 16
+    dropout: 0.2
+    optimizer: {{lr: 0.05, steps: {steps}, weight_decay: 0.005}}
+    augment: {{crop: 112, scales: [1.0, 0.875], flip: false}}    # left and right are different classes
+  flow:
+    stream: flow
+    model: small
+    batch_size: 16
+    dropout: 0.2
+    optimizer: {{lr: 0.05, steps: {steps}, weight_decay: 0.005}}
+    augment: {{crop: 112, scales: [1.0, 0.875], flip: false}}
+
+limits:
+  budget: 64MiB
+  coupled: true               # all share the same cores: nothing is won by leaving a trainer behind
+"""
+
+
+PREDICTION = """\
+# Classifies the videos that no training has seen, with the model that the demonstration's job made.
+name: demo-predict
+output: {root}/predict
+
+data:
+  catalog: {root}/unseen.parquet
+
+clip:
+  frames: 6
+  resize: {{mode: crop, height: 128, width: 128}}
+
+sampling:
+  kind: uniform
+  clips_per_video: 2
+
+streams:
+  rgb: {{feature: rgb}}
+  flow: {{feature: flow, params: {{method: dis, length: 5}}}}
+
+predictor:
+  model: {root}/run/model
+
+limits:
+  budget: 64MiB
+"""
+
+
+def job_text(root: str, epochs: int, clips_per_epoch: int) -> str:
+    """The training job for the set at the URI `root`."""
+    steps = [max(1, epochs // 2), max(1, epochs * 3 // 4)]
+    return TEMPLATE.format(root=root, epochs=epochs, clips_per_epoch=clips_per_epoch, steps=steps)
+
+
+def prediction_text(root: str) -> str:
+    """The prediction job for the set at the URI `root`."""
+    return PREDICTION.format(root=root)
+
+
+def write_job(directory: Path, epochs: int, clips_per_epoch: int) -> tuple[Path, JobSpec]:
+    """Write `job.yaml` for the set in `directory`; the file and what it says."""
+    text = job_text(f"file://{directory}", epochs, clips_per_epoch)
+    path = directory / "job.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path, parse_spec(text, str(path))

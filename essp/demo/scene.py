@@ -1,0 +1,113 @@
+"""One moving picture of the demonstration: a texture seen to move through a window in front of a still background.
+
+A single frame shows a texture, not how it moves; and what moves says nothing of what it is made of. A classifier of
+(texture, motion) needs both. So that nothing else tells classes apart, or can be learnt by heart, the design is
+counterbalanced: the twelve videos of one `take` share background, window, exposure, length and the part of the texture
+they begin with, those of one motion also its speed and exact direction; only the sensor's noise is each one's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import cos, radians, sin
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from essp.demo.photographs import BACKGROUNDS, TEXTURES, Picture, photograph
+
+MOTIONS = {"down": 90.0, "left": 180.0, "right": 0.0, "up": 270.0}
+"""Direction of each motion, in degrees clockwise from rightwards."""
+
+_FRAMES = (24, 40)
+_DIRECTION_SPREAD = 12.0
+_SPEED = (0.016, 0.032)  # of the short side a frame: 2 to 4 px at 128
+_SCALE = (0.8, 1.2)
+_TILT = 20.0  # degrees
+_NOISE_SIGMA = 3.0
+_REACH = 512.0  # how far apart textures may begin, in pixels
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What a video shows, and in which size."""
+
+    texture: str
+    motion: str
+    split: str
+    take: int
+    """Scenes of one take differ in texture and motion only."""
+    width: int
+    height: int
+
+    @property
+    def short_side(self) -> int:
+        return min(self.width, self.height)
+
+
+def render(scene: Scene, seed: int) -> Iterator[Picture]:
+    """The frames of a scene, a function of the arguments alone."""
+    texture, motion = list(TEXTURES).index(scene.texture), list(MOTIONS).index(scene.motion)
+    setting = np.random.default_rng([seed, scene.take])
+    velocity = _velocity(scene, np.random.default_rng([seed, scene.take, motion]))
+    sensor = np.random.default_rng([seed, scene.take, motion, texture])
+
+    frames = int(setting.integers(_FRAMES[0], _FRAMES[1] + 1))
+    background = _background(scene, setting).astype(np.float32)
+    window = _window(scene, setting)[..., None]
+    exposure = (setting.uniform(0.8, 1.2) * setting.uniform(0.92, 1.08, 3)).astype(np.float32)
+    orientation = TEXTURES[scene.texture] * _orientation(scene, setting)
+    start = setting.uniform(-_REACH, 0, 2)
+    noise = sensor.normal(0, _NOISE_SIGMA, (2 * scene.height, 2 * scene.width, 3)).astype(np.float32)
+    front = photograph(scene.texture, scene.split)
+    size = (scene.width, scene.height)
+    for number in range(frames):
+        # All motions are at the same place half-way. Reflected at its edges, the texture goes on for ever.
+        place = start + (number - frames / 2) * velocity
+        matrix = np.column_stack([orientation, place])
+        shown = cv2.warpAffine(front, matrix, size, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT_101)
+        picture = background + window * (shown - background)
+        picture *= exposure
+        top, left = sensor.integers(0, (scene.height, scene.width))
+        picture += noise[top : top + scene.height, left : left + scene.width]
+        yield picture.clip(0, 255).astype(np.uint8)
+
+
+def _velocity(scene: Scene, rng: np.random.Generator) -> NDArray[np.float64]:
+    """(right, down) in pixels a frame."""
+    speed = rng.uniform(*_SPEED) * scene.short_side
+    angle = radians(MOTIONS[scene.motion] + rng.uniform(-_DIRECTION_SPREAD, _DIRECTION_SPREAD))
+    return speed * np.array([cos(angle), sin(angle)])
+
+
+def _orientation(scene: Scene, rng: np.random.Generator) -> NDArray[np.float64]:
+    """(2, 2) scale and slight rotation of the texture."""
+    scale = rng.uniform(*_SCALE) * scene.short_side / 128
+    angle = radians(rng.uniform(-_TILT, _TILT))
+    return scale * np.array([[cos(angle), -sin(angle)], [sin(angle), cos(angle)]])
+
+
+def _background(scene: Scene, rng: np.random.Generator) -> Picture:
+    """A random crop of a random photograph, of the shape of the frame."""
+    source = photograph(BACKGROUNDS[rng.integers(len(BACKGROUNDS))], scene.split)
+    height, width = source.shape[:2]
+    share = min(width / scene.width, height / scene.height) * rng.uniform(0.6, 1.0)
+    crop_width, crop_height = int(share * scene.width), int(share * scene.height)
+    left, top = rng.integers(0, width - crop_width + 1), rng.integers(0, height - crop_height + 1)
+    crop = source[top : top + crop_height, left : left + crop_width]
+    return cv2.resize(crop, (scene.width, scene.height), interpolation=cv2.INTER_AREA).astype(np.uint8, copy=False)
+
+
+def _window(scene: Scene, rng: np.random.Generator) -> NDArray[np.float32]:
+    """(H, W) in 0..1: an ellipse or a rounded rectangle with soft edges, inside the central square of the frame."""
+    radii = rng.uniform(0.28, 0.42, 2) * scene.short_side
+    room = scene.short_side / 2 - radii
+    centre = np.array([scene.width, scene.height]) / 2 + rng.uniform(-1, 1, 2) * room
+    exponent = rng.choice([2.0, 6.0])
+    y, x = np.mgrid[0 : scene.height, 0 : scene.width]
+    terms = np.abs((x - centre[0]) / radii[0]) ** exponent + np.abs((y - centre[1]) / radii[1]) ** exponent
+    softness = 2.0 / radii.min()
+    edge: NDArray[np.float64] = np.clip((1 - terms ** (1 / exponent)) / softness, 0, 1)
+    return edge.astype(np.float32)

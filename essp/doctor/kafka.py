@@ -1,0 +1,100 @@
+"""Kafka: reachable, topics with the partitions that ESSP needs, a message there and back."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+from kafka import KafkaAdminClient
+
+from essp.doctor.finding import CONNECT_S, Finding, fail, ok, unreachable, warn
+from essp_common import topics
+from essp_common.bus.kafka import KafkaBus
+from essp_common.bus.kafka_clients import connected, mapped
+from essp_common.bus.kafka_options import KafkaOptions
+from essp_common.runtime.config import Login
+
+CHECK = "kafka"
+ROUND_TRIP_S = 10.0
+_CONNECT_MS = 4000
+
+
+def examine(url: str, login: Login) -> Iterator[Finding]:
+    """All there is to say of the bus at `url`. Raises `EsspError` where it cannot go on."""
+    options = KafkaOptions.from_url(url, login)
+    deaf = [found for server in options.servers if (found := unreachable(CHECK, server, 9092, "ESSP_BUS"))]
+    yield from deaf
+    if len(deaf) == len(options.servers):
+        return
+    options = replace(options, connect_timeout_ms=_CONNECT_MS)
+    if options.tls and (untrusted := _untrusted(options)):
+        yield untrusted
+        return
+    yield from _topics(options)
+    yield from _round_trip(options)
+
+
+def _untrusted(options: KafkaOptions) -> Finding | None:
+    """What is wrong with TLS, which kafka-python tells nobody."""
+    server = urlsplit(f"//{options.servers[0]}")
+    host, port = server.hostname or "", server.port or 9092
+    context = ssl.create_default_context(cafile=options.ca or None)
+    if options.cert:
+        context.load_cert_chain(options.cert, options.key)
+    try:
+        with socket.create_connection((host, port), CONNECT_S) as connection:
+            context.wrap_socket(connection, server_hostname=host).close()
+    except ssl.SSLCertVerificationError as error:
+        remedy = "name the authority that signed it: ?ca=FILE; and the server as its certificate does"
+        return fail(CHECK, f"the certificate of {host}:{port} is not trusted: {error.verify_message}", remedy)
+    except OSError as error:
+        return fail(CHECK, f"{host}:{port}: no TLS ({error})", "use a port that speaks TLS, or kafka:// without it")
+    return None
+
+
+def _topics(options: KafkaOptions) -> Iterator[Finding]:
+    with mapped("ask Kafka"), connected(KafkaAdminClient, **options.client()) as admin:
+        brokers = admin.describe_cluster()["brokers"]
+        described = admin.describe_topics(list(topics.FIXED))
+    yield ok(CHECK, f"{len(brokers)} broker(s) answer")
+    found = {topic["name"]: len(topic["partitions"]) for topic in described if topic["error_code"] == 0}
+    missing = [topic for topic in topics.FIXED if topic not in found]
+    wrong = {topic: count for topic, count in found.items() if count != topics.partitions(topic)}
+    if missing:
+        yield warn(
+            CHECK,
+            f"topics are missing: {', '.join(missing)}",
+            "essp setup creates them; services do too, if they have the right to",
+        )
+    for topic, count in wrong.items():
+        wanted = topics.partitions(topic)
+        remedy = "add partitions" if count < wanted else "delete the topic, and run essp setup"
+        yield fail(CHECK, f"topic {topic} has {count} partitions, ESSP needs {wanted}", remedy)
+    if not missing and not wrong:
+        yield ok(CHECK, f"topics {', '.join(topics.FIXED)} have their partitions")
+
+
+def _round_trip(options: KafkaOptions) -> Iterator[Finding]:
+    """Through the same adapter as every service."""
+    token = uuid.uuid4().bytes
+    began = time.monotonic()
+    with closing(KafkaBus(options)) as bus:
+        bus.ensure_topics({topics.DOCTOR: topics.partitions(topics.DOCTOR)})
+        with closing(bus.subscribe([topics.DOCTOR], None)) as subscription:
+            bus.publish(topics.DOCTOR, b"doctor", token)
+            bus.flush(ROUND_TRIP_S)
+            while time.monotonic() - began < ROUND_TRIP_S:
+                if any(record.value == token for record in subscription.poll(1000, 0.5)):
+                    yield ok(CHECK, f"a message went there and back in {time.monotonic() - began:.2f} s")
+                    return
+    yield fail(
+        CHECK,
+        f"a message did not come back within {ROUND_TRIP_S:g} s",
+        "look at the brokers' logs: partitions without a leader, or too few replicas in sync",
+    )

@@ -1,0 +1,93 @@
+"""This machine: versions, processors, memory that is files, and the GPU where torch is installed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from essp.doctor.finding import Finding, fail, ok, warn
+from essp_common import distribution
+from essp_common.runtime.process import cpu_count
+
+CHECK = "machine"
+_PACKAGES = (
+    distribution.NAME,
+    "numpy",
+    "kafka-python",
+    "redis",
+    "boto3",
+    "av",
+    "opencv-python-headless",
+    "torch",
+    "torchvision",
+)
+_TMP_BYTES = 512 * 2**20
+_SHM_BYTES = 64 * 2**20
+_SHM = Path("/dev/shm")
+
+
+def examine() -> Iterator[Finding]:
+    """All there is to say of this machine. Loads torch, where it is installed."""
+    yield ok(CHECK, f"Python {platform.python_version()}, {cpu_count()} CPUs; {', '.join(_versions())}")
+    yield _tmp()
+    if _SHM.is_dir():
+        yield _shm()
+    if find_spec("torch") is not None:
+        yield from _gpu()
+
+
+def _versions() -> Iterator[str]:
+    for package in _PACKAGES:
+        try:
+            yield f"{package} {version(package)}"
+        except PackageNotFoundError:
+            continue
+
+
+def _tmp() -> Finding:
+    folder = tempfile.gettempdir()
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            free = shutil.disk_usage(folder).free
+    except OSError as error:
+        remedy = "a container with a read-only root needs a writable /tmp (tmpfs, emptyDir)"
+        return fail(CHECK, f"{folder} cannot be written ({error.strerror})", remedy)
+    if free < _TMP_BYTES:
+        return warn(CHECK, f"{folder} has {free >> 20} MiB free", "remove what is old there, or give it 1 GiB")
+    return ok(CHECK, f"{folder} has {free >> 20:,} MiB free")
+
+
+def _shm() -> Finding:
+    size = os.statvfs(_SHM)
+    total = size.f_blocks * size.f_frsize
+    if total < _SHM_BYTES:
+        return warn(
+            CHECK, f"{_SHM} has {total >> 20} MiB", "several ranks of a trainer need more: docker --shm-size=1g"
+        )
+    return ok(CHECK, f"{_SHM} has {total >> 20:,} MiB")
+
+
+def _gpu() -> Iterator[Finding]:
+    import torch
+
+    if torch.cuda.is_available():
+        for number in range(torch.cuda.device_count()):
+            free, total = torch.cuda.mem_get_info(number)
+            name = torch.cuda.get_device_name(number)
+            yield ok(
+                CHECK, f"GPU {number}: {name}, {free >> 20:,} of {total >> 20:,} MiB free, CUDA {torch.version.cuda}"
+            )
+    elif Path("/dev/nvidiactl").exists():
+        yield fail(
+            CHECK,
+            f"there is an NVIDIA GPU, and torch {torch.__version__} cannot use it",
+            "install the CUDA build of torch (image essp-trainer:...-cuda), and a driver that is new enough for it",
+        )
+    else:
+        yield ok(CHECK, "no GPU: trainings run on CPUs")

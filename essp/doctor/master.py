@@ -1,0 +1,64 @@
+"""The master's API: reachable, of this version, and takes the token."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from essp.doctor.finding import Finding, fail, ok, unreachable, warn
+from essp_common import distribution
+from essp_common.errors import ConfigError, Unavailable
+
+CHECK = "master"
+_ANSWER_S = 5.0
+_NO_TOKEN = "set ESSP_API_TOKEN to that of the master"
+
+
+def examine(server: str, token: str) -> Iterator[Finding]:
+    """All there is to say of the master at the URL `server`. Raises `ConfigError` for what is no URL."""
+    parts = urlsplit(server)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"{server!r} is not a URL; write for example http://127.0.0.1:8080")
+    deaf = unreachable(CHECK, parts.netloc, 443 if parts.scheme == "https" else 80, "ESSP_SERVER")
+    if deaf is not None:
+        yield deaf
+        return
+    status, _ = _get(server, "/readyz", "")
+    if status == 503:
+        yield warn(
+            CHECK, f"{server} is there and leads no job: it starts, stands by, or leaves", "ask again in a moment"
+        )
+    elif status != 200:
+        yield fail(CHECK, f"{server}/readyz answered {status}", "is that a master of ESSP? Check ESSP_SERVER")
+        return
+    status, body = _get(server, "/openapi.json", token)
+    if status in (401, 403):
+        yield fail(CHECK, f"{server} {'needs a' if not token else 'refuses the'} token", _NO_TOKEN)
+    elif status != 200:
+        yield fail(CHECK, f"{server}/openapi.json answered {status}", "look at the master's log")
+    else:
+        yield _version(server, body)
+
+
+def _version(server: str, description: bytes) -> Finding:
+    theirs, ours = str(json.loads(description)["info"]["version"]), distribution.version()
+    if theirs != ours:
+        return fail(CHECK, f"{server} is version {theirs}, this is {ours}", "install the same version everywhere")
+    return ok(CHECK, f"{server} is version {theirs} and takes the token")
+
+
+def _get(server: str, path: str, token: str) -> tuple[int, bytes]:
+    parts = urlsplit(server)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=_ANSWER_S)
+    try:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        connection.request("GET", parts.path.rstrip("/") + path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise Unavailable(f"{server}{path}: {error}") from error
+    finally:
+        connection.close()

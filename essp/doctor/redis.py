@@ -1,0 +1,102 @@
+"""Redis: set up as a cache that loses nothing, with room, recent enough; a value there and back."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+from urllib.parse import urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.cluster import RedisCluster
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from essp.doctor.finding import CONNECT_S, Finding, clock, fail, ok, unreachable, warn
+from essp_common.cache.redis import RedisCache
+from essp_common.errors import Unavailable
+
+CHECK = "redis"
+OLDEST = 7
+ROOM = 0.1
+"""Share of the memory that should be free."""
+_ANSWER_S = 3.0
+
+
+def examine(url: str) -> Iterator[Finding]:
+    """All there is to say of the cache at `url`. Raises `EsspError` where it cannot go on."""
+    deaf = unreachable(CHECK, urlsplit(url).netloc.rpartition("@")[2], 6379, "ESSP_CACHE")
+    if deaf is not None:
+        yield deaf
+        return
+    refused = False
+    try:
+        for node in _nodes(url):
+            asked = time.time()
+            seconds, micros = node.time()
+            yield clock("Redis", seconds + micros / 1e6, asked)
+            for finding in _server(node):
+                refused |= finding.level == "fail"
+                yield finding
+    except RedisError as error:
+        raise Unavailable(f"{type(error).__name__}: {error}") from error
+    if not refused:
+        yield _round_trip(url)
+
+
+def _nodes(url: str) -> list[Any]:
+    """A client of each server that holds keys; typed loosely, as redis-py is."""
+    options: dict[str, Any] = {
+        "socket_connect_timeout": CONNECT_S,
+        "socket_timeout": _ANSWER_S,
+        "retry": Retry(NoBackoff(), 0),
+    }
+    if not urlsplit(url).scheme.endswith("+cluster"):
+        return [redis.Redis.from_url(url, **options)]
+    cluster: Any = RedisCluster.from_url(url.replace("+cluster", "", 1), **options)
+    return [cluster.get_redis_connection(node) for node in cluster.get_primaries()]
+
+
+def _server(node: Any) -> Iterator[Finding]:
+    server, memory = node.info("server"), node.info("memory")
+    kwargs = node.get_connection_kwargs()
+    where = f"{kwargs['host']}:{kwargs['port']}"
+    cli = f"redis-cli -h {kwargs['host']} -p {kwargs['port']}"
+    version = server["redis_version"]
+    if int(version.partition(".")[0]) < OLDEST:
+        yield fail(CHECK, f"{where} is version {version}", f"ESSP needs Redis or Valkey {OLDEST} or later")
+    else:
+        yield ok(CHECK, f"{where} is version {version}")
+    if memory["maxmemory_policy"] != "noeviction":
+        yield fail(
+            CHECK,
+            f"{where} has maxmemory-policy {memory['maxmemory_policy']}: it drops frames that nobody has read",
+            f"{cli} CONFIG SET maxmemory-policy noeviction",
+        )
+    limit, used = memory["maxmemory"], memory["used_memory"]
+    if not limit:
+        remedy = f"{cli} CONFIG SET maxmemory 4gb"
+        yield fail(CHECK, f"{where} has no maxmemory: it grows until the kernel kills it", remedy)
+    elif limit - used < ROOM * limit:
+        yield warn(
+            CHECK,
+            f"{where} has {limit - used:,} of {limit:,} bytes free",
+            "raise maxmemory, or lower `limits.budget` of the jobs; with no job running, see what else uses it",
+        )
+    else:
+        yield ok(CHECK, f"{where} has {limit - used:,} of {limit:,} bytes free, and drops nothing")
+
+
+def _round_trip(url: str) -> Finding:
+    """Through the same adapter as every service."""
+    key, value, began = f"essp-doctor:{{{uuid.uuid4().hex}}}", b"doctor", time.monotonic()
+    with closing(RedisCache.from_url(url)) as cache:
+        cache.put(key, value, ["doctor"], ttl_s=60)
+        same = bytes(cache.get(key)) == value
+        freed = cache.ack(key, "doctor")
+    if same and freed:
+        return ok(CHECK, f"a value went there and back, and was freed, in {1000 * (time.monotonic() - began):.0f} ms")
+    return fail(CHECK, "a value did not come back as it went", "no proxy that rewrites commands may lie between")

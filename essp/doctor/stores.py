@@ -1,0 +1,128 @@
+"""Object stores: there, readable, writable, with the conditional writes on which ESSP's fences stand."""
+
+from __future__ import annotations
+
+import email.utils
+import http.client
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from urllib.parse import parse_qs, urlsplit
+
+from essp.doctor.finding import Finding, clock, fail, ok, unreachable, warn
+from essp_common.errors import ConfigError, Conflict, EsspError, NotFound
+from essp_common.objects.port import ObjectStore
+from essp_common.wiring import open_store
+
+S3, FILES = "s3", "files"
+_DATA = b"0123456789"
+_ANSWER_S = 5.0
+
+
+@dataclass(slots=True)
+class Writable:
+    """Whether any store takes what jobs write; some may hold videos alone."""
+
+    found: bool = False
+
+
+def examine(roots: tuple[str, ...]) -> Iterator[Finding]:
+    """All there is to say of the stores in ESSP_STORES."""
+    writable = Writable()
+    for root in roots:
+        yield from (_s3(root, writable) if root.startswith("s3://") else _directory(root, writable))
+    if roots and not writable.found:
+        yield fail(S3, "no store can be written, so no job can keep its results", "give the right to write to one")
+
+
+def _directory(root: str, writable: Writable) -> Iterator[Finding]:
+    path = root.removeprefix("file://").partition("?")[0] or "/"
+    if not os.path.isdir(path):
+        yield fail(FILES, f"there is no folder {path}", "make or mount it, or take it out of ESSP_STORES")
+    elif not os.access(path, os.R_OK | os.X_OK):
+        yield fail(FILES, f"{path} cannot be read by user {os.getuid()}", "change its owner or mode")
+    else:
+        can_write = os.access(path, os.W_OK)
+        writable.found |= can_write
+        yield ok(FILES, f"{path} is there{'' if can_write else ', to be read only'}")
+
+
+def _s3(root: str, writable: Writable) -> Iterator[Finding]:
+    bare, _, query = root.partition("?")
+    endpoint = parse_qs(query).get("endpoint", [""])[0]
+    if endpoint:
+        address = urlsplit(endpoint)
+        port = 443 if address.scheme == "https" else 80
+        deaf = unreachable(S3, address.netloc, port, "the endpoint in ESSP_STORES")
+        if deaf is not None:
+            yield deaf
+            return
+        yield from _date(endpoint)
+    try:
+        store = open_store(root)
+        next(store.list(".essp-doctor/"), None)
+    except EsspError as error:
+        yield fail(S3, f"{bare}: {error}", "essp setup --buckets creates buckets; else see the message")
+        return
+    key = f".essp-doctor/{uuid.uuid4().hex}"
+    try:
+        yield from _round_trip(store, key, bare)
+        writable.found = True
+    except ConfigError as error:
+        yield warn(S3, f"{bare} can be read and not written ({error})", "enough for videos; jobs write elsewhere")
+    finally:
+        _remove(store, key)
+
+
+def _round_trip(store: ObjectStore, key: str, where: str) -> Iterator[Finding]:
+    """Through the same adapter as every service."""
+    began = time.monotonic()
+    store.put(key, _DATA, if_absent=True)
+    try:
+        store.put(key, _DATA, if_absent=True)
+    except Conflict:
+        pass
+    else:
+        yield fail(
+            S3,
+            f"{where}: a write that asks for the object to be absent (If-None-Match: *) was taken twice",
+            "use a server that has conditional writes: two masters could both believe they lead",
+        )
+    if store.get(key, 2, 3) != _DATA[2:5]:
+        yield fail(S3, f"{where}: a range read gave other bytes", "no cache or proxy may ignore the Range header")
+    store.delete(key)
+    try:
+        store.head(key)
+    except NotFound:
+        took = time.monotonic() - began
+        yield ok(S3, f"{where}: written once, read in part, deleted in {1000 * took:.0f} ms")
+    else:
+        yield fail(S3, f"{where}: an object is there after it was deleted", "use a store that is strongly consistent")
+
+
+def _remove(store: ObjectStore, key: str) -> None:
+    with suppress(EsspError):  # it could not be written either, or the check has said so
+        store.delete(key)
+
+
+def _date(endpoint: str) -> Iterator[Finding]:
+    """The Date header that every answer has, whoever asks."""
+    parts = urlsplit(endpoint)
+    host, port = parts.hostname or "", parts.port
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(host, port, timeout=_ANSWER_S)
+    asked = time.time()
+    try:
+        connection.request("HEAD", "/")
+        date = connection.getresponse().getheader("Date")
+    except (OSError, http.client.HTTPException) as error:
+        yield warn("clock", f"{endpoint} does not tell the time ({error})", "check scheme and port of the endpoint")
+        return
+    finally:
+        connection.close()
+    if date is not None:
+        # The header is cut to whole seconds: on the average, half a second is gone.
+        yield clock("S3", email.utils.parsedate_to_datetime(date).timestamp() + 0.5, asked)

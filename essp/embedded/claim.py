@@ -1,0 +1,94 @@
+"""One process at a time runs a job in an output: `essp run` twice on the same one would train everything twice.
+
+The holder is an object `locks/<number>` that says which process it is. Like fences they are numbered, and each number
+can be written once, so of two that find a stale one only one takes the next. A process of this machine that is gone
+(killed, or the machine went down) leaves a stale one, which is taken over without a question. Whether a process of
+another machine lives cannot be known: then the message names the object that a person may delete.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from essp_common.artifacts import layout
+from essp_common.errors import Conflict, NotFound
+from essp_common.wiring import Stores
+
+
+class Claim:
+    """The right to run in an output, for the time of a `with` block. Raises `Conflict`, naming who has it."""
+
+    def __init__(self, uri: str, stores: Stores) -> None:
+        """`uri`: a job's output."""
+        self._uri = uri
+        self._output = stores.under(uri)
+        self._key = ""
+
+    def __enter__(self) -> Self:
+        while not self._key:
+            held = sorted(info.key for info in self._output.list(layout.LOCKS))
+            self._refuse_if_alive(held[-1:])
+            number = 1 + int(held[-1].rpartition("/")[2]) if held else 1
+            with suppress(Conflict):  # somebody else was first: look again
+                self._output.put(layout.lock(number), json.dumps(_this_process()).encode(), if_absent=True)
+                self._key = layout.lock(number)
+        for stale in held:
+            self._output.delete(stale)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._output.delete(self._key)
+        self._key = ""
+
+    def _refuse_if_alive(self, newest: list[str]) -> None:
+        for key in newest:
+            try:
+                holder = json.loads(self._output.get(key))
+            except (NotFound, ValueError):
+                continue
+            here = holder["host"] == socket.gethostname()
+            if here and not _alive(holder["pid"], holder["began"]):
+                continue
+            remedy = (
+                f"wait for it, or end it with: kill {holder['pid']}"
+                if here
+                else f"wait for it, or, if it is gone, delete {self._output.uri(key)}"
+            )
+            raise Conflict(
+                f"{self._uri} is in use: process {holder['pid']} on {holder['host']} has been "
+                f"running a job in it since {holder['since']}; {remedy}"
+            )
+
+
+def _this_process() -> dict[str, Any]:
+    since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return {"host": socket.gethostname(), "pid": os.getpid(), "began": _began(os.getpid()), "since": since}
+
+
+def _alive(pid: int, began: str) -> bool:
+    """Whether it is there, and the same one: numbers of processes are used again."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # somebody else's process
+    return _began(pid) == began
+
+
+def _began(pid: int) -> str:
+    """When a process began, in the kernel's ticks; empty for one that has ended, and where there is no /proc."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]

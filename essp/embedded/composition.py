@@ -1,0 +1,192 @@
+"""All services of one job in this process: what `essp run`, `essp predict`, benchmarks and tests start.
+
+    with Embedded(spec, settings) as job:
+        while not job.ended(timeout_s=0.25):
+            show(job.status())
+
+Every service is built by the same `build` that its `main.py` calls and runs in a thread of its own; the URLs of the
+settings decide whether they meet in memory or over real servers. Leaving the block drains: trainers save a
+checkpoint, decoders finish what they have in hand, and neither threads nor child processes are left behind.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self, TypeVar
+
+from essp.deadletters.sink import Archive
+from essp.deadletters.store import OutputBox
+from essp_aggregator.config import AggregatorSettings
+from essp_aggregator.service import build as build_aggregator
+from essp_common.job.spec import JobSpec
+from essp_common.job.status import JobEvent, JobStatus
+from essp_common.messages.control import ControlFeed
+from essp_common.runtime.config import Settings
+from essp_common.runtime.process import run_all, worker_name
+from essp_common.runtime.service import Service
+from essp_common.wiring import Adapters
+from essp_decoder.config import DecoderSettings
+from essp_decoder.service import build as build_decoder
+from essp_extractor.config import ExtractorSettings
+from essp_extractor.service import build as build_extractor
+from essp_master.config import MasterSettings
+from essp_master.service import Master
+from essp_master.service import build as build_master
+
+S = TypeVar("S", bound=Settings)
+
+Consumers = Callable[[JobSpec, Adapters, ControlFeed, Settings], Sequence[Service]]
+"""Builds whoever consumes the job's streams."""
+
+
+def embedded_settings(spec: JobSpec, settings: Settings) -> Settings:
+    """The settings with a memory cache that holds the job's budget, where nothing else was asked for."""
+    if settings.cache != "memory://":
+        return settings
+    # The budget counts bytes that the master has accounted for; a redelivered clip may briefly exceed it.
+    return settings.model_copy(update={"cache": f"memory://?bytes={2 * spec.limits.budget}"})
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedOptions:
+    """How a job is run in this process."""
+
+    fresh: bool = False
+    """Forget what an earlier run of the job left."""
+    serve: int = 0
+    """Port of localhost for the REST API; 0: none."""
+    consumers: Consumers | None = None
+    """Who consumes the streams in place of trainers or predictor (benchmarks)."""
+
+
+class Embedded:
+    """One job with everything it needs, in this process."""
+
+    def __init__(self, spec: JobSpec, settings: Settings, options: EmbeddedOptions = EmbeddedOptions()) -> None:
+        """Build the services. Raises `ConfigError` for a job that cannot run."""
+        self._spec = spec
+        settings = embedded_settings(spec, settings)
+        worker = worker_name(settings)
+        self.adapters = Adapters.from_settings(settings)
+        self._control = ControlFeed(self.adapters.bus)
+        self._letters = Archive(self.adapters.bus, OutputBox(self.adapters.stores.under(spec.output)), spec.name)
+        self.master: Master = build_master(self.adapters, _settings(MasterSettings, settings), worker)
+        workers: list[Service] = [build_decoder(self.adapters, _settings(DecoderSettings, settings), worker)]
+        features = sorted({s.feature for s in spec.streams.values() if s.feature != "rgb"})
+        if features:
+            extractor = _settings(ExtractorSettings, settings).model_copy(update={"features": tuple(features)})
+            workers.append(build_extractor(self.adapters, extractor, worker))
+        workers += (options.consumers or job_consumers)(spec, self.adapters, self._control, settings)
+        if options.serve:
+            workers.append(_api(self.master, settings, options.serve))
+        self._crew = _Crew(workers)
+        self._fresh = options.fresh
+        self._failure: BaseException | None = None
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="essp-embedded")
+
+    def __enter__(self) -> Self:
+        """Start the services, then the job. Raises `ConfigError` for a job that cannot run."""
+        self._thread.start()
+        try:
+            self.master.start(self._spec, self._fresh)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let everything finish what it has in hand and save; then nothing of it is left."""
+        self._crew.drain()
+        self._crew.ended.wait()
+        self.master.drain()  # last: it accounts for what the others finish
+        self._thread.join()
+        self._letters.close()
+        self._control.close()
+        self.adapters.close()
+
+    def ended(self, timeout_s: float) -> bool:
+        """Wait so long at most; whether the job has ended. Raises what stopped a service."""
+        ended = self._stopped.wait(timeout_s) or self.status().state.ended
+        if self._failure is not None:
+            raise self._failure
+        return ended
+
+    def status(self) -> JobStatus:
+        """The job as it stands."""
+        return self.master.status(self._spec.name)
+
+    def events(self, after: int) -> Sequence[JobEvent]:
+        """What happened since event `after`."""
+        return self.master.events(self._spec.name, after)
+
+    def _run(self) -> None:
+        try:
+            run_all([self.master, self._crew])
+        except BaseException as error:  # noqa: BLE001  raised again by `ended`
+            self._failure = error
+        finally:
+            self._stopped.set()
+
+
+class _Crew:
+    """Everybody but the master, as one service."""
+
+    name = "crew"
+
+    def __init__(self, services: Sequence[Service]) -> None:
+        self.ended = threading.Event()
+        self._services = services
+
+    def run(self) -> None:
+        """Until all have ended."""
+        try:
+            run_all(self._services)
+        finally:
+            self.ended.set()
+
+    def drain(self) -> None:
+        """Let all of them finish what they have in hand."""
+        for service in reversed(self._services):
+            service.drain()
+
+
+def job_consumers(spec: JobSpec, adapters: Adapters, control: ControlFeed, settings: Settings) -> Sequence[Service]:
+    """The trainers and the aggregator of a training job, or the predictor. Torch is loaded here, and only here."""
+    worker = worker_name(settings)
+    if spec.predictor is not None:
+        from essp_predictor.config import PredictorSettings
+        from essp_predictor.service import build as build_predictor
+
+        return [build_predictor(adapters, _settings(PredictorSettings, settings), worker)]
+    from essp_trainer.config import TrainerConfig, TrainerSettings
+    from essp_trainer.service import build as build_trainer
+
+    shared = _settings(TrainerSettings, settings).model_copy(update={"trainings": len(spec.trainers)})
+    trainers = [
+        build_trainer(TrainerConfig(job=spec.name, trainer=name, worker=worker, settings=shared), adapters, control)
+        for name in spec.trainers
+    ]
+    return [*trainers, build_aggregator(adapters, _settings(AggregatorSettings, settings), worker)]
+
+
+def _api(master: Master, settings: Settings, port: int) -> Service:
+    """The REST API on this machine alone; whoever may run the job may also steer it, so there is no token."""
+    from essp_master.api.app import create_app
+    from essp_master.api.server import ApiServer
+
+    local = _settings(MasterSettings, settings).model_copy(update={"api_open": True})
+    return ApiServer(create_app(master, local), "127.0.0.1", port)
+
+
+def _settings(kind: type[S], settings: Settings) -> S:
+    """The settings of one service: what it has in common with the others as given, the rest from the environment."""
+    return kind(**{name: getattr(settings, name) for name in Settings.model_fields})

@@ -1,0 +1,97 @@
+"""What a finished training job left in its output store, as the report tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essp_common.artifacts import checkpoint, layout, scores
+from essp_common.artifacts.checkpoint import PassRecord
+from essp_common.artifacts.fused_model import Evaluation, Figures, FusedModel, read_model
+from essp_common.artifacts.scores import VideoScores
+from essp_common.catalog.table import VideoRow, read_catalog
+from essp_common.errors import EsspError, NotFound
+from essp_common.job.spec import JobSpec, stored_spec
+from essp_common.objects.port import ObjectStore
+from essp_common.wiring import Stores
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished training job."""
+
+    spec: JobSpec
+    spec_text: str
+    model: FusedModel
+    histories: Mapping[str, tuple[PassRecord, ...]]
+    """Trainer -> the figures of every pass, in order."""
+    split: str
+    """`test`, or `validation` where the job had no test split: what the pictures and lists below are of."""
+    scores: Mapping[str, VideoScores]
+    """Trainer -> scores of that split by video, the videos that all trainers have scored."""
+    fused: VideoScores
+    videos: Mapping[str, VideoRow]
+    """Video id -> catalog row; empty when the catalog can no longer be read."""
+
+    @property
+    def evaluation(self) -> Evaluation | None:
+        """The figures of `split`."""
+        return self.model.test if self.split == "test" else self.model.validation
+
+    @property
+    def predicted(self) -> NDArray[np.intp]:
+        """(V,) class with the highest fused score."""
+        best: NDArray[np.intp] = np.argmax(self.fused.probabilities, axis=1)
+        return best
+
+    def row(self, trainer: str | None) -> tuple[Figures, Figures]:
+        """Validation and test figures of a trainer (None: fused); empty where the job had no such split."""
+        found: list[Figures] = []
+        for evaluation in (self.model.validation, self.model.test):
+            if evaluation is None:
+                found.append({})
+            else:
+                found.append(evaluation.fused if trainer is None else evaluation.members[trainer])
+        return found[0], found[1]
+
+
+def read_run(output: ObjectStore, stores: Stores) -> Run:
+    """Gather the facts. Raises `NotFound` when the job has not made its model yet."""
+    try:
+        model = read_model(output, layout.MODEL_MANIFEST)
+    except NotFound as error:
+        raise NotFound(f"{error}: the job has not completed, so there is no report") from error
+    text = output.get(layout.SPEC).decode()
+    spec = stored_spec(text, output.uri(layout.SPEC))
+    finals = {name: checkpoint.read_latest(output, name) for name in spec.trainers}
+    histories = {name: final.history for name, final in finals.items() if final is not None}
+    split = "validation" if model.test is None else "test"
+    parts = {
+        name: scores.by_video(scores.read(output, final.scores[split]))
+        for name, final in finals.items()
+        if final is not None and split in final.scores
+    }
+    parts, fused = _common(parts, model)
+    return Run(spec, text, model, histories, split, parts, fused, _rows(spec, stores))
+
+
+def _common(parts: Mapping[str, VideoScores], model: FusedModel) -> tuple[dict[str, VideoScores], VideoScores]:
+    """Keep the videos that count in the model's own figures, so that lists and tables agree with them."""
+    if not parts:
+        nothing = np.zeros((0, len(model.classes)))
+        return {}, VideoScores((), np.zeros(0, np.int32), nothing, model.classes)
+    videos = sorted(set.intersection(*(set(part.video_id) for part in parts.values())))
+    chosen = {name: part.select(videos) for name, part in parts.items()}
+    return chosen, scores.fuse(chosen, model.weights, model.rule)
+
+
+def _rows(spec: JobSpec, stores: Stores) -> dict[str, VideoRow]:
+    """The videos' facts, for the samples; a report without a catalog is better than none."""
+    try:
+        store, key = stores.resolve(spec.data.catalog)
+        return {row.id: row for row in read_catalog(store, key).rows}
+    except EsspError:
+        return {}

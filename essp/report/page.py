@@ -1,0 +1,256 @@
+"""report.html: everything of a run on one page that needs nothing beside it, neither files nor a network.
+
+Pictures are inlined, twice: for a light and for a dark page. All text of the run is escaped: names of classes and
+videos come from file names.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+
+import numpy as np
+
+from essp.report.facts import Run
+from essp_aggregator.metrics import confusion
+from essp_common.artifacts.fused_model import Figures
+
+FIGURES = {"top1": "top-1", "top5": "top-5", "mean_class": "mean class", "mAP": "mAP", "log_loss": "log loss"}
+_MISTAKES = 100
+"""Misclassified videos listed; there is always a sentence with their number."""
+_OPEN_CLASSES = 30
+"""With more classes their table is folded."""
+
+Pictures = Mapping[str, tuple[bytes, bytes]]
+"""Name -> PNG for a light page, and for a dark one."""
+
+
+def render(run: Run, pictures: Pictures, notes: Mapping[str, str]) -> str:
+    """The page. `notes`: what else is known of the run, as label and value."""
+    css = files("essp.report").joinpath("page.css").read_text(encoding="utf-8")
+    sections = [
+        _results(run),
+        _strategies(run),
+        _picture(
+            "Curves", "Training dashed, validation solid; the circle is the epoch that was chosen.", pictures, "curves"
+        ),
+        _picture(f"Confusion on the {run.split} split", "Fused model, by video.", pictures, "confusion"),
+        _classes(run),
+        _picture(
+            "Samples", f"Videos of the {run.split} split, with what the streams see of them.", pictures, "samples"
+        ),
+        _mistakes(run),
+        _notes(notes),
+        _reproduction(run),
+    ]
+    return (
+        "<!doctype html>\n"
+        '<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(run.spec.name)} · ESSP report</title><style>{css}</style></head>\n"
+        f"<body><main>{_head(run)}\n{chr(10).join(s for s in sections if s)}\n</main></body></html>\n"
+    )
+
+
+def _head(run: Run) -> str:
+    names = ", ".join(run.spec.trainers)
+    evaluation = run.evaluation
+    tiles = [("classes", str(len(run.model.classes)))]
+    if evaluation is not None:
+        best = max(figures["top1"] for figures in evaluation.members.values())
+        tiles = [
+            (f"fused top-1, {run.split}", percent(evaluation.fused["top1"])),
+            ("best single stream", percent(best)),
+            ("fused mAP", percent(evaluation.fused["mAP"])),
+            (f"{run.split} videos", str(evaluation.videos)),
+            *tiles,
+        ]
+    shown = "".join(
+        f'<div class="tile"><b>{value}</b><span class="quiet">{label}</span></div>' for label, value in tiles
+    )
+    return (
+        f"<h1>{escape(run.spec.name)}</h1>"
+        f'<p class="quiet">Trained: {escape(names)}. All figures are by video: the mean over its clips.</p>'
+        f'<div class="tiles">{shown}</div>'
+    )
+
+
+def _results(run: Run) -> str:
+    splits = [name for name, found in (("validation", run.model.validation), ("test", run.model.test)) if found]
+    head = ["", "model", "weight", "epoch"]
+    head += [f"{split}<br>{label}" for split in splits for label in FIGURES.values()]
+    rows = []
+    for member in run.model.members:
+        cells = [member.trainer, member.model.name, f"{member.weight:.3f}", str(member.epoch + 1)]
+        rows.append((cells + _figures(run.row(member.trainer), splits), False))
+    rows.append((["fused", "", "", "", *_figures(run.row(None), splits)], True))
+    left_out = "".join(
+        f'<p class="quiet">{found.left_out} {split} videos are left out: some trainer could not score them.</p>'
+        for split, found in (("validation", run.model.validation), ("test", run.model.test))
+        if found and found.left_out
+    )
+    return section("Results", table(head, rows, left=(1,)) + left_out)
+
+
+def _figures(row: tuple[Figures, Figures], splits: Sequence[str]) -> list[str]:
+    found = dict(zip(("validation", "test"), row, strict=True))
+    return [_figure(name, found[split].get(name)) for split in splits for name in FIGURES]
+
+
+def _figure(name: str, value: float | None) -> str:
+    """A model of an earlier version may not have it."""
+    if value is None:
+        return ""
+    return f"{value:.3f}" if name == "log_loss" else percent(value)
+
+
+def _strategies(run: Run) -> str:
+    if not run.model.strategies:
+        return section(
+            "Fusion", "<p>There is no validation split to choose weights by: all streams count the same.</p>"
+        )
+    trainers = list(run.model.weights)
+    head = [
+        "strategy",
+        *(f"weight of<br>{escape(name)}" for name in trainers),
+        "validation<br>top-1",
+        "validation<br>log loss",
+    ]
+    rows = [
+        (
+            [
+                tried.name,
+                *(f"{tried.weights[name]:.3f}" for name in trainers),
+                percent(tried.validation["top1"]),
+                f"{tried.validation['log_loss']:.4f}",
+            ],
+            tried.name == run.model.strategy,
+        )
+        for tried in run.model.strategies
+    ]
+    why = (
+        '<p class="quiet">Chosen on the validation split; one has to be clearly better than those above it. '
+        "The test split had no say.</p>"
+    )
+    return section("Fusion", table(head, rows) + why)
+
+
+def _classes(run: Run) -> str:
+    if not len(run.fused):
+        return ""
+    head = ["class", "videos", *(escape(name) for name in run.scores), "fused", ""]
+    parts = [*run.scores.values(), run.fused]
+    diagonals = [confusion(part.class_id, part.probabilities).diagonal() for part in parts]
+    totals = np.bincount(run.fused.class_id, minlength=len(run.model.classes))
+    rows = []
+    for c in sorted(np.flatnonzero(totals), key=lambda c: (diagonals[-1][c] / totals[c], run.model.classes[c])):
+        shares = [diagonal[c] / totals[c] for diagonal in diagonals]
+        bar = f'<span><i style="width:{100 * shares[-1]:.1f}%"></i></span>'
+        rows.append(([run.model.classes[c], str(totals[c]), *map(percent, shares), Raw(bar)], False))
+    content = table(head, rows, bar=len(head) - 1)
+    if len(rows) > _OPEN_CLASSES:
+        content = f"<details><summary>{len(rows)} classes, the hardest first</summary>{content}</details>"
+    return section(f"Accuracy by class on the {run.split} split", content)
+
+
+def _mistakes(run: Run) -> str:
+    predicted = run.predicted
+    wrong = np.flatnonzero(predicted != run.fused.class_id)
+    if not len(run.fused):
+        return ""
+    if not len(wrong):
+        return section("Misclassified", f"<p>None of {len(run.fused)} {run.split} videos.</p>")
+    certain_first = sorted(wrong, key=lambda v: (-run.fused.probabilities[v, predicted[v]], run.fused.video_id[v]))
+    rows = []
+    for v in certain_first[:_MISTAKES]:
+        row, label = run.fused.probabilities[v], run.fused.class_id[v]
+        names = run.model.classes
+        rows.append(
+            (
+                [
+                    run.fused.video_id[v],
+                    names[label],
+                    names[predicted[v]],
+                    percent(row[predicted[v]]),
+                    percent(row[label]),
+                ],
+                False,
+            )
+        )
+    head = ["video", "label", "predicted", "its score", "score of<br>the label"]
+    more = f", the {len(rows)} with the highest score are listed" if len(wrong) > len(rows) else ""
+    sentence = f'<p class="quiet">{len(wrong)} of {len(run.fused)} {run.split} videos{more}.</p>'
+    return section("Misclassified", sentence + table(head, rows, left=(1, 2), wrap=0))
+
+
+def _notes(notes: Mapping[str, str]) -> str:
+    if not notes:
+        return ""
+    return section("The run", table([], [([label, value], False) for label, value in notes.items()], left=(1,), wrap=1))
+
+
+def _reproduction(run: Run) -> str:
+    versions = table([], [([name, version], False) for name, version in sorted(run.model.versions.items())], left=(1,))
+    members = table(
+        ["trainer", "checkpoint", "SHA-256 of the weights"],
+        [([m.trainer, m.checkpoint, m.sha256], False) for m in run.model.members],
+        left=(1, 2),
+    )
+    return section(
+        "To reproduce it",
+        "<p>The job below gives the same seeds on any number of workers: <code>essp run spec.json</code>.</p>"
+        f"<details><summary>The job, as it ran</summary><pre>{escape(run.spec_text)}</pre></details>"
+        f"<details><summary>Versions</summary>{versions}</details>"
+        f"<details><summary>Checkpoints</summary>{members}</details>",
+    )
+
+
+def _picture(title: str, caption: str, pictures: Pictures, name: str) -> str:
+    if name not in pictures:
+        return ""
+    light, dark = (f"data:image/png;base64,{base64.b64encode(png).decode()}" for png in pictures[name])
+    return section(
+        title,
+        f'<div class="scroll"><picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
+        f'<img alt="{escape(title)}" src="{light}"></picture></div><p class="quiet">{escape(caption)}</p>',
+    )
+
+
+class Raw(str):
+    """Text that is HTML already."""
+
+
+def section(title: str, content: str) -> str:
+    """A titled block."""
+    return f"<section><h2>{escape(title)}</h2>{content}</section>"
+
+
+def table(
+    head: Sequence[str],
+    rows: Iterable[tuple[Sequence[str], bool]],
+    left: Sequence[int] = (),
+    wrap: int = -1,
+    bar: int = -1,
+) -> str:
+    """A table; `head` is HTML, cells are text. Rows that are flagged stand out; `left`: columns of text."""
+
+    def kind(column: int) -> str:
+        names = [n for n, on in (("left", column in left), ("wrap", column == wrap), ("bar", column == bar)) if on]
+        return f' class="{" ".join(names)}"' if names else ""
+
+    heading = "".join(f"<th{kind(i)}>{cell}</th>" for i, cell in enumerate(head))
+    body = "".join(
+        f"<tr{' class=chosen' if chosen else ''}>"
+        + "".join(f"<td{kind(i)}>{cell if isinstance(cell, Raw) else escape(cell)}</td>" for i, cell in enumerate(row))
+        + "</tr>"
+        for row, chosen in rows
+    )
+    top = f"<thead><tr>{heading}</tr></thead>" if head else ""
+    return f'<div class="scroll"><table>{top}<tbody>{body}</tbody></table></div>'
+
+
+def percent(share: float) -> str:
+    """0.9831 as `98.3 %`."""
+    return f"{100 * share:.1f} %"

@@ -1,0 +1,156 @@
+"""Curves and confusion matrix, as PNG, for a light page and for a dark one.
+
+Drawn with matplotlib's object interface: no global state, so it may run beside other threads.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+from numpy.typing import NDArray
+
+from essp_common.artifacts.checkpoint import PassRecord
+
+_DPI = 110
+_LEGIBLE_CLASSES = 30
+"""With more classes a confusion matrix has no room for names and numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """Colours of a picture."""
+
+    name: str
+    background: str
+    ink: str
+    faint: str
+    lines: tuple[str, ...]
+    strong: str
+    """The end of the ramp from `background` that shows shares."""
+
+
+# The lines are Okabe and Ito's palette, told apart with any colour vision.
+LIGHT = Theme(
+    "light", "#ffffff", "#1f2933", "#d9dee4", ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#a07700"), "#08519c"
+)
+DARK = Theme(
+    "dark", "#171c22", "#e4e8ec", "#39424d", ("#56b4e9", "#f0803c", "#2fc296", "#e09ac4", "#e6c029"), "#56b4e9"
+)
+
+
+def curves(histories: Mapping[str, Sequence[PassRecord]], best: Mapping[str, int], theme: Theme) -> bytes:
+    """Loss and top-1 over the epochs: training dashed, validation solid, the chosen epoch marked."""
+    figure = Figure(figsize=(11, 3.9), dpi=_DPI, layout="constrained")
+    loss, accuracy = figure.subplots(1, 2)
+    for number, (trainer, history) in enumerate(histories.items()):
+        colour = theme.lines[number % len(theme.lines)]
+        for purpose, style in (("train", "--"), ("validation", "-")):
+            label = f"{trainer} {purpose}"
+            _line(loss, history, purpose, ("loss",), label, colour, style)
+            _line(accuracy, history, purpose, ("video_top1", "top1"), label, colour, style)
+        _mark(accuracy, history, best.get(trainer), colour)
+    loss.set_title("Loss")
+    accuracy.set_title("Top-1 (validation by video)")
+    accuracy.set_ylim(0, 1.02)
+    accuracy.yaxis.set_major_formatter(PercentFormatter(1.0))
+    for axes in (loss, accuracy):
+        axes.set_xlabel("epoch")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(color=theme.faint, linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+    handles, labels = accuracy.get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, labelcolor=theme.ink)
+    return png(figure, theme)
+
+
+def confusion(counts: NDArray[np.int64], classes: Sequence[str], theme: Theme) -> bytes:
+    """Rows are the labels, columns the predictions; shades are shares of a row, numbers are videos."""
+    legible = len(classes) <= _LEGIBLE_CLASSES
+    side = max(4.0, min(9.0, 1.8 + 0.45 * len(classes)))
+    figure = Figure(figsize=(side + 1.4, side), dpi=_DPI, layout="constrained")
+    axes = figure.subplots()
+    totals = np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    shares = counts / totals
+    ramp = LinearSegmentedColormap.from_list(theme.name, [theme.background, theme.strong])
+    image = axes.imshow(shares, cmap=ramp, vmin=0, vmax=1)
+    bar = figure.colorbar(image, ax=axes, shrink=0.8, format=PercentFormatter(1.0))
+    _colour(bar.ax, theme)
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("label")
+    if legible:
+        size = 8 if len(classes) <= 16 else 6
+        axes.set_xticks(range(len(classes)), classes, rotation=60, ha="right", rotation_mode="anchor", fontsize=size)
+        axes.set_yticks(range(len(classes)), classes, fontsize=size)
+        _numbers(axes, counts, shares, theme, size)
+    return png(figure, theme)
+
+
+def png(figure: Figure, theme: Theme) -> bytes:
+    """A figure in the colours of a theme."""
+    figure.set_facecolor(theme.background)
+    for axes in figure.axes:
+        _colour(axes, theme)
+    sink = io.BytesIO()
+    # No date or version in the file: equal runs give equal pictures.
+    FigureCanvasAgg(figure)
+    exact: dict[str, Any] = {"metadata": {"Software": None}, "pil_kwargs": {"optimize": True}}
+    figure.savefig(sink, format="png", bbox_inches="tight", pad_inches=0.08, **exact)
+    return sink.getvalue()
+
+
+def _colour(axes: Axes, theme: Theme) -> None:
+    axes.set_facecolor(theme.background)
+    axes.tick_params(colors=theme.ink)
+    axes.title.set_color(theme.ink)
+    axes.xaxis.label.set_color(theme.ink)
+    axes.yaxis.label.set_color(theme.ink)
+    for spine in axes.spines.values():
+        spine.set_color(theme.faint)
+
+
+def _series(history: Sequence[PassRecord], purpose: str, names: Sequence[str]) -> tuple[list[int], list[float]]:
+    points = [
+        (record.epoch + 1, next(record.metrics[name] for name in names if name in record.metrics))
+        for record in history
+        if record.purpose == purpose and any(name in record.metrics for name in names)
+    ]
+    return [epoch for epoch, _ in points], [value for _, value in points]
+
+
+def _line(
+    axes: Axes,
+    history: Sequence[PassRecord],
+    purpose: str,
+    names: Sequence[str],
+    label: str,
+    colour: str,
+    style: str,
+) -> None:
+    epochs, values = _series(history, purpose, names)
+    if epochs:
+        options: dict[str, Any] = {"marker": "o", "markersize": 3.5} if len(epochs) < 3 else {}
+        axes.plot(epochs, values, style, color=colour, linewidth=1.7, label=label, **options)
+
+
+def _mark(axes: Axes, history: Sequence[PassRecord], epoch: int | None, colour: str) -> None:
+    epochs, values = _series(history, "validation", ("video_top1", "top1"))
+    if epoch is not None and epoch + 1 in epochs:
+        axes.plot([epoch + 1], [values[epochs.index(epoch + 1)]], "o", color=colour, markersize=7, fillstyle="none")
+
+
+def _numbers(axes: Axes, counts: NDArray[np.int64], shares: NDArray[np.float64], theme: Theme, size: int) -> None:
+    """The counts; light on dark shades and dark on light ones."""
+    for row, column in np.argwhere(counts > 0):
+        strong = shares[row, column] > 0.5
+        colour = ("#ffffff" if strong else theme.ink) if theme is LIGHT else ("#10151a" if strong else theme.ink)
+        axes.text(column, row, str(counts[row, column]), ha="center", va="center", fontsize=size, color=colour)

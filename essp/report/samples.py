@@ -1,0 +1,146 @@
+"""A few videos of the evaluated split, as the models see them: frames of a clip, and the features made of it.
+
+The clip is the middle one of the video, read and resized as the job says, and handed to the very extractors that the
+job's streams name. A video that can no longer be read is left out: a report never fails for its pictures.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from essp.report.facts import Run
+from essp.report.plots import Theme, png
+from essp_common.catalog.table import VideoRow
+from essp_common.errors import ConfigError, EsspError
+from essp_common.features import registry
+from essp_common.features.drawing import Picture, pictures
+from essp_common.job.spec import JobSpec, StreamSpec
+from essp_common.messages.recipe import recipe_of
+from essp_common.pb.v1.messages_pb2 import Seed
+from essp_common.video.geometry import output_size
+from essp_common.video.reader import Reader
+from essp_common.wiring import Stores
+
+log = logging.getLogger(__name__)
+
+COUNT = 5
+_WIDTH = 2.1
+"""Inches of one picture."""
+_DPI = 80
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One video, read and judged."""
+
+    video_id: str
+    label: str
+    predicted: str
+    score: float
+    clip: NDArray[np.uint8]
+    """(T, H, W, 3)"""
+    features: Mapping[str, Picture]
+    """Stream -> its drawing, (H, W, 3)."""
+
+
+def choose(run: Run) -> list[int]:
+    """Positions of the videos to show: spread over the classes, a misclassified one among them if there is any."""
+    if not len(run.fused):
+        return []
+    wrong = np.flatnonzero(run.predicted != run.fused.class_id)
+    by_class = [np.flatnonzero(run.fused.class_id == c) for c in np.unique(run.fused.class_id)]
+    spread = np.linspace(0, len(by_class) - 1, min(COUNT, len(by_class))).round().astype(int)
+    chosen = [int(by_class[c][0]) for c in spread]
+    if len(wrong) and not set(chosen) & set(wrong.tolist()):
+        chosen[-1] = int(wrong[0])
+    return chosen
+
+
+def read_samples(run: Run, stores: Stores, positions: Sequence[int]) -> list[Sample]:
+    """Decode the chosen videos and compute their features."""
+    samples = []
+    for position in positions:
+        row = run.videos.get(run.fused.video_id[position])
+        if row is None:
+            continue
+        try:
+            clip = read_clip(run.spec, row, stores)
+            drawn = {
+                name: picture
+                for name, stream in run.model.streams.items()
+                if stream.feature != "rgb" and (picture := _draw(stream, clip)) is not None
+            }
+        except EsspError as error:
+            log.warning("no sample of %s: %s", row.id, error)
+            continue
+        predicted = int(run.predicted[position])
+        samples.append(
+            Sample(
+                video_id=row.id,
+                label=run.model.classes[run.fused.class_id[position]],
+                predicted=run.model.classes[predicted],
+                score=float(run.fused.probabilities[position, predicted]),
+                clip=clip,
+                features=drawn,
+            )
+        )
+    return samples
+
+
+def read_clip(spec: JobSpec, row: VideoRow, stores: Stores) -> NDArray[np.uint8]:
+    """The clip in the middle of a video, `(T, H, W, 3) uint8`, as the job resizes it. Raises `BadVideo`, `NotFound`."""
+    store, key = stores.resolve(row.uri)
+    resize = recipe_of(spec).resize
+    span = (spec.clip.frames - 1) * spec.clip.stride + 1
+    first = max(row.first_frame, (row.first_frame + row.last_frame + 1 - span) // 2)
+    seed = Seed(first_frame=first, frame_count=spec.clip.frames, stride=spec.clip.stride, last_frame=row.last_frame)
+    clip = np.zeros((spec.clip.frames, *output_size(resize, row.height, row.width), 3), np.uint8)
+    path = store.local_path(key)
+    with Reader(store.open(key) if path is None else path) as reader:
+        (error,) = reader.read([seed], resize, [clip], strict=spec.limits.strict)
+    if error is not None:
+        raise error
+    return clip
+
+
+def draw_samples(samples: Sequence[Sample], theme: Theme) -> bytes:
+    """A row a video: its first, middle and last frame, then a drawing of each extracted stream."""
+    streams = list(dict.fromkeys(stream for sample in samples for stream in sample.features))
+    heads = ["first frame", "middle frame", "last frame", *streams]
+    aspect = max(sample.clip.shape[1] / sample.clip.shape[2] for sample in samples)
+    size = (_WIDTH * len(heads), len(samples) * (_WIDTH * aspect + 0.35) + 0.2)
+    figure = Figure(figsize=size, dpi=_DPI, layout="constrained")
+    grid = figure.subplots(len(samples), len(heads), squeeze=False)
+    for sample, cells in zip(samples, grid, strict=True):
+        middle = len(sample.clip) // 2
+        shown: list[Any] = [sample.clip[0], sample.clip[middle], sample.clip[-1]]
+        shown += [sample.features.get(stream) for stream in streams]
+        for axes, picture in zip(cells, shown, strict=True):
+            axes.set_axis_off()
+            if picture is not None:
+                axes.imshow(picture)
+        verdict = "" if sample.label == sample.predicted else f" taken for {sample.predicted}"
+        title = f"{sample.label}{verdict}, {100 * sample.score:.0f} %"
+        cells[0].set_title(title, loc="left", fontsize=9, color=theme.ink)
+    for axes, head in zip(grid[-1], heads, strict=True):
+        axes.text(0.5, -0.04, head, transform=axes.transAxes, ha="center", va="top", fontsize=8, color=theme.ink)
+    return png(figure, theme)
+
+
+def _draw(stream: StreamSpec, clip: NDArray[np.uint8]) -> Picture | None:
+    """The middle one of a stream's pictures; None for a feature that is not of pictures."""
+    extractor = registry.create(stream.feature, stream.params)
+    extractor.setup()
+    feature = extractor.extract(clip)
+    try:
+        drawn = pictures(stream.feature, feature)
+    except ConfigError:
+        return None
+    return drawn[len(drawn) // 2]

@@ -1,0 +1,135 @@
+"""The fused model as it lies in the object store: all that is needed to classify a video with it.
+
+    model/manifest.json            this document; written last, so a model that can be read is complete
+    model/<trainer>.safetensors    the weights of each member
+
+The folder refers to nothing outside itself. Equal trainings give equal manifests: there is no date in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from essp_common.artifacts import layout
+from essp_common.artifacts.checkpoint import ModelDescription
+from essp_common.artifacts.scores import Rule
+from essp_common.errors import NotFound, PermanentError
+from essp_common.job.spec import ClipSpec, StreamSpec
+from essp_common.objects.port import ObjectStore
+from essp_common.wiring import Stores
+
+MANIFEST = "manifest.json"
+
+Figures = dict[str, float]
+"""Metric -> value: `top1`, `top5`, `mean_class`, `mAP`, `log_loss`, by video."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Member(_Section):
+    """One trained model of the ensemble."""
+
+    trainer: str
+    stream: str
+    weight: float
+    """Its share of the fused score; the weights of a model sum to 1."""
+    model: ModelDescription
+    """Which network, and what it sees."""
+    file: str
+    """Its weights (safetensors), beside the manifest."""
+    sha256: str
+    checkpoint: str
+    """URI of the checkpoint (its manifest) that the weights were taken from, for the record."""
+    epoch: int
+
+
+class Strategy(_Section):
+    """One way of fusing, as it did on the validation split."""
+
+    name: str
+    rule: Rule
+    weights: dict[str, float]
+    validation: Figures
+
+
+class Evaluation(_Section):
+    """Figures on one split: each trainer alone, and fused."""
+
+    videos: int
+    """Videos that every trainer has scored; only these are counted."""
+    left_out: int
+    """Videos that some trainer has not scored."""
+    members: dict[str, Figures]
+    fused: Figures
+
+
+class FusedModel(_Section):
+    """A fused classifier."""
+
+    format: Literal[1] = 1
+    job: str
+    classes: tuple[str, ...]
+    clip: ClipSpec
+    clips_per_video: int
+    streams: dict[str, StreamSpec]
+    """The streams its members need; the extractors' own parameters go with them."""
+    members: tuple[Member, ...]
+    strategy: str
+    """The strategy that was chosen; `strategies` has the evidence."""
+    rule: Rule
+    """How it makes one score of the members' (`essp_common.artifacts.scores.mix`)."""
+    strategies: tuple[Strategy, ...]
+    validation: Evaluation | None
+    """Null: the job had no validation split; the streams then count the same."""
+    test: Evaluation | None
+    """Null: the job had no test split."""
+    versions: dict[str, str]
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Trainer -> weight."""
+        return {member.trainer: member.weight for member in self.members}
+
+    @property
+    def deciding(self) -> tuple[Member, ...]:
+        """The members that have a say: those of weight > 0."""
+        return tuple(member for member in self.members if member.weight > 0)
+
+
+def write_model(output: ObjectStore, model: FusedModel) -> None:
+    """Store the manifest in a job's output. The members' files have to be there already."""
+    output.put(layout.MODEL_MANIFEST, (model.model_dump_json(indent=2) + "\n").encode())
+
+
+def read_model(store: ObjectStore, key: str = MANIFEST) -> FusedModel:
+    """Load a manifest: of the model whose folder `store` is, or at another key. Raises `NotFound`, `PermanentError`."""
+    data = store.get(key)
+    try:
+        return FusedModel.model_validate_json(data)
+    except ValidationError as error:
+        raise PermanentError(f"{store.uri(key)} is not a fused model of this version: {error}") from error
+
+
+def open_model(stores: Stores, uri: str) -> tuple[ObjectStore, FusedModel]:
+    """The model at `uri`: its folder, its manifest, or the output of the job that made it."""
+    folder = uri.rstrip("/").removesuffix(f"/{MANIFEST}")
+    for candidate in (folder, f"{folder}/model"):
+        store = stores.under(candidate)
+        try:
+            return store, read_model(store)
+        except NotFound:
+            continue
+    raise NotFound(f"there is no model at {uri}; a training job writes one to <output>/model when it completes")
+
+
+def member_weights(store: ObjectStore, member: Member) -> bytes:
+    """A member's weights (safetensors), verified. Raises `PermanentError` when they are not what was fused."""
+    data = store.get(member.file)
+    if hashlib.sha256(data).hexdigest() != member.sha256:
+        raise PermanentError(f"{store.uri(member.file)} was changed since the model was made; fuse it again")
+    return data

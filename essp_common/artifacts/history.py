@@ -1,0 +1,201 @@
+"""The history of a job in its output: append-only, written by its masters, read by their successors and by audits.
+
+    history/0000000001, 0000000002, ...          segments: some seconds of the job each, and the ledger at their end
+    history/chapters/0000000001-0000000128       older segments joined, without ledgers
+
+Segments are numbered, and each is written only if there is none of its number (`if_absent`). So of two masters that
+append at once one wins and the other learns of it, the history has one order, and the fences in it never go down.
+The newest segment alone tells a successor where the job stands. A write that is repeated because its answer was
+lost finds its own bytes, and counts as done.
+
+Joining keeps the number of objects small: a chapter is complete before the segments in it are removed, and readers
+leave out what a chapter holds already. A number that was joined could be written again by a master that slept all that
+while; it has to look at the fences first (`fences_above`).
+
+Segments are protobuf, compressed with Zstandard; indices are runs, so a clip that goes its normal way costs a
+fraction of a byte.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate, chain
+
+import zstandard
+from google.protobuf.message import DecodeError
+
+from essp_common.artifacts import layout
+from essp_common.errors import Conflict, NotFound, PermanentError
+from essp_common.objects.port import ObjectStore
+from essp_common.pb.v1.messages_pb2 import HistorySegment, Runs
+
+log = logging.getLogger(__name__)
+
+_LEVEL = 3
+_MOST_BYTES = 2**30
+"""Of one segment, unpacked; one that claims more is not ours."""
+_CHAPTERS = layout.HISTORY + "chapters/"
+_READS = 5
+"""How often a reader looks again because segments were joined under its eyes."""
+
+
+class Overtaken(Conflict):
+    """Another writer has appended to the history."""
+
+    def __init__(self, message: str, fence: int) -> None:
+        super().__init__(message)
+        self.fence = fence
+        """Of the other one."""
+
+
+class BadHistory(PermanentError):
+    """A history that cannot be read."""
+
+    kind = "damaged"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Stored:
+    """An object of the history."""
+
+    first: int
+    last: int
+    key: str
+
+    @property
+    def joined(self) -> bool:
+        """It is a chapter."""
+        return self.key.startswith(_CHAPTERS)
+
+
+class History:
+    """The history below one output. Thread-safe as far as its store is."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def newest(self) -> HistorySegment | None:
+        """The last segment, or None before the first."""
+        for _ in range(_READS):
+            stored = [found for found in self.stored() if not found.joined]
+            if not stored:
+                return None
+            try:
+                return self._read(stored[-1])
+            except NotFound:  # joined since it was listed, hence there is a newer one
+                continue
+        raise BadHistory(f"{self._store.uri(layout.SPEC)}: the history beside it changes faster than it can be read")
+
+    def last(self) -> int:
+        """The number of the last segment; 0: there is none."""
+        stored = self.stored()
+        return stored[-1].last if stored else 0
+
+    def append(self, segment: HistorySegment) -> int:
+        """Add the next segment, durably; its size in bytes. Raises `Overtaken` when there is another one already."""
+        key, data = layout.segment(segment.last), pack(segment)
+        try:
+            self._store.put(key, data, if_absent=True)
+        except Conflict:
+            present = self._store.get(key)
+            if present != data:
+                other = unpack(present, key)
+                raise Overtaken(
+                    f"{self._store.uri(key)} was written by {other.writer} (fence {other.fence})", other.fence
+                ) from None
+        return len(data)
+
+    def read(self) -> Iterator[HistorySegment]:
+        """All of it, from the beginning; what is appended meanwhile may be missing. Raises `BadHistory` for a gap."""
+        after = 0
+        for _ in range(_READS):
+            try:
+                for stored in self.stored():
+                    if stored.last <= after:
+                        continue
+                    if stored.first != after + 1 and after:
+                        raise BadHistory(f"{self._store.uri(layout.segment(after + 1))} is missing")
+                    segment = self._read(stored)
+                    yield segment
+                    after = stored.last
+                return
+            except NotFound:
+                continue
+        raise BadHistory(f"{self._store.uri(layout.SPEC)}: the history beside it changes faster than it can be read")
+
+    def stored(self) -> list[Stored]:
+        """The objects to read, in order: chapters, and the segments that are in none."""
+        found = [_parsed(info.key) for info in self._store.list(layout.HISTORY)]
+        chapters = sorted(stored for stored in found if stored.joined)
+        joined = chapters[-1].last if chapters else 0
+        return chapters + sorted(stored for stored in found if not stored.joined and stored.last > joined)
+
+    def join(self, before: int, least: int) -> int:
+        """Make a chapter of the segments with numbers below `before`, if there are `least`; how many were joined."""
+        stored = [found for found in self.stored() if not found.joined and found.last < before]
+        if len(stored) < least:
+            return 0
+        segments = [self._read(found) for found in stored]
+        chapter = HistorySegment(
+            first=stored[0].first,
+            last=stored[-1].last,
+            fence=segments[-1].fence,
+            since=segments[-1].since,
+            writer=segments[-1].writer,
+            entries=chain.from_iterable(segment.entries for segment in segments),
+        )
+        self._store.put(layout.chapter(chapter.first, chapter.last), pack(chapter))
+        for info in list(self._store.list(layout.HISTORY)):
+            if (found := _parsed(info.key)).last <= chapter.last and not found.joined:
+                self._store.delete(info.key)
+        return len(stored)
+
+    def fences_above(self, fence: int) -> int:
+        """The highest fence that was taken for the job, if it is higher than this one; else 0."""
+        newest = max((int(info.key.rpartition("/")[2]) for info in self._store.list(layout.FENCES)), default=0)
+        return newest if newest > fence else 0
+
+    def _read(self, stored: Stored) -> HistorySegment:
+        return unpack(self._store.get(stored.key), stored.key)
+
+
+def pack(segment: HistorySegment) -> bytes:
+    """A segment as it is stored."""
+    return zstandard.ZstdCompressor(_LEVEL).compress(segment.SerializeToString(deterministic=True))
+
+
+def unpack(data: bytes, key: str) -> HistorySegment:
+    """The inverse of `pack`. Raises `BadHistory`."""
+    try:
+        return HistorySegment.FromString(zstandard.ZstdDecompressor().decompress(data, max_output_size=_MOST_BYTES))
+    except (zstandard.ZstdError, DecodeError) as error:
+        raise BadHistory(f"{key} is no segment of a history ({error}); restore it from a backup") from error
+
+
+def runs_of(indices: Iterable[int]) -> Runs:
+    """Indices, in any order, each once, as runs."""
+    lengths: list[int] = []
+    end = 0
+    for index in sorted(indices):
+        if index == end and lengths:
+            lengths[-1] += 1
+        else:
+            lengths += (index - end, 1)
+        end = index + 1
+    return Runs(lengths=lengths)
+
+
+def spans_of(runs: Runs) -> Iterator[tuple[int, int]]:
+    """The runs as (first index, index after the last)."""
+    edges = list(accumulate(runs.lengths))
+    return zip(edges[::2], edges[1::2], strict=True)
+
+
+def _parsed(key: str) -> Stored:
+    name = key.rpartition("/")[2]
+    first, _, last = name.partition("-")
+    if not first.isdigit() or not (last or first).isdigit():
+        raise BadHistory(f"{key} is no part of a history; move it elsewhere")
+    return Stored(int(first), int(last or first), key)

@@ -1,0 +1,93 @@
+"""Where a job keeps what it makes, below its `output` URI, and how far a trainer had come.
+
+spec.json                                        the job, exactly as it ran
+catalog.parquet                                  (predict jobs) the videos asked about
+trainers/<trainer>/checkpoints/<step>/...        weights and state, then manifest.json
+trainers/<trainer>/latest                        {"step": ...}; written last
+trainers/<trainer>/scores/<purpose>-<epoch>.parquet   per-clip scores of an evaluation pass
+trainers/<trainer>/history.json                  the metrics of every pass
+model/manifest.json                              the fused model: classes, streams, members, evidence; written last
+model/<trainer>.safetensors                      the weights of one member: `model/` can be copied and used alone
+predictor/...                                    (predict jobs) what is scored so far (see scored.py)
+predictions.parquet                              (predict jobs)
+segments.parquet                                 (predict jobs that ask for it) where in each video
+history/<number>                                 what became of its clips, a few seconds each (see history.py)
+history/chapters/<first>-<last>                  older ones, joined
+fences/<number>                                  the newest: who may speak for the job
+locks/<number>                                   (jobs in one process) the process that runs it
+report/                                          report.html and its pictures
+deadletters/<time>-<number>.json                 (jobs in one process) what could not be processed
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SPEC = "spec.json"
+MODEL_MANIFEST = "model/manifest.json"
+PREDICTIONS = "predictions.parquet"
+SEGMENTS = "segments.parquet"
+PARTS = "predictor/"
+REPORT = "report/"
+DEADLETTERS = "deadletters/"
+FENCES = "fences/"
+HISTORY = "history/"
+LOCKS = "locks/"
+
+
+def checkpoint(trainer: str, step: int) -> str:
+    """Prefix of one checkpoint's objects; steps sort by name."""
+    return f"trainers/{trainer}/checkpoints/{step:010d}/"
+
+
+def fence(number: int) -> str:
+    """The mark of the job's n-th start."""
+    return f"{FENCES}{number:010d}"
+
+
+def lock(number: int) -> str:
+    """The mark of the process that runs the job."""
+    return f"{LOCKS}{number:010d}"
+
+
+def segment(number: int) -> str:
+    """One segment of the job's history."""
+    return f"{HISTORY}{number:010d}"
+
+
+def chapter(first: int, last: int) -> str:
+    """Segments of the job's history, joined."""
+    return f"{HISTORY}chapters/{first:010d}-{last:010d}"
+
+
+def latest(trainer: str) -> str:
+    """The pointer to a trainer's newest complete checkpoint."""
+    return f"trainers/{trainer}/latest"
+
+
+def scores(trainer: str, purpose: str, epoch: int) -> str:
+    """The scores of one evaluation pass."""
+    return f"trainers/{trainer}/scores/{purpose}-{epoch:04d}.parquet"
+
+
+def model_weights(trainer: str) -> str:
+    """The weights of one member of the fused model."""
+    return f"model/{trainer}.safetensors"
+
+
+def history(trainer: str) -> str:
+    """The metrics of every pass of a trainer."""
+    return f"trainers/{trainer}/history.json"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """How far a consumer has come: everything before `clips` in pass number `pass_index` is done, and nothing after.
+
+    A position is this short because clips are consumed in the order of their indices.
+    """
+
+    pass_index: int
+    """Position in `JobSnapshot.passes`."""
+    clips: int
+    """Clips of that pass, from index 0, that are done."""

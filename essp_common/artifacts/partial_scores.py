@@ -1,0 +1,94 @@
+"""What a predict job has scored so far, so that a predictor that dies, or a job that is started anew, goes on there.
+
+    predictor/<identity>/<stream>/<stop>/<trainer>.parquet   1. the scores of the clips of one part, by each member
+    predictor/<identity>/<stream>/<stop>/done.json           2. where each clip begins, and why some are missing
+
+Without the second there is no part. A part is some whole videos, the same for every stream, so that each can be fused
+on its own and no more than one is in memory. The identity is a digest of all that decides the scores; what was kept for
+another model or catalog is not seen.
+The master reads from here where a predictor starts, hence no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+from essp_common.artifacts import layout, scores
+from essp_common.artifacts.fused_model import FusedModel
+from essp_common.artifacts.scores import ScoreTable
+from essp_common.job.spec import JobSpec
+from essp_common.objects.port import ObjectStore
+
+_DONE = "done.json"
+_PART_CLIPS = 2000
+"""About so many clips are a part: seconds to minutes of work, which is what a death costs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredPart:
+    """What is known of one stream of some videos."""
+
+    tables: dict[str, ScoreTable]
+    """By trainer."""
+    errors: dict[str, str]
+    """Video -> why a clip of it is missing."""
+    first_frames: dict[int, int]
+    """Index of a clip that is scored -> where in the file it begins."""
+
+
+class Scored:
+    """The parts of one predict job."""
+
+    def __init__(self, output: ObjectStore, spec: JobSpec, plan_digest: int, model: FusedModel) -> None:
+        """`plan_digest`: of the job's snapshot."""
+        self._output = output
+        self._identity = _identity(spec, plan_digest, model)
+        self.part_clips = spec.sampling.clips_per_video * max(1, _PART_CLIPS // spec.sampling.clips_per_video)
+        """Clips of every part but the last."""
+
+    def stop(self, stream: str, clips: int) -> int:
+        """How many of a stream's `clips` are scored and kept, from the first on."""
+        prefix = self._prefix(stream)
+        done = {info.key.removeprefix(prefix) for info in self._output.list(prefix) if info.key.endswith(_DONE)}
+        stop = 0
+        while stop < clips and f"{(after := min(clips, stop + self.part_clips)):010d}/{_DONE}" in done:
+            stop = after
+        return stop
+
+    def keep(self, stream: str, stop: int, part: ScoredPart) -> None:
+        """The clips of a stream up to `stop`, from the part before on, are scored. Idempotent."""
+        for trainer, table in part.tables.items():
+            scores.write(self._output, f"{self._part(stream, stop)}{trainer}.parquet", table)
+        rest = {"errors": part.errors, "first_frames": list(part.first_frames.items())}
+        self._output.put(f"{self._part(stream, stop)}{_DONE}", json.dumps(rest, sort_keys=True).encode())
+
+    def read(self, stream: str, stop: int) -> ScoredPart:
+        """What `keep` was given. Raises `NotFound`, or `PermanentError` for a table that is damaged."""
+        prefix = self._part(stream, stop)
+        names = [info.key.removeprefix(prefix).removesuffix(".parquet") for info in self._output.list(prefix)]
+        tables = {name: scores.read(self._output, f"{prefix}{name}.parquet") for name in names if name != _DONE}
+        rest = json.loads(self._output.get(f"{prefix}{_DONE}"))
+        return ScoredPart(tables, rest["errors"], dict(rest["first_frames"]))
+
+    def remove(self) -> None:
+        """The answers are written: parts, of whatever identity, are of no more use."""
+        for info in list(self._output.list(layout.PARTS)):
+            self._output.delete(info.key)
+
+    def _prefix(self, stream: str) -> str:
+        return f"{layout.PARTS}{self._identity}/{stream}/"
+
+    def _part(self, stream: str, stop: int) -> str:
+        return f"{self._prefix(stream)}{stop:010d}/"
+
+
+def _identity(spec: JobSpec, plan_digest: int, model: FusedModel) -> str:
+    document = {
+        "spec": spec.model_dump(mode="json", include={"data", "clip", "sampling", "streams"}),
+        "plan": plan_digest,
+        "model": model.model_dump(mode="json", exclude={"versions"}),
+        "part": _PART_CLIPS,
+    }
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]

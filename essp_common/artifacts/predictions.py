@@ -1,0 +1,89 @@
+"""What a predict job says of each video, as Parquet (`predictions.parquet` in the job's output).
+
+One row a video, in the order of the catalog: `video_id`, `class_name` (the likeliest; null when nothing of the video
+could be decoded), `clips` (how many were scored), `scores` (list of float32, one a class), `error` (why clips are
+missing; null: none are). Class names ride in the file's metadata.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from essp_common.artifacts.scores import VideoScores
+from essp_common.errors import PermanentError
+from essp_common.objects.port import ObjectStore
+
+_CLASSES = b"essp.classes"
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One video's answer."""
+
+    video_id: str
+    class_name: str | None
+    clips: int
+    scores: tuple[float, ...]
+    """Probability of each class; empty when nothing of the video could be decoded."""
+    error: str | None
+
+    def top(self, classes: Sequence[str], count: int) -> list[tuple[str, float]]:
+        """The likeliest classes with their probabilities, the likeliest first."""
+        order = sorted(range(len(self.scores)), key=lambda c: -self.scores[c])
+        return [(classes[c], self.scores[c]) for c in order[:count]]
+
+
+def predictions(scores: VideoScores, clips: Mapping[str, int], errors: Mapping[str, str]) -> list[Prediction]:
+    """Answers for all that was scored, and for what was not, with the reason."""
+    found = {
+        video: Prediction(
+            video_id=video,
+            class_name=scores.classes[int(row.argmax())],
+            clips=clips[video],
+            scores=tuple(float(value) for value in row),
+            error=errors.get(video),
+        )
+        for video, row in zip(scores.video_id, scores.probabilities, strict=True)
+    }
+    lost = {video: Prediction(video, None, 0, (), error) for video, error in errors.items() if video not in found}
+    return [prediction for _, prediction in sorted({**found, **lost}.items())]
+
+
+def write_predictions(
+    store: ObjectStore, key: str, parts: Iterable[Sequence[Prediction]], classes: Sequence[str]
+) -> None:
+    """Store the answers, which may come in parts, so that not all need be in memory. Equal parts give equal bytes."""
+    schema = pa.schema(
+        [
+            ("video_id", pa.string()),
+            ("class_name", pa.string()),
+            ("clips", pa.int32()),
+            ("scores", pa.list_(pa.float32())),
+            ("error", pa.string()),
+        ],
+        metadata={_CLASSES: json.dumps(list(classes)).encode()},
+    )
+    sink = io.BytesIO()
+    with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+        for rows in parts:
+            columns = [[getattr(row, name) for row in rows] for name in schema.names]
+            writer.write_table(pa.table(columns, schema=schema))
+    store.put(key, sink.getvalue())
+
+
+def read_predictions(store: ObjectStore, key: str) -> tuple[list[Prediction], tuple[str, ...]]:
+    """The answers and the class names. Raises `NotFound`, or `PermanentError` for an object that is none."""
+    data = store.get(key)
+    try:
+        table = pq.read_table(io.BytesIO(data))
+        classes = tuple(json.loads((table.schema.metadata or {})[_CLASSES]))
+        rows = [Prediction(**{**row, "scores": tuple(row["scores"])}) for row in table.to_pylist()]
+    except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        raise PermanentError(f"{store.uri(key)} holds no predictions: {error}") from error
+    return rows, classes

@@ -1,0 +1,353 @@
+"""A consumer's clips in the order of their indices, whatever order they arrive in.
+
+    bus ──poll──▶ reorder buffer, keyed by (pass, index) ──take──▶ clip 0, clip 1, ..., end of pass, clip 0, ...
+
+Used by every consumer of a stream (trainers, predictors): the run is then a function of the job alone, and "how far am
+I" is one `Position`. The buffer holds messages, not bytes, and the master never has more outstanding than the job's
+budget, so it is small.
+
+Guarantees:
+
+- `take` gives every index of every pass from `start` on exactly once, in order, with its bytes, or as `skipped`; the
+  end of each pass is said too, also of a pass of which this rank has no clip.
+- A message that is for other consumers is dropped, so that one which was left behind does not collect them.
+- A message for what was taken before is acked again and dropped: delivery is at least once, and a clip that was made
+  again for another consumer has this one among those that must ack. If it was released before, that is reported
+  again too, so that a master that starts anew learns how far this consumer is.
+- Bytes that are gone (`CacheMiss`) are reported as `lost`; the master issues the same seed again, and `take` goes on
+  with that index when its message arrives. `retake` does the same for bytes that turn out damaged.
+
+What was taken is given back in two steps: `release` frees the bytes and tells the master (the credits flow on);
+`commit` says that no redelivery is needed. A consumer whose state is durable only later (at a checkpoint, when
+predictions are written) commits then: what it had released before it died is delivered again, found missing, and made
+again. `finish` is both at once.
+
+`take` is used from one thread; `release`, `commit` and `finish` are thread-safe. An error of cache or bus
+(`Unavailable`) leaves the intake as it was: take again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from essp_common import topics
+from essp_common.artifacts.layout import Position
+from essp_common.bus.port import Bus, Record
+from essp_common.cache.port import Buffer, FrameCache
+from essp_common.errors import CacheMiss
+from essp_common.pb.v1.messages_pb2 import (
+    ClipReady,
+    ClipRef,
+    Failed,
+    FeatureReady,
+    PassPlan,
+    Progress,
+    Purpose,
+    Recipe,
+    Trained,
+)
+
+_POLL_RECORDS = 256
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeOptions:
+    """Whose clips of which stream an intake takes."""
+
+    job: str
+    consumer: str
+    """The id that acks (`trainer.<name>`, `predictor.<stream>`)."""
+    stream: str
+    feature: str
+    """`rgb`: the clips themselves."""
+    worker: str = ""
+    """Name of this process in messages."""
+    fence: int = 0
+    rank: int = 0
+    world_size: int = 1
+    """Rank r takes the indices whose partition is r modulo the world size."""
+
+    @property
+    def group(self) -> str:
+        """The consumer group: one a consumer and job, shared by its ranks, which own fixed partitions."""
+        return f"{self.consumer}.{self.job}"
+
+    @property
+    def partitions(self) -> tuple[int, ...]:
+        """The partitions of this rank."""
+        return tuple(range(self.rank, topics.DATA_PARTITIONS, self.world_size))
+
+    def owns(self, index: int) -> bool:
+        """Whether this rank takes the clip at `index`."""
+        return index % topics.DATA_PARTITIONS % self.world_size == self.rank
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taken:
+    """One clip of the stream, in its turn."""
+
+    pass_index: int
+    clip: ClipRef
+    key: str
+    value: Buffer
+    """The stored bytes (empty when skipped); decode with `essp_common.video.codec`."""
+    skipped: str
+    """Not empty: there is no clip at this index, and why."""
+    record: Record
+
+    @property
+    def position(self) -> Position:
+        """Where a consumer stands that is done with this clip, and all before it."""
+        return Position(self.pass_index, self.clip.index + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class PassEnd:
+    """All clips of a pass were taken."""
+
+    pass_index: int
+    plan: PassPlan
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    clip: ClipRef
+    key: str
+    skipped: str
+    record: Record
+    fence: int
+    """Of the seed; tells the master which run's bytes are missed. 0: not known."""
+
+
+class OrderedIntake:
+    """Takes one stream of one job in index order."""
+
+    def __init__(
+        self, bus: Bus, cache: FrameCache, options: IntakeOptions, passes: Sequence[PassPlan], start: Position
+    ) -> None:
+        """`passes`: as in the job's snapshot. `start`: the first pass and index that is wanted."""
+        self._bus = bus
+        self._cache = cache
+        self._options = options
+        self._passes = list(passes)
+        self._pass_of = {(plan.purpose, plan.epoch): i for i, plan in enumerate(self._passes)}
+        self._waiting: dict[tuple[int, int], _Arrival] = {}
+        self._held: set[tuple[int, int]] = set()  # taken and not released
+        self._pass = start.pass_index
+        self._index = self._owned_from(start.clips)
+        topic = topics.stream_topic(options.feature)
+        self._parse = _parse_clip if topic == topics.CLIPS else _parse_feature
+        bus.ensure_topics({topic: topics.partitions(topic)})
+        self._subscription = bus.subscribe([topic], options.group, partitions=options.partitions)
+
+    @property
+    def finished(self) -> bool:
+        """Every pass is over."""
+        return self._pass >= len(self._passes)
+
+    @property
+    def waiting(self) -> int:
+        """Clips that arrived before their turn."""
+        return len(self._waiting)
+
+    def owns(self, index: int) -> bool:
+        """Whether the clip at `index` of any pass is this rank's."""
+        return self._options.owns(index)
+
+    def take(self, timeout_s: float = 0.1) -> Taken | PassEnd | None:
+        """The next clip or end of a pass; None when it has not come within about `timeout_s`, or all is over.
+
+        When all is over, what still arrives is acked and dropped.
+        """
+        if self.finished:
+            self._poll(timeout_s)
+            return None
+        plan = self._passes[self._pass]
+        if self._index >= plan.clips:
+            end = PassEnd(self._pass, plan)
+            self._pass, self._index = self._pass + 1, self._owned_from(0)
+            return end
+        taken = self._take_waiting()
+        if taken is None:
+            self._poll(timeout_s)
+            taken = self._take_waiting()
+        return taken
+
+    def retake(self, item: Taken, reason: str) -> None:
+        """The bytes of the clip that was taken last are no good: have them made again, and take it once more."""
+        self._cache.ack(item.key, self._options.consumer)
+        self._make_again(item.clip, item.record, reason, 0)
+        self._held.discard((item.pass_index, item.clip.index))
+        self._pass, self._index = item.pass_index, item.clip.index
+
+    def release(self, items: Iterable[Taken]) -> None:
+        """Done with these: free their bytes, and tell the master, durably."""
+        clips: dict[tuple[Purpose, int], list[ClipRef]] = defaultdict(list)
+        for item in items:
+            self._held.discard((item.pass_index, item.clip.index))
+            if item.skipped:
+                continue
+            self._cache.ack(item.key, self._options.consumer)
+            clips[(item.clip.purpose, item.clip.epoch)].append(item.clip)
+        for done in clips.values():
+            self._report_trained(done)
+        if clips:
+            self._bus.flush()
+
+    def commit(self, items: Iterable[Taken]) -> None:
+        """These need no redelivery."""
+        for item in items:
+            self._subscription.done(item.record)
+
+    def finish(self, items: Sequence[Taken]) -> None:
+        """`release` and `commit`."""
+        self.release(items)
+        self.commit(items)
+
+    def ask_again(self, start: Position, stop: Position) -> None:
+        """Have all of this rank's clips between these positions made again, though their messages were committed.
+
+        For a consumer whose state is older than what it had committed.
+        """
+        for pass_index, plan in enumerate(self._passes):
+            for index in filter(self.owns, range(plan.clips)):
+                if start <= Position(pass_index, index) < stop:
+                    clip = ClipRef(job=self._options.job, purpose=plan.purpose, epoch=plan.epoch, index=index)
+                    self._report_lost(clip, "the checkpoint that held what it taught is damaged", 0)
+        self._bus.flush()
+
+    def close(self) -> None:
+        """Leave the group; what is not committed is delivered again."""
+        self._subscription.close()
+
+    def _owned_from(self, index: int) -> int:
+        while not self._options.owns(index):
+            index += 1
+        return index
+
+    def _take_waiting(self) -> Taken | None:
+        arrival = self._waiting.get((self._pass, self._index))
+        if arrival is None:
+            return None
+        value: Buffer = b""
+        if not arrival.skipped:
+            try:
+                value = self._cache.get(arrival.key)
+            except CacheMiss:
+                self._lost(arrival)
+                return None
+        del self._waiting[(self._pass, self._index)]
+        self._held.add((self._pass, self._index))
+        self._index = self._owned_from(self._index + 1)
+        return Taken(
+            self._pass_of[_pass_key(arrival)], arrival.clip, arrival.key, value, arrival.skipped, arrival.record
+        )
+
+    def _lost(self, arrival: _Arrival) -> None:
+        """The bytes are gone: have them made again. Their new message takes this one's place."""
+        reason = f"{arrival.key} is no longer in the cache"
+        self._make_again(arrival.clip, arrival.record, reason, arrival.fence)
+        del self._waiting[(self._pass, self._index)]
+
+    def _make_again(self, clip: ClipRef, record: Record, reason: str, fence: int) -> None:
+        self._report_lost(clip, reason, fence)
+        self._bus.flush()
+        self._subscription.done(record)
+
+    def _report_lost(self, clip: ClipRef, reason: str, fence: int) -> None:
+        stage = self._options.consumer.partition(".")[0]
+        failed = Failed(
+            clip=clip,
+            stage=stage,
+            reason=reason,
+            kind="lost",
+            stream=self._options.stream,
+            consumer=self._options.consumer,
+        )
+        self._report(Progress(failed=failed, fence=fence))
+
+    def _poll(self, timeout_s: float) -> None:
+        for record in self._subscription.poll(_POLL_RECORDS, timeout_s):
+            try:
+                arrival = self._parse(record, self._options)
+            except DecodeError:
+                log.warning("%s[%d] at %d holds no message of ours", record.topic, record.partition, record.offset)
+                arrival = None
+            if arrival is None:
+                self._subscription.done(record)
+            else:
+                self._arrived(arrival)
+
+    def _arrived(self, arrival: _Arrival) -> None:
+        pass_index = self._pass_of.get(_pass_key(arrival), -1)
+        place = (pass_index, arrival.clip.index)
+        if place < (self._pass, self._index):
+            if pass_index >= 0 and not arrival.skipped and place not in self._held:
+                self._report_trained([arrival.clip])
+                self._bus.flush()
+            self._drop(arrival, ack=True)
+            return
+        present = self._waiting.get(place)
+        if present is None:
+            self._waiting[place] = arrival
+        elif present.clip.attempt < arrival.clip.attempt:
+            self._waiting[place] = arrival
+            self._drop(present, ack=True)
+        else:
+            self._drop(arrival, ack=arrival.key != present.key)
+
+    def _drop(self, arrival: _Arrival, ack: bool) -> None:
+        if ack and arrival.key:
+            self._cache.ack(arrival.key, self._options.consumer)
+        self._subscription.done(arrival.record)
+
+    def _report_trained(self, clips: Sequence[ClipRef]) -> None:
+        """Clips of one pass."""
+        attempts = [clip.attempt for clip in clips]
+        trained = Trained(
+            job=self._options.job,
+            purpose=clips[0].purpose,
+            epoch=clips[0].epoch,
+            consumer=self._options.consumer,
+            indices=[clip.index for clip in clips],
+            attempts=attempts if any(attempts) else (),
+        )
+        self._report(Progress(trained=trained))
+
+    def _report(self, progress: Progress) -> None:
+        progress.job = self._options.job
+        progress.worker = self._options.worker
+        progress.fence = progress.fence or self._options.fence
+        self._bus.publish(topics.PROGRESS, self._options.job.encode(), progress.SerializeToString())
+
+
+def _pass_key(arrival: _Arrival) -> tuple[Purpose, int]:
+    return (arrival.clip.purpose, arrival.clip.epoch)
+
+
+def _parse_clip(record: Record, options: IntakeOptions) -> _Arrival | None:
+    message = ClipReady.FromString(record.value)
+    if message.clip.job != options.job or not (message.skipped or _for(options, message.recipe)):
+        return None
+    return _Arrival(message.clip, message.key, message.skipped, record, message.fence)
+
+
+def _for(options: IntakeOptions, recipe: Recipe) -> bool:
+    """Whether a clip was made for this consumer: one that was left behind gets it later, in its turn."""
+    return not recipe.streams or any(options.consumer in stream.consumers for stream in recipe.streams)
+
+
+def _parse_feature(record: Record, options: IntakeOptions) -> _Arrival | None:
+    message = FeatureReady.FromString(record.value)
+    if message.clip.job != options.job or message.stream != options.stream:
+        return None
+    if message.consumers and options.consumer not in message.consumers:
+        return None
+    return _Arrival(message.clip, message.key, message.skipped, record, message.fence)

@@ -1,0 +1,57 @@
+"""What is done with each clip of a job, as it rides along with every seed."""
+
+from __future__ import annotations
+
+import json
+
+from essp_common.job.spec import CodecSpec, JobSpec
+from essp_common.pb.v1.messages_pb2 import FrameCodec, Recipe, Resize, StreamRequest
+
+_MODES = {"none": Resize.NONE, "short_side": Resize.SHORT_SIDE, "exact": Resize.EXACT, "crop": Resize.CROP}
+
+
+def recipe_of(spec: JobSpec) -> Recipe:
+    """The recipe of every pass of a job."""
+    resize = spec.clip.resize
+    readers: dict[str, list[str]] = {stream: [] for stream in spec.streams}
+    for consumer, stream in spec.consumers().items():
+        readers[stream].append(consumer)
+    return Recipe(
+        resize=Resize(
+            mode=_MODES[resize.mode], height=resize.height, width=resize.width, interpolation=resize.interpolation
+        ),
+        codec=_codec(spec.clip.codec),
+        streams=[
+            StreamRequest(
+                stream=name,
+                feature=stream.feature,
+                params_json=json.dumps(stream.params, sort_keys=True),
+                codec=_codec(stream.codec),
+                consumers=readers[name],
+            )
+            for name, stream in spec.streams.items()
+            if readers[name]
+        ],
+        ttl_s=spec.limits.ttl_s,
+        strict=spec.limits.strict,
+    )
+
+
+def extractor_consumer(stream: str) -> str:
+    """The id under which the extractor of a stream acks a clip's frames."""
+    return f"extractor.{stream}"
+
+
+def clip_consumers(recipe: Recipe) -> list[str]:
+    """Who reads a clip's frames: one extractor for each extracted stream, and the consumers of `rgb` themselves."""
+    consumers: list[str] = []
+    for stream in recipe.streams:
+        if stream.feature == "rgb":
+            consumers.extend(stream.consumers)
+        else:
+            consumers.append(extractor_consumer(stream.stream))
+    return consumers
+
+
+def _codec(codec: CodecSpec) -> FrameCodec:
+    return FrameCodec(name=codec.name, quality=codec.quality, subsampling=codec.subsampling)

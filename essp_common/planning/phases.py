@@ -1,0 +1,78 @@
+"""The passes of a job: in which order, over which videos, by which plan.
+
+A training job is [train 0, validation 0, train 1, validation 1, ..., test 0], the last one only if there is a test
+split; a prediction is one pass over every usable video of its catalog.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from functools import lru_cache
+
+from essp_common.catalog.table import Catalog, CatalogView
+from essp_common.errors import ConfigError
+from essp_common.job.spec import JobSpec
+from essp_common.pb.v1.messages_pb2 import PREDICT, TEST, TRAIN, VALIDATION, PassPlan, Purpose
+from essp_common.planning.plan import Plan, plan_of
+from essp_common.planning.splits import splits_of
+
+_DIGESTED = 256
+"""Clips of each pass that go into the digest: enough to tell two plans apart, few enough to cost nothing."""
+
+
+class Passes:
+    """What there is to issue. Plans are made when they are needed, and the last few are kept."""
+
+    def __init__(self, spec: JobSpec, catalog: Catalog) -> None:
+        """Raises `ConfigError` for splits that are not there, or that hold no usable video."""
+        self.spec = spec
+        self._views = _views(spec, catalog)
+        self.order: tuple[tuple[Purpose, int], ...] = _order(spec, self._views)
+        self.plan = lru_cache(maxsize=8)(self._plan)
+        sizes = {purpose: len(plan_of(view, spec.clip, spec.sampling, purpose, 0)) for purpose, view in self.views}
+        self.plans = tuple(PassPlan(purpose=p, epoch=e, clips=sizes[p]) for p, e in self.order)
+
+    @property
+    def views(self) -> tuple[tuple[Purpose, CatalogView], ...]:
+        """What each kind of pass draws from."""
+        return tuple(self._views.items())
+
+    def view(self, number: int) -> CatalogView:
+        """The videos of a pass."""
+        return self._views[self.order[number][0]]
+
+    def digest(self) -> int:
+        """A number that is equal for equal seeds: 256 clips of each pass of the first epoch go into it."""
+        crc = 0
+        for number, (_, epoch) in enumerate(self.order):
+            if epoch:
+                continue
+            plan, rows = self.plan(number), self.view(number).rows
+            for index in range(0, len(plan), max(1, len(plan) // _DIGESTED)):
+                clip = plan.clip(index)
+                text = f"{number} {index} {clip.class_id} {rows[clip.video].id} {clip.first_frame}\n"
+                crc = zlib.crc32(text.encode(), crc)
+        return crc
+
+    def _plan(self, number: int) -> Plan:
+        purpose, epoch = self.order[number]
+        return plan_of(self._views[purpose], self.spec.clip, self.spec.sampling, purpose, epoch)
+
+
+def _views(spec: JobSpec, catalog: Catalog) -> Mapping[Purpose, CatalogView]:
+    if spec.predictor is not None:
+        view = catalog.view(None)
+        if not len(view):
+            raise ConfigError("data.catalog: no video in it can be used; `essp catalog show --problems` says why")
+        return {PREDICT: view}
+    splits = splits_of(catalog, spec.data)
+    views = {TRAIN: splits.train, VALIDATION: splits.validation}
+    return views if splits.test is None else {**views, TEST: splits.test}
+
+
+def _order(spec: JobSpec, views: Mapping[Purpose, CatalogView]) -> tuple[tuple[Purpose, int], ...]:
+    if PREDICT in views:
+        return ((PREDICT, 0),)
+    epochs = [(purpose, epoch) for epoch in range(spec.epochs) for purpose in (TRAIN, VALIDATION)]
+    return tuple(epochs + [(TEST, 0)] * (TEST in views))

@@ -1,0 +1,103 @@
+"""Which videos of a catalog a job trains, validates and tests on.
+
+A catalog without a validation split gets one carved out of its training videos: per class, by a hash of the
+video's id, so that it is the same for every job, machine and order of rows. Segments cut from one file stay on one
+side, since their frames are too alike to validate on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass
+
+from essp_common.catalog.table import Catalog, CatalogView, VideoRow
+from essp_common.errors import ConfigError
+from essp_common.job.spec import DataSpec
+
+_ALIASES = {"training": "train", "val": "validation", "valid": "validation", "dev": "validation", "testing": "test"}
+SPLIT_NAMES = frozenset({"train", "validation", "test", *_ALIASES})
+"""Names that are recognised as splits where nothing else says what a folder is."""
+
+_DEFAULT = DataSpec()
+
+
+@dataclass(frozen=True)
+class Splits:
+    """What each kind of pass draws from."""
+
+    train: CatalogView
+    validation: CatalogView
+    test: CatalogView | None
+    carved: bool
+    """The validation videos were set aside from the training split."""
+
+
+def canonical_split(name: str) -> str:
+    """The name under which a split is kept: `val` is `validation`, `Training` is `train`; others as they are."""
+    lower = name.strip().lower()
+    return _ALIASES.get(lower, lower if lower in SPLIT_NAMES else name.strip())
+
+
+def splits_of(catalog: Catalog, data: DataSpec) -> Splits:
+    """The views a job's `data` section names.
+
+    The default names `validation` and `test` may be absent from the catalog (the first is then carved, the second
+    left out); any other name that is not there is a mistake. Raises `ConfigError`, naming the splits there are.
+    """
+    train_name = canonical_split(data.train)
+    train = _named(catalog, train_name, "data.train")
+    validation = _optional(catalog, data.validation, _DEFAULT.validation, "data.validation")
+    test = _optional(catalog, data.test, _DEFAULT.test, "data.test")
+    if validation is not None:
+        return Splits(train, validation, test, carved=False)
+    held_out = carve(train.rows, data.validation_fraction)
+    if not held_out:
+        raise ConfigError(
+            f"data.validation: the catalog has no such split, and split {train_name!r} has no class with videos to "
+            "set aside (two files at least); add videos or name a split"
+        )
+    left = catalog.view_of(row for row in train.rows if row.id not in held_out)
+    return Splits(left, catalog.view_of(row for row in train.rows if row.id in held_out), test, carved=True)
+
+
+def carve(rows: tuple[VideoRow, ...], fraction: float) -> frozenset[str]:
+    """Ids of the videos to set aside: of each class about this share, at least one, and never all of it."""
+    files: dict[str, list[VideoRow]] = {}
+    for row in rows:
+        files.setdefault(row.uri, []).append(row)
+    left = Counter(row.class_name for row in rows)
+    wanted = {name: max(1, round(count * fraction)) for name, count in left.items()}
+    taken: Counter[str] = Counter()
+    held_out: set[str] = set()
+    for segments in sorted(files.values(), key=_rank):
+        classes = Counter(row.class_name for row in segments)
+        short = any(taken[name] < wanted[name] for name in classes)
+        if short and all(left[name] > count for name, count in classes.items()):
+            taken += classes
+            left -= classes
+            held_out.update(row.id for row in segments)
+    return frozenset(held_out)
+
+
+def _rank(segments: list[VideoRow]) -> bytes:
+    return hashlib.blake2b(min(row.id for row in segments).encode(), digest_size=16).digest()
+
+
+def _named(catalog: Catalog, name: str, field: str) -> CatalogView:
+    view = catalog.view(name)
+    if len(view):
+        return view
+    if name in catalog.splits:
+        raise ConfigError(f"{field}: no video of split {name!r} can be used; `essp catalog show --problems` says why")
+    there = ", ".join(split or "(none)" for split in catalog.splits) or "none, the catalog is empty"
+    raise ConfigError(f"{field}: the catalog has no split {name!r}; there are: {there}")
+
+
+def _optional(catalog: Catalog, name: str | None, default: str | None, field: str) -> CatalogView | None:
+    if name is None:
+        return None
+    canonical = canonical_split(name)
+    if canonical == default and canonical not in catalog.splits:
+        return None
+    return _named(catalog, canonical, field)

@@ -1,0 +1,75 @@
+"""Settings of a process: where its servers are. Read once, in `main`; nothing else reads the environment.
+
+Each setting is an environment variable with the prefix `ESSP_` (`ESSP_BUS=kafka://broker:9092`); a list is
+JSON. Command line flags, where there are any, win over the environment. A value that cannot be understood raises
+`ConfigError` with the variable's name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
+
+from essp_common.errors import ConfigError
+from essp_common.runtime.logs import LogFormat
+from essp_common.validation import requirement
+
+
+class Login(BaseModel):
+    """Who a process is to a server; shown, the password is stars."""
+
+    model_config = ConfigDict(frozen=True)
+
+    user: str = ""
+    password: SecretStr = SecretStr("")
+
+
+NOBODY = Login()
+"""For servers that ask nobody who they are."""
+
+
+class Settings(BaseSettings):
+    """What every service needs to know."""
+
+    model_config = SettingsConfigDict(env_prefix="ESSP_", extra="ignore", frozen=True)
+
+    bus: str = "memory://"
+    """`memory://` (one process), `kafka://host:port[,host:port]`, or `kafka+ssl://...?ca=FILE&sasl=SCRAM-SHA-512`."""
+    bus_user: str = ""
+    """Who this process is to Kafka, where the URL asks for `sasl`."""
+    bus_password: SecretStr = SecretStr("")
+    cache: str = "memory://"
+    """`memory://?bytes=256MiB`, `redis://host:port/0`, `redis+cluster://host:port`; with TLS `rediss://...`."""
+    stores: tuple[str, ...] = ("file:///",)
+    """Roots under which videos are read and results written: `file:///dir`, `s3://bucket?endpoint=http://host:port`."""
+    worker: str = ""
+    """This process's name in messages and logs (default: host name and process id)."""
+    log_level: str = "INFO"
+    """DEBUG, INFO, WARNING or ERROR."""
+    log_format: LogFormat = "auto"
+    """`text`, on stderr; `json`, one object a line, on stdout; `auto`: text at a terminal, elsewhere JSON."""
+    metrics_port: int = 0
+    """Port of `/metrics`, `/livez` and `/readyz` of a worker (0: none)."""
+    supervised: bool = False
+    """Leave when stdin ends: whoever started this process, and keeps it running, is gone."""
+    drain_s: float = 30.0
+    """After SIGTERM: how long a worker may finish what it has in hand."""
+    stuck_s: float = Field(3600.0, gt=0)
+    """A worker that tries one message for so long hangs: it leaves, and others do its work."""
+
+    @property
+    def bus_login(self) -> Login:
+        """User and password for the bus."""
+        return Login(user=self.bus_user, password=self.bus_password)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except SettingsError as error:
+            raise ConfigError(f"{error}: a list is JSON, as in ESSP_STORES='[\"file:///data\"]'") from error
+        except ValidationError as error:
+            # Not the values: one may be a token.
+            wrong = [f"ESSP_{'_'.join(map(str, e['loc'])).upper()}: {requirement(e)}" for e in error.errors()]
+            raise ConfigError("settings: " + "; ".join(wrong)) from error

@@ -1,0 +1,99 @@
+"""Every metric of ESSP's workers, named once, and the HTTP endpoint that serves them.
+
+Names follow the Prometheus conventions: prefix `essp_`, base units, `_total` on counters. Labels are bounded sets
+(stage, outcome, kind), never a job, a video or a clip. The endpoint exists only where `Settings.metrics_port` asks
+for it:
+
+    /metrics   what is counted, in the Prometheus text format
+    /livez     200 while the process is able to answer; says nothing of its servers, so a broker's outage
+               does not restart every worker
+    /readyz    200 while the service takes work, 503 before and while it drains
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, Counter, Gauge, Histogram, generate_latest
+
+from essp_common import distribution
+from essp_common.errors import ConfigError
+
+UNITS = Counter("essp_units", "Records handled, by stage and outcome (done, rejected, returned).", ["stage", "outcome"])
+UNIT_SECONDS = Histogram(
+    "essp_unit_duration_seconds",
+    "Time to handle one record, retries included.",
+    ["stage"],
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+)
+INFLIGHT = Gauge("essp_inflight_units", "Records being handled now.", ["stage"])
+RETRIES = Counter("essp_retries", "Tries that failed and were repeated, by stage and kind of error.", ["stage", "kind"])
+FAILURES = Counter("essp_failures", "Records that could not be processed, by stage and kind.", ["stage", "kind"])
+LAST_PROGRESS = Gauge("essp_last_progress_timestamp_seconds", "When a record was last done, as Unix time.", ["stage"])
+FRAMES = Counter(
+    "essp_frames",
+    "Frames of a decoder: wanted by clips, shared between them, decoded, and skipped on the way to wanted ones.",
+    ["what"],
+)
+CHECKPOINTS = Counter("essp_checkpoints", "Checkpoints of this trainer, by outcome (saved, failed).", ["outcome"])
+BUILD_INFO = Gauge("essp_build_info", "Always 1; the label says which version this process is.", ["version"])
+BUILD_INFO.labels(distribution.version()).set(1)
+CACHE_BYTES = Gauge("essp_cache_bytes", "Bytes in the frame cache, by state (used, limit).", ["state"])
+
+
+def frames(what: str) -> int:
+    """How many frames of this kind this process has counted; see `FRAMES`."""
+    return int(REGISTRY.get_sample_value("essp_frames_total", {"what": what}) or 0)
+
+
+class MetricsServer:
+    """Serves metrics and health of this process over HTTP, from a thread of its own."""
+
+    def __init__(self, port: int, ready: Callable[[], bool], host: str = "0.0.0.0") -> None:
+        """`port` 0 takes a free one (see `port`). Raises `ConfigError` when the port is taken."""
+        handler = type("_Handler", (_Handler,), {"ready": staticmethod(ready)})
+        try:
+            self._server = ThreadingHTTPServer((host, port), handler)
+        except OSError as error:
+            raise ConfigError(f"metrics port {port}: {error.strerror}; set ESSP_METRICS_PORT to another") from error
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, name="essp-metrics", daemon=True)
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self._server.server_address[1])
+
+    def close(self) -> None:
+        """Stop serving. Idempotent."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    ready: Callable[[], bool]
+
+    def do_GET(self) -> None:
+        if self.path == "/metrics":
+            self._answer(200, generate_latest(), CONTENT_TYPE_LATEST)
+        elif self.path == "/livez":
+            self._answer(200, b"ok\n")
+        elif self.path == "/readyz":
+            ready = self.ready()
+            self._answer(200 if ready else 503, b"ready\n" if ready else b"not taking work\n")
+        else:
+            self._answer(404, b"see /metrics, /livez and /readyz\n")
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Probes come every few seconds; they are not worth a log line each."""
+
+    def _answer(self, status: int, body: bytes, content_type: str = "text/plain; charset=utf-8") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)

@@ -1,0 +1,153 @@
+"""A process that runs services: signals, threads, logs, its name and its share of the machine.
+
+`main.py` of every service ends in `serve(service, settings)`. The first SIGTERM or SIGINT drains the service, which
+then returns from `run`; after `drain_s` without that, or at a second signal, the process leaves at once. Either
+is safe: what was in hand is delivered again to somebody else.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from essp_common.runtime import logs
+from essp_common.runtime.config import Settings
+from essp_common.runtime.metrics import MetricsServer
+from essp_common.runtime.service import Service
+
+log = logging.getLogger(__name__)
+
+EXIT_INTERRUPTED = 130
+EXIT_NOT_DRAINED = 1
+
+
+def serve(service: Service, settings: Settings, **about: str) -> None:
+    """Run one service as this process: logs, metrics endpoint, signals. Raises what stopped the service.
+
+    `about`: what all that it logs is about (`essp_common.runtime.logs.ABOUT`).
+    """
+    set_up_logging(settings, service.name, **about)
+    if settings.bus.startswith("memory:"):
+        log.warning("%s: on memory:// nobody else can reach it; set ESSP_BUS, ESSP_CACHE, ESSP_STORES", service.name)
+    if settings.supervised:
+        threading.Thread(target=_leave_with_parent, name="essp-supervised", daemon=True).start()
+    draining = threading.Event()
+    metrics = MetricsServer(settings.metrics_port, lambda: not draining.is_set()) if settings.metrics_port else None
+    try:
+        with logs.bridged(), drained_by_signals([service], settings.drain_s, draining):
+            log.info("%s: started as %s", service.name, worker_name(settings))
+            service.run()
+            log.info("%s: ended", service.name)
+    finally:
+        if metrics is not None:
+            metrics.close()
+
+
+def _leave_with_parent() -> None:
+    os.read(0, 1)  # not through `sys.stdin`: the interpreter could not end while this thread holds its lock
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextmanager
+def drained_by_signals(
+    services: Sequence[Service], drain_s: float, draining: threading.Event | None = None
+) -> Iterator[None]:
+    """Within this block SIGTERM and SIGINT drain `services`. Only the main thread may enter it.
+
+    A second signal, or `drain_s` seconds after the first, ends the process. `draining` is set by the first.
+    """
+    seen = draining or threading.Event()
+    timer = threading.Timer(drain_s, _leave_undrained, [drain_s])
+    timer.name, timer.daemon = "essp-drain-limit", True
+
+    def drain() -> None:
+        for service in services:
+            service.drain()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if seen.is_set():
+            os._exit(EXIT_INTERRUPTED)
+        seen.set()
+        timer.start()
+        # `drain` takes locks, which the interrupted main thread may hold at this very moment.
+        threading.Thread(target=drain, name="essp-drain", daemon=True).start()
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        timer.cancel()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run_all(services: Sequence[Service]) -> None:
+    """Run services side by side, each in a thread named after it, until all have ended.
+
+    When one raises, the others are drained, and the first error is raised again once all have ended.
+    """
+    errors: list[BaseException] = []
+    lock = threading.Lock()
+
+    def run(service: Service) -> None:
+        try:
+            service.run()
+        except BaseException as error:  # noqa: BLE001  raised again below
+            with lock:
+                errors.append(error)
+            for other in services:
+                other.drain()
+
+    threads = [threading.Thread(target=run, args=(s,), name=s.name, daemon=True) for s in services]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def worker_name(settings: Settings) -> str:
+    """This process's name in messages: as configured, else host name and process id."""
+    return settings.worker or f"{socket.gethostname()}-{os.getpid()}"
+
+
+def set_up_logging(settings: Settings, pool: str = "", **about: str) -> None:
+    """Log as the settings say; see `essp_common.runtime.logs.set_up`."""
+    logs.set_up(settings.log_level, settings.log_format, worker_name(settings), pool, about)
+
+
+def cpu_count(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """CPUs this process may use: its affinity, and the container's quota (cgroup v2 or v1) rounded up."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _quota(cgroup)
+    return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
+
+
+def _quota(cgroup: Path) -> float | None:
+    """CPUs by quota, or None where there is no limit."""
+    try:
+        quota, period = (cgroup / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            quota = (cgroup / "cpu" / "cpu.cfs_quota_us").read_text().strip()
+            period = (cgroup / "cpu" / "cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            return None
+    if quota in ("max", "-1"):
+        return None
+    return int(quota) / int(period)
+
+
+def _leave_undrained(drain_s: float) -> None:
+    log.error("not drained within %g s; leaving, what is in hand is delivered again", drain_s)
+    logging.shutdown()
+    os._exit(EXIT_NOT_DRAINED)

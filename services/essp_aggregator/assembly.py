@@ -1,0 +1,94 @@
+"""From finished trainings to a fused model, all within the job's output store.
+
+Reads each trainer's final checkpoint and the scores it gave, tries the job's fusion strategies on the validation
+scores, and writes `model/`: the members' weights, then the manifest with the evidence. The test scores are only
+reported, never chosen by. Doing it again writes the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping
+
+from essp_aggregator.fusion import evaluate, try_strategies
+from essp_common.artifacts import checkpoint, layout, scores
+from essp_common.artifacts.checkpoint import MODEL_FILE, Manifest
+from essp_common.artifacts.fused_model import Evaluation, FusedModel, Member, Strategy, write_model
+from essp_common.artifacts.scores import VideoScores
+from essp_common.errors import PermanentError
+from essp_common.job.spec import JobSpec
+from essp_common.objects.port import ObjectStore
+
+log = logging.getLogger(__name__)
+
+
+def final_checkpoints(store: ObjectStore, spec: JobSpec) -> dict[str, Manifest] | None:
+    """Trainer -> its final checkpoint; None as long as some trainer is not done."""
+    found = {}
+    for trainer in spec.trainers:
+        manifest = checkpoint.read_latest(store, trainer)
+        if manifest is None or not manifest.final:
+            return None
+        found[trainer] = manifest
+    return found
+
+
+def assemble(store: ObjectStore, job: str, spec: JobSpec, finals: Mapping[str, Manifest]) -> FusedModel:
+    """Fuse the trainers of a job and write the model. Raises `PermanentError` when their scores do not fit together."""
+    validation = _scores(store, finals, "validation")
+    test = _scores(store, finals, "test")
+    try:
+        best, tried = try_strategies(spec.aggregation.strategies, validation) if validation else (_equal(finals), ())
+        model = FusedModel(
+            job=job,
+            classes=next(iter(finals.values())).model.classes,
+            clip=spec.clip,
+            clips_per_video=spec.sampling.clips_per_video,
+            streams={trainer.stream: spec.streams[trainer.stream] for trainer in spec.trainers.values()},
+            members=tuple(_member(store, spec, name, final, best.weights[name]) for name, final in finals.items()),
+            strategy=best.name,
+            rule=best.rule,
+            strategies=tried,
+            validation=_evaluation(validation, best),
+            test=_evaluation(test, best),
+            versions=next(iter(finals.values())).versions,
+        )
+    except ValueError as error:
+        raise PermanentError(f"the trainings of {job} cannot be fused: {error}") from error
+    write_model(store, model)
+    log.info("fused %s by %s: %s", job, best.name, best.weights, extra={"job_id": job})
+    return model
+
+
+def _scores(store: ObjectStore, finals: Mapping[str, Manifest], purpose: str) -> dict[str, VideoScores]:
+    """Trainer -> scores by video; empty when the job has no such split."""
+    if not all(purpose in final.scores for final in finals.values()):
+        return {}
+    return {name: scores.by_video(scores.read(store, final.scores[purpose])) for name, final in finals.items()}
+
+
+def _evaluation(parts: Mapping[str, VideoScores], chosen: Strategy) -> Evaluation | None:
+    return evaluate(parts, chosen.weights, chosen.rule) if parts else None
+
+
+def _equal(finals: Mapping[str, Manifest]) -> Strategy:
+    """Without a validation split there is nothing to choose by."""
+    return Strategy(name="average", rule="mean", weights=dict.fromkeys(finals, 1 / len(finals)), validation={})
+
+
+def _member(store: ObjectStore, spec: JobSpec, trainer: str, final: Manifest, weight: float) -> Member:
+    """Copy the weights into the model's folder, so that the model outlives the checkpoints."""
+    data = checkpoint.load_files(store, final, [MODEL_FILE])[MODEL_FILE]
+    key = layout.model_weights(trainer)
+    store.put(key, data)
+    return Member(
+        trainer=trainer,
+        stream=spec.trainers[trainer].stream,
+        weight=weight,
+        model=final.model,
+        file=key.rpartition("/")[2],
+        sha256=hashlib.sha256(data).hexdigest(),
+        checkpoint=store.uri(final.key),
+        epoch=final.epoch,
+    )

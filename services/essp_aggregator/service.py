@@ -1,0 +1,149 @@
+"""The aggregator: when the last trainer of a job is done, fuse them and say so.
+
+It follows `essp.progress` in a group of its own. What it knows of a job it reads from the job's output store, so it
+keeps no state: killed at any moment, its successor is handed the same message and writes the same model.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from google.protobuf.message import DecodeError
+
+from essp_aggregator.assembly import assemble, final_checkpoints
+from essp_aggregator.config import AggregatorSettings
+from essp_common import topics
+from essp_common.artifacts import layout
+from essp_common.artifacts.fused_model import Evaluation, FusedModel
+from essp_common.bus.port import Record
+from essp_common.errors import EsspError, TransientError
+from essp_common.job.spec import stored_spec
+from essp_common.messages.control import ControlFeed
+from essp_common.pb.v1.messages_pb2 import CheckpointReady, ClipRef, Failed, Finished, Progress
+from essp_common.wiring import Adapters
+
+log = logging.getLogger(__name__)
+
+GROUP = "aggregator"
+_POLL_S = 0.2
+_CONTROL_S = 10.0
+"""How long a job may be unknown: its START was published long before its last checkpoint."""
+
+
+class Aggregator:
+    """Fuses the trainings of each job as they complete."""
+
+    name = "aggregator"
+
+    def __init__(self, adapters: Adapters, settings: AggregatorSettings, worker: str) -> None:
+        self._bus = adapters.bus
+        self._stores = adapters.stores
+        self._settings = settings
+        self._worker = worker
+        self._draining = threading.Event()
+
+    def run(self) -> None:
+        """Follow the progress of all jobs until drained."""
+        control = ControlFeed(self._bus)
+        subscription = self._bus.subscribe([topics.PROGRESS], GROUP)
+        try:
+            while not self._draining.is_set():
+                try:
+                    records = subscription.poll(self._settings.poll_records, _POLL_S)
+                except TransientError as error:
+                    self._wait(error)
+                    continue
+                for record in records:
+                    if not self._handle(record, control):
+                        return
+                    subscription.done(record)
+        finally:
+            subscription.close()
+            control.close()
+
+    def drain(self) -> None:
+        """Finish the job in hand, then let `run` return."""
+        self._draining.set()
+
+    def _handle(self, record: Record, control: ControlFeed) -> bool:
+        """False: drained before it could be done; it is delivered again."""
+        checkpoint = _final_checkpoint(record)
+        while checkpoint is not None:
+            try:
+                self._fuse_or_fail(checkpoint, control)
+                break
+            except TransientError as error:
+                self._wait(error)
+            if self._draining.is_set():
+                return False
+        return True
+
+    def _fuse_or_fail(self, checkpoint: CheckpointReady, control: ControlFeed) -> None:
+        """Bring the job on; what makes that impossible fails it, and keeps no other job from being fused."""
+        job = checkpoint.job
+        try:
+            self._checkpoint_ready(checkpoint, control)
+        except TransientError:
+            raise
+        except EsspError as error:
+            log.error("job %s cannot be fused: %s", job, error, extra={"job_id": job})
+            self._failed(job, str(error))
+        except Exception as error:
+            log.exception("job %s met a defect", job, extra={"job_id": job})
+            self._failed(job, f"{type(error).__name__}: {error}")
+
+    def _checkpoint_ready(self, checkpoint: CheckpointReady, control: ControlFeed) -> None:
+        command = control.wait(checkpoint.job, _CONTROL_S)
+        if command is None:
+            log.warning("a checkpoint of job %s, of which no control message tells; ignored", checkpoint.job)
+            return
+        spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
+        store = self._stores.under(spec.output)
+        finals = final_checkpoints(store, spec)
+        if finals is None:
+            about = {"job_id": checkpoint.job}
+            log.info("job %s: %s is done, others are not yet", checkpoint.job, checkpoint.trainer, extra=about)
+            return
+        model = assemble(store, checkpoint.job, spec, finals)
+        finished = Finished(
+            job=checkpoint.job, stage=self.name, uri=store.uri(layout.MODEL_MANIFEST), metrics=_metrics(model)
+        )
+        self._publish(Progress(job=checkpoint.job, worker=self._worker, fence=command.fence, finished=finished))
+
+    def _failed(self, job: str, reason: str) -> None:
+        failed = Failed(clip=ClipRef(job=job), stage=self.name, reason=reason, kind="error")
+        self._publish(Progress(job=job, worker=self._worker, failed=failed))
+
+    def _publish(self, progress: Progress) -> None:
+        self._bus.publish(topics.PROGRESS, progress.job.encode(), progress.SerializeToString())
+        self._bus.flush()
+
+    def _wait(self, error: TransientError) -> None:
+        log.warning("aggregator: %s; trying again", error)
+        self._draining.wait(error.retry_after_s)
+
+
+def build(adapters: Adapters, settings: AggregatorSettings, worker: str) -> Aggregator:
+    """An aggregator; several share the jobs between them."""
+    return Aggregator(adapters, settings, worker)
+
+
+def _final_checkpoint(record: Record) -> CheckpointReady | None:
+    try:
+        progress = Progress.FromString(record.value)
+    except DecodeError:
+        log.warning("record %d of %s is no progress message; ignored", record.offset, record.topic)
+        return None
+    is_final = progress.HasField("checkpoint") and progress.checkpoint.final
+    return progress.checkpoint if is_final else None
+
+
+def _metrics(model: FusedModel) -> dict[str, float]:
+    """All figures, by dotted name: `validation.rgb.top1`, `test.fused.top1`, `weight.rgb`."""
+    found = {f"weight.{trainer}": weight for trainer, weight in model.weights.items()}
+    for split, evaluation in (("validation", model.validation), ("test", model.test)):
+        if isinstance(evaluation, Evaluation):
+            for name, figures in {**evaluation.members, "fused": evaluation.fused}.items():
+                found.update({f"{split}.{name}.{figure}": value for figure, value in figures.items()})
+    return found

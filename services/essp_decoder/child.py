@@ -1,0 +1,153 @@
+"""The process that touches untrusted video: `python -m essp_decoder.child SOCKET MEMORY`, started by `sandbox.py`.
+
+It imports PyAV and NumPy, and the store's client where videos lie in one; it never sees the bus or the cache.
+`protocol.py` says what goes over the socket. It ends when the socket does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import mmap
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essp_common.cache.port import Buffer
+from essp_common.errors import BadVideo, EsspError, PermanentError, TransientError
+from essp_common.runtime.failpoints import failpoint
+from essp_common.video.codec import encode, frame_buffer, raw_bytes
+from essp_common.video.container import Limits
+from essp_common.video.selection import Tally
+from essp_common.wiring import Stores
+from essp_decoder.memory import Place
+from essp_decoder.protocol import READY, Channel, Greeting, Request, Shape, clip_shapes, is_raw
+from essp_decoder.sources import Shelf
+
+_OPEN_FILES = 256
+_PR_SET_PDEATHSIG = 1
+
+
+class Child:
+    """Decodes work units into shared memory."""
+
+    def __init__(self, greeting: Greeting, memory_fd: int) -> None:
+        limits = Limits(size_bytes=greeting.video_bytes, pixels=greeting.frame_pixels)
+        self._shelf = Shelf(Stores(greeting.stores), limits, greeting.open_videos, greeting.address_bytes // 4)
+        self._address_bytes = greeting.address_bytes
+        self._memory_fd = memory_fd
+        self._memory = memoryview(b"")
+        self._tally = Tally()
+        """Of the unit in hand."""
+
+    def answer(self, request: Request) -> dict[str, Any]:
+        """Decode a unit; see `protocol.py` for the answer."""
+        video = request.unit.video
+        if request.memory_bytes != len(self._memory):
+            _limit(resource.RLIMIT_AS, self._address_bytes + 2 * request.memory_bytes)
+            self._memory = memoryview(mmap.mmap(self._memory_fd, request.memory_bytes))
+        self._tally = Tally()
+        try:
+            return {"clips": self._decode(request), "frames": self._tally.counts()}
+        except TransientError as error:
+            return {"reason": str(error), "retry_after_s": error.retry_after_s}
+        except EsspError as error:
+            self._shelf.drop(video)
+            return _told(error)
+        except MemoryError:
+            self._shelf.drop(video)
+            return {"reason": "decoding needs more memory than a child may have", "kind": "limit"}
+
+    def _decode(self, request: Request) -> list[int | dict[str, Any]]:
+        failpoint("decoder-child.asked")
+        unit = request.unit
+        reader = self._shelf.reader(unit.video)
+        raw = is_raw(unit.recipe.codec)
+        shapes = clip_shapes(unit)
+        frames = [
+            self._raw_frames(shape, place) if raw else np.empty(shape, np.uint8)
+            for shape, place in zip(shapes, request.places, strict=True)
+        ]
+        reader.tally = self._tally
+        errors = reader.read(unit.seeds, unit.recipe.resize, frames, strict=unit.recipe.strict)
+        failpoint("decoder-child.decoded")
+        if any(errors):
+            self._shelf.drop(unit.video)
+        clips: list[int | dict[str, Any]] = []
+        for array, place, error in zip(frames, request.places, errors, strict=True):
+            if error is not None:
+                clips.append(_told(error))
+            elif raw:
+                clips.append(raw_bytes(array.shape, array.dtype))
+            else:
+                clips.append(self._store(encode(array, unit.recipe.codec), place))
+        return clips
+
+    def _raw_frames(self, shape: Shape, place: Place) -> NDArray[np.uint8]:
+        """The frames of a raw value that is laid out in its place."""
+        return frame_buffer(shape, "u1", self._memory[place.start : place.start + place.size])[1]
+
+    def _store(self, value: Buffer, place: Place) -> int | dict[str, Any]:
+        size = len(value)
+        if size > place.size:
+            return _told(BadVideo("the frames do not compress; use another codec for clips", "limit"))
+        self._memory[place.start : place.start + size] = value
+        return size
+
+
+def _told(error: EsspError) -> dict[str, Any]:
+    return {"reason": str(error), "kind": getattr(error, "kind", PermanentError.kind)}
+
+
+def _limit(which: int, value: int) -> None:
+    """Set a soft limit, as far as the hard one allows."""
+    hard = resource.getrlimit(which)[1]
+    resource.setrlimit(which, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+
+
+def _die_with_parent() -> None:
+    """Have the kernel kill this process when its parent dies, in the midst of a decode, too. Linux only; elsewhere it
+    notices at the end of its work that the socket is closed."""
+    parent = os.getppid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before the kernel was told
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _confine(greeting: Greeting) -> None:
+    """Limits that hold even when the parent is gone. Files cannot be written; sockets and shared memory can."""
+    _limit(resource.RLIMIT_AS, greeting.address_bytes)
+    _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve the socket until it is closed."""
+    _die_with_parent()
+    socket_fd, memory_fd = map(int, arguments)
+    channel = Channel(socket.socket(fileno=socket_fd))
+    with suppress(EOFError, ConnectionError):
+        greeting = Greeting.unpacked(channel.receive())
+        _confine(greeting)
+        child = Child(greeting, memory_fd)
+        channel.send(READY)
+        while True:
+            request = Request.unpacked(channel.receive())
+            _limit(resource.RLIMIT_CPU, math.ceil(time.process_time() + 2 * greeting.unit_s))
+            channel.send(json.dumps(child.answer(request)).encode())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,206 @@
+"""Decoding behind a wall: one child process, replaced when it crashes, hangs or has served long enough.
+
+The parent never opens a video. It sends a work unit, waits for so long, and finds the clips in memory shared with the
+child, in the form of cache values. What a child does not survive costs its unit at most: the seeds of a unit that
+brought it down are tried once more, each alone, and those that do it again are `BadVideo` of kind `crashed` or
+`timeout`. A child killed from outside (out of memory, an operator) thus costs nothing but time.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from essp_common.cache.port import Buffer
+from essp_common.errors import BadVideo, EsspError, PermanentError, TransientError, Unavailable
+from essp_common.pb.v1.messages_pb2 import DecodeSeed
+from essp_common.runtime import metrics
+from essp_decoder.memory import Place, SharedMemory
+from essp_decoder.protocol import READY, Channel, Greeting, Request, clip_shapes, place_bytes
+
+log = logging.getLogger(__name__)
+
+_FRAMES = cache(metrics.FRAMES.labels)
+"""Looking up labels takes longer than all else that is done about a count."""
+_START_S = 60.0
+_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+"""One thread a child: several run side by side."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxOptions:
+    """How the child is kept."""
+
+    greeting: Greeting
+    timeout_s: float
+    """Longest time for one work unit."""
+    units: int
+    """A child is replaced after so many."""
+    clip_bytes: int
+    """Most bytes of the clips of one unit."""
+
+
+Outcome = Buffer | EsspError
+"""A clip as a value of the cache, or why there is none."""
+
+
+class Sandbox:
+    """One child and the memory shared with it. Used from one thread."""
+
+    def __init__(self, options: SandboxOptions) -> None:
+        self._options = options
+        self._memory = SharedMemory()
+        self._child: _Child | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the child, while there is one."""
+        return self._child.process.pid if self._child is not None else None
+
+    def start(self) -> None:
+        """Start the child, so that the first unit need not wait for it. Raises `Unavailable`."""
+        self._started()
+
+    def decode(self, unit: DecodeSeed) -> list[Outcome]:
+        """For each seed its clip, or what is wrong. Raises `TransientError` when trying again may help."""
+        try:
+            return self._attempt(unit)
+        except _Lost as lost:
+            if lost.kind == "timeout" and len(unit.seeds) == 1:
+                return [_bad(lost)]
+            log.warning("decoder child %s on %s; its seeds are tried again, one by one", lost, unit.video.id)
+        return [self._alone(unit, position) for position in range(len(unit.seeds))]
+
+    def close(self) -> None:
+        """End the child and release the memory. Idempotent."""
+        self._end_child()
+        self._memory.close()
+
+    def _alone(self, unit: DecodeSeed, position: int) -> Outcome:
+        single = DecodeSeed()
+        single.CopyFrom(unit)
+        del single.seeds[:]
+        single.seeds.append(unit.seeds[position])
+        try:
+            return self._attempt(single)[0]
+        except _Lost as lost:
+            return _bad(lost)
+
+    def _attempt(self, unit: DecodeSeed) -> list[Outcome]:
+        try:
+            sizes = [place_bytes(shape, unit.recipe.codec) for shape in clip_shapes(unit)]
+            self._check_size(sum(sizes))
+        except EsspError as error:
+            return [error] * len(unit.seeds)
+        places: list[Place] = []
+        try:
+            for size in sizes:
+                places.append(self._memory.take(size))
+            answer = self._ask(Request(self._memory.size, places, unit).packed())
+            clips: Sequence[Any] = answer.get("clips", ())
+            if not clips and "retry_after_s" in answer:
+                raise Unavailable(answer["reason"], answer["retry_after_s"])
+            for what, count in answer.get("frames", {}).items():
+                if count:
+                    _FRAMES(what).inc(count)
+        except (_Lost, TransientError):
+            for place in places:
+                self._memory.give_back(place)
+            raise
+        return [self._outcome(place, clip) for place, clip in zip(places, clips or [answer] * len(places), strict=True)]
+
+    def _outcome(self, place: Place, clip: int | dict[str, Any]) -> Outcome:
+        if isinstance(clip, int) and 2 * clip > place.size:
+            return self._memory.view(place, clip)
+        try:
+            # A small value is copied rather than left to occupy a large place.
+            return self._memory.copy(place, clip) if isinstance(clip, int) else _error(clip)
+        finally:
+            self._memory.give_back(place)
+
+    def _check_size(self, size: int) -> None:
+        if size > self._options.clip_bytes:
+            message = f"the clips of one message would take {size} bytes, the limit is {self._options.clip_bytes}"
+            raise BadVideo(f"{message} (ESSP_DECODER_CLIP_BYTES)", "limit")
+
+    def _ask(self, request: bytes) -> dict[str, Any]:
+        child = self._started()
+        try:
+            child.channel.send(request)
+            answer: dict[str, Any] = json.loads(child.channel.receive(self._options.timeout_s))
+        except TimeoutError as error:
+            self._end_child()
+            raise _Lost(f"took longer than {self._options.timeout_s:g} s", "timeout") from error
+        except (EOFError, OSError) as error:
+            raise _Lost(f"crashed (exit status {self._end_child()})", "crashed") from error
+        child.units += 1
+        if child.units >= self._options.units:
+            self._end_child()
+        return answer
+
+    def _started(self) -> _Child:
+        """The child, ready. Raises `Unavailable` when it does not get there."""
+        if self._child is not None:
+            return self._child
+        child = self._child = _Child(self._memory.fd)
+        try:
+            child.channel.send(self._options.greeting.packed())
+            ready = child.channel.receive(_START_S) == READY
+        except (EOFError, OSError):
+            ready = False
+        if not ready:
+            raise Unavailable(f"the decoder's child process does not start (exit status {self._end_child()})")
+        return child
+
+    def _end_child(self) -> int | None:
+        child, self._child = self._child, None
+        return None if child is None else child.end()
+
+
+class _Child:
+    def __init__(self, memory_fd: int) -> None:
+        ours, theirs = socket.socketpair()
+        self.channel = Channel(ours)
+        self.units = 0
+        command = [sys.executable, "-m", "essp_decoder.child", str(theirs.fileno()), str(memory_fd)]
+        with theirs:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), memory_fd),
+                env=os.environ | _ENVIRONMENT,
+                process_group=0,  # an interrupt at the terminal is for the parent, which drains
+            )
+
+    def end(self) -> int:
+        """Kill the process (it holds nothing) and give its exit status."""
+        self.channel.close()
+        self.process.kill()
+        return self.process.wait()
+
+
+class _Lost(Exception):
+    """The child did not answer."""
+
+    def __init__(self, message: str, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def _bad(lost: _Lost) -> BadVideo:
+    return BadVideo(f"the decoder {lost}", lost.kind)
+
+
+def _error(told: dict[str, Any]) -> EsspError:
+    kind = told["kind"]
+    if kind == PermanentError.kind:
+        return PermanentError(told["reason"])
+    return BadVideo(told["reason"], kind)

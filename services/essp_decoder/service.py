@@ -1,0 +1,69 @@
+"""The decoder: the pool worker (`essp_common.worker.loop`) with one child process a lane."""
+
+from __future__ import annotations
+
+from essp_common import topics
+from essp_common.messages.control import ControlFeed
+from essp_common.runtime.process import cpu_count
+from essp_common.runtime.service import Service
+from essp_common.wiring import Adapters
+from essp_common.worker.heartbeat import Heart
+from essp_common.worker.loop import Worker, WorkerOptions
+from essp_common.worker.reports import Reports
+from essp_decoder.config import DecoderSettings
+from essp_decoder.protocol import Greeting
+from essp_decoder.sandbox import Sandbox, SandboxOptions
+from essp_decoder.stage import NAME, DecodeStage
+
+GROUP = "decoder"
+
+
+class Decoder:
+    """Decodes the seeds of all jobs."""
+
+    name = NAME
+
+    def __init__(self, adapters: Adapters, settings: DecoderSettings, worker: str) -> None:
+        self._adapters = adapters
+        self._options = sandbox_options(settings)
+        self._name = worker
+        self._control = ControlFeed(adapters.bus)
+        self._reports = Reports(adapters.bus, worker)
+        lanes = settings.decoder_processes or cpu_count()
+        subscription = adapters.bus.subscribe([topics.SEEDS], GROUP)
+        options = WorkerOptions(lanes=lanes, stuck_s=settings.stuck_s)
+        self._worker = Worker(NAME, subscription, adapters.cache, self._stage, self._reports, options)
+
+    def run(self) -> None:
+        """Decode until drained. Raises when child processes cannot be started."""
+        try:
+            with Heart(self._adapters.bus, self._name, NAME, self._worker.load.take):
+                self._worker.run()
+        finally:
+            self._control.close()
+
+    def drain(self) -> None:
+        """Finish the messages in hand, then let `run` return."""
+        self._worker.drain()
+
+    def _stage(self) -> DecodeStage:
+        adapters, sandbox = self._adapters, Sandbox(self._options)
+        return DecodeStage(adapters.bus, adapters.cache, self._control, sandbox, self._reports, self._name)
+
+
+def build(adapters: Adapters, settings: DecoderSettings, worker: str) -> Service:
+    """A decoder over these adapters."""
+    return Decoder(adapters, settings, worker)
+
+
+def sandbox_options(settings: DecoderSettings) -> SandboxOptions:
+    """How the children of a decoder are kept."""
+    greeting = Greeting(
+        stores=settings.stores,
+        open_videos=settings.decoder_open_videos,
+        video_bytes=settings.decoder_video_bytes,
+        frame_pixels=settings.decoder_frame_pixels,
+        address_bytes=settings.decoder_memory,
+        unit_s=settings.decoder_timeout_s,
+    )
+    return SandboxOptions(greeting, settings.decoder_timeout_s, settings.decoder_units, settings.decoder_clip_bytes)

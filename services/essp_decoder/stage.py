@@ -1,0 +1,152 @@
+"""What a decoder does with a message: seeds in, clips out.
+
+For each seed of a `DecodeSeed` the clip goes into the cache, then `ClipReady` to `essp.clips`, then a report to the
+master (`essp_common/worker/reports.py`). A seed that cannot be decoded is reported (`Failed`, `DeadLetter`) and leaves
+the others of its message alone. Keys follow from the clip's identity, so doing a message twice is harmless. While the
+cache is full or a server does not answer, what was decoded is held, and the next try goes on where this one stopped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from essp_common import topics
+from essp_common.bus.port import Bus, Record
+from essp_common.cache.port import Buffer, FrameCache, clip_key
+from essp_common.errors import EsspError, PermanentError
+from essp_common.messages.control import ControlFeed
+from essp_common.messages.recipe import clip_consumers
+from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, DecodeSeed, Failed, Progress, Seed
+from essp_common.runtime import metrics
+from essp_common.runtime.failpoints import failpoint
+from essp_common.worker.dead_letters import kind_of, publish_dead_letter
+from essp_common.worker.reports import Reports
+from essp_decoder.sandbox import Outcome, Sandbox
+
+NAME = "decoder"
+
+
+@dataclass(slots=True)
+class _Held:
+    """A message whose clips are decoded, and those that are not yet delivered."""
+
+    record: Record
+    waiting: deque[tuple[Seed, Outcome]]
+    seconds: float
+    """Decoding time of each clip."""
+
+
+class DecodeStage:
+    """One lane of a decoder."""
+
+    def __init__(
+        self, bus: Bus, cache: FrameCache, control: ControlFeed, sandbox: Sandbox, reports: Reports, worker: str
+    ) -> None:
+        self._bus = bus
+        self._cache = cache
+        self._control = control
+        self._sandbox = sandbox
+        self._reports = reports
+        self._worker = worker
+        self._held: _Held | None = None
+
+    def setup(self) -> None:
+        """Start the child process."""
+        self._sandbox.start()
+
+    def handle(self, record: Record) -> None:
+        """Decode and deliver the clips of one `DecodeSeed`."""
+        unit = _parsed(record)
+        if self._control.ended(unit.job, unit.fence) or self._control.outdated(unit.job, unit.fence):
+            self._held = None
+            return
+        if self._held is None or self._held.record != record:
+            self._held = self._decoded(record, unit)
+            failpoint("decoder.decoded")
+        waiting = self._held.waiting
+        while waiting:
+            seed, outcome = waiting[0]
+            if isinstance(outcome, EsspError):
+                self._fail(record, unit, seed, outcome, attempts=1)
+            else:
+                self._deliver(unit, seed, outcome, self._held.seconds)
+            waiting.popleft()
+        self._bus.flush()
+        failpoint("decoder.flushed")
+        self._held = None
+
+    def reject(self, record: Record, error: EsspError, attempts: int) -> None:
+        """Report every seed of a message that could not be processed at all."""
+        self._held = None
+        try:
+            unit = _parsed(record)
+        except PermanentError:
+            publish_dead_letter(self._bus, record, error, attempts, self._worker)
+        else:
+            for seed in unit.seeds:
+                self._fail(record, unit, seed, error, attempts)
+        self._bus.flush()
+
+    def close(self) -> None:
+        """End the child process."""
+        self._held = None
+        self._sandbox.close()
+
+    def _decoded(self, record: Record, unit: DecodeSeed) -> _Held:
+        started = time.monotonic()
+        outcomes = self._sandbox.decode(unit)
+        seconds = (time.monotonic() - started) / max(1, len(outcomes))
+        return _Held(record, deque(zip(unit.seeds, outcomes, strict=True)), seconds)
+
+    def _deliver(self, unit: DecodeSeed, seed: Seed, value: Buffer, seconds: float) -> None:
+        clip = _clip(unit, seed)
+        key = clip_key(clip.job, clip.purpose, clip.epoch, clip.index, clip.attempt)
+        self._cache.put(key, value, clip_consumers(unit.recipe), unit.recipe.ttl_s)
+        failpoint("decoder.stored")
+        ready = ClipReady(clip=clip, key=key, bytes=len(value), recipe=unit.recipe, fence=unit.fence)
+        self._bus.publish(
+            topics.CLIPS,
+            str(clip.index).encode(),
+            ready.SerializeToString(),
+            partition=clip.index % topics.DATA_PARTITIONS,
+        )
+        failpoint("decoder.announced")
+        self._reports.made(clip, unit.fence, len(value), seconds)
+
+    def _fail(self, record: Record, unit: DecodeSeed, seed: Seed, error: EsspError, attempts: int) -> None:
+        kind = kind_of(error)
+        metrics.FAILURES.labels(NAME, kind).inc()
+        failed = Failed(clip=_clip(unit, seed), stage=NAME, reason=str(error), kind=kind)
+        progress = Progress(job=unit.job, worker=self._worker, fence=unit.fence, failed=failed)
+        self._bus.publish(topics.PROGRESS, unit.job.encode(), progress.SerializeToString())
+        failpoint("decoder.failed")
+        alone = DecodeSeed()
+        alone.CopyFrom(unit)
+        del alone.seeds[:]
+        alone.seeds.append(seed)
+        message = alone.SerializeToString()
+        publish_dead_letter(self._bus, record, error, attempts, self._worker, message)
+
+
+def _parsed(record: Record) -> DecodeSeed:
+    try:
+        return DecodeSeed.FromString(record.value)
+    except DecodeError as error:
+        raise PermanentError(f"record {record.offset} of {record.topic} is not a DecodeSeed message") from error
+
+
+def _clip(unit: DecodeSeed, seed: Seed) -> ClipRef:
+    return ClipRef(
+        job=unit.job,
+        purpose=unit.purpose,
+        epoch=unit.epoch,
+        index=seed.index,
+        attempt=seed.attempt,
+        class_id=seed.class_id,
+        video_id=unit.video.id,
+        first_frame=seed.first_frame,
+    )

@@ -1,0 +1,179 @@
+"""`hog`, `hof`, `mbh`: what is there, how it moves, and where motion changes, in a grid of space-time volumes.
+
+The histograms are those of `essp_extractor.motion.orientation`, the volumes those of `essp_extractor.motion.volumes`;
+the papers are named there. Values are float32, not quantised: bins over the length of the descriptor they belong to, so
+between 0 and 1 and without a unit. A picture mirrored has its bins in another order: train on these features with
+`augment.flip` off.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import partial
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from essp_common.features.intermediates import Intermediates
+from essp_common.features.port import ArraySpec
+from essp_common.features.sampling import centre_window
+from essp_extractor.motion.fields import FlowFields, FlowMethod, MethodName, Preset
+from essp_extractor.motion.orientation import Planes, boundary_planes, flow_planes, gradient_planes
+from essp_extractor.motion.volumes import Volume, VolumeGrid
+
+Side = Annotated[int, Field(ge=4, le=512)]
+Stride = Annotated[int, Field(ge=1, le=512)]
+Length = Annotated[int, Field(ge=1, le=64)]
+Cells = Annotated[int, Field(ge=1, le=8)]
+Bins = Annotated[int, Field(ge=2, le=36)]
+StillPx = Annotated[float, Field(ge=0, le=100)]
+
+
+class _OnGrid(ABC):
+    """A descriptor of each volume of a grid, over a clip's middle frames."""
+
+    def __init__(self, grid: VolumeGrid, bins: int, method: FlowMethod, *, frames: int, channels: int) -> None:
+        """`bins`: directions of a histogram. `frames`: of the clip that are described, into `channels` a volume."""
+        self._grid = grid
+        self._bins = bins
+        self._method = method
+        self._frames = frames
+        self._channels = channels
+
+    def frames_needed(self) -> int:
+        return self._frames
+
+    def output(self, clip: ArraySpec) -> ArraySpec:
+        rows, columns = self._grid.size(*clip.shape[1:3])
+        return ArraySpec((1, rows, columns, self._channels), "float32")
+
+    def setup(self) -> None:
+        import cv2
+
+        self._cv2: Any = cv2
+        self._fields = FlowFields(self._method)
+
+    def extract(self, clip: NDArray[np.uint8]) -> NDArray[np.float32]:
+        return self.extract_from(Intermediates(clip))
+
+    def extract_from(self, shared: Intermediates) -> NDArray[np.float32]:
+        return self._described(shared, centre_window(len(shared.clip), self._frames).start)
+
+    @abstractmethod
+    def _described(self, shared: Intermediates, first: int) -> NDArray[np.float32]:
+        """The descriptors of the frames from number `first` on."""
+
+
+class Hog(_OnGrid):
+    """Histograms of oriented gradients: `(1, rows, columns, time_cells * cells * cells * bins) float32`.
+
+    Over the clip's middle `length` frames; 96 channels by default, 15 by 15 volumes in 256x256 pixels.
+    """
+
+    name: ClassVar[str] = "hog"
+    summary: ClassVar[str] = "Histograms of oriented gradients on a grid of space-time volumes (appearance)."
+
+    def __init__(
+        self,
+        side: Side = 32,
+        stride: Stride = 16,
+        length: Length = 15,
+        cells: Cells = 2,
+        time_cells: Cells = 3,
+        bins: Bins = 8,
+    ) -> None:
+        """`side`, `length`: of a volume, in pixels and frames. `stride`: pixels from a volume to the next.
+
+        `cells`, `time_cells`: into how many a volume is divided each way, and in time. `bins`: directions.
+        """
+        volume = Volume(self.name, side, length, cells, time_cells)
+        super().__init__(
+            VolumeGrid(volume, stride), bins, FlowMethod(self.name), frames=length, channels=volume.dimensions(bins)
+        )
+
+    def _described(self, shared: Intermediates, first: int) -> NDArray[np.float32]:
+        return self._grid.descriptors(
+            self._cv2, lambda i: gradient_planes(self._cv2, self._fields.grey(shared, i), self._bins), first
+        )
+
+
+class Hof(_OnGrid):
+    """Histograms of optical flow: `(1, rows, columns, time_cells * cells * cells * (bins + 1)) float32`.
+
+    Over the flow of the clip's middle `length + 1` frames; 108 channels by default. The last bin of a cell counts
+    the pixels that hardly move.
+    """
+
+    name: ClassVar[str] = "hof"
+    summary: ClassVar[str] = "Histograms of optical flow on a grid of space-time volumes (motion)."
+
+    def __init__(
+        self,
+        side: Side = 32,
+        stride: Stride = 16,
+        length: Length = 15,
+        cells: Cells = 2,
+        time_cells: Cells = 3,
+        bins: Bins = 8,
+        still_px: StillPx = 0.4,
+        method: MethodName = "dis",
+        preset: Preset = "ultrafast",
+    ) -> None:
+        """`length`: flow fields; needs one frame more. `still_px`: up to here a pixel hardly moves (0.4 in the code of
+        dense trajectories). `method`, `preset` as in `flow`, whose fields are shared where these are equal; the
+        authors used Farnebäck's. The others are as in `hog`.
+        """
+        volume = Volume(self.name, side, length, cells, time_cells)
+        flow = FlowMethod(self.name, method, preset)
+        super().__init__(
+            VolumeGrid(volume, stride), bins, flow, frames=length + 1, channels=volume.dimensions(bins + 1)
+        )
+        self._still_px = still_px
+
+    def _described(self, shared: Intermediates, first: int) -> NDArray[np.float32]:
+        return self._grid.descriptors(
+            self._cv2,
+            lambda i: flow_planes(self._cv2, self._fields.between(shared, i, i + 1), self._bins, self._still_px),
+            first,
+        )
+
+
+class Mbh(_OnGrid):
+    """Motion boundary histograms: `(1, rows, columns, 2 * time_cells * cells * cells * bins) float32`.
+
+    Over the flow of the clip's middle `length + 1` frames; 192 channels by default. The first half of them describes
+    the gradient of dx, the second that of dy, each a descriptor of length 1. Even motion, such as most of a camera's,
+    leaves no trace.
+    """
+
+    name: ClassVar[str] = "mbh"
+    summary: ClassVar[str] = "Motion boundary histograms on a grid of space-time volumes (relative motion)."
+
+    def __init__(
+        self,
+        side: Side = 32,
+        stride: Stride = 16,
+        length: Length = 15,
+        cells: Cells = 2,
+        time_cells: Cells = 3,
+        bins: Bins = 8,
+        method: MethodName = "dis",
+        preset: Preset = "ultrafast",
+    ) -> None:
+        """All as in `hof`."""
+        volume = Volume(self.name, side, length, cells, time_cells)
+        flow = FlowMethod(self.name, method, preset)
+        super().__init__(
+            VolumeGrid(volume, stride), bins, flow, frames=length + 1, channels=2 * volume.dimensions(bins)
+        )
+
+    def _described(self, shared: Intermediates, first: int) -> NDArray[np.float32]:
+        halves = [
+            self._grid.descriptors(self._cv2, partial(self._planes, shared, component), first) for component in (0, 1)
+        ]
+        return np.concatenate(halves, axis=-1)
+
+    def _planes(self, shared: Intermediates, component: int, frame: int) -> Planes:
+        return boundary_planes(self._cv2, self._fields.between(shared, frame, frame + 1), component, self._bins)

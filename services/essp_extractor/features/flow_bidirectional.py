@@ -1,0 +1,47 @@
+"""`flow_bidirectional`: motion into the future and into the past of one frame.
+
+Simonyan and Zisserman, "Two-Stream Convolutional Networks for Action Recognition in Videos" (NIPS 2014), section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from essp_common.errors import ConfigError
+from essp_common.features.intermediates import Intermediates
+from essp_extractor.features.stacked import StackedFlow
+from essp_extractor.motion.fields import Field as FlowField
+from essp_extractor.motion.fields import FlowMethod, MethodName, Preset
+
+
+class FlowBidirectional(StackedFlow):
+    """Flow both ways from the middle frame: `(1, H, W, 2 * length) uint8`, as many channels as `flow` has.
+
+    With m the middle one of the clip's middle `length + 1` frames: first the displacements from m to m+1, m+1 to m+2,
+    ... (`length / 2` of them), then those from m to m-1, m-1 to m-2, ...; each dx, dy. Units and codes are `flow`'s.
+    """
+
+    name: ClassVar[str] = "flow_bidirectional"
+    summary: ClassVar[str] = "Optical flow forward and backward from the middle frame, stacked (motion)."
+
+    def __init__(
+        self,
+        method: MethodName = "dis",
+        length: Annotated[int, Field(ge=2, le=64)] = 10,
+        bound: Annotated[float, Field(gt=0, le=1000)] = 20.0,
+        preset: Preset = "ultrafast",
+    ) -> None:
+        """`length`: flow fields in all, an even number; needs one frame more. The others are as in `flow`."""
+        if length % 2:
+            raise ConfigError(f"{self.name}: length {length} is odd; half of the fields are forward, half backward")
+        super().__init__(FlowMethod(self.name, method, preset), length, bound)
+
+    def _fields(self, shared: Intermediates, first: int) -> Iterator[FlowField]:
+        half = self._length // 2
+        middle = first + half
+        forward = [(i, i + 1) for i in range(middle, middle + half)]
+        backward = [(i, i - 1) for i in range(middle, middle - half, -1)]
+        return (self._flow.between(shared, *pair) for pair in forward + backward)

@@ -1,0 +1,44 @@
+"""`flow_warped`: optical flow without the camera's motion (Wang et al., "Temporal Segment Networks", ECCV 2016, section
+3.2, after Wang & Schmid's improved trajectories, ICCV 2013)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from essp_common.features.intermediates import Intermediates
+from essp_extractor.features.stacked import StackedFlow
+from essp_extractor.motion.camera import CameraMotion
+from essp_extractor.motion.fields import Field as FlowField
+from essp_extractor.motion.fields import FlowMethod, MethodName, Preset
+
+
+class FlowWarped(StackedFlow):
+    """Warped flow of the clip's middle `length + 1` frames: `(1, H, W, 2 * length) uint8`, channels dx0, dy0, dx1, ...
+
+    A displacement is from a frame to the next one, after that has been warped to where the camera was (see
+    `essp_extractor.motion.camera`); where the camera's motion cannot be told it is plain flow. Units and codes are
+    those of `flow`.
+    """
+
+    name: ClassVar[str] = "flow_warped"
+    summary: ClassVar[str] = "Optical flow with the camera's motion taken out, stacked (motion)."
+
+    def __init__(
+        self,
+        method: MethodName = "dis",
+        length: Annotated[int, Field(ge=1, le=64)] = 10,
+        bound: Annotated[float, Field(gt=0, le=1000)] = 20.0,
+        preset: Preset = "ultrafast",
+    ) -> None:
+        """All as in `flow`."""
+        super().__init__(FlowMethod(self.name, method, preset), length, bound)
+
+    def setup(self) -> None:
+        super().setup()
+        self._camera = CameraMotion(self._method)
+
+    def _fields(self, shared: Intermediates, first: int) -> Iterator[FlowField]:
+        return (self._camera.warped_field(shared, i) for i in range(first, first + self._length))

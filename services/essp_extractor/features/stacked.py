@@ -1,0 +1,49 @@
+"""What the features that are stacks of flow fields have in common: their shape, and how they are coded.
+
+They differ in the fields that they stack. `length` fields of a clip's middle `length + 1` frames become
+`(1, H, W, 2 * length) uint8`, coded as in `essp_common.features.quantization`: 128 is no motion, one step is
+`bound / 127` px.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essp_common.features.intermediates import Intermediates
+from essp_common.features.port import ArraySpec
+from essp_common.features.sampling import centre_window
+from essp_extractor.motion.fields import Field, FlowFields, FlowMethod
+
+
+class StackedFlow(ABC):
+    """A feature made of flow fields."""
+
+    def __init__(self, method: FlowMethod, length: int, bound: float) -> None:
+        self._method = method
+        self._length = length
+        self._bound = bound
+
+    def frames_needed(self) -> int:
+        return self._length + 1
+
+    def output(self, clip: ArraySpec) -> ArraySpec:
+        _, height, width, _ = clip.shape
+        return ArraySpec((1, height, width, 2 * self._length), "uint8")
+
+    def setup(self) -> None:
+        self._flow = FlowFields(self._method)
+
+    def extract(self, clip: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        return self.extract_from(Intermediates(clip))
+
+    def extract_from(self, shared: Intermediates) -> NDArray[np.uint8]:
+        first = centre_window(len(shared.clip), self._length + 1).start
+        return self._flow.stacked(self._fields(shared, first), self._bound)
+
+    @abstractmethod
+    def _fields(self, shared: Intermediates, first: int) -> Iterator[Field]:
+        """The fields of the frames from number `first` on, in the order in which they are stacked."""

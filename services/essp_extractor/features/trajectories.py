@@ -1,0 +1,235 @@
+"""`trajectories` and `improved_trajectories`: points followed through the clip, with descriptors along their way.
+
+Wang et al., "Action Recognition by Dense Trajectories" (CVPR 2011), and Wang and Schmid, "Action Recognition with
+Improved Trajectories" (ICCV 2013); the points are those of `essp_extractor.motion.tracking`, the camera's motion that
+of `essp_extractor.motion.camera`.
+
+Both give `(1, count, 1, columns) float32`, one row a track, 436 columns by default, in the order in which the authors'
+programs print them:
+
+    0        the clip's frame in which the track ends
+    1, 2     mean x, y of its points, px
+    3, 4     standard deviation of x, y, px
+    5        length of its path, px
+    6        scale: 1, 1.41, 2, ...; a row is a track where this is above 0
+    7, 8, 9  mean x / width, mean y / height, end / frames of the clip; 0 to 1
+    10 ...   shape: dx, dy of each step, over the sum of the steps' lengths (2 * length columns)
+    ...      hog, hof, mbhx, mbhy, each normalised by itself: time cells, in them rows of cells, in them columns of
+             cells, in them bins (hof has one more)
+
+Rows are the `count` tracks with the most motion, the sum of the steps' lengths, in that order (equal ones: the finer
+scale, the earlier start, then from top to bottom and left to right); where there are fewer the rest are zeros. Pixels
+are those of the clip. Nothing is quantised. Tracks are left out, with the limits of the authors' code, that hardly
+move (both standard deviations under the square root of 3 px), wander (one above 50 px), or jump (a step over 20 px that
+is more than 0.7 of the path).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from essp_common.features.intermediates import Intermediates
+from essp_common.features.port import ArraySpec
+from essp_common.features.sampling import centre_window
+from essp_extractor.features.descriptors import Bins, Cells, StillPx
+from essp_extractor.motion.camera import CameraMotion
+from essp_extractor.motion.fields import Field as FlowField
+from essp_extractor.motion.fields import FlowFields, FlowMethod, Grey, MethodName, Preset
+from essp_extractor.motion.orientation import NOTHING, root, unit_length
+from essp_extractor.motion.tracking import Settings, Step, Tracker, Tracks, scale_sizes
+from essp_extractor.motion.volumes import Volume
+
+FACTS = 10
+"""Columns before the shape."""
+DESCRIPTORS = ("hog", "hof", "mbhx", "mbhy")
+STILL_PX = 3**0.5
+WANDERING_PX = 50
+JUMP_PX = 20
+JUMP_PART = 0.7
+CAMERA_PX = 1
+"""Improved trajectories: what never moves by more than this in a step, the camera's motion removed, is background."""
+
+Count = Annotated[int, Field(ge=1, le=100_000)]
+TrackLength = Annotated[int, Field(ge=2, le=64)]
+VolumeSide = Annotated[int, Field(ge=4, le=512)]
+Spacing = Annotated[int, Field(ge=1, le=64)]
+Scales = Annotated[int, Field(ge=1, le=8)]
+Size = tuple[int, int]
+"""Height, width."""
+_Floats = NDArray[np.float32]
+
+
+class Trajectories:
+    """Dense trajectories of the whole clip, with descriptors of length 1."""
+
+    name: ClassVar[str] = "trajectories"
+    summary: ClassVar[str] = "Dense trajectories with shape, HOG, HOF and MBH (local motion)."
+
+    def __init__(
+        self,
+        count: Count = 1000,
+        length: TrackLength = 15,
+        spacing: Spacing = 5,
+        scales: Scales = 8,
+        side: VolumeSide = 32,
+        cells: Cells = 2,
+        time_cells: Cells = 3,
+        bins: Bins = 8,
+        still_px: StillPx = 0.4,
+        method: MethodName = "dis",
+        preset: Preset = "ultrafast",
+    ) -> None:
+        """`count`: rows of the result. `length`: steps of a track; needs one frame more.
+
+        `spacing`: pixels between points. `scales`: the most there are. `side`, `cells`, `time_cells`: of the volume
+        along a track. `bins`, `still_px`, `method`, `preset`: as in `hof`.
+        """
+        volume = Volume(self.name, side, length, cells, time_cells)
+        self._settings = Settings(volume, spacing, scales, bins, still_px)
+        self._method = FlowMethod(self.name, method, preset)
+        self._count = count
+
+    def frames_needed(self) -> int:
+        return self._settings.volume.length + 1
+
+    def output(self, clip: ArraySpec) -> ArraySpec:
+        volume, bins = self._settings.volume, self._settings.bins
+        columns = FACTS + 2 * volume.length + 3 * volume.dimensions(bins) + volume.dimensions(bins + 1)
+        return ArraySpec((1, self._count, 1, columns), "float32")
+
+    def setup(self) -> None:
+        import cv2
+
+        self._cv2: Any = cv2
+        self._fields = FlowFields(self._method)
+
+    def extract(self, clip: NDArray[np.uint8]) -> _Floats:
+        return self.extract_from(Intermediates(clip))
+
+    def extract_from(self, shared: Intermediates) -> _Floats:
+        frames, height, width, _ = shared.clip.shape
+        centre_window(frames, self.frames_needed())  # refuses a clip that is too short
+        found: list[tuple[_Floats, _Floats]] = []
+        for scale, *size in scale_sizes(self._settings, height, width):
+            tracker = Tracker(self._cv2, self._settings, scale, frames - 1)
+            for frame in range(frames - 1):
+                tracker.advance(self._step(shared, frame, (size[0], size[1])))
+            found += [self._rows(tracks, shared.clip.shape) for tracks in tracker.finished]
+        rows, motion = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        most = np.argsort(-motion, kind="stable")[: self._count]
+        result = np.zeros((1, self._count, 1, rows.shape[1]), np.float32)
+        result[0, : len(most), 0] = rows[most]
+        return result
+
+    def paths(self, feature: _Floats) -> list[_Floats]:
+        """The tracks of a result as points, x and y in px, `(length + 1, 2)` each: the shape, as long as the path.
+
+        The shape of an improved trajectory is without the camera's motion, so this is where it went in the scene.
+        """
+        rows = feature.reshape(-1, feature.shape[-1])
+        rows = rows[rows[:, 6] > 0]
+        steps = rows[:, FACTS : FACTS + 2 * self._settings.volume.length].reshape(len(rows), -1, 2)
+        points = np.cumsum(np.pad(steps * rows[:, 5, None, None], ((0, 0), (1, 0), (0, 0))), axis=1)
+        return list(points - points.mean(axis=1, keepdims=True) + rows[:, None, 1:3])
+
+    def _step(self, shared: Intermediates, frame: int, size: Size) -> Step:
+        grey = self._grey(shared, frame, size)
+        if size == shared.clip.shape[1:3]:
+            flow = self._fields.between(shared, frame, frame + 1)
+        else:
+            flow = self._fields.of(grey, self._grey(shared, frame + 1, size))
+        return Step(grey, flow, self._motion(shared, frame, flow))
+
+    def _motion(self, shared: Intermediates, frame: int, flow: FlowField) -> FlowField:
+        """What is described of the motion from a frame to the next, on the scale of `flow`."""
+        return flow
+
+    def _grey(self, shared: Intermediates, frame: int, size: Size) -> Grey:
+        grey = self._fields.grey(shared, frame)
+        return shared.get(("grey", frame, size), lambda: self._resized(grey, size))
+
+    def _resized(self, grey: Grey, size: Size) -> Grey:
+        if grey.shape == size:
+            return grey
+        smaller: Grey = self._cv2.resize(grey, size[::-1], interpolation=self._cv2.INTER_AREA)
+        return smaller
+
+    def _rows(self, tracks: Tracks, clip: tuple[int, ...]) -> tuple[_Floats, _Floats]:
+        """The rows of those tracks that are worth keeping, and how much motion is in each."""
+        points, motions = tracks.points * np.float32(tracks.scale), tracks.motions * np.float32(tracks.scale)
+        kept = tracks.alive & sound(points) & self._of_the_scene(motions)
+        path = np.linalg.norm(np.diff(points, axis=0), axis=2).sum(axis=0)
+        frames, height, width, _ = clip
+        mean, end = points.mean(axis=0), tracks.start + self._settings.volume.length
+        facts = np.column_stack(
+            [
+                np.full(len(path), end),
+                mean,
+                points.std(axis=0),
+                path,
+                np.full(len(path), tracks.scale),
+                mean / (width, height),
+                np.full(len(path), end / frames),
+            ]
+        )
+        motion = np.linalg.norm(motions, axis=2).sum(axis=0)
+        shape = _flat(np.moveaxis(motions, 0, 1)) / (motion + NOTHING)[:, None]
+        described = [self._normalised(_flat(tracks.histograms[name])) for name in DESCRIPTORS]
+        return np.hstack([facts, shape, *described]).astype(np.float32)[kept], motion[kept]
+
+    def _of_the_scene(self, motions: _Floats) -> NDArray[np.bool_]:
+        """Which of the tracks with these motions, `(length, n, 2)` px, are to be kept."""
+        return np.ones(motions.shape[1], np.bool_)
+
+    def _normalised(self, histograms: _Floats) -> _Floats:
+        return unit_length(histograms)
+
+
+class ImprovedTrajectories(Trajectories):
+    """Trajectories of what moves in the scene, the camera's motion removed, with descriptors of square roots.
+
+    Points follow plain flow; shape, HOF and MBH are those of flow without the camera's motion, and tracks that stand
+    still then are left out.
+    """
+
+    name: ClassVar[str] = "improved_trajectories"
+    summary: ClassVar[str] = "Dense trajectories with the camera's motion taken out (local motion)."
+
+    def setup(self) -> None:
+        super().setup()
+        self._camera = CameraMotion(self._method)
+
+    def _motion(self, shared: Intermediates, frame: int, flow: FlowField) -> FlowField:
+        if self._camera.between(shared, frame) is None:
+            return flow
+        if flow.shape[:2] == shared.clip.shape[1:3]:
+            return self._camera.warped_field(shared, frame)
+        height, width, _ = flow.shape
+        still = self._resized(self._camera.still(shared, frame), (height, width))
+        return self._fields.of(self._grey(shared, frame, (height, width)), still)
+
+    def _of_the_scene(self, motions: _Floats) -> NDArray[np.bool_]:
+        moving: NDArray[np.bool_] = np.linalg.norm(motions, axis=2).max(axis=0) > CAMERA_PX
+        return moving
+
+    def _normalised(self, histograms: _Floats) -> _Floats:
+        return root(histograms)
+
+
+def sound(points: _Floats) -> NDArray[np.bool_]:
+    """Which of the tracks through these points, `(length + 1, n, 2)` px, neither rest, nor wander, nor jump."""
+    steps = np.linalg.norm(np.diff(points, axis=0), axis=2)
+    deviation = points.std(axis=0)
+    jumping = (steps.max(axis=0) > JUMP_PX) & (steps.max(axis=0) > JUMP_PART * steps.sum(axis=0))
+    found: NDArray[np.bool_] = (deviation >= STILL_PX).any(axis=1) & (deviation <= WANDERING_PX).all(axis=1) & ~jumping
+    return found
+
+
+def _flat(values: _Floats) -> _Floats:
+    """All but the first axis in one."""
+    return values.reshape(len(values), math.prod(values.shape[1:]))

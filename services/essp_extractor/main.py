@@ -1,0 +1,24 @@
+"""`essp extractor run`: make features of the clips of all jobs, until stopped."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Annotated
+
+import typer
+
+from essp_common.runtime.process import serve, worker_name
+from essp_common.wiring import Adapters
+from essp_extractor.config import ExtractorSettings
+from essp_extractor.service import build
+
+
+def main(
+    feature: Annotated[list[str] | None, typer.Option(help="Make this feature only; may be given again.")] = None,
+) -> None:
+    """Extract features. Settings come from the environment (ESSP_BUS, ESSP_CACHE, ESSP_FEATURES, ...)."""
+    settings = ExtractorSettings()
+    if feature:
+        settings = settings.model_copy(update={"features": tuple(feature)})
+    with closing(Adapters.from_settings(settings)) as adapters:
+        serve(build(adapters, settings, worker_name(settings)), settings)

@@ -1,0 +1,107 @@
+"""The motion of the camera between frames, and frames with it taken out.
+
+Wang and Schmid, "Action Recognition with Improved Trajectories" (ICCV 2013): matches between two frames, mostly on the
+background, give a homography by RANSAC; the second frame is warped by it onto the first, so that what still moves is
+what moves in the scene. As there, the inlier threshold is 1 px, there are no corrections from fewer than 50 matches or
+25 inliers, and where the warped frame has no picture the first one stands in, so that nothing moves. The matches are
+Shi-Tomasi corners followed by pyramidal Lucas-Kanade (accurate to 0.1 px in the corners of a 256x256 picture, where
+descriptors matched by ORB are off by 10); there is no detector of people, whom RANSAC has to vote out.
+
+RANSAC draws from a generator with a fixed seed: equal frames give equal homographies.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essp_common.features.intermediates import Intermediates
+from essp_extractor.motion.fields import Field, FlowFields, FlowMethod, Grey
+
+Homography = NDArray[np.float64]
+"""3x3; takes homogeneous pixel coordinates of one frame to those of the next."""
+
+MIN_MATCHES = 50
+MIN_INLIERS = 25
+INLIER_PX = 1.0
+_CORNERS = 500
+_CORNER_QUALITY = 0.001
+_CORNER_DISTANCE_PX = 8
+_WINDOW_PX = 15
+_SEED = 0
+
+
+class CameraMotion:
+    """Estimates and removes it. Construct it where an extractor is set up: it imports OpenCV."""
+
+    def __init__(self, method: FlowMethod) -> None:
+        """`method` makes the flow that is left after the removal."""
+        import cv2
+
+        self._cv2: Any = cv2
+        self._method = method
+        self._fields = FlowFields(method)
+
+    def between(self, shared: Intermediates, frame: int) -> Homography | None:
+        """The camera's motion from a frame of the clip to the next; None where it cannot be told."""
+        return shared.get(
+            ("camera", frame),
+            lambda: self.of(self._fields.grey(shared, frame), self._fields.grey(shared, frame + 1)),
+        )
+
+    def still(self, shared: Intermediates, frame: int) -> Grey:
+        """The frame after this one as it were had the camera not moved; read-only."""
+        first, second = self._fields.grey(shared, frame), self._fields.grey(shared, frame + 1)
+        homography = self.between(shared, frame)
+        if homography is None:
+            return second
+        return shared.get(("still", frame), lambda: self.removed(first, second, homography))
+
+    def warped_field(self, shared: Intermediates, frame: int) -> Field:
+        """The flow from a frame of the clip to the next without the camera's motion; read-only."""
+        if self.between(shared, frame) is None:
+            return self._fields.between(shared, frame, frame + 1)
+        return shared.get(
+            ("warped", self._method, frame),
+            lambda: self._fields.of(self._fields.grey(shared, frame), self.still(shared, frame)),
+        )
+
+    def of(self, first: Grey, second: Grey) -> Homography | None:
+        """The homography that takes points of `first` to those of `second`, or None."""
+        cv2 = self._cv2
+        corners = cv2.goodFeaturesToTrack(first, _CORNERS, _CORNER_QUALITY, _CORNER_DISTANCE_PX)
+        if corners is None or len(corners) < MIN_MATCHES:
+            return None
+        moved, found, _ = cv2.calcOpticalFlowPyrLK(first, second, corners, None, winSize=(_WINDOW_PX, _WINDOW_PX))
+        matched = found.ravel() == 1
+        if matched.sum() < MIN_MATCHES:
+            return None
+        homography, inliers = cv2.findHomography(corners[matched], moved[matched], self._ransac())
+        if homography is None or inliers.sum() < MIN_INLIERS or not np.isfinite(homography).all():
+            return None
+        return np.asarray(homography, np.float64)
+
+    def removed(self, first: Grey, second: Grey, homography: Homography) -> Grey:
+        """`second` seen from where `first` was seen; `first` where `second` does not reach."""
+        height, width = first.shape
+        still = first.copy()
+        self._cv2.warpPerspective(
+            second,
+            homography,
+            (width, height),
+            dst=still,
+            flags=self._cv2.INTER_LINEAR | self._cv2.WARP_INVERSE_MAP,
+            borderMode=self._cv2.BORDER_TRANSPARENT,
+        )
+        return still
+
+    def _ransac(self) -> Any:
+        settings = self._cv2.UsacParams()
+        settings.threshold = INLIER_PX
+        settings.confidence = 0.995
+        settings.maxIterations = 2000
+        settings.randomGeneratorState = _SEED
+        settings.isParallel = False
+        return settings

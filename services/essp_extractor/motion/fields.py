@@ -1,0 +1,145 @@
+"""Flow fields between frames of a clip, by any of the methods, each made once for all features that want it.
+
+    dis         Kroeger et al., "Fast Optical Flow using Dense Inverse Search", ECCV 2016; OpenCV's, by far the fastest
+    farneback   Farnebäck, "Two-Frame Motion Estimation Based on Polynomial Expansion", SCIA 2003; OpenCV's, what the
+                papers of dense trajectories used
+    tvl1        Zach et al., 2007; `essp_extractor.motion.tvl1`, the most accurate and the slowest
+
+A field is `(H, W, 2) float32`, dx to the right and dy down, in pixels from one frame to the other.
+
+Frames whose short side is below 32 are enlarged by repeating their border, and the flow is cut back: OpenCV's DIS
+refuses, returns rubbish or crashes the process below that (found by trying sizes and aspect ratios on 5.0.0).
+A field is a function of the two frames alone: a new DIS object is made for each pair (14 us), because OpenCV's
+keeps the settings it falls back to for a small picture, and then answers differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essp_common.errors import ConfigError
+from essp_common.features.intermediates import Intermediates
+from essp_common.features.quantization import quantize
+from essp_extractor.motion.tvl1 import TvL1
+
+SMALLEST_SIDE = 32
+"""Frames are enlarged to at least this before a method sees them."""
+
+Grey = NDArray[np.uint8]
+"""`(H, W)` grey levels."""
+Field = NDArray[np.float32]
+"""`(H, W, 2)` displacements."""
+MethodName = Literal["dis", "farneback", "tvl1"]
+Preset = Literal["ultrafast", "fast", "medium"]
+
+_PRESETS: dict[Preset, int] = {"ultrafast": 0, "fast": 1, "medium": 2}  # cv2.DISOPTICAL_FLOW_PRESET_*
+
+
+@dataclass(frozen=True, slots=True)
+class Farneback:
+    """The parameters of OpenCV's `calcOpticalFlowFarneback`, with the values of its documentation."""
+
+    pyr_scale: float = 0.5
+    levels: int = 3
+    winsize: int = 15
+    iterations: int = 3
+    poly_n: int = 5
+    poly_sigma: float = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class FlowMethod:
+    """A method with its parameters; features with equal ones share their fields.
+
+    Raises `ConfigError` for parameters of a method that is not the chosen one.
+    """
+
+    feature: str = field(compare=False)
+    """Whose parameters these are, for messages."""
+    name: MethodName = "dis"
+    preset: Preset = "ultrafast"
+    farneback: Farneback = field(default_factory=Farneback)
+    tvl1: TvL1 = field(default_factory=TvL1)
+
+    def __post_init__(self) -> None:
+        if self.name != "farneback" and self.farneback != Farneback():
+            names = "pyr_scale, levels, winsize, iterations, poly_n and poly_sigma"
+            raise ConfigError(f"{self.feature}: {names} need method farneback")
+        if self.name != "tvl1" and self.tvl1 != TvL1():
+            raise ConfigError(f"{self.feature}: weight, tightness and warps need method tvl1")
+        if self.name != "dis" and self.preset != "ultrafast":
+            raise ConfigError(f"{self.feature}: preset needs method dis")
+
+
+class FlowFields:
+    """Makes fields by one method. Construct it where an extractor is set up: it imports OpenCV."""
+
+    def __init__(self, method: FlowMethod) -> None:
+        """Bind OpenCV to this thread: the lanes of the worker are what runs in parallel."""
+        import cv2
+
+        cv2.setNumThreads(1)
+        self._cv2: Any = cv2
+        self._method = method
+        self._made_by: Callable[[Grey, Grey], Field] = {
+            "dis": self._dis,
+            "farneback": self._farneback,
+            "tvl1": self._tvl1,
+        }[method.name]
+
+    def grey(self, shared: Intermediates, frame: int) -> Grey:
+        """Frame number `frame` of the clip in grey levels; read-only."""
+        return shared.get(
+            ("grey", frame), lambda: _read_only(self._cv2.cvtColor(shared.clip[frame], self._cv2.COLOR_RGB2GRAY))
+        )
+
+    def between(self, shared: Intermediates, first: int, second: int) -> Field:
+        """The field from one frame of the clip to another, by their numbers; read-only."""
+        return shared.get(
+            (self._method, first, second),
+            lambda: _read_only(self.of(self.grey(shared, first), self.grey(shared, second))),
+        )
+
+    def of(self, first: Grey, second: Grey) -> Field:
+        """The field from one grey frame to another of its size."""
+        height, width = first.shape
+        below, right = max(0, SMALLEST_SIDE - height), max(0, SMALLEST_SIDE - width)
+        if not (below or right):
+            return self._made_by(first, second)
+        repeat = self._cv2.BORDER_REPLICATE
+        first, second = (self._cv2.copyMakeBorder(grey, 0, below, 0, right, repeat) for grey in (first, second))
+        return np.ascontiguousarray(self._made_by(first, second)[:height, :width])
+
+    def stacked(self, fields: Iterable[Field], bound: float) -> NDArray[np.uint8]:
+        """Fields as the channels of one picture, `(1, H, W, 2 * fields) uint8`: dx0, dy0, dx1, dy1, ...
+
+        Coded as in `essp_common.features.quantization`.
+        """
+        codes = [quantize(each, bound) for each in fields]  # each as it is made, while it is in the processor's cache
+        height, width, _ = codes[0].shape
+        stack: NDArray[np.uint8] = self._cv2.merge(codes)
+        return stack.reshape(1, height, width, 2 * len(codes))
+
+    def _dis(self, first: Grey, second: Grey) -> Field:
+        made: Field = self._cv2.DISOpticalFlow.create(_PRESETS[self._method.preset]).calc(first, second, None)
+        return made
+
+    def _farneback(self, first: Grey, second: Grey) -> Field:
+        p = self._method.farneback
+        made: Field = self._cv2.calcOpticalFlowFarneback(
+            first, second, None, p.pyr_scale, p.levels, p.winsize, p.iterations, p.poly_n, p.poly_sigma, 0
+        )
+        return made
+
+    def _tvl1(self, first: Grey, second: Grey) -> Field:
+        return self._method.tvl1.between(self._cv2, first, second)
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    array.flags.writeable = False
+    return array

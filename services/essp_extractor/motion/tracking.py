@@ -1,0 +1,179 @@
+"""Dense points followed through a clip by its flow, on several spatial scales, and what is around them on their way.
+
+Wang, Kläser, Schmid and Liu, "Action Recognition by Dense Trajectories" (CVPR 2011), section 2; where the paper leaves
+a value open it is that of the authors' code. On each scale (each smaller than the one before by the square root of 2),
+points are set `spacing` pixels apart wherever the picture has structure in two directions and no point is near; each
+follows the median of the flow around it for exactly `length` steps; one that leaves the picture is given up. Points
+are set in every frame from which a track can still be completed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essp_extractor.motion.fields import Field, Grey
+from essp_extractor.motion.orientation import Planes, boundary_planes, cell_sums, cells_at, flow_planes, gradient_planes
+from essp_extractor.motion.volumes import Volume
+
+QUALITY = 0.001
+"""Least structure (the smaller eigenvalue of the auto-correlation matrix) of a point, over the picture's largest."""
+_MEDIAN_PX = 3
+_BLOCK_PX = 3
+_Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to follow points, and what to describe."""
+
+    volume: Volume
+    """Around a track, bent with it; its length is the track's."""
+    spacing: int
+    """W: pixels between points when they are set."""
+    scales: int
+    """The most spatial scales; a small picture has fewer, each at least as large as a volume."""
+    bins: int
+    still_px: float
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What happens on one scale from a frame to the next."""
+
+    grey: Grey
+    """The frame."""
+    flow: Field
+    """To the next one: what points follow."""
+    motion: Field
+    """What is described: `flow`, or it without the camera's motion."""
+
+
+@dataclass(slots=True)
+class Tracks:
+    """Points that were set in one frame of one scale; n of them, of which those that got lost are not `alive`."""
+
+    start: int
+    """The frame they were set in."""
+    scale: float
+    """Pixels of the picture in one of theirs."""
+    points: _Floats
+    """`(length + 1, n, 2)`: x, y at each frame, in pixels of the scale."""
+    motions: _Floats
+    """`(length, n, 2)`: dx, dy of the described motion at each step, in pixels of the scale."""
+    alive: NDArray[np.bool_]
+    histograms: dict[str, _Floats] = field(default_factory=dict)
+    """Of hog, hof, mbhx and mbhy: `(n, time_cells, cells, cells, bins)`, sums."""
+
+
+class Tracker:
+    """Follows points on one scale; `advance` takes the steps of a clip in order."""
+
+    def __init__(self, cv2: Any, settings: Settings, scale: float, steps: int) -> None:
+        """`steps`: how many there will be."""
+        self._cv2 = cv2
+        self._settings = settings
+        self._scale = scale
+        self._steps = steps
+        self._done = 0
+        self._live: list[Tracks] = []
+        self.finished: list[Tracks] = []
+
+    def advance(self, step: Step) -> None:
+        """Set points where there are none, describe what is around all, and move them on."""
+        length = self._settings.volume.length
+        if self._done + length <= self._steps:
+            self._live.append(self._set(step.grey))
+        if any(tracks.alive.any() for tracks in self._live):
+            self._describe(step)
+            self._move(step)
+        self._done += 1
+        self.finished += [tracks for tracks in self._live if self._done - tracks.start == length]
+        self._live = [tracks for tracks in self._live if self._done - tracks.start < length]
+
+    def _set(self, grey: Grey) -> Tracks:
+        """New points, in the middle of squares of `spacing` pixels that hold none."""
+        spacing = self._settings.spacing
+        rows, columns = grey.shape[0] // spacing, grey.shape[1] // spacing
+        structure = self._cv2.cornerMinEigenVal(grey, _BLOCK_PX, ksize=3)
+        wanted = structure > QUALITY * structure.max()
+        free = wanted[spacing // 2 :: spacing, spacing // 2 :: spacing][:rows, :columns].copy()
+        for tracks in self._live:
+            x, y = (tracks.points[self._done - tracks.start, tracks.alive] // spacing).astype(np.intp).T
+            held = (x < columns) & (y < rows)
+            free[y[held], x[held]] = False
+        y, x = np.nonzero(free)
+        volume, count = self._settings.volume, len(x)
+        points = np.zeros((volume.length + 1, count, 2), np.float32)
+        points[0] = np.stack([x, y], axis=1) * spacing + spacing // 2
+        cells = (count, volume.time_cells, volume.cells, volume.cells)
+        bins = {name: self._settings.bins + (name == "hof") for name in ("hog", "hof", "mbhx", "mbhy")}
+        return Tracks(
+            start=self._done,
+            scale=self._scale,
+            points=points,
+            motions=np.zeros((volume.length, count, 2), np.float32),
+            alive=np.ones(count, np.bool_),
+            histograms={name: np.zeros((*cells, each), np.float32) for name, each in bins.items()},
+        )
+
+    def _describe(self, step: Step) -> None:
+        volume = self._settings.volume
+        height, width = step.grey.shape
+        for name, planes in self._planes(step):
+            sums = cell_sums(self._cv2, planes, volume.cell_side)
+            for tracks in self._live:
+                age = self._done - tracks.start
+                x, y = _pixels(tracks.points[age], height, width)
+                # At the border the volume is shifted to lie in the picture.
+                tops = np.clip(y - volume.side // 2, 0, max(0, height - volume.side))
+                lefts = np.clip(x - volume.side // 2, 0, max(0, width - volume.side))
+                around = cells_at(sums, tops, lefts, volume.cells, volume.cell_side)
+                tracks.histograms[name][:, age // volume.cell_length] += around
+
+    def _planes(self, step: Step) -> Iterable[tuple[str, Planes]]:
+        bins, still_px = self._settings.bins, self._settings.still_px
+        yield "hog", gradient_planes(self._cv2, step.grey, bins)
+        yield "hof", flow_planes(self._cv2, step.motion, bins, still_px)
+        yield "mbhx", boundary_planes(self._cv2, step.motion, 0, bins)
+        yield "mbhy", boundary_planes(self._cv2, step.motion, 1, bins)
+
+    def _move(self, step: Step) -> None:
+        height, width = step.grey.shape
+        flow = self._median(step.flow)
+        motion = flow if step.motion is step.flow else self._median(step.motion)
+        for tracks in self._live:
+            age = self._done - tracks.start
+            x, y = _pixels(tracks.points[age], height, width)
+            moved = tracks.points[age] + flow[y, x]
+            tracks.motions[age] = motion[y, x]
+            tracks.alive &= ((moved >= 0) & (moved <= (width - 1, height - 1))).all(axis=1)
+            tracks.points[age + 1] = moved
+
+    def _median(self, flow: Field) -> Field:
+        planes = [self._cv2.medianBlur(plane, _MEDIAN_PX) for plane in self._cv2.split(flow)]
+        median: Field = self._cv2.merge(planes)
+        return median
+
+
+def scale_sizes(settings: Settings, height: int, width: int) -> list[tuple[float, int, int]]:
+    """The scales of a picture: pixels of the picture in one of the scale's, height, width."""
+    sizes = [(1.0, height, width)]
+    for number in range(1, settings.scales):
+        scale = math.sqrt(2) ** number
+        smaller = (round(height / scale), round(width / scale))
+        if min(smaller) < settings.volume.side:
+            break
+        sizes.append((scale, *smaller))
+    return sizes
+
+
+def _pixels(points: _Floats, height: int, width: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The pixels points lie in, x and y; lost points anywhere in the picture."""
+    places = np.rint(points).astype(np.intp)
+    return np.clip(places[:, 0], 0, width - 1), np.clip(places[:, 1], 0, height - 1)

@@ -1,0 +1,69 @@
+"""The extractor: a pool worker (`essp_common.worker.loop`) for one or more features.
+
+All features of a process are made from one delivery of each clip, so that they share what they have in common (flow,
+foremost). Its consumer group is named after them: processes with the same features deal the clips out among
+themselves, those with other features see each clip as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from essp_common import topics
+from essp_common.features import registry
+from essp_common.messages.control import ControlFeed
+from essp_common.runtime.process import cpu_count
+from essp_common.runtime.service import Service
+from essp_common.wiring import Adapters
+from essp_common.worker.heartbeat import Heart
+from essp_common.worker.loop import Worker, WorkerOptions
+from essp_common.worker.reports import Reports
+from essp_extractor.config import ExtractorSettings
+from essp_extractor.stage import NAME, ExtractStage
+
+
+class Extractor:
+    """Makes features of the clips of all jobs."""
+
+    name = NAME
+
+    def __init__(self, adapters: Adapters, settings: ExtractorSettings, worker: str) -> None:
+        """Join the group of these features. Raises `ConfigError` for a feature that is not installed."""
+        features = settings.features or tuple(name for name in registry.names() if name != "rgb")
+        for feature in features:
+            registry.extractor_class(feature)
+        adapters.bus.ensure_topics({topics.features(f): topics.DATA_PARTITIONS for f in features})
+        self._control = ControlFeed(adapters.bus)
+        pool = group_of(features) if settings.features else NAME
+        group, reports = group_of(features), Reports(adapters.bus, worker)
+        self._worker = Worker(
+            group,
+            adapters.bus.subscribe([topics.CLIPS], group),
+            adapters.cache,
+            lambda: ExtractStage(adapters.bus, adapters.cache, self._control, features, reports, worker),
+            reports,
+            WorkerOptions(lanes=settings.extractor_lanes or cpu_count(), stuck_s=settings.stuck_s),
+        )
+        self._heart = Heart(adapters.bus, worker, pool, self._worker.load.take)
+
+    def run(self) -> None:
+        """Extract until drained."""
+        try:
+            with self._heart:
+                self._worker.run()
+        finally:
+            self._control.close()
+
+    def drain(self) -> None:
+        """Finish the clips in hand, then let `run` return."""
+        self._worker.drain()
+
+
+def group_of(features: Iterable[str]) -> str:
+    """The consumer group of extractors of these features: `extractor.flow`, `extractor.flow+hof`."""
+    return f"{NAME}.{'+'.join(sorted(set(features)))}"
+
+
+def build(adapters: Adapters, settings: ExtractorSettings, worker: str) -> Service:
+    """An extractor over these adapters."""
+    return Extractor(adapters, settings, worker)

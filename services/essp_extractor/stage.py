@@ -1,0 +1,199 @@
+"""What an extractor does with a message: a clip in, its features out.
+
+For each stream of a `ClipReady` that asks for one of this stage's features: the clip is read from the cache (once, and
+what its features have in common is made once), the feature goes into it, then `FeatureReady` is published; last the
+feature is reported, and when that is durable (`essp_common/worker/reports.py`) the clip is acked. A stream that cannot
+be made does not keep the others from it. While the cache is full, or a server does not answer, what is made already is
+not made again.
+
+Keys follow from the clip's identity, so doing a message twice is harmless. A clip whose bytes are gone was either
+extracted before (a redelivery) or lost; it is reported as lost, and the master, who knows which, has it made again or
+not.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from essp_common import topics
+from essp_common.bus.port import Bus, Record
+from essp_common.cache.port import FrameCache, stream_key
+from essp_common.errors import CacheMiss, EsspError, PermanentError, TransientError
+from essp_common.features import registry
+from essp_common.features.intermediates import Intermediates, extract_with
+from essp_common.features.port import Extractor
+from essp_common.messages.control import ControlFeed
+from essp_common.messages.recipe import extractor_consumer
+from essp_common.pb.v1.messages_pb2 import (
+    ClipReady,
+    Failed,
+    FeatureReady,
+    Progress,
+    StreamRequest,
+)
+from essp_common.runtime import metrics
+from essp_common.runtime.failpoints import failpoint
+from essp_common.video import codec
+from essp_common.worker.dead_letters import kind_of, publish_dead_letter
+from essp_common.worker.reports import Reports
+
+NAME = "extractor"
+
+
+class ExtractStage:
+    """One lane of an extractor of some features."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        cache: FrameCache,
+        control: ControlFeed,
+        features: Collection[str],
+        reports: Reports,
+        worker: str,
+    ) -> None:
+        self._bus = bus
+        self._cache = cache
+        self._control = control
+        self._features = features
+        self._reports = reports
+        self._worker = worker
+        self._extractors: dict[tuple[str, str], Extractor] = {}
+        self._record: Record | None = None
+        """The record in hand; after a transient error it is handled again."""
+        self._made: set[str] = set()
+        """Its streams that are made."""
+
+    def setup(self) -> None:
+        """Find the features, so that an unknown one is told at the start."""
+        for feature in self._features:
+            registry.extractor_class(feature)
+
+    def handle(self, record: Record) -> None:
+        """Make the features of one clip, for each stream that wants one."""
+        if record != self._record:
+            self._record = record
+            self._made.clear()
+        ready = _parsed(record)
+        streams = self._streams(ready)
+        job, fence = ready.clip.job, ready.fence
+        if not streams or ready.skipped or self._control.ended(job, fence) or self._control.of_earlier_run(job, fence):
+            return
+        try:
+            clip: NDArray[np.uint8] = codec.decode(self._cache.get(ready.key))
+        except CacheMiss as error:
+            for stream in streams:
+                self._fail(ready, stream, error, "lost")
+            self._bus.flush()
+            return
+        failpoint("extractor.read")
+        shared = Intermediates(clip)
+        missing = [stream for stream in streams if stream.stream not in self._made]
+        errors = [problem for stream in missing if (problem := self._problem(ready, stream, shared)) is not None]
+        self._bus.flush()
+        failpoint("extractor.flushed")
+        if errors:
+            raise errors[0]
+        self._reports.then(partial(self._free, ready.key, streams))
+        self._record = None
+
+    def reject(self, record: Record, error: EsspError, attempts: int) -> None:
+        """Report the clip for each stream that could not be made, and free it."""
+        self._record = None
+        try:
+            ready = _parsed(record)
+        except PermanentError:
+            ready = None
+        if ready is not None:
+            for stream in self._streams(ready):
+                if stream.stream not in self._made:
+                    self._fail(ready, stream, error, kind_of(error))
+                self._cache.ack(ready.key, extractor_consumer(stream.stream))
+        publish_dead_letter(self._bus, record, error, attempts, self._worker)
+        self._bus.flush()
+
+    def close(self) -> None:
+        """Nothing outlives the lane."""
+        self._extractors.clear()
+
+    def _free(self, key: str, streams: Sequence[StreamRequest]) -> None:
+        """These streams are made of the clip."""
+        for stream in streams:
+            self._cache.ack(key, extractor_consumer(stream.stream))
+        failpoint("extractor.acked")
+
+    def _streams(self, ready: ClipReady) -> list[StreamRequest]:
+        return [stream for stream in ready.recipe.streams if stream.feature in self._features]
+
+    def _problem(self, ready: ClipReady, stream: StreamRequest, shared: Intermediates) -> Exception | None:
+        """Make one stream; what is wrong with it, if anything. Back-pressure and the like are raised."""
+        try:
+            self._extract(ready, stream, shared)
+        except TransientError:
+            raise
+        except Exception as error:  # noqa: BLE001  raised when the other streams have had their turn
+            return error
+        self._made.add(stream.stream)
+        return None
+
+    def _extract(self, ready: ClipReady, stream: StreamRequest, shared: Intermediates) -> None:
+        started = time.monotonic()
+        feature: NDArray[Any] = extract_with(self._extractor(stream), shared)
+        value = codec.encode(feature, stream.codec)
+        key = stream_key(ready.key, stream.stream)
+        self._cache.put(key, value, list(stream.consumers), ready.recipe.ttl_s)
+        failpoint("extractor.stored")
+        message = FeatureReady(
+            clip=ready.clip,
+            stream=stream.stream,
+            key=key,
+            bytes=len(value),
+            consumers=stream.consumers,
+            fence=ready.fence,
+        )
+        self._bus.publish(
+            topics.features(stream.feature),
+            str(ready.clip.index).encode(),
+            message.SerializeToString(),
+            partition=ready.clip.index % topics.DATA_PARTITIONS,
+        )
+        failpoint("extractor.announced")
+        self._reports.made(ready.clip, ready.fence, len(value), time.monotonic() - started, stream.stream)
+
+    def _extractor(self, stream: StreamRequest) -> Extractor:
+        kind = (stream.feature, stream.params_json)
+        extractor = self._extractors.get(kind)
+        if extractor is None:
+            extractor = registry.create(stream.feature, json.loads(stream.params_json))
+            extractor.setup()
+            self._extractors[kind] = extractor
+        return extractor
+
+    def _fail(self, ready: ClipReady, stream: StreamRequest, error: EsspError, kind: str) -> None:
+        metrics.FAILURES.labels(NAME, kind).inc()
+        failed = Failed(
+            clip=ready.clip,
+            stage=NAME,
+            reason=str(error),
+            kind=kind,
+            stream=stream.stream,
+            consumer=extractor_consumer(stream.stream),
+        )
+        progress = Progress(job=ready.clip.job, worker=self._worker, fence=ready.fence, failed=failed)
+        self._bus.publish(topics.PROGRESS, ready.clip.job.encode(), progress.SerializeToString())
+        failpoint("extractor.failed")
+
+
+def _parsed(record: Record) -> ClipReady:
+    try:
+        return ClipReady.FromString(record.value)
+    except DecodeError as error:
+        raise PermanentError(f"record {record.offset} of {record.topic} is not a ClipReady message") from error

@@ -1,0 +1,63 @@
+"""The API put together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+
+from essp_common import distribution
+from essp_common.job.spec import JobSpec
+from essp_master.api import events, health, jobs, page, pools, problems, registrations
+from essp_master.api.guard import Guard
+from essp_master.config import MasterSettings
+from essp_master.pools.reconciler import Reconciler
+from essp_master.registrations import Registrations
+from essp_master.service import Master
+
+
+def create_app(
+    master: Master,
+    settings: MasterSettings,
+    tables: Registrations | None = None,
+    reconciler: Reconciler | None = None,
+) -> FastAPI:
+    """The API over a master. Without a token in the settings it is open to whoever reaches it.
+
+    `tables`: what is registered; None: this master has nowhere to keep registrations. `reconciler`: who keeps the
+    pools; None: nobody does.
+    """
+    app = FastAPI(title="ESSP", version=distribution.version(), summary="Train video classifiers straight from video.")
+    app.add_middleware(
+        Guard,
+        tokens=settings.tokens(),
+        body_bytes=settings.api_body_bytes,
+        requests_per_s=settings.api_requests_per_s,
+    )
+    problems.install(app)
+    app.include_router(jobs.router(master))
+    app.include_router(events.router(master))
+    app.include_router(registrations.router(tables))
+    app.include_router(pools.router(reconciler))
+    app.include_router(health.router(master))
+    app.include_router(page.router())
+    _describe(app)
+    return app
+
+
+def _describe(app: FastAPI) -> None:
+    """Add what the routes only refer to: the job specification (its body may be YAML), and problem documents; and the
+    answer that any of them may have."""
+    schema = JobSpec.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas = {**schema.pop("$defs", {}), "JobSpec": schema, **problems.schemas()}
+    described = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = described()
+        document.setdefault("components", {}).setdefault("schemas", {}).update(schemas)
+        for path in document["paths"].values():
+            for operation in path.values():
+                operation["responses"] |= {str(status): told for status, told in problems.answers_of(429).items()}
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]

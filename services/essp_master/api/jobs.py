@@ -1,0 +1,100 @@
+"""Jobs: start, list, look at, pause, resume, stop."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
+
+from essp_common.job.spec import parse_spec
+from essp_common.job.status import JobState, JobStatus, JobSummary
+from essp_master.api.idempotency import Answers, fingerprint
+from essp_master.api.pages import PAGE_SIZE, PAGE_SIZE_MOST, page
+from essp_master.api.problems import answers_of
+from essp_master.service import Master
+
+_SPEC = {"schema": {"$ref": "#/components/schemas/JobSpec"}}
+_BODY = {"requestBody": {"required": True, "content": {"application/json": _SPEC, "application/yaml": _SPEC}}}
+
+
+class JobPage(BaseModel):
+    """Some of the jobs, newest first."""
+
+    jobs: list[JobSummary]
+    next_page_token: str | None
+    """Give it as `page_token` to go on; null: there are no more."""
+
+
+def router(master: Master) -> APIRouter:
+    """The routes of jobs."""
+    routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+    _add_start(routes, master)
+
+    @routes.get("", operation_id="list_jobs", responses=answers_of(401, 403, 422))
+    def list_jobs(
+        state: Annotated[list[JobState] | None, Query(description="Only jobs in one of these states.")] = None,
+        kind: Annotated[Literal["train", "predict"] | None, Query(description="Only jobs of this kind.")] = None,
+        page_size: Annotated[int, Query(ge=1, le=PAGE_SIZE_MOST)] = PAGE_SIZE,
+        page_token: Annotated[str, Query(max_length=500, description="From the answer before.")] = "",
+    ) -> JobPage:
+        """The jobs this master knows, newest first."""
+        wanted = [j for j in master.jobs() if (not state or j.state in state) and kind in (None, j.kind)]
+        jobs, token = page(wanted, lambda job: (job.created.isoformat(), job.name), page_size, page_token)
+        return JobPage(jobs=jobs, next_page_token=token)
+
+    @routes.get("/{name}", operation_id="get_job", responses=answers_of(401, 403, 404, 503))
+    def get_job(name: str) -> JobStatus:
+        """All there is to know of a job."""
+        return master.status(name)
+
+    for action in ("pause", "resume", "stop"):
+        routes.post(
+            f"/{{name}}:{action}",
+            operation_id=f"{action}_job",
+            summary=action.title(),
+            responses=answers_of(401, 403, 404, 409, 503),
+        )(_action(master, action))
+    return routes
+
+
+def _add_start(routes: APIRouter, master: Master) -> None:
+    answers: Answers[JobStatus] = Answers()
+
+    @routes.post(
+        "",
+        status_code=202,
+        operation_id="start_job",
+        responses=answers_of(401, 403, 409, 413, 422, 503),
+        openapi_extra=_BODY,
+    )
+    async def start_job(
+        request: Request,
+        response: Response,
+        fresh: Annotated[bool, Query(description="Remove what an earlier run of the job left.")] = False,
+        idempotency_key: Annotated[
+            str | None,
+            Header(max_length=200, description="Sent again with the same key within a day: the first answer again."),
+        ] = None,
+    ) -> JobStatus:
+        """Start a job; one that has ended goes on from its checkpoints."""
+        body = await request.body()
+
+        def start() -> JobStatus:
+            return master.start(parse_spec(body.decode("utf-8", "replace")), fresh)
+
+        asked = fingerprint(body, str(fresh))
+        status = await run_in_threadpool(answers.once, idempotency_key, asked, start)
+        response.headers["Location"] = f"/v1/jobs/{status.name}"
+        return status
+
+
+def _action(master: Master, action: str) -> Any:
+    method = {"pause": master.pause, "resume": master.resume, "stop": master.stop}[action]
+
+    def act(name: str) -> JobStatus:
+        return method(name)
+
+    act.__doc__ = f"{action.title()} a job. Harmless twice."
+    return act

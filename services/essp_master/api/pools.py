@@ -1,0 +1,37 @@
+"""Pools: how large they are and why, and between what they are kept."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+
+from essp_common.errors import ConfigError
+from essp_master.api.problems import answers_of
+from essp_master.pools.reconciler import PoolEvent, PoolRule, PoolView, Reconciler
+
+
+def router(reconciler: Reconciler | None) -> APIRouter:
+    """The routes of pools."""
+    routes = APIRouter(prefix="/v1/pools", tags=["pools"])
+
+    def keeper() -> Reconciler:
+        if reconciler is None:
+            raise ConfigError("this master keeps no pools: it runs a job of its own process")
+        return reconciler
+
+    @routes.get("", operation_id="list_pools", responses=answers_of(401, 403, 422, 503))
+    def list_pools() -> list[PoolView]:
+        """All pools, with what the autoscaler thinks of them."""
+        return keeper().pools()
+
+    @routes.get("/events", operation_id="pool_events", responses=answers_of(401, 403, 422))
+    def pool_events() -> list[PoolEvent]:
+        """What was done to pools and why, newest last."""
+        return keeper().events()
+
+    @routes.put("/{name}", operation_id="set_pool", responses=answers_of(401, 403, 404, 413, 422, 503))
+    def set_pool(name: str, rule: PoolRule, request: Request) -> PoolRule:
+        """Keep a pool within these bounds, or at this size."""
+        keeper().set(name, rule, request.state.caller)
+        return rule
+
+    return routes

@@ -1,0 +1,52 @@
+"""The API as a service: uvicorn in whatever thread runs it, without signal handlers of its own."""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from essp_common.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+_GRACE_S = 3
+"""After a drain: how long answers under way, such as event streams, may take."""
+
+
+class ApiServer:
+    """Serves an app over HTTP. Implements `essp_common.runtime.service.Service`."""
+
+    name = "api"
+
+    def __init__(self, app: ASGIApp, host: str, port: int) -> None:
+        """Listen at once (`port` 0: a free one, see `port`). Raises `ConfigError` when the port is taken."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            self._socket = socket.create_server((host, port), family=family)
+        except OSError as error:
+            raise ConfigError(f"{host}:{port}: {error.strerror}; choose another with --host and --port") from error
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=_GRACE_S
+        )
+        self._server = uvicorn.Server(config)
+        self._url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self._socket.getsockname()[1])
+
+    def run(self) -> None:
+        """Serve until drained."""
+        log.info("api: listening on %s", self._url)
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._socket.close()
+
+    def drain(self) -> None:
+        """Let `run` return."""
+        self._server.should_exit = True

@@ -1,0 +1,84 @@
+"""What a master that does not lead answers: it passes requests on to the one that does, and says who that is.
+
+So it does not matter which of several masters a request reaches. While nobody leads, the answer is 503 with
+`Retry-After`. Every answer carries the leader in `Essp-Leader`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+import httpx
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from essp_master.api.exposition import exposition
+from essp_master.api.problems import problem
+
+LEADER = "Essp-Leader"
+_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+_OWN = frozenset({"host", "connection", "transfer-encoding", "content-length", "keep-alive", "upgrade"})
+_CONNECT_S = 5.0
+
+
+class Front:
+    """An app that can be replaced while it is being served: a standby becomes the leader."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, send)
+
+
+def create_standby(leader: Callable[[], str], own_url: str) -> Starlette:
+    """The app of a standby. `leader`: URL of the master that leads, empty when nobody does."""
+    # No connection outlives its answer, so there is none to close when this app is replaced.
+    limits = httpx.Limits(max_keepalive_connections=0)
+    client = httpx.AsyncClient(timeout=httpx.Timeout(None, connect=_CONNECT_S), limits=limits)
+
+    async def forward(request: Request) -> Response:
+        url = leader()
+        if not url or url == own_url:
+            return problem(503, "Nobody leads", "no master leads at the moment; try again", {"Retry-After": "2"})
+        headers = [(k, v) for k, v in request.headers.items() if k.lower() not in _OWN]
+        passed = client.build_request(
+            request.method,
+            f"{url}{request.url.path}{'?' + request.url.query if request.url.query else ''}",
+            headers=headers,
+            content=await request.body(),
+        )
+        try:
+            answer = await client.send(passed, stream=True)
+        except httpx.TransportError as error:
+            detail = f"the master that leads, {url}, does not answer ({error}); try again"
+            return problem(503, "The leader does not answer", detail, {"Retry-After": "2", LEADER: url})
+        kept = {k: v for k, v in answer.headers.items() if k.lower() not in _OWN} | {LEADER: url}
+        return StreamingResponse(_raw(answer), answer.status_code, kept)
+
+    async def livez(request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def readyz(request: Request) -> Response:
+        url = leader()
+        return PlainTextResponse(f"standby of {url or 'nobody'}\n", 200 if url else 503)
+
+    async def metrics(request: Request) -> Response:
+        # Its own: those of the leader are read from the leader.
+        return Response(exposition(lambda: (), leads=False), media_type=CONTENT_TYPE_LATEST)
+
+    own = [Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics)]
+    return Starlette(routes=[*own, Route("/{path:path}", forward, methods=_METHODS)])
+
+
+async def _raw(answer: httpx.Response) -> AsyncIterator[bytes]:
+    """The body as it comes, an event stream too."""
+    try:
+        async for part in answer.aiter_raw():
+            yield part
+    finally:
+        await answer.aclose()

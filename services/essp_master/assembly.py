@@ -1,0 +1,158 @@
+"""A master process put together: the master, its API, the keeper of its pools, and the election among several."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from essp_common.errors import ConfigError
+from essp_common.runtime.process import run_all
+from essp_common.runtime.service import Service
+from essp_common.wiring import Adapters
+from essp_master.api.app import create_app
+from essp_master.api.guard import Guard
+from essp_master.api.server import ApiServer
+from essp_master.api.standby import Front, create_standby
+from essp_master.config import MasterSettings
+from essp_master.pools.observe_only import AdviceDriver
+from essp_master.pools.port import PoolDriver
+from essp_master.pools.processes import ProcessDriver
+from essp_master.pools.reconciler import Reconciler
+from essp_master.pools.trainings import Trainings
+from essp_master.pools.worker_registry import Roster
+from essp_master.registrations import Registrations
+from essp_master.service import Master, build
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient
+
+    from essp_master.failover.leader import Election
+
+_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+class MasterProcess:
+    """Everything that a master is, as one service: a standby until it leads, where there are several."""
+
+    name = "master"
+
+    def __init__(self, adapters: Adapters, settings: MasterSettings, worker: str, host: str, port: int) -> None:
+        """Listen at once. Raises `ConfigError`."""
+        self._adapters = adapters
+        self._settings = settings
+        self._worker = worker
+        self._front = Front(self._standby(lambda: "", ""))
+        self._server = ApiServer(self._front, host, port)
+        self._parts: tuple[Service, ...] = ()
+        self._draining = threading.Event()
+        self._lock = threading.Lock()
+
+    @property
+    def port(self) -> int:
+        """The port of the API."""
+        return self._server.port
+
+    def run(self) -> None:
+        """Run until drained, or until a part of it fails."""
+        run_all((self._server, _Part("leader", self._lead, self._drain_parts)))
+
+    def drain(self) -> None:
+        """Let all parts end."""
+        self._drain_parts()
+        self._server.drain()
+
+    def _drain_parts(self) -> None:
+        with self._lock:
+            self._draining.set()
+            for part in self._parts:
+                part.drain()
+
+    def _lead(self) -> None:
+        """Be the master, as soon as this one leads."""
+        if not self._settings.lease:
+            return self._work()
+        election = self._candidate()
+        if election.wait_to_lead(self._draining):
+            self._work()
+            election.resign()  # not after an error: what it was doing may go on
+        return None
+
+    def _work(self) -> None:
+        parts = self._assembled()
+        with self._lock:
+            if self._draining.is_set():
+                return
+            self._parts = parts
+        run_all(parts)
+
+    def _assembled(self) -> tuple[Service, ...]:
+        settings, adapters = self._settings, self._adapters
+        tables = Registrations(adapters.stores.under(settings.state), settings.images) if settings.state else None
+        declared = tables.declared if tables else dict
+        master: Master = build(adapters, settings, self._worker, adopt=True, declared=declared)
+        driver = open_driver(settings, master.roster)
+        trainings = Trainings(driver, settings.ranks, tables.trainers if tables else dict) if settings.ranks else None
+        reconciler = Reconciler(driver, master.roster, master.active, tables.extractors if tables else dict, trainings)
+        self._front.app = create_app(master, settings, tables, reconciler)
+        return master, reconciler
+
+    def _standby(self, leader: Callable[[], str], url: str) -> Guard:
+        """The app of a standby, behind the same guard as the leader's."""
+        settings = self._settings
+        app = create_standby(leader, url)
+        return Guard(app, settings.tokens(), settings.api_body_bytes, settings.api_requests_per_s)
+
+    def _candidate(self) -> Election:
+        """This master's part in the election; meanwhile it is a standby."""
+        # The client library is only needed where there are several masters.
+        from essp_master.failover.leader import Election
+
+        url = self._settings.url or f"http://{socket.gethostname()}:{self.port}"
+        election = Election(kubernetes_api(), namespace_of(self._settings), self._settings.lease, url)
+        self._front.app = self._standby(lambda: election.leader, url)
+        return election
+
+
+class _Part:
+    """Two functions as a service."""
+
+    def __init__(self, name: str, run: Callable[[], None], drain: Callable[[], None]) -> None:
+        self.name = name
+        self.run = run
+        self.drain = drain
+
+
+def open_driver(settings: MasterSettings, roster: Roster) -> PoolDriver:
+    """Who starts and stops workers, as the settings say."""
+    match settings.pools:
+        case "processes":
+            return ProcessDriver(settings.pool_sizes)
+        case "kubernetes":
+            from essp_master.pools.kubernetes import KubernetesDriver
+
+            return KubernetesDriver(
+                kubernetes_api(), namespace_of(settings), Path(settings.templates), settings.release
+            )
+        case _:
+            return AdviceDriver(roster)
+
+
+def kubernetes_api() -> ApiClient:
+    """A client of the cluster that this process runs in, or of the one that KUBECONFIG names. Raises `ConfigError`."""
+    from kubernetes import client, config
+
+    try:
+        config.load_config()
+    except config.ConfigException as error:
+        raise ConfigError(f"no Kubernetes cluster is configured: {error}") from error
+    return client.ApiClient()
+
+
+def namespace_of(settings: MasterSettings) -> str:
+    """The namespace to work in: as set, else the pod's own, else `default`."""
+    if settings.namespace:
+        return settings.namespace
+    return _NAMESPACE.read_text(encoding="utf-8").strip() if _NAMESPACE.exists() else "default"

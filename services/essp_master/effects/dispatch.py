@@ -1,0 +1,64 @@
+"""From what is decided to what others see of it: messages, and bytes that are freed. All of it by way of the outbox."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+from essp_common import topics
+from essp_common.bus.port import Bus
+from essp_common.cache.port import FrameCache, job_prefix
+from essp_common.pb.v1.messages_pb2 import Control
+from essp_master.effects.outbox import Outbox
+from essp_master.job.job import Job
+from essp_master.ledger.instructions import Instruction, IssueUnit, PublishSkip, ReleaseClip
+
+
+class Dispatch:
+    """Sends what jobs have to say. Called under the owner's lock."""
+
+    def __init__(self, bus: Bus, cache: FrameCache, outbox: Outbox, lock: threading.RLock) -> None:
+        self._bus = bus
+        self._cache = cache
+        self._outbox = outbox
+        self._lock = lock
+
+    def instruction(self, job: Job, instruction: Instruction) -> None:
+        """A work unit, a clip that is not there, or one whose bytes are to be freed."""
+        match instruction:
+            case IssueUnit():
+                key, unit = job.seeds.unit(instruction)
+                self._publish(topics.SEEDS, key, unit)
+            case PublishSkip():
+                for topic, message in job.seeds.skips(instruction):
+                    index = message.clip.index
+                    partition = index % topics.DATA_PARTITIONS
+                    self._publish(topic, str(index).encode(), message.SerializeToString(), partition)
+            case ReleaseClip():
+                for cache_key, consumer in job.seeds.releases(instruction):
+                    self._outbox.add(partial(self._cache.ack, cache_key, consumer))
+
+    def command(self, job: Job, command: Control.Command) -> None:
+        """What everybody is to do about a job."""
+        self._publish(topics.CONTROL, job.name.encode(), job.control(command).SerializeToString())
+
+    def mark(self, job: Job) -> None:
+        """A mark behind all that was said of a job so far."""
+        self._publish(topics.PROGRESS, job.name.encode(), job.mark().SerializeToString())
+
+    def purge(self, job: Job) -> None:
+        """Free all bytes of a job."""
+        self._outbox.add(partial(self._cache.purge, job_prefix(job.name)))
+
+    def sweep(self, job: Job) -> None:
+        """Free what workers stored for a job that had ended: they learn of it a moment later."""
+        job.leftovers = False
+        self._outbox.add(partial(self._sweep, job))
+
+    def _sweep(self, job: Job) -> None:
+        found = self._cache.purge(job_prefix(job.name))
+        with self._lock:
+            job.swept(found)
+
+    def _publish(self, topic: str, key: bytes, value: bytes, partition: int | None = None) -> None:
+        self._outbox.add(partial(self._bus.publish, topic, key, value, partition))

@@ -1,0 +1,171 @@
+"""Writes the history of the master's jobs in the background, and says when it is durable.
+
+One batch at a time: a segment of each job of which something was noted. Until a batch is written its messages of
+`essp.progress` are not called done, so what a master dies with is delivered again to its successor, which stands where
+the newest segment says.
+
+A store that does not answer is asked again, however long; meanwhile the master goes on, until it holds so many messages
+that it reads no more (back-pressure). A job whose history somebody else has appended to, or cannot be written at all,
+is given back with the reason: it is no longer this master's.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from essp_common.artifacts.history import History, Overtaken
+from essp_common.bus.port import Record, Subscription
+from essp_common.errors import EsspError, TransientError
+from essp_common.pb.v1.messages_pb2 import HistorySegment
+from essp_common.runtime.failpoints import failpoint
+from essp_master.config import MasterSettings
+from essp_master.job.job import Job
+from essp_master.job.status_view import status_of
+
+log = logging.getLogger(__name__)
+
+_CHAPTER = 128
+"""Segments that are joined at once."""
+_LONG_S = 30.0
+"""After so long without a write the fences are looked at first: this process may have slept."""
+_LONGEST_WAIT_S = 10.0
+_LAST_WRITE_S = 10.0
+"""How long a master that leaves waits for its histories to be written."""
+_UNFINISHED = 50
+"""So many times `poll_records` messages may wait for the histories to be written; then no more are read."""
+_SHARE = 0.02
+"""Most of the master's time that may go into making segments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A segment, and where it goes."""
+
+    job: str
+    history: History
+    segment: HistorySegment
+
+
+class HistoryWriter:
+    """Writes batches, each in a thread of its own. Used from one thread, but for `write`, which its owner guards."""
+
+    def __init__(
+        self, subscription: Subscription, settings: MasterSettings, worker: str, clock: Callable[[], float]
+    ) -> None:
+        """`subscription`: whose records are done when the histories hold them."""
+        self._subscription = subscription
+        self._settings = settings
+        self._worker = worker
+        self._clock = clock
+        self._due_s = clock()
+        self._thread: threading.Thread | None = None
+        self._closing = threading.Event()
+        self._written_s: dict[str, float] = {}
+        self._lost: list[tuple[str, EsspError]] = []
+        self._handled: list[Record] = []
+        """Accounted for, and not yet in the histories."""
+        self._holding = False
+
+    def handled(self, records: Sequence[Record]) -> None:
+        """These were accounted for."""
+        self._handled += records
+
+    def hold_back(self) -> None:
+        """Read no more while too much waits for the histories to be written."""
+        too_many = len(self._handled) > _UNFINISHED * self._settings.poll_records
+        if too_many != self._holding:
+            self._holding = too_many
+            (self._subscription.pause if too_many else self._subscription.resume)()
+
+    def lost(self) -> Sequence[tuple[str, EsspError]]:
+        """The jobs that are no longer this master's, and why; each is told once."""
+        lost, self._lost = self._lost, []
+        return lost
+
+    def write(self, jobs: Iterable[Job], now: bool = False) -> None:
+        """Write what was noted of these jobs, if it is time (or `now`). All that they had done by now is durable."""
+        if self._thread is not None and self._thread.is_alive():
+            return
+        noted = [job for job in jobs if job.recorder.pending and not job.overtaken]
+        due = now or self._clock() >= self._due_s or any(job.urgent for job in noted)
+        if noted and not due:
+            return
+        began = time.perf_counter()
+        pages = [Page(job.name, job.launch.history, self._segment(job)) for job in noted]
+        handled, self._handled = self._handled, []
+        if not pages:
+            self._finish(handled)
+            return
+        took_s = time.perf_counter() - began
+        self._due_s = self._clock() + max(self._settings.history_s, took_s / _SHARE)
+        self._thread = threading.Thread(target=self._write, args=(pages, handled), name="essp-history", daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Wait for the batch under way, for a while; then it is given up."""
+        if self._thread is not None:
+            self._thread.join(_LAST_WRITE_S)
+            if self._thread.is_alive():
+                self._closing.set()
+                self._thread.join()
+
+    def _segment(self, job: Job) -> HistorySegment:
+        now_s = self._clock()
+        segment = job.segment(self._worker, now_s)
+        if job.state.ended:
+            segment.status_json = status_of(job, None, now_s).model_dump_json()
+        return segment
+
+    def _finish(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self._subscription.done(record)
+
+    def _write(self, pages: Sequence[Page], handled: Sequence[Record]) -> None:
+        for page in pages:
+            try:
+                if not self._append(page):
+                    return
+            except EsspError as error:
+                self._lost.append((page.job, error))
+        if any(isinstance(error, Overtaken) for _, error in self._lost):
+            return  # the other master accounts for these messages
+        failpoint("master.history-written")
+        self._finish(handled)
+        failpoint("master.progress-done")
+        for page in pages:
+            if page.segment.last % _CHAPTER == 0:
+                self._join(page)
+
+    def _append(self, page: Page) -> bool:
+        """Append durably; False when the master leaves before that worked."""
+        tries = 0
+        while True:
+            try:
+                self._check_fence(page)
+                page.history.append(page.segment)
+            except TransientError as error:
+                tries += 1
+                log.warning("job %s: its history waits: %s", page.job, error, extra={"job_id": page.job})
+                if self._closing.wait(min(error.retry_after_s * 2.0 ** min(tries, 10), _LONGEST_WAIT_S)):
+                    return False
+            else:
+                self._written_s[page.job] = time.monotonic()
+                return True
+
+    def _check_fence(self, page: Page) -> None:
+        last_s = self._written_s.get(page.job)
+        if last_s is not None and time.monotonic() - last_s < _LONG_S:
+            return
+        if fence := page.history.fences_above(page.segment.fence):
+            raise Overtaken(f"fence {fence} was taken, and this master has {page.segment.fence}", fence)
+
+    def _join(self, page: Page) -> None:
+        try:
+            page.history.join(page.segment.last, _CHAPTER // 2)
+        except EsspError as error:  # more objects than need be; the next time it is tried again
+            about = {"job_id": page.job}
+            log.warning("job %s: segments of its history could not be joined: %s", page.job, error, extra=about)

@@ -1,0 +1,61 @@
+"""What the master before this one left: the last command of every job in `essp.control`, and the jobs' histories.
+
+A command is published before its answer is given, and written to the history after; so where the two differ, the
+command is the newer one, and what it asked for is done once more.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from google.protobuf.message import DecodeError
+
+from essp_common import topics
+from essp_common.artifacts.history import History
+from essp_common.bus.port import Bus
+from essp_common.errors import TransientError
+from essp_common.job.spec import stored_spec
+from essp_common.job.status import JobStatus
+from essp_common.pb.v1.messages_pb2 import Control
+from essp_common.wiring import Stores
+
+log = logging.getLogger(__name__)
+
+_UNDER_WAY = (Control.START, Control.RESUME, Control.PAUSE)
+_POLL_S = 0.5
+
+
+def last_commands(bus: Bus, listen_s: float, draining: threading.Event) -> list[Control]:
+    """The last command of each job, as far as the bus tells within `listen_s`."""
+    found: dict[str, Control] = {}
+    deadline = time.monotonic() + listen_s
+    try:
+        subscription = bus.subscribe([topics.CONTROL], group=None)
+        try:
+            while time.monotonic() < deadline and not draining.is_set():
+                records = subscription.poll(1000, _POLL_S)
+                if not records and found:
+                    break
+                for record in records:
+                    command = Control.FromString(record.value)
+                    if command.fence >= found.get(command.job, command).fence:
+                        found[command.job] = command
+        finally:
+            subscription.close()
+    except (TransientError, DecodeError) as error:
+        log.error("master: what was under way cannot be read in full: %s", error)
+    return list(found.values())
+
+
+def under_way(command: Control) -> bool:
+    """After this command the job goes on."""
+    return command.command in _UNDER_WAY
+
+
+def past(command: Control, stores: Stores) -> JobStatus | None:
+    """What a job came to that had ended, if its history tells; None: its last seconds are missing there, or all."""
+    spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
+    newest = History(stores.under(spec.output)).newest()
+    return JobStatus.model_validate_json(newest.status_json) if newest is not None and newest.status_json else None

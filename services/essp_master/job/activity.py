@@ -1,0 +1,169 @@
+"""Who works on a job and how fast, from the messages of the last seconds. For people; nothing is decided by it."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from essp_common.job import status
+from essp_common.pb.v1.messages_pb2 import PassReport, Progress, Purpose, StepReport
+
+WINDOW_S = 10.0
+_ALIVE_S = 30.0
+"""A worker that was silent for so long is not counted any more."""
+
+
+class Rate:
+    """How much came in, per second, over a sliding window."""
+
+    def __init__(self, window_s: float = WINDOW_S) -> None:
+        self._window_s = window_s
+        self._past: deque[tuple[int, float]] = deque()
+        self._past_sum = 0.0
+        self._second: int | None = None
+        self._present = 0.0
+        """What came in within `_second`."""
+        self._since = 0.0
+
+    def add(self, amount: float, now_s: float) -> None:
+        """`amount` came in now."""
+        second = int(now_s)
+        if second != self._second:
+            self._turn(second, now_s)
+        self._present += amount
+
+    def per_s(self, now_s: float) -> float:
+        """The present rate."""
+        if self._second is None:
+            return 0.0
+        self._turn(int(now_s), now_s)
+        return self.amount / min(self._window_s, max(1.0, now_s - self._since))
+
+    @property
+    def amount(self) -> float:
+        """What came in within the window."""
+        return self._past_sum + self._present
+
+    def _turn(self, second: int, now_s: float) -> None:
+        """It is this second now."""
+        if self._second is None:
+            self._since = now_s
+        elif second != self._second:
+            self._past.append((self._second, self._present))
+            self._past_sum += self._present
+            self._present = 0.0
+        self._second = second
+        while self._past and self._past[0][0] < now_s - self._window_s:
+            self._past_sum -= self._past.popleft()[1]
+
+
+@dataclass
+class _Pool:
+    done: int = 0
+    clips: Rate = field(default_factory=Rate)
+    seconds: Rate = field(default_factory=Rate)
+    seen: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class _Training:
+    stream: str
+    model: str
+    step: StepReport | None = None
+    reports: list[status.PassReport] = field(default_factory=list)
+    checkpoint: str | None = None
+
+
+class Activity:
+    """The workers of one job."""
+
+    def __init__(self, features: dict[str, str], trainers: dict[str, tuple[str, str]]) -> None:
+        """`features`: stream -> feature. `trainers`: trainer -> its stream and its model."""
+        self._pool_of = {"": "decoder"} | {stream: f"extractor.{feature}" for stream, feature in features.items()}
+        self._pools: dict[str, _Pool] = {}
+        self._trainings = {name: _Training(stream, model) for name, (stream, model) in trainers.items()}
+
+    def note(self, progress: Progress, now_s: float) -> None:
+        """Take notice of one message."""
+        match progress.WhichOneof("event"):
+            case "made":
+                made = progress.made
+                if pool := self._pool_of.get(made.stream):
+                    self._worked(pool, progress.worker, len(made.indices), made.seconds, now_s)
+            case "step":
+                if training := self._trainings.get(progress.step.trainer):
+                    training.step = progress.step
+            case "pass_report":
+                if training := self._trainings.get(progress.pass_report.trainer):
+                    training.reports.append(_report(progress.pass_report))
+            case "checkpoint":
+                if training := self._trainings.get(progress.checkpoint.trainer):
+                    training.checkpoint = progress.checkpoint.uri
+
+    def recall(self, trainer: str, reports: list[status.PassReport], checkpoint: str) -> None:
+        """What an earlier run had come to."""
+        self._trainings[trainer].reports = list(reports)
+        self._trainings[trainer].checkpoint = checkpoint
+
+    def pools(self, backlog: Mapping[str, int], now_s: float) -> tuple[status.PoolStatus, ...]:
+        """The pools that worked on the job, by name. `backlog`: as in `status.JobStatus`."""
+        queues: Counter[str] = Counter()
+        for part, count in backlog.items():
+            queues["decoder" if part == "decoder" else self._pool_of[part]] += count
+        return tuple(_pool(name, self._pools[name], queues[name], now_s) for name in sorted(self._pools))
+
+    def trainers(self, finals: set[str]) -> tuple[status.TrainerStatus, ...]:
+        """The trainings, in the order of the job."""
+        return tuple(_trainer(name, training, name in finals) for name, training in self._trainings.items())
+
+    def _worked(self, name: str, worker: str, clips: int, seconds: float, now_s: float) -> None:
+        pool = self._pools.get(name)
+        if pool is None:
+            pool = self._pools[name] = _Pool()
+        pool.done += clips
+        pool.clips.add(clips, now_s)
+        pool.seconds.add(seconds, now_s)
+        pool.seen[worker] = now_s
+
+
+def purpose_name(purpose: Purpose) -> status.PurposeName:
+    """`train`, `validation`, `test` or `predict`."""
+    return status.PURPOSES[purpose]
+
+
+def _pool(name: str, pool: _Pool, queue: int, now_s: float) -> status.PoolStatus:
+    rate = pool.clips.per_s(now_s)
+    pool.seconds.per_s(now_s)
+    return status.PoolStatus(
+        name=name,
+        workers=sum(now_s - seen <= _ALIVE_S for seen in pool.seen.values()),
+        done=pool.done,
+        clips_per_s=rate,
+        seconds_per_clip=pool.seconds.amount / pool.clips.amount if pool.clips.amount else None,
+        queue=queue,
+    )
+
+
+def _trainer(name: str, training: _Training, final: bool) -> status.TrainerStatus:
+    step = training.step
+    return status.TrainerStatus(
+        name=name,
+        stream=training.stream,
+        model=training.model,
+        purpose=purpose_name(step.purpose) if step else None,
+        epoch=step.epoch if step else 0,
+        clips_done=step.clips_done if step else 0,
+        loss=step.loss if step else None,
+        top1=step.top1 if step else None,
+        data_wait_ratio=step.data_wait_ratio if step else None,
+        clips_per_s=step.clips_per_s if step else None,
+        queue=step.queue if step else None,
+        reports=tuple(training.reports),
+        checkpoint=training.checkpoint,
+        final=final,
+    )
+
+
+def _report(report: PassReport) -> status.PassReport:
+    return status.PassReport(purpose=purpose_name(report.purpose), epoch=report.epoch, metrics=dict(report.metrics))

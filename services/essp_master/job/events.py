@@ -1,0 +1,51 @@
+"""What happened to a job, in order: the newest few thousand events, with ids that a reader can go on from.
+
+Written by the master's thread, read by any number of others.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from essp_common.job.status import JobEvent
+
+Kind = Literal["state", "pass", "report", "checkpoint", "failure", "warning", "finished"]
+_KEPT = 5000
+
+
+class EventLog:
+    """The events of one job. Thread-safe."""
+
+    def __init__(self, kept: int = _KEPT) -> None:
+        """`kept`: how many of the newest are held."""
+        self._events: deque[JobEvent] = deque(maxlen=kept)
+        self._changed = threading.Condition()
+        self._last = 0
+
+    @property
+    def last(self) -> int:
+        """Id of the newest event; 0: there was none."""
+        return self._last
+
+    def add(self, kind: Kind, message: str, data: Mapping[str, Any]) -> None:
+        """Something happened, now."""
+        with self._changed:
+            self._last += 1
+            event = JobEvent(id=self._last, time=datetime.now(UTC), kind=kind, message=message, data=dict(data))
+            self._events.append(event)
+            self._changed.notify_all()
+
+    def after(self, last: int, timeout_s: float = 0.0) -> Sequence[JobEvent]:
+        """The events after number `last`, oldest first; waits for one if there is none.
+
+        Ids that are no longer held are left out: the reader sees the gap by the ids.
+        """
+        with self._changed:
+            if timeout_s > 0:
+                self._changed.wait_for(lambda: self._last > last, timeout_s)
+            missed = min(self._last - last, len(self._events))
+            return [self._events[place] for place in range(len(self._events) - missed, len(self._events))]

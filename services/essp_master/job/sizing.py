@@ -1,0 +1,151 @@
+"""How large a job's clips can get, and how many the budget has to hold.
+
+Credits are reserved before anything is decoded, so they need bounds: of each part of a clip (`ClipParts`), from the
+specification, the sizes of the videos in the catalog, what the extractors declare, and the codec's worst case. Where
+frames differ in size from video to video, the largest video of a pass counts until a clip is decoded.
+
+A trainer frees the clips of a batch together, and clips of a locality window come in any order. If the budget could not
+hold a batch, and a window where there is one, the job would stand still: that is a `ConfigError` here.
+
+Trainers that lag are left behind (`ledger/lag.py`) where the budget can be divided: half of it is for the lanes of all
+trainers but one, and each share has to hold two batches, one that is trained and one that is being made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from essp_common.catalog.table import CatalogView, VideoRow
+from essp_common.errors import ConfigError
+from essp_common.features.declared import DeclaredFeature
+from essp_common.features.port import ArraySpec
+from essp_common.features.registry import output_of
+from essp_common.job.spec import CodecSpec, JobSpec
+from essp_common.messages.recipe import recipe_of
+from essp_common.pb.v1.messages_pb2 import Resize
+from essp_common.planning.phases import Passes
+from essp_common.quantities import size
+from essp_common.video.geometry import output_size
+from essp_master.ledger.parts import ClipParts
+
+_HEADER = 64
+_PART = 8
+"""Bytes that `essp_common.video.codec` adds to a value and to each of its compressed parts."""
+_UNIT_CLIPS = 32
+"""Most clips of one work unit: enough to share a run-up, few enough to spread over decoders."""
+_PREDICTOR_BATCH = 16
+"""Clips that a predictor scores, and frees, together."""
+_MIB = 2**20
+
+
+def parts_of(spec: JobSpec) -> ClipParts:
+    """The parts of each clip of a job."""
+    return ClipParts({name: stream.feature for name, stream in spec.streams.items()}, spec.consumers())
+
+
+def bounds_of(
+    passes: Passes, parts: ClipParts, declared: Mapping[str, DeclaredFeature] | None = None
+) -> list[list[int]]:
+    """For each pass, the most bytes of each part of a clip. Raises `ConfigError` for features that cannot be made.
+
+    `declared`: features that are registered, and whose code is not here.
+    """
+    bounds = {purpose: _bounds(passes.spec, view, parts.streams, declared) for purpose, view in passes.views}
+    return [bounds[purpose] for purpose, _ in passes.order]
+
+
+def lane_bytes(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
+    """The share of the budget that a trainer gets which is left behind; 0: they are coupled."""
+    others = len(spec.trainers) - 1
+    if spec.limits.coupled or others < 1:
+        return 0
+    share = spec.limits.budget // 2 // others
+    return share if share // _largest(bounds) >= _at_once(spec, batches=2) else 0
+
+
+def uncoupled_budget(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
+    """The least budget with which a trainer that lags can be left behind."""
+    return 2 * (len(spec.trainers) - 1) * _at_once(spec, batches=2) * _largest(bounds)
+
+
+def unit_clips(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
+    """Most clips of one work unit. Raises `ConfigError` when the budget is too small for the job to move."""
+    largest, needed, window = _largest(bounds), _at_once(spec), spec.sampling.locality
+    held = spec.limits.budget // largest
+    if held < needed:
+        batch, culprit = _batch(spec)
+        cause = f"{culprit} = {batch}" + (f" and sampling.locality = {window}" if window else "")
+        raise ConfigError(
+            f"limits.budget: {size(spec.limits.budget)} hold {held} clips of up to {size(largest)}, "
+            f"{cause} need {needed} at once; raise it to {-(-needed * largest // _MIB)}MiB or more, "
+            "or lower those, clip.frames or clip.resize"
+        )
+    held = (lane_bytes(spec, bounds) or spec.limits.budget) // largest
+    return min(_UNIT_CLIPS, window or held - needed + 1)
+
+
+def _largest(bounds: Sequence[Sequence[int]]) -> int:
+    return max(sum(parts) for parts in bounds)
+
+
+def _batch(spec: JobSpec) -> tuple[int, str]:
+    """Most clips that are freed together, and what says so."""
+    return max(
+        ((trainer.batch_size, f"trainers.{name}.batch_size") for name, trainer in spec.trainers.items()),
+        default=(_PREDICTOR_BATCH, "the predictor's batch"),
+    )
+
+
+def _at_once(spec: JobSpec, batches: int = 1) -> int:
+    """Clips that have to fit for a consumer to get so many batches in whatever order they are issued."""
+    return batches * _batch(spec)[0] + max(spec.sampling.locality, 1) - 1
+
+
+def _bounds(
+    spec: JobSpec, view: CatalogView, streams: Sequence[str], declared: Mapping[str, DeclaredFeature] | None
+) -> list[int]:
+    resize = recipe_of(spec).resize
+    sizes = {output_size(resize, row.height, row.width) for row in _distinct(view, resize)}
+    bounds = [0] * (1 + len(streams))
+    for height, width in sizes:
+        clip = ArraySpec((spec.clip.frames, height, width, 3), "uint8")
+        outputs = {
+            name: output_of(stream.feature, stream.params, clip, declared) for name, stream in spec.streams.items()
+        }
+        made = [most_bytes(clip, spec.clip.codec)]
+        made += [most_bytes(outputs[name], spec.streams[name].codec) for name in streams]
+        bounds = [max(known, new) for known, new in zip(bounds, made, strict=True)]
+    return bounds
+
+
+def _distinct(view: CatalogView, resize: Resize) -> Iterable[VideoRow]:
+    """One video of each size; any one where all come out alike."""
+    if resize.mode in (Resize.EXACT, Resize.CROP):
+        return view.rows[:1]
+    return {(row.height, row.width): row for row in view.rows}.values()
+
+
+def most_bytes(array: ArraySpec, codec: CodecSpec) -> int:
+    """The most bytes that an array takes up as a value of the cache."""
+    if codec.name == "raw":
+        return _HEADER + array.nbytes
+    frames = array.shape[0]
+    if codec.name == "zstd":
+        frame = array.nbytes // max(frames, 1)
+        return _HEADER + frames * (_PART + _zstd_bound(frame))
+    if array.dtype != "uint8" or len(array.shape) != 4:
+        raise ConfigError(f"codec jpeg holds uint8 (T, H, W, C), not {array.dtype} of shape {array.shape}; use raw")
+    _, height, width, channels = array.shape
+    images, depth = (1, channels) if channels in (1, 3) else (channels, 1)
+    return _HEADER + frames * images * (_PART + _jpeg_bound(height, width, depth))
+
+
+def _zstd_bound(size: int) -> int:
+    """`ZSTD_compressBound` of zstd.h."""
+    return size + (size >> 8) + ((2**17 - size) >> 11 if size < 2**17 else 0)
+
+
+def _jpeg_bound(height: int, width: int, channels: int) -> int:
+    """`tjBufSize` of libjpeg-turbo: whole blocks of 16, every coefficient at its worst."""
+    padded = -(-height // 16) * -(-width // 16) * 256
+    return padded * (6 if channels == 3 else 3) + 2048

@@ -1,0 +1,160 @@
+"""From a job to what people are told of it (`status.py`)."""
+
+from __future__ import annotations
+
+import logging
+from typing import Literal
+
+from essp_common.cache.port import CacheUsage, FrameCache
+from essp_common.errors import TransientError
+from essp_common.job import status
+from essp_common.job.status import JobState
+from essp_common.runtime import metrics
+from essp_master.job.activity import purpose_name
+from essp_master.job.job import Job
+
+log = logging.getLogger(__name__)
+
+
+def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobStatus:
+    """All there is to know of a job at this moment."""
+    ledger, spec = job.ledger, job.launch.spec
+    counts = ledger.counts
+    backlog = ledger.backlog()
+    return status.JobStatus(
+        name=job.name,
+        kind=_kind(job),
+        state=job.state,
+        reason=job.reason,
+        output=spec.output,
+        created=job.created,
+        ended=job.ended,
+        elapsed_s=job.elapsed_s(now_s),
+        progress=_progress(job, now_s),
+        passes=_passes(job),
+        credits=status.CreditStatus(
+            budget_bytes=ledger.credits.budget_bytes,
+            outstanding_bytes=ledger.credits.outstanding_bytes,
+            outstanding_clips=ledger.outstanding,
+            waiting=ledger.out_of_credit,
+        ),
+        cache=_cache(usage),
+        streams={name: stream.feature for name, stream in spec.streams.items()},
+        backlog=backlog,
+        pools=job.activity.pools(backlog, now_s),
+        trainers=job.activity.trainers(ledger.finals),
+        counts=status.CountStatus(
+            issued=counts.issued,
+            decoded=counts.decoded,
+            extracted=counts.extracted,
+            delivered=counts.delivered,
+            failed=counts.failed,
+            replaced=counts.replaced,
+            skipped=counts.skipped,
+            lost=counts.lost,
+            reissued=counts.reissued,
+            released=counts.released,
+            redecoded=counts.redecoded,
+            duplicates=counts.duplicates,
+        ),
+        failures=_failures(job),
+        result=job.result,
+        last_event=job.log.last,
+    )
+
+
+def usage_of(cache: FrameCache) -> CacheUsage | None:
+    """What the cache holds now; None while it does not answer."""
+    try:
+        usage = cache.usage()
+    except TransientError as error:
+        log.warning("master: %s", error)
+        return None
+    metrics.CACHE_BYTES.labels("used").set(usage.used_bytes)
+    metrics.CACHE_BYTES.labels("limit").set(usage.limit_bytes)
+    return usage
+
+
+def summary_of(job: Job, now_s: float) -> status.JobSummary:
+    """A job in a list."""
+    progress = _progress(job, now_s)
+    return status.JobSummary(
+        name=job.name,
+        kind=_kind(job),
+        state=job.state,
+        reason=job.reason,
+        created=job.created,
+        done=progress.done,
+        total=progress.total,
+        clips_per_s=progress.clips_per_s,
+        eta_s=progress.eta_s,
+        failed=job.ledger.counts.failed,
+    )
+
+
+def summary_of_past(past: status.JobStatus) -> status.JobSummary:
+    """A job in a list that had ended before this master began."""
+    return status.JobSummary(
+        name=past.name,
+        kind=past.kind,
+        state=past.state,
+        reason=past.reason,
+        created=past.created,
+        done=past.progress.done,
+        total=past.progress.total,
+        clips_per_s=0.0,
+        eta_s=None,
+        failed=past.counts.failed,
+    )
+
+
+def _kind(job: Job) -> Literal["train", "predict"]:
+    return "train" if job.launch.spec.predictor is None else "predict"
+
+
+def _progress(job: Job, now_s: float) -> status.ProgressStatus:
+    ledger, plans = job.ledger, job.launch.passes.plans
+    done, total = ledger.closed, sum(plan.clips for plan in plans)
+    rate = job.pace.per_s(now_s) if job.state is JobState.RUNNING else 0.0
+    return status.ProgressStatus(
+        done=done,
+        total=total,
+        clips_per_s=rate,
+        eta_s=(total - done) / rate if rate > 0 else None,
+        current=min(consumption.position().pass_index for consumption in ledger.consumption.values()),
+    )
+
+
+def _passes(job: Job) -> tuple[status.PassStatus, ...]:
+    ledger = job.ledger
+    return tuple(
+        status.PassStatus(
+            purpose=purpose_name(plan.purpose),
+            epoch=plan.epoch,
+            clips=plan.clips,
+            issued=account.issued,
+            done={name: consumption.done(number) for name, consumption in ledger.consumption.items()},
+            skipped=len(account.skipped),
+        )
+        for number, (plan, account) in enumerate(zip(job.launch.passes.plans, ledger.passes, strict=True))
+    )
+
+
+def _cache(usage: CacheUsage | None) -> status.CacheStatus | None:
+    if usage is None:
+        return None
+    return status.CacheStatus(
+        used_bytes=usage.used_bytes, limit_bytes=usage.limit_bytes, keys=usage.keys, full_count=usage.full_count
+    )
+
+
+def _failures(job: Job) -> tuple[status.FailureStatus, ...]:
+    return tuple(
+        status.FailureStatus(
+            stage=stage,
+            kind=kind,
+            count=tally.count,
+            examples=tuple(status.FailureExample(video=v, reason=r) for v, r in tally.examples.items()),
+        )
+        for (stage, kind), tally in sorted(job.failures.items(), key=lambda item: -item[1].count)
+    )

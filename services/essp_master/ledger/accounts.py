@@ -1,0 +1,51 @@
+"""The ledger in figures: of the whole job, and of each pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from essp_master.ledger.indices import IndexSet
+
+_SAMPLE = 20
+"""Attempts that have to be known before the share of failures means anything."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """The ledger in figures; see `status.CountStatus`."""
+
+    issued: int = 0
+    decoded: int = 0
+    extracted: int = 0
+    delivered: int = 0
+    failed: int = 0
+    replaced: int = 0
+    skipped: int = 0
+    lost: int = 0
+    reissued: int = 0
+    released: int = 0
+    redecoded: int = 0
+    duplicates: int = 0
+    unreported: int = 0
+    """Counted as made because a consumer had it: that it was made is still to be told, and then no duplicate."""
+
+    def failing(self, clips: int, dead_ratio: float) -> str:
+        """Why a job of so many clips cannot go on: too large a share of attempts failed; empty: it can."""
+        tried = self.failed + self.decoded
+        if tried < min(_SAMPLE, clips) or self.failed <= dead_ratio * tried:
+            return ""
+        return (
+            f"{self.failed} of the first {tried} clips could not be made, more than limits.dead_ratio "
+            f"({dead_ratio:.0%}) allows"
+        )
+
+
+@dataclass(slots=True)
+class PassAccount:
+    """What became of the clips of one pass."""
+
+    issued: int = 0
+    closed: int = 0
+    """Every consumer is done with them, or they were skipped."""
+    skipped: IndexSet = field(default_factory=IndexSet)
+    """Indices at which some consumer or all found nothing."""

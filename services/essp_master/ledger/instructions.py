@@ -1,0 +1,61 @@
+"""What the ledger wants done. The shell (`service.py`) does it; nothing here does anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from essp_common.planning.plan import PlannedClip
+
+
+class IssueUnit(NamedTuple):
+    """Publish one work unit: clips of one video, to be made for these consumers."""
+
+    pass_index: int
+    clips: tuple[PlannedClip, ...]
+    consumers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishSkip:
+    """Tell the consumers of these streams that there is nothing at an index, so that they step over it."""
+
+    pass_index: int
+    clip: PlannedClip
+    streams: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseClip:
+    """Free a clip's bytes on behalf of these consumers; it is made again when one of them asks for it."""
+
+    pass_index: int
+    clip: PlannedClip
+    consumers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishPass:
+    """Every consumer is done with every clip of this pass."""
+
+    pass_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteJob:
+    """The job has made what it was for."""
+
+    uri: str
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class FailJob:
+    """The job cannot go on; the reason says what to do."""
+
+    reason: str
+
+
+Instruction: TypeAlias = IssueUnit | PublishSkip | ReleaseClip | FinishPass | CompleteJob | FailJob

@@ -1,0 +1,43 @@
+"""`essp master`: run jobs for whoever asks over REST."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import closing
+from typing import Annotated
+
+import typer
+
+from essp_common.errors import ConfigError
+from essp_common.runtime.process import serve, worker_name
+from essp_common.wiring import Adapters
+from essp_master.assembly import MasterProcess
+from essp_master.config import MasterSettings
+
+_GARBAGE = (50_000, 20, 100)
+"""When the collector of cycles runs (`gc.set_threshold`)."""
+
+
+def collect_rarely() -> None:
+    """Have Python look for cycles of garbage less often.
+
+    A master keeps much that lives long (a catalog, what is outstanding), makes and drops much else, and hardly any of
+    it in cycles: looking through all of it took a third of its time.
+    """
+    gc.set_threshold(*_GARBAGE)
+
+
+def main(
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: all.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port of the REST API.", min=0, max=65535)] = 8080,
+) -> None:
+    """Issue seeds, account for them, serve the REST API. Settings come from the environment (ESSP_BUS, ...)."""
+    settings = MasterSettings()
+    if not settings.tokens() and not settings.api_open:
+        raise ConfigError(
+            "the API needs a token: set ESSP_API_TOKEN to a secret that callers show (`essp token` makes one), "
+            "or ESSP_API_OPEN=true where only trusted people reach it"
+        )
+    collect_rarely()
+    with closing(Adapters.from_settings(settings)) as adapters:
+        serve(MasterProcess(adapters, settings, worker_name(settings), host, port), settings)

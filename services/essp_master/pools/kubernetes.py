@@ -1,0 +1,295 @@
+"""Pools as Deployments of a namespace, trainings as indexed Jobs, through the Kubernetes API.
+
+The contract with the chart: a Deployment whose label `essp.dev/scaled-by` is `master` is a pool of the release that
+`app.kubernetes.io/instance` names; its annotation `essp.dev/work` says what it does (`decoder`, `extractor.flow`),
+`essp.dev/min-replicas` and `essp.dev/max-replicas` are its bounds. Sizes are set through the scale subresource, so that
+the master needs no right to change anything else of them. Before a pool shrinks, idle pods get the lower deletion cost,
+so they are the ones to go. What is registered becomes a Deployment (an extractor) or a Job (a training) from templates
+which the chart gives the master as files (`manifests.py`).
+
+What there is, is watched (`view.py`): whoever scales a pool by hand, or deletes a Job, is noticed at once. A training
+is kept as it was asked for: a Job that is gone is made again, one that differs is deleted and, once its pods are gone,
+made anew; it goes on from the checkpoint that they saved.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kubernetes import client
+
+from essp_common.errors import ConfigError, PermanentError
+from essp_master.pools.informer import TIMEOUT_S, Exists, View, answers
+from essp_master.pools.manifests import (
+    MADE_OF,
+    TRAINING,
+    WORK,
+    Manifest,
+    extractor_deployment,
+    training_job,
+    training_name,
+)
+from essp_master.pools.port import PoolSize
+from essp_master.registrations import ExtractorRow, TrainerRow
+
+POOL = "essp.dev/pool"
+SCALED_BY = "essp.dev/scaled-by"
+RELEASE = "app.kubernetes.io/instance"
+LEAST, MOST = "essp.dev/min-replicas", "essp.dev/max-replicas"
+COST = "controller.kubernetes.io/pod-deletion-cost"
+_BUSY, _IDLE = "100", "-100"
+_HIDDEN = 3
+
+
+@dataclass
+class _Training:
+    """A training as it is to be."""
+
+    body: Manifest
+    """Its Job."""
+    wanted: bool
+    """Whether it is to have one."""
+    there: bool = False
+    """Its Job has been seen."""
+    told: str = ""
+    """What was said of it last, so that nothing is said twice."""
+    hidden: int = 0
+    """How often there was said to be a Job of that name, and none of ours was seen."""
+
+
+class KubernetesDriver:
+    """Implements `essp_master.pools.port.PoolDriver`. Thread-safe."""
+
+    def __init__(
+        self,
+        api: client.ApiClient,
+        namespace: str,
+        templates: Path,
+        release: str = "",
+        pauses_s: tuple[float, float] = (1.0, 30.0),
+    ) -> None:
+        """`templates`: folder with `extractor-deployment.yaml` and `trainer-job.yaml`. `release`: whose pools these
+        are; empty: all of the namespace. `pauses_s`: see `View`."""
+        # Not as their own types: those leave every field of every object optional.
+        self._apps: Any = client.AppsV1Api(api)
+        self._core: Any = client.CoreV1Api(api)
+        self._batch: Any = client.BatchV1Api(api)
+        self._namespace = namespace
+        self._templates = templates
+        self._release = release
+        self._trainings: dict[str, _Training] = {}
+        self._lock = threading.RLock()
+        self._changed: Callable[[], None] = lambda: None
+        self._deployments = View("deployments", "V1Deployment", self._list_deployments, self._on_change, pauses_s)
+        self._jobs = View("jobs", "V1Job", self._list_jobs, self._on_change, pauses_s)
+        self._trains = (templates / "trainer-job.yaml").exists()
+
+    def start(self, changed: Callable[[], None]) -> None:
+        """Begin to watch what there is."""
+        self._changed = changed
+        self._deployments.start()
+        if self._trains:  # else there is no right to look at Jobs
+            self._jobs.start()
+
+    def sizes(self) -> Mapping[str, PoolSize]:
+        """The pools that the master scales, and its trainings."""
+        pools = {
+            _work(found): PoolSize(found.spec.replicas or 0, found.status.ready_replicas or 0, *_bounds(found.metadata))
+            for found in self._deployments.objects().values()
+        }
+        jobs = self._jobs.objects().values() if self._trains else ()
+        trainings = {
+            _work(job): PoolSize(job.spec.parallelism or 0, job.status.ready or 0, 0) for job in jobs if not _ended(job)
+        }
+        return pools | trainings
+
+    def scale(self, pool: str, replicas: int, spare: Sequence[str]) -> None:
+        """Set the replicas; idle pods are marked as those to go."""
+        deployment = self._deployment(pool)
+        if deployment is None:
+            return
+        if (surplus := (deployment.spec.replicas or 0) - replicas) > 0:
+            self._mark(deployment, spare[:surplus])
+        with answers():
+            self._apps.patch_namespaced_deployment_scale(
+                deployment.metadata.name, self._namespace, {"spec": {"replicas": replicas}}, _request_timeout=TIMEOUT_S
+            )
+
+    def repair(self) -> list[str]:
+        """See that each training has the Job that it should have. Kubernetes itself starts again what died."""
+        done = []
+        with self._lock:
+            for name, training in list(self._trainings.items()):
+                try:
+                    sentence = self._mend(name)
+                except PermanentError as error:  # the others' Jobs are no worse for it
+                    sentence = f"training {name} cannot be run: {error}"
+                if sentence and sentence != training.told:
+                    done.append(sentence)
+                training.told = sentence or training.told
+        return done
+
+    def add_extractor(self, row: ExtractorRow) -> None:
+        """Have a Deployment for the feature."""
+        body = extractor_deployment(self._template("extractor-deployment.yaml"), row)
+        try:
+            with answers():
+                self._apps.create_namespaced_deployment(self._namespace, body, _request_timeout=TIMEOUT_S)
+        except Exists:
+            with answers():
+                self._apps.patch_namespaced_deployment(
+                    body["metadata"]["name"], self._namespace, _without_replicas(body), _request_timeout=TIMEOUT_S
+                )
+
+    def remove(self, pool: str) -> None:
+        """Delete the pool's Deployment; its pods get SIGTERM and their grace period."""
+        deployment = self._deployment(pool)
+        if deployment is not None:
+            with answers(missing_ok=True):
+                self._apps.delete_namespaced_deployment(
+                    deployment.metadata.name, self._namespace, _request_timeout=TIMEOUT_S
+                )
+
+    def train(self, job: str, trainer: str, ranks: int, row: TrainerRow | None) -> None:
+        """Have an indexed Job for so many ranks. One that differs is deleted; its successor, made when that is gone,
+        goes on from the checkpoint that it saves when it is told to leave."""
+        name = training_name(job, trainer)
+        template = self._template("trainer-job.yaml")
+        training = _Training(training_job(template, job, trainer, max(ranks, 1), row), ranks > 0)
+        with self._lock:
+            self._trainings[name] = training
+            if not training.wanted:
+                self._delete(training.body["metadata"]["name"])  # also one that has not been seen yet
+            with suppress(PermanentError):  # `repair` tells
+                self._mend(name)
+
+    def close(self) -> None:
+        """Look no more. Pools outlive the master."""
+        self._deployments.close()
+        if self._trains:
+            self._jobs.close()
+
+    # --- within ---
+
+    def _on_change(self) -> None:
+        self._changed()
+
+    def _list_deployments(self, **options: Any) -> Any:
+        return self._apps.list_namespaced_deployment(
+            self._namespace, label_selector=self._ours(f"{SCALED_BY}=master"), **options
+        )
+
+    def _list_jobs(self, **options: Any) -> Any:
+        return self._batch.list_namespaced_job(self._namespace, label_selector=self._ours(TRAINING), **options)
+
+    def _ours(self, selector: str) -> str:
+        return f"{selector},{RELEASE}={self._release}" if self._release else selector
+
+    def _deployment(self, pool: str) -> Any:
+        return next((d for d in self._deployments.objects().values() if _work(d) == pool), None)
+
+    def _mark(self, deployment: Any, leaving: Sequence[str]) -> None:
+        """Give each pod its deletion cost: low for those of the workers that are to leave."""
+        labels = deployment.spec.selector.match_labels
+        selector = ",".join(f"{key}={value}" for key, value in labels.items())
+        with answers():
+            pods = self._core.list_namespaced_pod(
+                self._namespace, label_selector=selector, _request_timeout=TIMEOUT_S
+            ).items
+        named = {worker.rpartition("-")[0] for worker in leaving}  # a worker is its host's name and its process id
+        for pod in pods:
+            cost = _IDLE if pod.metadata.name in named else _BUSY
+            if (pod.metadata.annotations or {}).get(COST) != cost:
+                body = {"metadata": {"annotations": {COST: cost}}}
+                with answers(missing_ok=True):
+                    self._core.patch_namespaced_pod(
+                        pod.metadata.name, self._namespace, body, _request_timeout=TIMEOUT_S
+                    )
+
+    def _mend(self, name: str) -> str:
+        """Bring a training's Job closer to what it should be; a sentence for people if they have to know."""
+        training = self._trainings[name]
+        job = next((j for j in self._jobs.objects().values() if j.metadata.labels[TRAINING] == name), None)
+        if job is not None and job.metadata.deletion_timestamp is not None:
+            return ""  # what comes next comes when its pods are gone
+        if job is None:
+            if training.wanted:
+                return self._create(name, training)
+            del self._trainings[name]
+            return ""
+        if (
+            not training.wanted
+            or (job.metadata.annotations or {}).get(MADE_OF) != training.body["metadata"]["annotations"][MADE_OF]
+        ):
+            self._delete(job.metadata.name)
+            return ""
+        training.there = True
+        why, told = _conditions(job).get("Failed", ""), job.metadata.name
+        if not why:
+            return ""
+        return f"Job {told} has failed: {why}; its pods' logs say more, `kubectl delete job {told}` has it tried again"
+
+    def _create(self, name: str, training: _Training) -> str:
+        try:
+            with answers():
+                self._batch.create_namespaced_job(self._namespace, training.body, _request_timeout=TIMEOUT_S)
+        except Exists:  # it is not seen yet, or not gone yet: either is told by the watch
+            training.hidden += 1
+            there = f"there is a Job {training.body['metadata']['name']} that is not the master's; delete it"
+            return there if training.hidden > _HIDDEN else ""
+        training.hidden = 0
+        gone, training.there, training.told = training.there, False, ""
+        return f"the Job of training {name} was gone and is made again" if gone else ""
+
+    def _delete(self, name: str) -> None:
+        with answers(missing_ok=True):
+            self._batch.delete_namespaced_job(
+                name, self._namespace, propagation_policy="Foreground", _request_timeout=TIMEOUT_S
+            )
+
+    def _template(self, file: str) -> str:
+        path = self._templates / file
+        try:
+            return path.read_text(encoding="utf-8")
+        except FileNotFoundError as error:
+            setting = "ranks: N" if file.startswith("trainer") else "registrations: true"
+            raise ConfigError(f"{path} is missing: install the chart with controlPlane.{setting}") from error
+
+
+def _work(found: Any) -> str:
+    metadata = found.metadata
+    work: str = (metadata.annotations or {}).get(WORK) or metadata.labels.get(POOL) or metadata.name
+    return work
+
+
+def _bounds(metadata: Any) -> tuple[int, int]:
+    """As the chart says; what makes no sense counts as not said."""
+    found = [(metadata.annotations or {}).get(name, "") for name in (LEAST, MOST)]
+    least, most = (int(text) if text.isdigit() else default for text, default in zip(found, (1, 64), strict=True))
+    return least, max(least, most)
+
+
+def _conditions(job: Any) -> dict[str, str]:
+    """Conditions that hold of a Job, each with its reason."""
+    return {
+        condition.type: f"{condition.reason or ''} {condition.message or ''}".strip()
+        for condition in job.status.conditions or ()
+        if condition.status == "True"
+    }
+
+
+def _ended(job: Any) -> bool:
+    return bool({"Complete", "Failed"} & _conditions(job).keys())
+
+
+def _without_replicas(body: Manifest) -> Manifest:
+    """A change of what runs, not of how many: that is the autoscaler's."""
+    changed = copy.deepcopy(body)
+    del changed["spec"]["replicas"]
+    return changed

@@ -1,0 +1,127 @@
+"""What each pool did lately and what is wanted of it: from jobs and workers to what the autoscaler decides by. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from essp_common.job.status import JobState, JobStatus
+from essp_master.job.activity import Rate
+from essp_master.pools.autoscaler import PoolLoad
+from essp_master.pools.port import PoolSize
+from essp_master.pools.worker_registry import PoolState
+
+DECODER = "decoder"
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What the consumers of one pool want of it."""
+
+    demand_per_s: float | None
+    wait: float
+    queue: int
+    full: bool
+
+
+class PoolRates:
+    """Clips that were decoded, and extracted for each feature, a second, over all jobs, from their counts."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str], int] = {}
+        self._rates: dict[str, Rate] = {}
+
+    def note(self, jobs: Iterable[JobStatus], now_s: float) -> None:
+        """Take notice of how far the pools are with each job."""
+        for job in jobs:
+            for pool in job.pools:
+                key = (job.name, pool.name)
+                rate = self._rates.setdefault(pool.name, Rate())
+                rate.add(max(0, pool.done - self._seen.get(key, 0)), now_s)
+                self._seen[key] = pool.done
+
+    def per_s(self, now_s: float) -> dict[str, float]:
+        """The present rates, by what is made: `decoder`, `extractor.<feature>`."""
+        return {name: rate.per_s(now_s) for name, rate in self._rates.items()}
+
+
+def loads(
+    jobs: Sequence[JobStatus],
+    sizes: Mapping[str, PoolSize],
+    states: Mapping[str, PoolState],
+    rates: Mapping[str, float],
+) -> list[PoolLoad]:
+    """One load for each pool of workers that the driver has."""
+    running = [job for job in jobs if job.state is JobState.RUNNING]
+    found = []
+    for name, size in sizes.items():
+        if name.startswith("trainer."):
+            continue
+        want = _want(name, running)
+        state = states.get(name, PoolState())
+        found.append(
+            PoolLoad(
+                name=name,
+                replicas=size.replicas,
+                ready=min(size.ready, state.ready) if name in states else 0,
+                stuck=state.stuck,
+                busy=state.busy,
+                done_per_s=_done_per_s(name, rates),
+                queue=want.queue,
+                demand_per_s=want.demand_per_s,
+                wait=want.wait,
+                full=want.full,
+            )
+        )
+    return found
+
+
+def _want(pool: str, running: Sequence[JobStatus]) -> Want:
+    """What all running jobs want of a pool together."""
+    demand: float | None = 0.0
+    wait, queue, full = 0.0, 0, False
+    for job in running:
+        for part, streams in _parts(pool, job).items():
+            one, waits = _consumption(job, streams)
+            demand = None if demand is None or one is None else demand + one
+            wait = max(wait, waits)
+            queue += job.backlog.get(part, 0)
+            full = full or job.credits.waiting
+    return Want(demand, wait, queue, full)
+
+
+def _parts(pool: str, job: JobStatus) -> dict[str, set[str]]:
+    """What a pool makes for a job (`decoder`, or streams), each with the streams whose trainers wait for it."""
+    if pool == DECODER:
+        return {DECODER: set(job.streams)}
+    return {stream: {stream} for stream, feature in job.streams.items() if feature != "rgb" and serves(pool, feature)}
+
+
+def serves(pool: str, feature: str) -> bool:
+    """Whether a pool (`extractor`, `extractor.flow`, `extractor.flow+hof`) makes this feature."""
+    kind, _, made = pool.partition(".")
+    return kind == "extractor" and (not made or feature in made.split("+"))
+
+
+def _done_per_s(pool: str, rates: Mapping[str, float]) -> float:
+    """The rate of a pool, from those of the features that it makes."""
+    if pool == DECODER:
+        return rates.get(DECODER, 0.0)
+    made = {name: name.partition(".")[2] for name in rates if name != DECODER}
+    return sum(rates[name] for name, feature in made.items() if serves(pool, feature))
+
+
+def _consumption(job: JobStatus, streams: set[str]) -> tuple[float | None, float]:
+    """What the trainers of these streams would take if they never waited, and how long one waits."""
+    trainers = [t for t in job.trainers if not t.final and t.stream in streams]
+    if not job.trainers:  # a prediction: whoever scores takes all there is, unless credits say that he does not keep up
+        return None, 0.0 if job.credits.waiting else 1.0
+    known = [(t.clips_per_s, t.data_wait_ratio) for t in trainers if t.clips_per_s and t.data_wait_ratio is not None]
+    if len(known) < len(trainers):
+        return None, max((wait for _, wait in known), default=1.0 if trainers else 0.0)
+    rates = [rate / max(1.0 - wait, _LEAST_BUSY) for rate, wait in known]
+    return max(rates, default=0.0), max((wait for _, wait in known), default=0.0)
+
+
+_LEAST_BUSY = 0.02
+"""Below this share of work the rate of a trainer that never waited cannot be told."""

@@ -1,0 +1,126 @@
+"""What becomes of a registration or a training in the cluster: the chart's template, filled in. Pure.
+
+Names, image, arguments, resources and sizes are set here; all else, security above all, is as in the template. Every
+`REGISTERED` in it becomes the name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+from kubernetes.utils.quantity import parse_quantity
+
+from essp_master.registrations import ExtractorRow, Resources, TrainerRow
+
+WORK = "essp.dev/work"
+TRAINING = "essp.dev/training"
+MADE_OF = "essp.dev/made-of"
+"""A digest of what a Job was made of: one that should be another differs in it."""
+RANKS_PER_NODE = "essp.dev/ranks-per-node"
+"""Of the template: how many ranks of a training may share a pod."""
+_PLACEHOLDER = "REGISTERED"
+
+Manifest = dict[str, Any]
+
+
+def extractor_deployment(template: str, row: ExtractorRow) -> Manifest:
+    """The pool of a registered extractor."""
+    body = _named(template, f"extractor-{row.name.replace('_', '-')}")
+    body["metadata"].setdefault("annotations", {})[WORK] = f"extractor.{row.name}"
+    body["spec"]["replicas"] = row.least
+    container = _container(body)
+    container["image"] = row.image
+    container["args"] = ["extractor", "run", f"--feature={row.name}"]
+    container["resources"] = _resources(row.resources)
+    _set_environment(container, row.environment)
+    return body
+
+
+def training_name(job: str, trainer: str) -> str:
+    """By which its Job is found: readable, and another one for any other training, however alike they are called."""
+    told = f"{job}-{trainer}".replace("_", "-")[:24].rstrip("-")
+    return f"{told}-{hashlib.sha256(f'{job} {trainer}'.encode()).hexdigest()[:8]}"
+
+
+def training_job(template: str, job: str, trainer: str, ranks: int, row: TrainerRow | None) -> Manifest:
+    """The indexed Job of a training: its pods are the nodes of a rendezvous, each with the same number of ranks.
+
+    Resources of the template and the row are those of one rank; a pod of several gets as many times as much.
+    """
+    name = training_name(job, trainer)
+    body = _named(template, name)
+    metadata, spec, container = body["metadata"], body["spec"], _container(body)
+    annotations = metadata.setdefault("annotations", {})
+    per_node = ranks_per_node(ranks, int(annotations.get(RANKS_PER_NODE, 1)))
+    nodes = ranks // per_node
+    metadata.setdefault("labels", {})[TRAINING] = name
+    annotations[WORK] = f"trainer.{job}.{trainer}"
+    spec |= {"completions": nodes, "parallelism": nodes, "completionMode": "Indexed"}
+    if "backoffLimit" in spec:
+        spec["backoffLimit"] *= nodes  # all pods of a group fail with one of them
+    container["args"] = ["trainer", f"--job={job}", f"--trainer={trainer}"]
+    if row is not None:
+        container["image"] = row.image
+        container["resources"] = _resources(row.resources)
+    _multiply(body, per_node)
+    world = {"WORLD_SIZE": ranks, "NNODES": nodes, "RANKS_PER_NODE": per_node}
+    _set_environment(
+        container, {**(row.environment if row else {}), **{variable: str(size) for variable, size in world.items()}}
+    )
+    annotations[MADE_OF] = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
+    return body
+
+
+def ranks_per_node(ranks: int, most: int) -> int:
+    """The most ranks a pod can have, if all pods are to have the same number."""
+    return next(count for count in range(min(ranks, most), 0, -1) if ranks % count == 0)
+
+
+def _named(template: str, name: str) -> Manifest:
+    body: Manifest = yaml.safe_load(template.replace(_PLACEHOLDER, name))
+    return body
+
+
+def _container(body: Manifest) -> Manifest:
+    container: Manifest = body["spec"]["template"]["spec"]["containers"][0]
+    return container
+
+
+def _resources(resources: Resources) -> Manifest:
+    amounts = {"cpu": resources.cpu, "memory": resources.memory}
+    if resources.gpus:
+        amounts[resources.gpu_type] = str(resources.gpus)
+    return {"requests": dict(amounts), "limits": dict(amounts)}
+
+
+def _multiply(body: Manifest, times: int) -> None:
+    """Give a pod so many times what it asks for, and memory that is used as a disk."""
+    if times == 1:
+        return
+    for amounts in _container(body).get("resources", {}).values():
+        amounts |= {name: _quantity(amount, times) for name, amount in amounts.items()}
+    for volume in body["spec"]["template"]["spec"].get("volumes", ()):
+        folder = volume.get("emptyDir", {})
+        if folder.get("medium") == "Memory":
+            folder["sizeLimit"] = _quantity(folder["sizeLimit"], times)
+
+
+def _quantity(amount: str, times: int) -> str:
+    exact = parse_quantity(amount) * times
+    return f"{int(exact)}" if exact == int(exact) else f"{int(exact * 1000)}m"
+
+
+def _set_environment(container: Manifest, environment: Mapping[str, str]) -> None:
+    """Replace what is there in its place, as later variables may refer to it; the rest comes last."""
+    entries = container.setdefault("env", [])
+    for name, value in environment.items():
+        entry = {"name": name, "value": value}
+        places = [place for place, known in enumerate(entries) if known["name"] == name]
+        if places:
+            entries[places[0]] = entry
+        else:
+            entries.append(entry)

@@ -1,0 +1,51 @@
+"""The driver that drives nothing: somebody else starts the workers, and is told what would be right."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from essp_master.pools.port import PoolSize
+from essp_master.pools.worker_registry import Roster
+from essp_master.registrations import ExtractorRow, TrainerRow
+
+log = logging.getLogger(__name__)
+
+
+class AdviceDriver:
+    """Implements `essp_master.pools.port.PoolDriver`. Pools are what the heartbeats tell of."""
+
+    def __init__(self, roster: Roster, clock: Callable[[], float] = time.monotonic) -> None:
+        self._roster = roster
+        self._clock = clock
+
+    def start(self, changed: Callable[[], None]) -> None:
+        """Nothing: who is up is known from the heartbeats."""
+
+    def sizes(self) -> Mapping[str, PoolSize]:
+        """As many as are up were asked for, by whom ever."""
+        pools = self._roster.pools(self._clock())
+        return {name: PoolSize(state.ready, state.ready) for name, state in pools.items()}
+
+    def scale(self, pool: str, replicas: int, spare: Sequence[str]) -> None:
+        """Nothing: whoever decided it has said so."""
+
+    def repair(self) -> list[str]:
+        """Nothing is known to be missing."""
+        return []
+
+    def add_extractor(self, row: ExtractorRow) -> None:
+        """Say so."""
+        log.info("extractor %s is registered; start workers of %s", row.name, row.image)
+
+    def remove(self, pool: str) -> None:
+        """Say so."""
+        log.info("pool %s is not registered any more; its workers may be stopped", pool)
+
+    def train(self, job: str, trainer: str, ranks: int, row: TrainerRow | None) -> None:
+        """Say so."""
+        log.info("job %s: trainer %s should run on %d ranks", job, trainer, ranks)
+
+    def close(self) -> None:
+        """Nothing to let go."""

@@ -1,0 +1,263 @@
+"""The loop that keeps pools as they should be: looks, decides, scales, repairs.
+
+What is decided by hand (`set`) or by a registration is carried out at once; the autoscaler decides the rest every few
+seconds. What somebody else changed, or what died, is repaired as soon as the driver sees it. Every change is kept, with
+its reason in a sentence.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError
+from essp_common.job.status import JobStatus
+from essp_master.pools.autoscaler import Autoscaler, Decision, Limits, Saturation
+from essp_master.pools.load import PoolRates, loads
+from essp_master.pools.port import PoolDriver, PoolSize
+from essp_master.pools.trainings import Trainings
+from essp_master.pools.worker_registry import PoolState, Roster
+from essp_master.registrations import ExtractorRow
+
+log = logging.getLogger(__name__)
+
+PERIOD_S = 10.0
+_SETTLE_S = 0.5
+"""Changes come in swarms: one look is enough for those of so long."""
+_KEPT = 2000
+
+
+class _Plain(BaseModel):
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, extra="forbid")
+
+
+class PoolRule(_Plain):
+    """Between what a pool is kept."""
+
+    least: int = Field(1, ge=0, le=1000)
+    most: int = Field(64, ge=0, le=1000)
+    replicas: int | None = Field(None, ge=0, le=1000)
+    """A fixed size; null: as the autoscaler decides."""
+
+
+class PoolView(_Plain):
+    """A pool, for people."""
+
+    name: str
+    replicas: int
+    ready: int
+    stuck: int
+    busy: float
+    saturation: str
+    reason: str
+    rule: PoolRule
+    """Between what it is kept."""
+
+
+class PoolEvent(_Plain):
+    """Something that was done to a pool."""
+
+    time: datetime
+    pool: str
+    message: str
+
+
+class Reconciler:
+    """Implements `essp_common.runtime.service.Service`; what people call is thread-safe."""
+
+    name = "pools"
+
+    def __init__(
+        self,
+        driver: PoolDriver,
+        roster: Roster,
+        jobs: Callable[[], Sequence[JobStatus]],
+        extractors: Callable[[], Mapping[str, ExtractorRow]] = dict,
+        trainings: Trainings | None = None,
+        period_s: float = PERIOD_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`jobs`: what there is to do. `extractors`: what is registered, by feature. `trainings`: who deals ranks out;
+        None: trainers are started by somebody else."""
+        self._driver = driver
+        self._roster = roster
+        self._jobs = jobs
+        self._extractors = extractors
+        self._trainings = trainings
+        self._period_s = period_s
+        self._clock = clock
+        self._autoscaler = Autoscaler()
+        self._rates = PoolRates()
+        self._rules: dict[str, PoolRule] = {}
+        self._registered: dict[str, ExtractorRow] = {}
+        self._decisions: dict[str, Decision] = {}
+        self._told: dict[str, tuple[int, int]] = {}
+        self._events: deque[PoolEvent] = deque(maxlen=_KEPT)
+        self._lock = threading.RLock()
+        self._refused: dict[str, str] = {}
+        self._draining = threading.Event()
+        self._woken = threading.Event()
+
+    # --- the service ---
+
+    def run(self) -> None:
+        """Keep pools in shape until drained."""
+        try:
+            self._driver.start(self._woken.set)
+            while not self._draining.is_set():
+                next_s = time.monotonic() + self._period_s
+                self._woken.clear()
+                self._try(self.step)
+                while self._is_woken(next_s):  # however often: the next step is not to wait for it
+                    self._woken.clear()
+                    self._try(self.mend)
+        finally:
+            self._driver.close()
+
+    def drain(self) -> None:
+        """Let `run` return."""
+        self._draining.set()
+        self._woken.set()
+
+    def mend(self) -> None:
+        """Repair what is not as it was decided, and decide nothing else."""
+        with self._lock:
+            self._follow_registrations()
+            for sentence in self._driver.repair():
+                self._tell("", sentence)
+            sizes, states = self._driver.sizes(), self._roster.pools(self._clock())
+            for pool, size in sizes.items():
+                if (wanted := self._bounded(pool, size)) != size.replicas:
+                    reason = "that is what it is kept at"
+                    found = Decision(pool, Saturation.BALANCED, size.replicas, wanted, reason)
+                    self._carry_out(found, states.get(pool, PoolState()))
+
+    def step(self) -> None:
+        """Look once, and do what is to be done."""
+        self.mend()
+        with self._lock:
+            now_s = self._clock()
+            jobs = self._jobs()
+            for sentence in self._trainings.step(jobs) if self._trainings else ():
+                self._tell("", sentence)
+            sizes, states = self._driver.sizes(), self._roster.pools(now_s)
+            self._rates.note(jobs, now_s)
+            measured = loads(jobs, sizes, states, self._rates.per_s(now_s))
+            found = [(load, self._limits(load.name, sizes[load.name])) for load in measured]
+            for decision in self._autoscaler.decide(found, now_s):
+                self._decisions[decision.pool] = decision
+                self._carry_out(decision, states.get(decision.pool, PoolState()))
+
+    # --- what people ask for ---
+
+    def pools(self) -> list[PoolView]:
+        """The pools there are, by name."""
+        with self._lock:
+            sizes, states = self._driver.sizes(), self._roster.pools(self._clock())
+            return [self._view(name, sizes[name], states.get(name, PoolState())) for name in sorted(sizes)]
+
+    def rule(self, pool: str, size: PoolSize | None = None) -> PoolRule:
+        """Between what a pool is kept: as people or a registration say, else as it was made."""
+        made = PoolRule() if size is None else PoolRule(least=size.least, most=size.most)
+        return self._rules.get(pool, made)
+
+    def set(self, pool: str, rule: PoolRule, by: str) -> None:
+        """Keep a pool within other bounds, or at a fixed size. Raises `NotFound`."""
+        with self._lock:
+            sizes = self._driver.sizes()
+            if pool not in sizes:
+                raise NotFound(f"there is no pool {pool!r}; there are: {', '.join(sorted(sizes)) or 'none'}")
+            if pool.startswith("trainer."):
+                raise ConfigError(f"{pool}: ranks are dealt out by how trainings improve; ESSP_RANKS says how many")
+            self._rules[pool] = rule
+            self._tell(pool, f"{by} set it to {rule.model_dump_json()}")
+            if (wanted := self._bounded(pool, sizes[pool])) != sizes[pool].replicas:
+                self._driver.scale(pool, wanted, self._roster.pools(self._clock()).get(pool, PoolState()).idlest())
+
+    def events(self) -> list[PoolEvent]:
+        """What was done, newest last."""
+        return list(self._events)
+
+    # --- within ---
+
+    def _is_woken(self, until_s: float) -> bool:
+        """Wait for what is to be mended before the next step; False: there is nothing."""
+        left_s = until_s - time.monotonic()
+        return left_s > 0 and self._woken.wait(left_s) and not self._draining.wait(_SETTLE_S)
+
+    def _try(self, what: Callable[[], None]) -> None:
+        try:
+            what()
+        except EsspError as error:
+            log.warning("pools: %s; trying again", error)
+
+    def _follow_registrations(self) -> None:
+        wanted = dict(self._extractors())
+        for feature, row in wanted.items():
+            if self._registered.get(feature) != row:
+                self._add(feature, row)
+        for feature in set(self._registered) - set(wanted):
+            self._driver.remove(f"extractor.{feature}")
+            del self._registered[feature]
+            self._tell(f"extractor.{feature}", "is not registered any more; its workers leave")
+
+    def _add(self, feature: str, row: ExtractorRow) -> None:
+        """Have a pool for what is registered; one that is refused keeps nobody else from theirs."""
+        pool = f"extractor.{feature}"
+        try:
+            self._driver.add_extractor(row)
+        except (PermanentError, ConfigError) as error:
+            if self._refused.get(feature) != str(error):
+                self._refused[feature] = str(error)
+                self._tell(pool, f"{row.image} cannot be run: {error}")
+            return
+        self._refused.pop(feature, None)
+        self._registered[feature] = row
+        self._rules[pool] = PoolRule(least=row.least, most=row.most)
+        self._tell(pool, f"{row.image} is registered for {feature}; at least {row.least} workers")
+
+    def _bounded(self, pool: str, size: PoolSize) -> int:
+        """The size nearest to the present one that a pool may have. Trainings get theirs from elsewhere."""
+        if pool.startswith("trainer."):
+            return size.replicas
+        limits = self._limits(pool, size)
+        return min(max(size.replicas, limits.least), limits.most)
+
+    def _limits(self, pool: str, size: PoolSize) -> Limits:
+        rule = self.rule(pool, size)
+        if rule.replicas is not None:
+            return Limits(least=rule.replicas, most=rule.replicas, most_because="a fixed size")
+        return Limits(least=rule.least, most=rule.most, most_because="the pool's rule")
+
+    def _carry_out(self, decision: Decision, state: PoolState) -> None:
+        if decision.wanted == decision.replicas:
+            self._told.pop(decision.pool, None)
+            return
+        self._driver.scale(decision.pool, decision.wanted, state.idlest())
+        step = (decision.replicas, decision.wanted)
+        if self._told.get(decision.pool) != step:  # advice that nobody has followed is not given again
+            self._told[decision.pool] = step
+            self._tell(decision.pool, f"{decision.replicas} -> {decision.wanted}: {decision.reason}")
+
+    def _tell(self, pool: str, message: str) -> None:
+        log.info("pool %s: %s", pool, message)
+        self._events.append(PoolEvent(time=datetime.now(UTC), pool=pool, message=message))
+
+    def _view(self, name: str, size: PoolSize, state: PoolState) -> PoolView:
+        decision = self._decisions.get(name)
+        return PoolView(
+            name=name,
+            replicas=size.replicas,
+            ready=size.ready,
+            stuck=state.stuck,
+            busy=state.busy,
+            saturation=decision.saturation if decision else "",
+            reason=decision.reason if decision else "",
+            rule=self.rule(name, size),
+        )

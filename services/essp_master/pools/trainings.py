@@ -1,0 +1,99 @@
+"""Trainings of running jobs on a number of ranks: who gets how many, decided anew after each of their epochs.
+
+A training moves to another number of ranks by ending with a checkpoint and going on from it. Ranks are GPUs, or
+processes where there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+
+from essp_common.job.status import JobStatus, TrainerStatus
+from essp_master.pools.gpus import SCALING, Training, allocate
+from essp_master.pools.port import PoolDriver
+from essp_master.registrations import TrainerRow
+
+_STARVED = 0.3
+"""A training that waits for so much of its time could not use more ranks."""
+
+Key = tuple[str, str]
+"""Job and trainer."""
+
+
+class Trainings:
+    """Deals ranks out. Not thread-safe: the reconciler's thread calls it."""
+
+    def __init__(self, driver: PoolDriver, ranks: int, rows: Callable[[], Mapping[str, TrainerRow]] = dict) -> None:
+        """`ranks`: how many there are. `rows`: registered trainers."""
+        self._driver = driver
+        self._ranks = ranks
+        self._rows = rows
+        self._shares: dict[Key, int] = {}
+        self._seen: dict[Key, int] = {}
+        self._begun: dict[str, datetime] = {}
+        """When each job was started last."""
+
+    def step(self, jobs: Sequence[JobStatus]) -> list[str]:
+        """Look at the jobs, and have their trainings run on their shares; what was changed, a sentence each."""
+        found = {
+            (job.name, t.name): (job, t) for job in jobs if job.state.under_way for t in job.trainers if not t.final
+        }
+        epochs = {key: len(_losses(trainer)) for key, (_, trainer) in found.items()}
+        self._end_former({job.name: job.created for job, _ in found.values()})
+        if epochs == self._seen:
+            return []
+        rows = {key: self._row(job, trainer) for key, (job, trainer) in found.items()}
+        trainings = [self._training(key, job, trainer, rows[key]) for key, (job, trainer) in found.items()]
+        names = {_name(key): key for key in found}
+        shares = allocate(trainings, self._ranks, {_name(k): self._shares.get(k, 0) for k in found})
+        done = self._move({names[name]: share for name, share in shares.items()}, rows)
+        self._seen = epochs  # only now: what could not be done is tried again
+        return done
+
+    def _end_former(self, begun: dict[str, datetime]) -> None:
+        """Have no trainings of a start before this one: a job may be stopped and started before anybody looks, and its
+        trainers have left."""
+        for key in list(self._shares):
+            if key[0] in begun and self._begun.get(key[0]) != begun[key[0]]:
+                self._driver.train(*key, 0, None)
+                del self._shares[key]
+                self._seen = {}
+        self._begun = begun
+
+    def _move(self, shares: Mapping[Key, int], rows: Mapping[Key, TrainerRow | None]) -> list[str]:
+        done = []
+        for key in self._shares.keys() - shares.keys():
+            self._driver.train(*key, 0, None)
+        for key, share in sorted(shares.items(), key=lambda item: item[1]):  # who gives comes before who takes
+            before = self._shares.get(key, 0)
+            if share != before:
+                self._driver.train(*key, share, rows[key])
+                done.append(f"training {_name(key)}: {before} -> {share} ranks of {self._ranks}")
+        self._shares = dict(shares)
+        return done
+
+    def _training(self, key: Key, job: JobStatus, trainer: TrainerStatus, row: TrainerRow | None) -> Training:
+        epoch = next((p.clips for p in job.passes if p.purpose == "train"), 1)
+        present = max(1, self._shares.get(key, 1))
+        speed = (trainer.clips_per_s or 1.0) / max(epoch, 1) / present**SCALING
+        return Training(
+            name=_name(key),
+            losses=_losses(trainer),
+            epochs_per_s=speed,
+            most=min(self._ranks, row.most_ranks if row else self._ranks),
+            starved=(trainer.data_wait_ratio or 0.0) > _STARVED,
+        )
+
+    def _row(self, job: JobStatus, trainer: TrainerStatus) -> TrainerRow | None:
+        """The registered image for a training's model, if there is one."""
+        return next((row for row in self._rows().values() if trainer.model in row.models), None)
+
+
+def _name(key: Key) -> str:
+    return ".".join(key)
+
+
+def _losses(trainer: TrainerStatus) -> list[float]:
+    """Validation losses, one an epoch."""
+    return [r.metrics["loss"] for r in trainer.reports if r.purpose == "validation" and "loss" in r.metrics]

@@ -1,0 +1,75 @@
+"""Which workers are up, and how busy, from their heartbeats."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from essp_common.pb.v1.messages_pb2 import Heartbeat
+from essp_common.worker.heartbeat import INTERVAL_S
+
+GONE_S = 4 * INTERVAL_S
+"""A worker that was silent for so long is not up any more."""
+STUCK_S = 120.0
+"""One that holds a record for so long hangs: decoding has a limit of its own far below."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """One worker, as it last said."""
+
+    name: str
+    heard_s: float
+    busy: float
+    in_hand: int
+    stuck: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """The workers of one pool that are up."""
+
+    workers: tuple[WorkerState, ...] = ()
+
+    @property
+    def ready(self) -> int:
+        """How many are up."""
+        return len(self.workers)
+
+    @property
+    def stuck(self) -> int:
+        """How many hang."""
+        return sum(worker.stuck for worker in self.workers)
+
+    @property
+    def busy(self) -> float:
+        """Mean share of the time in which they worked."""
+        return sum(worker.busy for worker in self.workers) / len(self.workers) if self.workers else 0.0
+
+    def idlest(self) -> list[str]:
+        """Their names, those that can best be spared first."""
+        return [w.name for w in sorted(self.workers, key=lambda w: (not w.stuck, w.in_hand, w.busy))]
+
+
+class Roster:
+    """All workers of all pools. Thread-safe: the master's thread notes, others look."""
+
+    def __init__(self) -> None:
+        self._pools: dict[str, dict[str, WorkerState]] = {}
+        self._lock = threading.Lock()
+
+    def note(self, worker: str, beat: Heartbeat, now_s: float) -> None:
+        """A worker has said how it is."""
+        gauges = beat.gauges
+        state = WorkerState(worker, now_s, gauges["busy"], int(gauges["in_hand"]), stuck=gauges["oldest"] > STUCK_S)
+        with self._lock:
+            self._pools.setdefault(beat.pool, {})[worker] = state
+
+    def pools(self, now_s: float) -> dict[str, PoolState]:
+        """Every pool of which somebody is up."""
+        with self._lock:
+            for name, workers in list(self._pools.items()):
+                self._pools[name] = {w.name: w for w in workers.values() if now_s - w.heard_s <= GONE_S}
+                if not self._pools[name]:
+                    del self._pools[name]
+            return {name: PoolState(tuple(workers.values())) for name, workers in self._pools.items()}

@@ -1,0 +1,400 @@
+"""The master: starts jobs, issues their seeds, accounts for what comes back, and says what is to be done.
+
+The thin shell around pure parts (`ledger/`): one thread reads `essp.progress` and carries out the
+ledger's instructions; the API's threads start, pause and stop jobs under the same lock. A progress message is `done`
+once its effects are durable, and what became of it stands in the job's history (`history.py`).
+
+What outlives the process: specification, history, checkpoints and fences in each job's output, and the last command of
+every job in `essp.control`. A master that is started with `adopt` takes over from these the jobs that were under way:
+it stands where the newest segment of the history says, the messages of which nothing stands there are delivered to it
+again, and work units that nobody has done by then it issues again, since decoders drop those of an older master.
+
+One such master may run at a time; it reads `essp.progress` in the group `master`. Of two, the one that started later
+has the higher fence and goes on; the other finds a message or a segment of it, lets go, and leaves with an error. A
+master that runs a job of its own process (`essp run`) has a group of its own, and lets go of the job alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from google.protobuf.message import DecodeError
+
+from essp_common import topics
+from essp_common.artifacts.history import Overtaken
+from essp_common.bus.port import Record
+from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, TransientError, Unavailable
+from essp_common.features.declared import DeclaredFeature
+from essp_common.job.lifecycle import change
+from essp_common.job.spec import JobSpec, stored_spec
+from essp_common.job.status import JobEvent, JobState, JobStatus, JobSummary
+from essp_common.messages.control import ControlFeed
+from essp_common.pb.v1.messages_pb2 import Control, Progress
+from essp_common.runtime.failpoints import failpoint
+from essp_common.wiring import Adapters
+from essp_master.config import MasterSettings
+from essp_master.effects.dispatch import Dispatch
+from essp_master.effects.history_writer import HistoryWriter
+from essp_master.effects.outbox import Outbox
+from essp_master.failover.recovery import last_commands, past, under_way
+from essp_master.job.events import EventLog
+from essp_master.job.job import COMMANDS, Job
+from essp_master.job.start_run import open_run
+from essp_master.job.status_view import status_of, summary_of, summary_of_past, usage_of
+from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction
+from essp_master.pools.worker_registry import Roster
+from essp_master.translation import current
+
+log = logging.getLogger(__name__)
+
+GROUP = "master"
+_POLL_S, _TICK_S = 0.1, 0.5
+_SWEEP_S = 2.0  # after the end of a job stray bytes are looked for again
+_ADOPT_S, _PATIENCE_S = 3.0, 10.0
+"""How long a new master listens for jobs that were under way, and how long who asks it waits until they are known."""
+
+
+class Master:
+    """Runs jobs. The methods that people call are thread-safe."""
+
+    name = "master"
+
+    def __init__(
+        self,
+        adapters: Adapters,
+        settings: MasterSettings,
+        worker: str,
+        adopt: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        declared: Callable[[], Mapping[str, DeclaredFeature]] = dict,
+    ) -> None:
+        """`declared`: features that are registered, and whose code is not here."""
+        self._bus = adapters.bus
+        self._cache = adapters.cache
+        self._stores = adapters.stores
+        self._settings = settings
+        self._clock = clock
+        self._adopt = adopt
+        self._declared = declared
+        self._lock = threading.RLock()
+        self._jobs: dict[str, Job] = {}
+        self._starting: set[str] = set()
+        self._draining = threading.Event()
+        self._adopted = threading.Event()  # what was under way is known; until then nobody is answered
+        if not adopt:
+            self._adopted.set()
+        self._outbox = Outbox(self._bus)
+        self._dispatch = Dispatch(adapters.bus, adapters.cache, self._outbox, self._lock)
+        self.roster = Roster()
+        """The workers that are up, of all pools."""
+        self._worker = worker
+        self._past: dict[str, JobStatus] = {}  # what became of jobs that had ended before
+        self._overtaken: Overtaken | None = None
+        self._subscription = self._bus.subscribe([topics.PROGRESS], GROUP if adopt else f"{GROUP}.{worker}")
+        self._history = HistoryWriter(self._subscription, settings, worker, clock)
+        self._ticked_s = self._swept_s = clock()
+
+    # --- the service ---
+
+    def run(self) -> None:
+        """Account for progress until drained. Raises `Overtaken` when another master has taken over."""
+        feed: ControlFeed | None = None
+        try:
+            if self._adopt:
+                self.adopt()  # before the first message is read, since it may be about one of them
+                feed = ControlFeed(self._bus)
+                feed.on_change(self._heed)
+            while not self._draining.is_set():
+                try:
+                    self.step(_POLL_S)
+                except TransientError as error:
+                    log.warning("master: %s; trying again", error)
+                    self._draining.wait(error.retry_after_s)
+                if self._overtaken is not None and self._adopt:
+                    raise self._overtaken
+        finally:
+            self._draining.set()
+            self._leave()
+            self._subscription.close()
+            if feed is not None:
+                feed.close()
+
+    def step(self, timeout_s: float) -> int:
+        """Account for what has come, waiting for so long at most; how many messages that were."""
+        self._history.hold_back()
+        records = self._subscription.poll(self._settings.poll_records, timeout_s)
+        with self._lock:
+            now_s = self._clock()
+            for record in records:
+                self._receive(record, now_s)
+            for job in self._jobs.values():
+                self._carry_out(job, job.issue())
+            if now_s - self._ticked_s >= _TICK_S:
+                self._ticked_s = now_s
+                self._tick(now_s)
+        self._history.handled(records)
+        self._outbox.send()
+        failpoint("master.instructions-published")
+        self._write_histories()
+        return len(records)
+
+    def drain(self) -> None:
+        """Let `run` return. Jobs stay as they are; the next master takes them over."""
+        self._draining.set()
+
+    @property
+    def ready(self) -> bool:
+        """Takes jobs."""
+        return self._adopted.is_set() and not self._draining.is_set()
+
+    # --- what people ask for ---
+
+    def start(self, spec: JobSpec, fresh: bool = False) -> JobStatus:
+        """Start a job, or start one that has ended again. Raises `ConfigError`, and `Conflict` while it runs."""
+        self._await_adoption()
+        self._start(spec, fresh)
+        return self.status(spec.name)
+
+    def pause(self, name: str) -> JobStatus:
+        """Issue nothing more until `resume`. Raises `NotFound`, `Conflict`."""
+        return self._change(name, JobState.PAUSED)
+
+    def resume(self, name: str) -> JobStatus:
+        """Go on after a pause. Raises `NotFound`, `Conflict`."""
+        return self._change(name, JobState.RUNNING)
+
+    def stop(self, name: str) -> JobStatus:
+        """End a job; trainers save first. Started again it goes on. Raises `NotFound`, `Conflict`."""
+        return self._change(name, JobState.STOPPED)
+
+    def jobs(self) -> list[JobSummary]:
+        """All jobs, newest first."""
+        with self._lock:
+            now_s = self._clock()
+            found = [summary_of(job, now_s) for job in self._jobs.values()]
+            found += [summary_of_past(job) for name, job in self._past.items() if name not in self._jobs]
+            return sorted(found, key=lambda job: job.created, reverse=True)
+
+    def status(self, name: str) -> JobStatus:
+        """All there is to know of a job. Raises `NotFound`."""
+        self._await_adoption()
+        usage = usage_of(self._cache)
+        with self._lock:
+            if name not in self._jobs and name in self._past:
+                return self._past[name]
+            return status_of(self._job(name), usage, self._clock())
+
+    def active(self) -> list[JobStatus]:
+        """All there is to know of the jobs that have not ended."""
+        with self._lock:
+            return [status_of(job, None, self._clock()) for job in self._jobs.values() if not job.state.ended]
+
+    def events(self, name: str, after: int = 0, timeout_s: float = 0.0) -> Sequence[JobEvent]:
+        """What happened to a job since event `after`; waits for something if told to. Raises `NotFound`."""
+        with self._lock:
+            if name not in self._jobs and name in self._past:
+                return ()
+            events = self._job(name).log
+        return events.after(after, timeout_s)
+
+    # --- the state of jobs ---
+
+    def _start(self, spec: JobSpec, fresh: bool, command: Control | None = None) -> None:
+        """Start a job; or go on with the run of which this is the last command."""
+        with self._lock:
+            present = self._jobs.get(spec.name)
+            if spec.name in self._starting or (present is not None and not present.state.ended):
+                state = "starting" if present is None or present.state.ended else present.state
+                raise Conflict(f"job {spec.name} is {state}; stop it first, or choose another name")
+            self._starting.add(spec.name)
+        try:
+            events = present.log if present is not None else EventLog()
+            job = open_run(spec, self._stores, fresh, command, self._declared(), events, self._worker, self._clock)
+            found = {topics.stream_topic(stream.feature) for stream in spec.streams.values()}
+            self._bus.ensure_topics({topic: topics.partitions(topic) for topic in found})
+            with self._lock:
+                self._begin(job, command)
+            self._outbox.send()
+            failpoint("master.start-published")
+            how = "started" if command is None else "taken over"
+            log.info("job %s: %s, fence %d", job.name, how, job.fence, extra={"job_id": job.name})
+        finally:
+            with self._lock:
+                self._starting.discard(spec.name)
+
+    def _begin(self, job: Job, command: Control | None) -> None:
+        """Have everybody know of a job, and issue what it needs."""
+        self._jobs[job.name] = job
+        if job.launch.continued is None:
+            self._dispatch.purge(job)
+        if command is None or under_way(command):
+            self._dispatch.command(job, Control.START if job.state is JobState.RUNNING else Control.PAUSE)
+        if job.launch.continued is not None:
+            self._dispatch.mark(job)
+        if command is not None and command.command in (Control.STOP, Control.FAIL):
+            ended = JobState.STOPPED if command.command == Control.STOP else JobState.FAILED
+            self._enter(job, ended, command.reason)
+        self._carry_out(job, job.start())
+
+    def _change(self, name: str, wanted: JobState) -> JobStatus:
+        self._await_adoption()
+        with self._lock:
+            ended = None if name in self._jobs else self._past.get(name)
+            state = (ended or self._job(name)).state
+            if state.ended and wanted is JobState.RUNNING:
+                raise Conflict(f"job {name} is {state}; start it again in place of resuming it")
+            if ended is not None:
+                change(name, state, wanted)
+                return ended
+            job = self._job(name)
+            before = job.state
+            if self._enter(job, wanted):
+                if wanted is JobState.PAUSED:
+                    job.pause()
+                elif wanted is JobState.RUNNING and before is JobState.PAUSED:
+                    self._carry_out(job, job.resume())
+        failpoint("master.command-entered")
+        self._outbox.send()
+        failpoint("master.command-published")
+        return self.status(name)
+
+    def _enter(self, job: Job, wanted: JobState, reason: str = "") -> bool:
+        """Change a job's state, and tell everybody."""
+        if not job.enter(wanted, self._clock(), reason):
+            return False
+        log.info("job %s: %s %s", job.name, wanted, reason, extra={"job_id": job.name})
+        self._dispatch.command(job, COMMANDS[wanted])
+        if wanted.ended:
+            job.leftovers = True
+            self._swept_s = self._clock()
+            self._dispatch.purge(job)
+        return True
+
+    def _job(self, name: str) -> Job:
+        if name not in self._jobs:
+            known = ", ".join(self._jobs) or "none"
+            raise NotFound(f"there is no job {name!r}; there are: {known}")
+        return self._jobs[name]
+
+    # --- progress in, instructions out ---
+
+    def _receive(self, record: Record, now_s: float) -> None:
+        try:
+            progress = current(Progress.FromString(record.value))
+        except DecodeError:
+            log.warning("record %d of %s is no progress message; ignored", record.offset, record.topic)
+            return
+        if progress.HasField("heartbeat"):
+            self.roster.note(progress.worker, progress.heartbeat, now_s)
+            return
+        job = self._jobs.get(progress.job)
+        if job is None:
+            return
+        if progress.fence > job.fence:
+            self._let_go(job, progress.fence)
+        if out := job.handle(progress, now_s):
+            self._carry_out(job, out)
+
+    def _heed(self, control: Control) -> None:
+        """A command was given; by another master, if its fence is higher."""
+        with self._lock:
+            if control.job in self._jobs:
+                self._let_go(self._jobs[control.job], control.fence)
+
+    def _let_go(self, job: Job, fence: int) -> None:
+        """Another master has the job, if this fence is higher."""
+        if (error := job.let_go(fence, self._clock())) is not None:
+            log.error("%s", error)
+            self._overtaken = error
+
+    def _carry_out(self, job: Job, instructions: Sequence[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case CompleteJob():
+                    self._enter(job, JobState.COMPLETED)
+                case FailJob(reason):
+                    self._enter(job, JobState.FAILED, reason)
+                case _:
+                    self._dispatch.instruction(job, instruction)
+
+    # --- the histories ---
+
+    def _write_histories(self, now: bool = False) -> None:
+        """Have written what was noted, if it is time (or `now`), and then the messages called done that it is about."""
+        with self._lock:
+            for name, error in self._history.lost():
+                job = self._jobs[name]
+                if isinstance(error, Overtaken):
+                    self._let_go(job, error.fence)
+                elif not job.state.ended:
+                    self._enter(job, JobState.FAILED, f"its history cannot be written: {error}")
+            if self._outbox.empty:
+                self._history.write(self._jobs.values(), now)
+
+    def _leave(self) -> None:
+        """Write what is there to write, as far as the stores answer."""
+        try:
+            while not self._adopt and self.step(0.0):
+                pass  # nobody else will account for it
+            self._history.finish()
+            self._sweep()
+            self._outbox.send()
+            self._write_histories(now=True)
+        except TransientError as error:
+            log.warning("master: %s; the last seconds are accounted for again by the next one", error)
+        self._history.finish()
+
+    # --- from time to time ---
+
+    def _tick(self, now_s: float) -> None:
+        usage_of(self._cache)
+        for job in list(self._jobs.values()):
+            if job.silent(now_s, self._settings.stall_s):
+                self._carry_out(job, job.stalled(now_s))
+        if now_s - self._swept_s >= _SWEEP_S:
+            self._swept_s = now_s
+            self._sweep()
+
+    def _sweep(self) -> None:
+        for job in self._jobs.values():
+            if job.state.ended and job.leftovers:
+                self._dispatch.sweep(job)
+
+    # --- the jobs of a master before this one ---
+
+    def _await_adoption(self) -> None:
+        if not self._adopted.wait(_PATIENCE_S):
+            raise Unavailable("this master is still finding out what was under way; ask again in a moment")
+
+    def adopt(self) -> None:
+        """Take over the jobs that were under way when the master before this one went; know of those that had ended."""
+        for command in last_commands(self._bus, _ADOPT_S, self._draining):
+            if command.job in self._jobs or self._draining.is_set():
+                continue
+            try:
+                if (ended := past(command, self._stores)) is not None:  # maybe by a master that is still there
+                    self._past[command.job] = ended
+                else:
+                    self._start(stored_spec(command.snapshot.spec_json, f"job {command.job}"), False, command)
+                    failpoint("master.taken-over")
+            except (EsspError, ValueError) as error:
+                log.error("job %s cannot be taken over: %s", command.job, error, extra={"job_id": command.job})
+        self._adopted.set()
+
+
+def build(
+    adapters: Adapters,
+    settings: MasterSettings,
+    worker: str,
+    adopt: bool = False,
+    declared: Callable[[], Mapping[str, DeclaredFeature]] = dict,
+) -> Master:
+    """A master over these adapters; with `adopt` it takes up the jobs of one that went before."""
+    if settings.bus == "memory://" and adopt:
+        raise ConfigError(
+            "ESSP_BUS is memory://, which no other process can reach; set it to kafka://host:port, or use `essp run`"
+        )
+    return Master(adapters, settings, worker, adopt, declared=declared)

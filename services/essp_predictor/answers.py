@@ -1,0 +1,83 @@
+"""From the scores that were kept of each stream to what a predict job says, part by part, so that one is in memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from essp_common.artifacts.fused_model import FusedModel
+from essp_common.artifacts.partial_scores import Scored, ScoredPart
+from essp_common.artifacts.predictions import Prediction, predictions
+from essp_common.artifacts.scores import ScoreTable, VideoScores, by_video, fuse
+from essp_common.artifacts.segments import Segment
+from essp_common.job.spec import JobSpec
+from essp_predictor.localisation import localise
+
+
+class FusedAnswers:
+    """What the members of a model say together."""
+
+    def __init__(self, scored: Scored, spec: JobSpec, model: FusedModel, clips: int) -> None:
+        """`clips`: of each stream, all of them scored."""
+        self.videos = 0
+        """That `predictions` has given."""
+        self.failed = 0
+        """Those of which nothing could be decoded."""
+        self._scored = scored
+        self._spec = spec
+        self._model = model
+        self._clips = clips
+
+    def predictions(self) -> Iterator[list[Prediction]]:
+        """The class of each video: the scores of its clips averaged for each member, then fused."""
+        for streams in self._parts():
+            tables = _tables(streams)
+            seen: Counter[str] = Counter()
+            for table in tables.values():
+                seen |= Counter(table.video_id)
+            errors = {video: why for part in streams for video, why in part.errors.items()}
+            rows = predictions(self._fused({name: by_video(table) for name, table in tables.items()}), seen, errors)
+            self.videos += len(rows)
+            self.failed += sum(row.class_name is None for row in rows)
+            yield rows
+
+    def segments(self) -> Iterator[list[Segment]]:
+        """Where in each video its classes are seen: the members fused clip by clip."""
+        clip = self._spec.clip
+        span = (clip.frames - 1) * clip.stride + 1
+        for streams in self._parts():
+            tables = _tables(streams)
+            begins = {index: frame for part in streams for index, frame in part.first_frames.items()}
+            video_of = {i: v for t in tables.values() for i, v in zip(t.clip_index.tolist(), t.video_id, strict=True)}
+            fused = self._fused({name: _by_clip(table) for name, table in tables.items()})
+            found: list[Segment] = []
+            rows = np.array([int(name) for name in fused.video_id])
+            videos = np.array([video_of[index] for index in rows.tolist()], dtype=np.str_)
+            for video in dict.fromkeys(videos.tolist()):
+                own = np.flatnonzero(videos == video)
+                first_frames = np.array([begins[index] for index in rows[own].tolist()])
+                found += localise(video, fused.probabilities[own], first_frames, span, fused.classes)
+            yield found
+
+    def _parts(self) -> Iterator[list[ScoredPart]]:
+        for start in range(0, self._clips, self._scored.part_clips):
+            stop = min(self._clips, start + self._scored.part_clips)
+            yield [self._scored.read(stream, stop) for stream in self._spec.streams]
+
+    def _fused(self, parts: dict[str, VideoScores]) -> VideoScores:
+        if parts:
+            return fuse(parts, self._model.weights, self._model.rule)
+        classes = self._model.classes
+        return VideoScores((), np.zeros(0, np.int32), np.zeros((0, len(classes))), classes)
+
+
+def _tables(streams: list[ScoredPart]) -> dict[str, ScoreTable]:
+    return {trainer: table for part in streams for trainer, table in part.tables.items()}
+
+
+def _by_clip(table: ScoreTable) -> VideoScores:
+    """Each clip as if it were a video, in the order of their indices."""
+    names = tuple(f"{index:012d}" for index in table.clip_index.tolist())
+    return VideoScores(names, table.class_id, table.probabilities.astype(np.float64), table.classes)

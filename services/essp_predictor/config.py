@@ -1,0 +1,18 @@
+"""Settings of a predictor: those of every service (`essp_common.runtime.config`), and how it computes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from essp_common.runtime.config import Settings
+
+
+class PredictorSettings(Settings):
+    """What a predictor needs to know. What to classify, and with which model, is in the job."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the models run; `auto`: on a GPU if there is one."""
+    batch_clips: int = Field(16, ge=1)
+    """Clips scored at once. Batches are cut by index, so that the scores do not depend on when clips arrive."""

@@ -1,0 +1,134 @@
+"""One predict job: score the clips of each stream, average by video, fuse, write the answers.
+
+    each stream, in a thread of its own:  clips ──▶ scores, kept part by part (`stream.py`)
+    when all are done:                    part by part: average by video, fuse ──▶ predictions.parquet
+
+A predictor that dies goes on with the part it was in. So neither memory nor what a death costs grows with the number of
+videos.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from essp_common.artifacts import layout
+from essp_common.artifacts.fused_model import open_model
+from essp_common.artifacts.layout import Position
+from essp_common.artifacts.partial_scores import Scored
+from essp_common.artifacts.predictions import write_predictions
+from essp_common.artifacts.segments import write_segments
+from essp_common.errors import TransientError
+from essp_common.job.spec import stored_spec
+from essp_common.messages.ordered import IntakeOptions, OrderedIntake
+from essp_common.pb.v1.messages_pb2 import Control
+from essp_common.runtime.failpoints import failpoint
+from essp_common.wiring import Adapters
+from essp_predictor.answers import FusedAnswers
+from essp_predictor.config import PredictorSettings
+from essp_predictor.scoring import StreamScorer, device_of
+from essp_predictor.stream import StreamOptions, StreamPass
+
+log = logging.getLogger(__name__)
+
+_TAKE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What a finished job has written."""
+
+    uri: str
+    videos: int
+    failed: int
+    """Videos of which nothing could be decoded."""
+    tidy: Callable[[], None]
+    """Remove what was kept on the way; to be called when nobody can need it any more."""
+
+
+class PredictionJob:
+    """Runs one predict job to its end."""
+
+    def __init__(
+        self,
+        adapters: Adapters,
+        settings: PredictorSettings,
+        worker: str,
+        command: Control,
+        leave: Callable[[], bool],
+    ) -> None:
+        """`leave` says that the job was stopped or the process drains."""
+        self._adapters = adapters
+        self._settings = settings
+        self._worker = worker
+        self._command = command
+        self._spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
+        self._leave = leave
+        self._broken = threading.Event()
+
+    def run(self) -> Answers | None:
+        """Score and keep, fuse, write. None when told to leave before that.
+
+        Raises `PermanentError` or `ConfigError` when the model cannot be used.
+        """
+        spec = self._spec
+        if spec.predictor is None:
+            raise ValueError(f"job {spec.name} predicts nothing")
+        model_store, model = open_model(self._adapters.stores, spec.predictor.model)
+        output = self._adapters.stores.under(spec.output)
+        scored = Scored(output, spec, self._command.snapshot.plan_digest, model)
+        device = device_of(self._settings.device)
+        [clips] = [plan.clips for plan in self._command.snapshot.passes]
+        streams: list[StreamPass] = []
+        try:
+            for stream in spec.streams:
+                scorer = StreamScorer(model_store, model, stream, device)
+                intake = self._intake(stream, scored.stop(stream, clips))
+                options = StreamOptions(stream, clips, self._settings.batch_clips, model.classes)
+                streams.append(StreamPass(intake, scorer, scored, options))
+            if not self._score(streams):
+                return None
+        finally:
+            for stream_pass in streams:
+                stream_pass.close()
+        answers = FusedAnswers(scored, spec, model, clips)
+        write_predictions(output, layout.PREDICTIONS, answers.predictions(), model.classes)
+        if spec.predictor.segments:
+            write_segments(output, layout.SEGMENTS, answers.segments())
+        failpoint("predictor.written")
+        return Answers(output.uri(layout.PREDICTIONS), answers.videos, answers.failed, scored.remove)
+
+    def _intake(self, stream: str, start: int) -> OrderedIntake:
+        options = IntakeOptions(
+            job=self._command.job,
+            consumer=f"predictor.{stream}",
+            stream=stream,
+            feature=self._spec.streams[stream].feature,
+            worker=self._worker,
+            fence=self._command.fence,
+        )
+        passes = self._command.snapshot.passes
+        return OrderedIntake(self._adapters.bus, self._adapters.cache, options, passes, Position(0, start))
+
+    def _score(self, streams: list[StreamPass]) -> bool:
+        """Run all streams side by side; False when told to leave."""
+        with ThreadPoolExecutor(len(streams), thread_name_prefix="essp-predict") as pool:
+            return all([done.result() for done in [pool.submit(self._run_stream, s) for s in streams]])
+
+    def _run_stream(self, stream: StreamPass) -> bool:
+        try:
+            while not stream.finished:
+                if self._leave() or self._broken.is_set():
+                    return False
+                try:
+                    stream.step(_TAKE_S)
+                except TransientError as error:
+                    log.warning("predictor: %s; trying again", error)
+                    self._broken.wait(error.retry_after_s)
+            return True
+        except BaseException:
+            self._broken.set()  # the other streams are of no use without this one
+            raise

@@ -1,0 +1,17 @@
+"""`essp predictor`: classify the videos of predict jobs, until stopped."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from essp_common.runtime.process import serve, worker_name
+from essp_common.wiring import Adapters
+from essp_predictor.config import PredictorSettings
+from essp_predictor.service import build
+
+
+def main() -> None:
+    """Score the clips of predict jobs. Settings come from the environment (ESSP_BUS, ESSP_CACHE, ESSP_STORES, ...)."""
+    settings = PredictorSettings()
+    with closing(Adapters.from_settings(settings)) as adapters:
+        serve(build(adapters, settings, worker_name(settings)), settings)

@@ -1,0 +1,99 @@
+"""The models of a stream: from a clip's stored bytes to class probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from essp_common.artifacts.fused_model import FusedModel, Member, member_weights
+from essp_common.cache.port import Buffer
+from essp_common.errors import DeviceLost, OutOfMemory
+from essp_common.features.sampling import evenly_spaced
+from essp_common.job.spec import StreamSpec
+from essp_common.learning.augment import evaluation_view
+from essp_common.learning.inputs import layout_of
+from essp_common.learning.models import Classifier, build, load_state
+from essp_common.objects.port import ObjectStore
+from essp_common.video import codec
+
+Frames = NDArray[Any]
+
+
+class Look(NamedTuple):
+    """How a member sees a clip: the square's side, how many squares of a frame, and of what feature."""
+
+    crop: int
+    views: int
+    feature: str
+
+
+class StreamScorer:
+    """The members of a fused model that see one stream and have a say. Used from one thread."""
+
+    def __init__(self, store: ObjectStore, model: FusedModel, stream: str, device: torch.device) -> None:
+        """Load the members from the model's folder. Raises `PermanentError` for weights that are not the model's."""
+        self._device = device
+        self._wanted = _wanted_frames(model.streams[stream]) if stream in model.streams else None
+        self._members = [member for member in model.deciding if member.stream == stream]
+        self._classifiers = {member.trainer: self._load(store, member) for member in self._members}
+
+    @property
+    def looks(self) -> list[Look]:
+        """In how many ways the members look at a clip, each once."""
+        return sorted({_look(member) for member in self._members})
+
+    def views(self, value: Buffer) -> dict[Look, Frames]:
+        """What members see of a stored clip, `(T, crop, crop, C)` for each look. Raises `BadFrames`."""
+        wanted = self._wanted
+        frames = None if wanted is None else evenly_spaced(codec.header(value).shape[0], wanted)
+        clip = codec.decode(value, frames)
+        return {look: evaluation_view(clip, look.crop, look.views, layout_of(look.feature)) for look in self.looks}
+
+    def score(self, clips: Sequence[Mapping[Look, Frames]]) -> dict[str, NDArray[np.float32]]:
+        """Trainer -> `(N, C)` probabilities of N clips. Raises `OutOfMemory`, `DeviceLost`."""
+        try:
+            return self._scored(clips)
+        except torch.OutOfMemoryError as error:
+            raise OutOfMemory(
+                f"{self._device} has too little memory for {len(clips)} clips at once; lower ESSP_BATCH_CLIPS"
+            ) from error
+        except torch.AcceleratorError as error:
+            raise DeviceLost(f"the GPU failed ({error}); start the predictor again, and its jobs go on") from error
+
+    def _scored(self, clips: Sequence[Mapping[Look, Frames]]) -> dict[str, NDArray[np.float32]]:
+        batches = {
+            look: torch.from_numpy(np.stack([clip[look] for clip in clips])).to(self._device) for look in self.looks
+        }
+        with torch.inference_mode():
+            return {
+                member.trainer: self._classifiers[member.trainer](batches[_look(member)])
+                .logits.softmax(dim=1)
+                .cpu()
+                .numpy()
+                for member in self._members
+            }
+
+    def _load(self, store: ObjectStore, member: Member) -> Classifier:
+        classifier = build(member.model, seed=0)
+        load_state(classifier, member_weights(store, member))
+        return classifier.to(self._device).eval()
+
+
+def _look(member: Member) -> Look:
+    return Look(member.model.crop, member.model.views, member.model.feature)
+
+
+def device_of(choice: str) -> torch.device:
+    """The device that a setting names; `auto`: a GPU if there is one."""
+    if choice == "auto":
+        choice = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(choice)
+
+
+def _wanted_frames(stream: StreamSpec) -> int | None:
+    """`rgb` is read from the clip itself, so the choice of its frames is made here. None: all."""
+    return int(stream.params.get("frames", 1)) if stream.feature == "rgb" else None

@@ -1,0 +1,169 @@
+"""The predictor: runs predict jobs as the master starts them.
+
+Jobs are handed out through `essp.control`, read in a group: that topic has one partition, so one instance works and
+the others stand by. The START of a job is done when its answers are written; if the instance dies before that, the next
+one is handed the same START and begins the job again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import suppress
+
+from google.protobuf.message import DecodeError
+
+from essp_common import topics
+from essp_common.bus.port import Record, Subscription
+from essp_common.errors import DeviceLost, EsspError, PermanentError, TransientError
+from essp_common.job.spec import stored_spec
+from essp_common.messages.control import ControlFeed
+from essp_common.pb.v1.messages_pb2 import ClipRef, Control, Failed, Finished, Progress
+from essp_common.wiring import Adapters
+from essp_predictor.config import PredictorSettings
+from essp_predictor.job import Answers, PredictionJob
+
+log = logging.getLogger(__name__)
+
+GROUP = "predictor"
+_POLL_S = 0.2
+
+
+class Predictor:
+    """Runs every predict job in a thread of its own."""
+
+    name = "predictor"
+
+    def __init__(self, adapters: Adapters, settings: PredictorSettings, worker: str) -> None:
+        self._adapters = adapters
+        self._settings = settings
+        self._worker = worker
+        self._draining = threading.Event()
+        self._jobs: dict[str, threading.Thread] = {}
+        self._lost: DeviceLost | None = None
+
+    def run(self) -> None:
+        """Take jobs until drained. Raises `DeviceLost`: a new process goes on with them."""
+        self._control = ControlFeed(self._adapters.bus)
+        subscription = self._adapters.bus.subscribe([topics.CONTROL], GROUP)
+        try:
+            while not self._draining.is_set():
+                try:
+                    records = subscription.poll(100, _POLL_S)
+                except TransientError as error:
+                    log.warning("predictor: %s; trying again", error)
+                    self._draining.wait(error.retry_after_s)
+                    continue
+                for record in records:
+                    self._receive(record, subscription)
+        finally:
+            self._draining.set()
+            for thread in self._jobs.values():
+                thread.join()
+            subscription.close()
+            self._control.close()
+        if self._lost is not None:
+            raise self._lost
+
+    def drain(self) -> None:
+        """Leave the jobs in hand, which another instance begins again, and let `run` return."""
+        self._draining.set()
+
+    def _receive(self, record: Record, subscription: Subscription) -> None:
+        command = _start_of_prediction(record)
+        if command is None:
+            subscription.done(record)
+            return
+        self._jobs = {job: thread for job, thread in self._jobs.items() if thread.is_alive()}
+        self._jobs[command.job] = threading.Thread(
+            target=self._work,
+            args=(command, record, subscription, self._jobs.get(command.job)),
+            name=f"essp-job-{command.job}",
+            daemon=True,
+        )
+        self._jobs[command.job].start()
+
+    def _work(
+        self, command: Control, record: Record, subscription: Subscription, before: threading.Thread | None
+    ) -> None:
+        """Bring one job to an end, and say how it ended. Left because of a drain, it is delivered again.
+
+        `before`: the same job, stopped and not gone yet, or started a second time by a new master.
+        """
+        if before is not None:
+            before.join()
+        job = command.job
+        answers: Answers | None = None
+        progress: Progress | None = None
+        try:
+            answers = self._run_job(command)
+            if answers is not None:
+                metrics = {"videos": float(answers.videos), "failed": float(answers.failed)}
+                finished = Finished(job=job, stage=self.name, uri=answers.uri, metrics=metrics)
+                progress = Progress(finished=finished)
+        except DeviceLost as error:
+            self._lost = error
+            self._draining.set()
+        except Exception as error:  # noqa: BLE001  the job fails, with the reason; the others go on
+            progress = Progress(failed=_failed(job, self.name, error))
+        if progress is not None and not self._publish(progress, command):
+            return
+        if progress is not None or not self._draining.is_set():
+            subscription.done(record)
+        if answers is not None:
+            with suppress(TransientError):  # it is in nobody's way, and of use should the job be started again
+                answers.tidy()
+
+    def _run_job(self, command: Control) -> Answers | None:
+        """However long store, bus or cache are away: what is kept is not scored again. None when told to leave."""
+        while not self._leave(command.job):
+            try:
+                return PredictionJob(
+                    self._adapters, self._settings, self._worker, command, lambda: self._leave(command.job)
+                ).run()
+            except TransientError as error:
+                log.warning("predictor: %s; trying again", error)
+                self._draining.wait(error.retry_after_s)
+        return None
+
+    def _leave(self, job: str) -> bool:
+        return self._draining.is_set() or self._control.ended(job)
+
+    def _publish(self, progress: Progress, command: Control) -> bool:
+        """However long the bus is away. False: drained before it came back; the job is begun again elsewhere."""
+        progress.job, progress.worker, progress.fence = command.job, self._worker, command.fence
+        while True:
+            try:
+                self._adapters.bus.publish(topics.PROGRESS, command.job.encode(), progress.SerializeToString())
+                self._adapters.bus.flush()
+                return True
+            except TransientError as error:
+                log.warning("predictor: %s; trying again", error)
+                if self._draining.wait(error.retry_after_s):
+                    return False
+
+
+def build(adapters: Adapters, settings: PredictorSettings, worker: str) -> Predictor:
+    """A predictor for all predict jobs of a bus."""
+    return Predictor(adapters, settings, worker)
+
+
+def _start_of_prediction(record: Record) -> Control | None:
+    try:
+        command = Control.FromString(record.value)
+    except DecodeError:
+        log.warning("record %d of %s is no control message; ignored", record.offset, record.topic)
+        return None
+    if command.command != Control.START:
+        return None
+    return command if stored_spec(command.snapshot.spec_json, f"job {command.job}").predictor is not None else None
+
+
+def _failed(job: str, stage: str, error: Exception) -> Failed:
+    if isinstance(error, EsspError):
+        log.error("job %s cannot be done: %s", job, error, extra={"job_id": job})
+        reason, kind = str(error), error.kind if isinstance(error, PermanentError) else "error"
+    else:
+        log.exception("job %s met a defect", job, extra={"job_id": job})
+        reason, kind = f"{type(error).__name__}: {error}", "error"
+    return Failed(clip=ClipRef(job=job), stage=stage, reason=reason, kind=kind)

@@ -1,0 +1,131 @@
+"""The clips of one stream of a predict job, in index order, on their way to scores that are kept.
+
+    clip ──▶ what the members see ──every batch──▶ scores ──every part──▶ kept, messages committed
+
+Bytes are freed as soon as a batch is scored, or earlier where no clip comes, so the job's budget may be smaller than a
+batch. The messages of a part are committed when it is kept (`essp_common/artifacts/partial_scores.py`): a predictor
+that dies is handed those of the part it was in again, finds the bytes gone, and has the clips made again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essp_common.artifacts.partial_scores import Scored, ScoredPart
+from essp_common.artifacts.scores import ScoreTable
+from essp_common.errors import BadFrames
+from essp_common.messages.ordered import OrderedIntake, Taken
+from essp_common.runtime.failpoints import failpoint
+from essp_predictor.scoring import Frames, Look, StreamScorer
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """What is scored of a stream, and how."""
+
+    stream: str
+    clips: int
+    batch_clips: int
+    classes: tuple[str, ...]
+
+
+class StreamPass:
+    """The clips of one stream, on their way to scores. Used from one thread."""
+
+    def __init__(self, intake: OrderedIntake, scorer: StreamScorer, scored: Scored, options: StreamOptions) -> None:
+        self._intake = intake
+        self._scorer = scorer
+        self._scored = scored
+        self._options = options
+        self._waiting: list[tuple[Taken, Mapping[Look, Frames]]] = []
+        self._unreleased: list[Taken] = []
+        self._part = _Part()
+        self._whole = False
+        """The part is scored; it remains to be kept."""
+
+    @property
+    def finished(self) -> bool:
+        """Everything is taken, scored, released and kept."""
+        return self._intake.finished and not self._whole
+
+    def step(self, timeout_s: float) -> None:
+        """Take one clip, or do what is due at the end of a part. Safe to call again after a `TransientError`."""
+        if self._whole:
+            self._release()
+            self._keep()
+            return
+        taken = self._intake.take(timeout_s)
+        if isinstance(taken, Taken):
+            self._receive(taken)
+        else:
+            self._release()
+
+    def close(self) -> None:
+        """Leave the stream."""
+        self._intake.close()
+
+    def _receive(self, taken: Taken) -> None:
+        light = replace(taken, value=b"")
+        if taken.skipped:
+            self._part.errors[taken.clip.video_id] = taken.skipped
+        else:
+            try:
+                self._waiting.append((light, self._scorer.views(taken.value)))
+            except BadFrames as error:
+                self._intake.retake(taken, str(error))
+                return
+            self._unreleased.append(light)
+        self._part.taken.append(light)
+        stop = taken.clip.index + 1
+        self._whole = stop % self._scored.part_clips == 0 or stop == self._options.clips
+        if self._whole or stop % self._options.batch_clips == 0:
+            self._score_waiting()
+            self._release()
+
+    def _score_waiting(self) -> None:
+        if not self._waiting:
+            return
+        for trainer, rows in self._scorer.score([views for _, views in self._waiting]).items():
+            self._part.probabilities[trainer].append(rows)
+        self._part.scored.extend(item for item, _ in self._waiting)
+        self._waiting.clear()
+
+    def _release(self) -> None:
+        self._intake.release(self._unreleased)
+        self._unreleased.clear()
+
+    def _keep(self) -> None:
+        part = self._part
+        stop = part.taken[-1].clip.index + 1
+        self._scored.keep(self._options.stream, stop, part.kept(self._options.classes))
+        failpoint("predictor.kept")
+        self._intake.commit(part.taken)
+        self._part, self._whole = _Part(), False
+
+
+@dataclass
+class _Part:
+    """What is known of the part under way."""
+
+    taken: list[Taken] = field(default_factory=list)
+    scored: list[Taken] = field(default_factory=list)
+    probabilities: dict[str, list[NDArray[np.float32]]] = field(default_factory=lambda: defaultdict(list))
+    errors: dict[str, str] = field(default_factory=dict)
+    """Video -> why a clip of it is missing."""
+
+    def kept(self, classes: tuple[str, ...]) -> ScoredPart:
+        """What remains of it."""
+        videos = tuple(item.clip.video_id for item in self.scored)
+        labels = np.full(len(videos), -1, dtype=np.int32)
+        indices = np.array([item.clip.index for item in self.scored], dtype=np.int64)
+        tables = {
+            trainer: ScoreTable(videos, labels, indices, np.concatenate(rows), classes)
+            for trainer, rows in self.probabilities.items()
+        }
+        first_frames = {item.clip.index: item.clip.first_frame for item in self.scored}
+        return ScoredPart(tables, self.errors, first_frames)

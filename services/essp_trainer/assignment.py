@@ -1,0 +1,111 @@
+"""What a trainer has to do: one training of one job, as the job's snapshot says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Self
+
+from essp_common.artifacts.checkpoint import ModelDescription
+from essp_common.artifacts.layout import Position
+from essp_common.errors import ConfigError
+from essp_common.job.spec import JobSpec, StreamSpec, TrainerSpec, stored_spec
+from essp_common.pb.v1.messages_pb2 import Control, PassPlan, Purpose
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One training."""
+
+    job: str
+    trainer: str
+    spec: JobSpec
+    training: TrainerSpec
+    stream: StreamSpec
+    classes: tuple[str, ...]
+    passes: tuple[PassPlan, ...]
+    versions: dict[str, str]
+    fence: int
+
+    @classmethod
+    def of(cls, command: Control, trainer: str) -> Self:
+        """The training called `trainer` of a job. Raises `ConfigError` when the job has none of that name."""
+        snapshot = command.snapshot
+        spec = stored_spec(snapshot.spec_json, f"job {command.job}")
+        if trainer not in spec.trainers:
+            known = ", ".join(spec.trainers) or "none"
+            raise ConfigError(f"job {command.job} has no trainer {trainer!r}; it has: {known}")
+        training = spec.trainers[trainer]
+        return cls(
+            job=command.job,
+            trainer=trainer,
+            spec=spec,
+            training=training,
+            stream=spec.streams[training.stream],
+            classes=tuple(snapshot.classes),
+            passes=tuple(snapshot.passes),
+            versions=dict(snapshot.versions),
+            fence=command.fence,
+        )
+
+    @property
+    def consumer(self) -> str:
+        """The id under which the trainer acks."""
+        return f"trainer.{self.trainer}"
+
+    @property
+    def identity(self) -> tuple[int, str]:
+        """Job seed and trainer's name: what all its randomness is drawn from."""
+        return self.spec.sampling.seed, self.trainer
+
+    def described(self, channels: int) -> ModelDescription:
+        """The model to train on frames of so many channels."""
+        return ModelDescription(
+            name=self.training.model,
+            feature=self.stream.feature,
+            channels=channels,
+            classes=self.classes,
+            dropout=self.training.dropout,
+            crop=self.training.augment.crop,
+            views=self.training.augment.evaluation_crops,
+        )
+
+    @property
+    def end(self) -> Position:
+        """Where everything is done."""
+        return Position(len(self.passes), 0)
+
+    def clips_before(self, position: Position) -> int:
+        """Clips of all passes before a position."""
+        return sum(plan.clips for plan in self.passes[: position.pass_index]) + position.clips
+
+    def position_after(self, clips: int) -> Position:
+        """The inverse of `clips_before`; at the end of a pass, the beginning of the next."""
+        for number, plan in enumerate(self.passes):
+            if clips < plan.clips:
+                return Position(number, clips)
+            clips -= plan.clips
+        return self.end
+
+    def digest(self) -> str:
+        """SHA-256 of all in the job that decides what the weights become.
+
+        Raising a budget, adding epochs (but where the learning rate falls to the last of them) or another trainer, or
+        moving to another device leaves it the same, so such a job can be resumed. What has its default value is left
+        out, so that a field which a later version of ESSP adds changes no digest.
+        """
+        free = {"device", "threads", "checkpoint_clips", "keep_checkpoints"}
+        document: dict[str, object] = {
+            "spec": self.spec.model_dump(mode="json", include={"data", "clip", "sampling"}, exclude_defaults=True),
+            "stream": self.stream.model_dump(mode="json", exclude_defaults=True),
+            "training": self.training.model_dump(mode="json", exclude=free, exclude_defaults=True),
+        }
+        if self.training.optimizer.schedule == "cosine":
+            document["epochs"] = self.spec.epochs
+        return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def purpose_name(purpose: Purpose) -> str:
+    """train, validation, test or predict: as in file names and histories."""
+    return Purpose.Name(purpose).lower()

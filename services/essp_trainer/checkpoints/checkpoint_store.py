@@ -1,0 +1,170 @@
+"""What a training keeps in the job's output: its checkpoints, the scores of its evaluations, its history."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+import safetensors.torch
+from torch import Tensor
+
+from essp_common.artifacts import checkpoint, layout, scores
+from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE, Best, Manifest, PassRecord
+from essp_common.artifacts.layout import Position
+from essp_common.artifacts.scores import ScoreTable
+from essp_common.errors import ConfigError
+from essp_common.learning.models import Classifier, load_state, on_host, packed, restore
+from essp_common.objects.port import ObjectStore
+from essp_common.pb.v1.messages_pb2 import PassPlan
+from essp_common.planning.digest import as_text, from_text
+from essp_trainer.assignment import Assignment, purpose_name
+from essp_trainer.model.training import Training
+
+
+@dataclass
+class Standing:
+    """How far a training has come, but for the weights."""
+
+    position: Position = field(default_factory=lambda: Position(0, 0))
+    epoch: int = 0
+    """The epoch of the last clip trained."""
+    digest: int = 0
+    """Of the clips before `position` that this rank has seen; see `essp_common/planning/digest.py`."""
+    best: Best | None = None
+    history: list[PassRecord] = field(default_factory=list)
+    running: dict[str, float] = field(default_factory=dict)
+    """Sums of the pass that is half done at `position`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A training at one moment, to be written at leisure."""
+
+    manifest: Manifest
+    files: dict[str, dict[str, Tensor]]
+
+
+class Archive:
+    """Reads and writes one training's folder."""
+
+    def __init__(self, store: ObjectStore, assignment: Assignment) -> None:
+        self._store = store
+        self._assignment = assignment
+
+    def latest(self) -> Manifest | None:
+        """Where an earlier run left off. Raises `ConfigError` if that was another training under the same name."""
+        manifest = checkpoint.read_latest(self._store, self._assignment.trainer)
+        if manifest is not None and manifest.spec_digest != self._assignment.digest():
+            raise ConfigError(
+                f"{self._store.uri(manifest.key)} was made with other data, sampling, stream or trainer settings; "
+                f"set `output` to a new place, or restore the settings to resume"
+            )
+        return manifest
+
+    def fell_behind(self, manifest: Manifest) -> Position | None:
+        """Where a later checkpoint stood that is damaged, so that `manifest` is gone on from; None: there is none."""
+        step = checkpoint.latest_step(self._store, self._assignment.trainer)
+        return None if step is None or step <= manifest.step else self._assignment.position_after(step)
+
+    def standing(self, manifest: Manifest) -> Standing:
+        """How far a checkpoint had come."""
+        return Standing(
+            position=manifest.position,
+            epoch=manifest.epoch,
+            digest=from_text(manifest.digest),
+            best=manifest.best,
+            history=list(manifest.history),
+            running=dict(manifest.running),
+        )
+
+    def load(self, manifest: Manifest, training: Training) -> None:
+        """Put weights, momentum and the update counter of a checkpoint into `training`."""
+        names = [MODEL_FILE, OPTIMIZER_FILE] + ([] if training.average is None else [TRAINED_FILE])
+        files = checkpoint.load_files(self._store, manifest, names)
+        load_state(training.evaluated, files[MODEL_FILE])
+        if training.average is not None:
+            load_state(training.model, files[TRAINED_FILE])
+        training.optimiser.load(files[OPTIMIZER_FILE])
+        training.updates = manifest.updates
+
+    def best_model(self, best: Best) -> Classifier:
+        """The weights that validated best."""
+        return restore(self._store, checkpoint.read(self._store, self._assignment.trainer, best.step))
+
+    def snapshot(self, training: Training, standing: Standing) -> Snapshot:
+        """The training as it stands between two batches, in host memory."""
+        files = {
+            MODEL_FILE: on_host(training.evaluated.state_dict()),
+            OPTIMIZER_FILE: on_host(training.optimiser.state()),
+        }
+        if training.average is not None:
+            files[TRAINED_FILE] = on_host(training.model.state_dict())
+        step = self._assignment.clips_before(standing.position)
+        return Snapshot(self._manifest(step, training.updates, training, standing), files)
+
+    def final_snapshot(self, training: Training, standing: Standing) -> Snapshot:
+        """The end: the weights that validated best, and where their scores are."""
+        epoch, updates, weights = standing.epoch, training.updates, training.evaluated.state_dict()
+        if standing.best is not None:
+            chosen = checkpoint.read(self._store, self._assignment.trainer, standing.best.step)
+            epoch, updates = chosen.epoch, chosen.updates
+            weights = safetensors.torch.load(checkpoint.load_files(self._store, chosen, [MODEL_FILE])[MODEL_FILE])
+        step = self._assignment.clips_before(self._assignment.end) + 1
+        manifest = self._manifest(step, updates, training, standing).model_copy(
+            update={"final": True, "epoch": epoch, "scores": self._score_keys(standing)}
+        )
+        return Snapshot(manifest, {MODEL_FILE: on_host(weights)})
+
+    def save(self, snapshot: Snapshot) -> Manifest:
+        """Make a checkpoint of it; see `essp_common.artifacts.checkpoint.save`."""
+        files = {name: packed(tensors) for name, tensors in snapshot.files.items()}
+        return checkpoint.save(self._store, snapshot.manifest, files, self._assignment.training.keep_checkpoints)
+
+    def write_scores(self, plan: PassPlan, table: ScoreTable) -> None:
+        """The scores of an evaluation pass."""
+        scores.write(self._store, self._score_key(purpose_name(plan.purpose), plan.epoch), table)
+
+    def write_history(self, standing: Standing) -> None:
+        """The figures of every pass so far, for people and reports."""
+        records = [record.model_dump() for record in standing.history]
+        self._store.put(layout.history(self._assignment.trainer), json.dumps(records, indent=1).encode())
+
+    def uri(self, manifest: Manifest) -> str:
+        """Where a checkpoint's manifest is."""
+        return self._store.uri(manifest.key)
+
+    def scores_uri(self, manifest: Manifest) -> str:
+        """Where the scores of a final checkpoint on the validation split are (else on the test split)."""
+        key = manifest.scores.get("validation") or manifest.scores.get("test")
+        return self._store.uri(key) if key else ""
+
+    def _manifest(self, step: int, updates: int, training: Training, standing: Standing) -> Manifest:
+        return Manifest(
+            job=self._assignment.job,
+            trainer=self._assignment.trainer,
+            step=step,
+            updates=updates,
+            epoch=standing.epoch,
+            position=standing.position,
+            running=standing.running,
+            fence=self._assignment.fence,
+            digest=as_text(standing.digest),
+            spec_digest=self._assignment.digest(),
+            model=self._assignment.described(len(training.model.mean)),
+            metrics=standing.history[-1].metrics if standing.history else {},
+            best=standing.best,
+            history=tuple(standing.history),
+            versions=self._assignment.versions,
+        )
+
+    def _score_keys(self, standing: Standing) -> dict[str, str]:
+        keys = {}
+        if standing.best is not None:
+            keys["validation"] = self._score_key("validation", standing.best.epoch)
+        for record in standing.history:
+            if record.purpose == "test":
+                keys["test"] = self._score_key("test", record.epoch)
+        return keys
+
+    def _score_key(self, purpose: str, epoch: int) -> str:
+        return layout.scores(self._assignment.trainer, purpose, epoch)

@@ -1,0 +1,92 @@
+"""Whole batches, on the device before the model asks: while it trains on one, the next is gathered and sent.
+
+    prefetch ──clips of a batch──▶ transfer (a thread of its own) ──▶ one batch waiting ──next──▶ the step
+
+Beyond the clips that `Prefetch` holds there are at most two batches: the one that waits and the one being gathered.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from essp_common.messages.ordered import PassEnd, Taken
+from essp_trainer.data.device import enough_memory, transfer_to
+from essp_trainer.data.prefetch import Batch, Prefetch
+
+_NEXT_S = 0.1
+
+
+class Feed:
+    """The batches of a training, one after the other. `next` and `release` are used from one thread."""
+
+    def __init__(self, prefetch: Prefetch, device: torch.device, name: str) -> None:
+        """`prefetch` belongs to this object from now on."""
+        self._prefetch = prefetch
+        self._device = device
+        self._transfer = transfer_to(device)
+        self._waiting: Batch | PassEnd | None = None
+        self._failure: BaseException | None = None
+        self._changed = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name=f"essp-feed-{name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def queued(self) -> int:
+        """Clips prepared or being prepared."""
+        waiting = self._waiting
+        return self._prefetch.queued + (len(waiting.items) if isinstance(waiting, Batch) else 0)
+
+    def next(self, timeout_s: float) -> Batch | PassEnd | None:
+        """The next batch, or the end of a pass after its last one; None when it is not ready within `timeout_s`.
+
+        Raises what stopped the preparation.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._failure, max(0.0, deadline - time.monotonic()))
+            item, self._waiting = self._waiting, None
+            if item is None and self._failure is not None:
+                raise self._failure
+            self._changed.notify_all()
+        return item
+
+    def release(self, items: Sequence[Taken]) -> None:
+        """Done with these clips: free their bytes, and tell the master."""
+        self._prefetch.release(items)
+
+    def close(self) -> None:
+        """Stop; what was not released is delivered again."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+        self._prefetch.close()
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                item = self._prefetch.next(_NEXT_S)
+                if item is not None:
+                    self._offer(self._sent(item))
+        except BaseException as error:  # noqa: BLE001  raised again by `next`
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+
+    def _sent(self, item: Batch | PassEnd) -> Batch | PassEnd:
+        if not isinstance(item, Batch) or not item.frames:
+            return item
+        with enough_memory(self._device, len(item.frames)):
+            return replace(item, frames=(), input=self._transfer(item.frames))
+
+    def _offer(self, item: Batch | PassEnd) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing or self._waiting is None)
+            self._waiting = item
+            self._changed.notify_all()

@@ -1,0 +1,238 @@
+"""Clips for the model, ready before it asks: taken in order, decoded, augmented, gathered into batches.
+
+    intake ──take──▶ decode (one thread) ──▶ crop, resize, mirror (pool of loaders) ──▶ queue ──next──▶ batches
+
+Batch b of a pass holds the indices `[b * size, (b + 1) * size)`; an index that was skipped leaves its batch smaller,
+and the last batch of a pass has what is left. So what is in a batch depends on the job alone, and a training that stops
+between two batches goes on with the very same ones. A rank gets its share of each batch, which may be none of it.
+
+At most `ahead` clips are held beyond the batch being gathered. Bytes of the cache that turn out damaged are treated as
+lost: they are made again. What stops the thread is raised by `next`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from essp_common.artifacts.layout import Position
+from essp_common.errors import BadFrames, ConfigError
+from essp_common.features.sampling import evenly_spaced
+from essp_common.messages.ordered import OrderedIntake, PassEnd, Taken
+from essp_common.pb.v1.messages_pb2 import PassPlan
+from essp_common.planning.digest import joined, ref_digest
+from essp_common.video import codec
+from essp_trainer.data.device import Frames, Input
+from essp_trainer.retry import persistently
+
+T = TypeVar("T")
+View = Callable[[Taken, Frames], Frames]
+"""What the model is to see of a clip: `(T, H, W, C)` -> `(T, crop, crop, C)`."""
+
+_TAKE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Clips of one pass that are trained together, as far as they are this rank's."""
+
+    pass_index: int
+    plan: PassPlan
+    begin: int
+    """Its first index, on whatever rank."""
+    stop: int
+    """The index after its last one, on whatever rank."""
+    items: tuple[Taken, ...]
+    """In index order, with those that were skipped; without their bytes."""
+    frames: tuple[Frames, ...]
+    """What the model sees of each clip that was not skipped, until it is on its way to the device."""
+    input: Input | None = None
+    """The same for the model; None: this rank has no clip of the batch."""
+
+    @property
+    def clips(self) -> tuple[Taken, ...]:
+        """The items that have frames."""
+        return tuple(item for item in self.items if not item.skipped)
+
+    @property
+    def position(self) -> Position:
+        """Where a trainer stands that is done with this batch."""
+        return Position(self.pass_index, self.stop)
+
+    def digest(self) -> int:
+        """Of its clips, as they are; see `essp_common/planning/digest.py`."""
+        return joined(ref_digest(self.pass_index, item.clip) for item in self.clips)
+
+    def labels(self) -> NDArray[np.int64]:
+        """`(N,)` class ids."""
+        return np.array([item.clip.class_id for item in self.clips], dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Prepared:
+    item: Taken
+    frames: Future[Frames] | None
+    """None: skipped."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchOptions:
+    """How batches are cut and how far ahead they are prepared."""
+
+    batch_size: int
+    """Over all ranks."""
+    ahead: int
+    """Clips of this rank."""
+    loaders: int
+    wanted_frames: int | None
+    """How many evenly spaced frames to decode of each clip (None: all)."""
+    name: str
+
+
+class Prefetch:
+    """Prepares the batches of a training. `next` is used from one thread; the rest is thread-safe."""
+
+    def __init__(
+        self,
+        intake: OrderedIntake,
+        passes: Sequence[PassPlan],
+        start: Position,
+        view: View,
+        options: PrefetchOptions,
+    ) -> None:
+        """Start preparing at `start`. `intake` belongs to this object from now on, but for `commit`."""
+        self._intake = intake
+        self._passes = passes
+        self._view = view
+        self._options = options
+        self._queue: deque[_Prepared | PassEnd] = deque()
+        self._changed = threading.Condition()
+        self._closing = threading.Event()
+        self._failure: BaseException | None = None
+        self._pass, self._begin = start.pass_index, start.clips
+        self._partial: list[tuple[Taken, Frames | None]] = []
+        self._pool = ThreadPoolExecutor(options.loaders, f"essp-load-{options.name}", torch.set_num_threads, (1,))
+        self._thread = threading.Thread(target=self._run, name=f"essp-intake-{options.name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def queued(self) -> int:
+        """Clips prepared or being prepared."""
+        return len(self._queue)
+
+    def next(self, timeout_s: float) -> Batch | PassEnd | None:
+        """The next batch, or the end of a pass after its last one; None when it is not ready within `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        plan = self._passes[self._pass]
+        stop = min(plan.clips, (self._begin // self._options.batch_size + 1) * self._options.batch_size)
+        share = sum(1 for index in range(self._begin, stop) if self._intake.owns(index))
+        while len(self._partial) < share:
+            prepared = self._pop(deadline)
+            if prepared is None:
+                return None
+            if not isinstance(prepared, tuple):
+                raise RuntimeError(f"pass {self._pass} ended before its clip {stop - 1}")
+            self._partial.append(prepared)
+        if self._begin >= plan.clips:
+            end = self._pop(deadline)
+            if isinstance(end, tuple):
+                raise RuntimeError(f"pass {self._pass} goes on after its {plan.clips} clips")
+            if end is not None:
+                self._pass, self._begin = self._pass + 1, 0
+            return end
+        return self._cut(plan, stop)
+
+    def release(self, items: Sequence[Taken]) -> None:
+        """Done with these clips: free their bytes, and tell the master."""
+        self._intake.release(items)
+
+    def close(self) -> None:
+        """Stop preparing; what was not released is delivered again."""
+        self._closing.set()
+        with self._changed:
+            self._changed.notify_all()
+        self._thread.join()
+        self._pool.shutdown(cancel_futures=True)
+        self._intake.close()
+
+    def _cut(self, plan: PassPlan, stop: int) -> Batch:
+        items = tuple(item for item, _ in self._partial)
+        frames = tuple(frames for _, frames in self._partial if frames is not None)
+        begin, self._begin, self._partial = self._begin, stop, []
+        return Batch(self._pass, plan, begin, stop, items, frames)
+
+    def _pop(self, deadline: float) -> tuple[Taken, Frames | None] | PassEnd | None:
+        """The head of the queue once it is ready."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._failure, max(0.0, deadline - time.monotonic()))
+            if not self._queue:
+                if self._failure is not None:
+                    raise self._failure
+                return None
+            head = self._queue[0]
+        ready: tuple[Taken, Frames | None] | PassEnd
+        if isinstance(head, PassEnd):
+            ready = head
+        elif head.frames is None:
+            ready = (head.item, None)
+        else:
+            try:
+                ready = (head.item, head.frames.result(max(0.0, deadline - time.monotonic())))
+            except FutureTimeoutError:
+                return None
+        with self._changed:
+            self._queue.popleft()
+            self._changed.notify_all()
+        return ready
+
+    def _run(self) -> None:
+        try:
+            while not self._closing.is_set():
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closing.is_set() or len(self._queue) < self._options.ahead)
+                prepared = self._take()
+                if prepared is not None:
+                    with self._changed:
+                        self._queue.append(prepared)
+                        self._changed.notify_all()
+        except BaseException as error:  # noqa: BLE001  raised again by `next`
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+
+    def _take(self) -> _Prepared | PassEnd | None:
+        item = self._patiently(lambda: self._intake.take(_TAKE_S))
+        if item is None or isinstance(item, PassEnd):
+            return item
+        if item.skipped:
+            return _Prepared(item, None)
+        try:
+            frames = self._decode(item)
+        except BadFrames as error:
+            reason = f"{item.key}: {error}"
+            self._patiently(lambda: self._intake.retake(item, reason))
+            return None
+        light = replace(item, value=b"")  # the bytes live as long as their decoded view needs them
+        return _Prepared(light, self._pool.submit(self._view, light, frames))
+
+    def _patiently(self, call: Callable[[], T]) -> T:
+        return persistently(call, self._closing.is_set, self._closing.wait)
+
+    def _decode(self, item: Taken) -> Frames:
+        wanted = self._options.wanted_frames
+        if wanted is None:
+            return codec.decode(item.value)
+        available = codec.header(item.value).shape[0]
+        if available < wanted:
+            raise ConfigError(f"the clips have {available} frame(s), the stream wants {wanted}; raise clip.frames")
+        return codec.decode(item.value, evenly_spaced(available, wanted))

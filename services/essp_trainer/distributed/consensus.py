@@ -1,0 +1,76 @@
+"""What the ranks of a training do next: agreed on before each batch, in one exchange of a few numbers.
+
+Each rank says what is wanted of it, whether its share of the next batch is ready, and which clips are in it; the
+greatest number of all counts. So all leave together, all train together, and each knows the whole batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+
+from essp_common.learning.randomness import Share
+from essp_common.messages.ordered import PassEnd
+from essp_trainer.data.prefetch import Batch
+from essp_trainer.distributed.ranks import Ranks
+
+_FIXED = 5
+"""Numbers of an exchange before those of the clips."""
+
+
+class Wish(IntEnum):
+    """What is wanted of a training from outside; the greatest of all ranks' wishes counts."""
+
+    GO_ON = 0
+    PAUSE = 1
+    LEAVE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What all ranks know of the next batch."""
+
+    wish: Wish
+    save: bool
+    """Rank 0 wants a checkpoint."""
+    written: bool
+    """Rank 0 has written the checkpoint that was begun, or failed to."""
+    ready: bool
+    """Every rank has its share of the next batch, or the end of the pass."""
+    channels: int
+    """Of the frames of its clips; 0: there is no clip in it."""
+    share: Share
+    """Which of its clips are here."""
+
+
+class Turns:
+    """Settles with the other ranks what comes next."""
+
+    def __init__(self, ranks: Ranks, wish: Callable[[], Wish], batch_size: int) -> None:
+        """`wish`: what is wanted of this rank; each passes the same `batch_size`."""
+        self.ranks = ranks
+        self.wish = wish
+        self._batch_size = batch_size
+
+    def agree(self, item: Batch | PassEnd | None, save: bool = False, written: bool = False) -> Turn:
+        """What all ranks do next. `item`: what this one has ready; `save`, `written`: see `Turn`."""
+        own: list[int] = []
+        numbers = torch.zeros(_FIXED + self._batch_size, dtype=torch.int64)
+        numbers[:4] = torch.tensor([int(self.wish()), int(save), int(written), int(item is None)])
+        if isinstance(item, Batch) and item.input is not None:
+            own = [clip.clip.index - item.begin for clip in item.clips]
+            numbers[4] = item.input.channels
+            numbers[[_FIXED + offset for offset in own]] = 1
+        self.ranks.max(numbers)
+        present = numbers[_FIXED:].nonzero().flatten().tolist()
+        return Turn(
+            wish=Wish(int(numbers[0])),
+            save=bool(numbers[1]),
+            written=bool(numbers[2]),
+            ready=not numbers[3],
+            channels=int(numbers[4]),
+            share=Share(len(present), tuple(present.index(offset) for offset in own)),
+        )

@@ -1,0 +1,175 @@
+"""The ranks of one training: processes that train the same model, each on its share of every batch.
+
+Rank r takes the clips whose partition is r modulo the number of ranks. All ranks hold the same parameters, add up
+their gradients at each update, and decide together what to do next; rank 0 alone writes and reports.
+
+A rank that is gone is noticed by the others at once (its connections close) or, when its machine fell silent, after
+the timeout of the rendezvous. They raise `RankLost` and leave: a training goes on from its last checkpoint with all of
+its ranks, or not at all. Whoever started them (`essp trainer --ranks`, torchrun, a cluster) starts all of them again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from essp_common.errors import ConfigError, EsspError
+from essp_common.topics import DATA_PARTITIONS
+from essp_trainer.config import Rendezvous
+
+
+class RankLost(EsspError):
+    """Another rank of this training is gone, or never came; all ranks have to be started again."""
+
+
+class Ranks(Protocol):
+    """What the ranks say to each other. All call the same methods in the same order, from one thread each."""
+
+    rank: int
+    world_size: int
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0, which writes and reports."""
+
+    def sum(self, tensor: Tensor) -> None:
+        """Replace each element by its sum over all ranks; the same bits on each."""
+
+    def max(self, tensor: Tensor) -> None:
+        """Replace each element by the greatest of all ranks."""
+
+    def told(self, document: bytes) -> bytes:
+        """What rank 0 passes here."""
+
+    def gathered(self, document: bytes) -> list[bytes]:
+        """What each rank passes here, in their order."""
+
+    def close(self) -> None:
+        """Leave. Idempotent."""
+
+
+class Alone:
+    """A training of one rank."""
+
+    rank = 0
+    world_size = 1
+    leads = True
+
+    def sum(self, tensor: Tensor) -> None:
+        """It is the sum."""
+
+    def max(self, tensor: Tensor) -> None:
+        """It is the greatest."""
+
+    def told(self, document: bytes) -> bytes:
+        """What was passed."""
+        return document
+
+    def gathered(self, document: bytes) -> list[bytes]:
+        """What was passed."""
+        return [document]
+
+    def close(self) -> None:
+        """There is nothing to leave."""
+
+
+class Group:
+    """Several ranks over a process group of torch: gloo for host memory, NCCL for that of GPUs."""
+
+    def __init__(self, group: Any, rank: int, world_size: int, leave: Callable[[], None]) -> None:
+        """`group`: a `ProcessGroup` or a bare `Backend` of torch, which have no common type; `leave` ends it."""
+        self.rank = rank
+        self.world_size = world_size
+        self._group = group
+        self._leave = leave
+
+    @property
+    def leads(self) -> bool:
+        return self.rank == 0
+
+    def sum(self, tensor: Tensor) -> None:
+        self._reduce(tensor, dist.ReduceOp.SUM)
+
+    def max(self, tensor: Tensor) -> None:
+        self._reduce(tensor, dist.ReduceOp.MAX)
+
+    def told(self, document: bytes) -> bytes:
+        return self._spread(document, 0)
+
+    def gathered(self, document: bytes) -> list[bytes]:
+        return [self._spread(document, rank) for rank in range(self.world_size)]
+
+    def close(self) -> None:
+        self._group = None  # the last reference closes the connections
+        self._leave()
+
+    def _reduce(self, tensor: Tensor, operation: Any) -> None:
+        options = dist.AllreduceOptions()
+        options.reduceOp = operation
+        self._wait(lambda: self._group.allreduce([tensor], options))
+
+    def _spread(self, document: bytes, root: int) -> bytes:
+        """The document of one rank: its length, then its bytes."""
+        options = dist.BroadcastOptions()
+        options.rootRank, options.rootTensor = root, 0
+        length = torch.tensor([len(document)])
+        self._wait(lambda: self._group.broadcast([length], options))
+        if not length.item():
+            return b""
+        data = torch.zeros(int(length.item()), dtype=torch.uint8)
+        if self.rank == root:
+            data = torch.frombuffer(bytearray(document), dtype=torch.uint8)
+        self._wait(lambda: self._group.broadcast([data], options))
+        return data.numpy().tobytes()
+
+    def _wait(self, start: Callable[[], Any]) -> None:
+        try:
+            start().wait()
+        except RuntimeError as error:
+            raise RankLost(
+                f"rank {self.rank} of {self.world_size} lost another rank of its training ({_cause(error)}); "
+                f"start all of them again, and they go on from the last checkpoint"
+            ) from error
+
+
+def join(rendezvous: Rendezvous, timeout_s: float) -> Ranks:
+    """Meet the other ranks. Raises `RankLost` when they do not come in time, `ConfigError` for what cannot be."""
+    if rendezvous.world_size == 1:
+        return Alone()
+    if not rendezvous.rank < rendezvous.world_size <= DATA_PARTITIONS:
+        raise ConfigError(
+            f"RANK {rendezvous.rank} of WORLD_SIZE {rendezvous.world_size}: ranks count from 0, and there are "
+            f"{DATA_PARTITIONS} at most"
+        )
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    try:
+        dist.init_process_group(
+            backend,
+            rank=rendezvous.rank,
+            world_size=rendezvous.world_size,
+            timeout=timedelta(seconds=timeout_s),
+        )
+    except ValueError as error:
+        raise ConfigError(f"the ranks cannot meet: {error}") from error
+    except RuntimeError as error:
+        raise RankLost(
+            f"rank {rendezvous.rank} of {rendezvous.world_size} did not meet the others ({_cause(error)}); "
+            f"start all of them again"
+        ) from error
+    return Group(dist.group.WORLD, rendezvous.rank, rendezvous.world_size, _leave)
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _cause(error: BaseException) -> str:
+    """What torch says, without where in its sources it was said, and what it advises."""
+    return re.sub(r"^\[\S+\] ", "", str(error).partition("\n")[0]).partition(". ")[0]

@@ -1,0 +1,96 @@
+"""The model of a training: made when the first clip shows its shape, or from a checkpoint; trained and evaluated."""
+
+from __future__ import annotations
+
+import torch
+
+from essp_common.artifacts.checkpoint import Best, Manifest, ModelDescription
+from essp_common.artifacts.scores import ScoreTable
+from essp_common.errors import ConfigError, PermanentError
+from essp_common.learning.models import build
+from essp_common.learning.networks import StateDict
+from essp_common.learning.randomness import Share, seed_of
+from essp_trainer.assignment import Assignment
+from essp_trainer.checkpoints.checkpoint_store import Archive
+from essp_trainer.data.device import enough_memory
+from essp_trainer.data.prefetch import Batch
+from essp_trainer.distributed.ranks import Ranks
+from essp_trainer.model.ema import Average
+from essp_trainer.model.evaluation import Evaluation
+from essp_trainer.model.training import StepResult, Training
+
+
+class Learner:
+    """Trains and evaluates one model, batch by batch."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        archive: Archive,
+        device: torch.device,
+        ranks: Ranks,
+        weights: StateDict | None = None,
+    ) -> None:
+        """`weights`: what a new training starts from; None: initial ones."""
+        self._assignment = assignment
+        self._archive = archive
+        self._device = device
+        self._ranks = ranks
+        self._weights = weights
+        self._training: Training | None = None
+        self._evaluation: Evaluation | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a model."""
+        return self._training is not None
+
+    @property
+    def training(self) -> Training:
+        """The model being trained. Raises `PermanentError` when no clip has come."""
+        if self._training is None:
+            raise PermanentError("nothing has been trained: no clip of a training pass came")
+        return self._training
+
+    def resume(self, manifest: Manifest) -> None:
+        """Go on where a checkpoint left off. Raises `ConfigError` when it was made of another catalog."""
+        if self._assignment.clips_before(manifest.position) != manifest.step:
+            raise ConfigError(
+                f"{self._archive.uri(manifest)} was made with passes of other lengths: the catalog or its splits have "
+                f"changed since; set `output` to a new place, or build the catalog as it was"
+            )
+        if manifest.model.classes != self._assignment.classes:
+            raise ConfigError(
+                f"{self._archive.uri(manifest)} was made for other classes than the catalog now has "
+                f"({', '.join(manifest.model.classes)}); set `output` to a new place, or build the catalog as it was"
+            )
+        self._make(manifest.model)
+        self._archive.load(manifest, self.training)
+
+    def train(self, batch: Batch, share: Share, channels: int) -> StepResult:
+        """One step. `channels`: of the clips of the batch, on whatever rank they are."""
+        if self._training is None:
+            self._make(self._assignment.described(channels))
+        return self.training.step(batch, share)
+
+    def evaluate(self, batch: Batch, best: Best | None) -> StepResult:
+        """Score the clips of one batch that are here, by the weights as they are or those of the `best` checkpoint."""
+        if self._evaluation is None:
+            model = self.training.evaluated if best is None else self._archive.best_model(best)
+            self._evaluation = Evaluation(model, self._device, self._assignment.classes)
+        return self._evaluation.add(batch)
+
+    def scored(self) -> ScoreTable | None:
+        """The scores of the evaluation, which is over with that; None when it has had no clip on any rank."""
+        evaluation, self._evaluation = self._evaluation, None
+        return None if evaluation is None else evaluation.table()
+
+    def _make(self, model: ModelDescription) -> None:
+        with enough_memory(self._device, self._assignment.training.batch_size):
+            classifier = build(model, seed_of("weights", *self._assignment.identity), self._weights)
+            average = None
+            if decay := self._assignment.training.average:
+                twin = build(model, seed=0)
+                twin.load_state_dict(classifier.state_dict())
+                average = Average(twin.to(self._device), decay)
+            self._training = Training(classifier.to(self._device), average, self._assignment, self._device, self._ranks)

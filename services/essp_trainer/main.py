@@ -1,0 +1,54 @@
+"""`essp trainer`: one training of one job, until its last checkpoint; alone, or on several ranks.
+
+essp trainer --job NAME --trainer rgb                  one process
+essp trainer --job NAME --trainer rgb --ranks 2        two, on this machine, started again when one dies
+torchrun ... -m essp_trainer.main --job NAME --trainer rgb        on any number of machines
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from essp_common.errors import ConfigError, DeviceLost, EsspError
+from essp_common.topics import DATA_PARTITIONS
+from essp_trainer.config import Rendezvous, TrainerSettings
+from essp_trainer.distributed.supervisor import EXIT_RANK_LOST
+from essp_trainer.process import run_rank, supervise
+
+
+def main(
+    job: Annotated[str, typer.Option(help="The job to train for; waits for it to start.")],
+    trainer: Annotated[str, typer.Option(help="Which of the job's trainers.")],
+    ranks: Annotated[
+        int, typer.Option(min=1, max=DATA_PARTITIONS, help="Processes on this machine that share each batch.")
+    ] = 1,
+) -> None:
+    """Train one model on one stream. Settings come from the environment (ESSP_BUS, ESSP_CACHE, ESSP_STORES, ...)."""
+    settings, rendezvous = TrainerSettings(), Rendezvous.of_environment()
+    if ranks > 1:
+        raise typer.Exit(supervise(job, trainer, ranks, settings, rendezvous))
+    raise typer.Exit(run_rank(job, trainer, settings, rendezvous))
+
+
+def as_process() -> None:
+    """Run by `python -m`, as torchrun and the supervisor do. Exit codes: 1 failed, 2 wrong settings, 75 try again."""
+    from essp_trainer.distributed.ranks import RankLost
+
+    codes: tuple[tuple[type[EsspError], int], ...] = (
+        (RankLost, EXIT_RANK_LOST),
+        (DeviceLost, EXIT_RANK_LOST),
+        (ConfigError, 2),
+        (EsspError, 1),
+    )
+    try:
+        typer.run(main)
+    except EsspError as error:
+        typer.echo(f"essp trainer: {error}", err=True)
+        sys.exit(next(code for kind, code in codes if isinstance(error, kind)))
+
+
+if __name__ == "__main__":
+    as_process()

@@ -1,0 +1,205 @@
+"""The trainer: one model, one stream of one job, from the first clip or the last checkpoint to the final one.
+
+It waits for the job to start, finds out where an earlier run left off, and runs a `Session`. It returns when the
+final checkpoint is durable, or when it is drained or the job ends; started again, it goes on from there. Of several
+ranks each is such a trainer; rank 0 looks where to go on, for all.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from contextlib import closing
+
+import torch
+
+from essp_common.artifacts.checkpoint import Manifest
+from essp_common.artifacts.layout import Position
+from essp_common.errors import DeviceLost, TransientError
+from essp_common.learning.augment import evaluation_view, training_view
+from essp_common.learning.inputs import layout_of
+from essp_common.learning.models import starting_weights
+from essp_common.learning.networks import network
+from essp_common.messages.control import ENDED, ControlFeed
+from essp_common.messages.ordered import IntakeOptions, OrderedIntake, Taken
+from essp_common.pb.v1.messages_pb2 import TRAIN, Control
+from essp_common.runtime.process import cpu_count
+from essp_common.wiring import Adapters
+from essp_trainer.assignment import Assignment
+from essp_trainer.checkpoints.checkpoint_store import Archive
+from essp_trainer.checkpoints.checkpointer import Keeper, SavePolicy
+from essp_trainer.config import TrainerConfig
+from essp_trainer.data.device import Frames, choose_device
+from essp_trainer.data.device_feed import Feed
+from essp_trainer.data.prefetch import Prefetch, PrefetchOptions, View
+from essp_trainer.distributed.consensus import Turns, Wish
+from essp_trainer.distributed.ranks import Alone, RankLost, Ranks
+from essp_trainer.learner import Learner
+from essp_trainer.progress import Clock, Reporter
+from essp_trainer.session import Session
+
+log = logging.getLogger(__name__)
+
+_WAIT_S = 0.5
+_UNDER_WAY = frozenset({Control.START, Control.PAUSE, Control.RESUME})
+_OVER = frozenset({Control.COMPLETE, Control.FAIL})
+
+
+class Trainer:
+    """Runs one training, or one rank of it."""
+
+    def __init__(
+        self,
+        config: TrainerConfig,
+        adapters: Adapters,
+        control: ControlFeed,
+        ranks: Ranks,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.name = f"trainer.{config.trainer}"
+        self._config = config
+        self._adapters = adapters
+        self._control = control
+        self._ranks = ranks
+        self._clock = clock
+        self._draining = threading.Event()
+        self._over = False
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was drained before the training was over."""
+        return self._draining.is_set() and not self._over
+
+    def run(self) -> None:
+        """Wait for the job, train, leave. Raises what makes the training impossible, after telling the master."""
+        try:
+            command = self._await_start()
+            if command is not None:
+                self._run(command)
+        finally:
+            self._ranks.close()
+
+    def drain(self) -> None:
+        """Save between two batches, then let `run` return."""
+        self._draining.set()
+
+    def _run(self, command: Control) -> None:
+        assignment = Assignment.of(command, self._config.trainer)
+        interval_s = self._config.settings.report_interval_s
+        reporter = Reporter(self._adapters.bus, assignment, self._config.worker, interval_s, self._clock)
+        try:
+            self._train(assignment, reporter)
+        except (TransientError, RankLost) as error:
+            if not self._draining.is_set():
+                raise
+            log.warning("%s: left without a checkpoint: %s", self.name, error)
+        except torch.AcceleratorError as error:
+            raise DeviceLost(
+                f"the GPU failed ({error}); started again, training goes on from its last checkpoint"
+            ) from error
+        except Exception as error:
+            reporter.failed(error)
+            raise
+
+    def _await_start(self) -> Control | None:
+        """The command that the job is under way; None when drained first, or when the job is over."""
+        log.info("%s: waiting for job %s to be under way", self.name, self._config.job)
+        while not self._draining.is_set():
+            if self._control.state(self._config.job) in _OVER:
+                self._over = True
+                return None
+            command = self._control.wait(self._config.job, _WAIT_S, _UNDER_WAY)
+            if command is not None:
+                return command
+        return None
+
+    def _train(self, assignment: Assignment, reporter: Reporter) -> None:
+        training, settings = assignment.training, self._config.settings
+        torch.set_num_threads(training.threads or max(1, cpu_count() // settings.trainings // self._config.local_ranks))
+        device = choose_device(training.device, self._config.local_rank, settings.deterministic)
+        archive = Archive(self._adapters.stores.under(assignment.spec.output), assignment)
+        latest = self._latest(archive)
+        if latest is not None and latest.final:
+            if self._ranks.leads:
+                reporter.checkpoint(latest, archive.uri(latest), archive.scores_uri(latest))
+            self._over = True
+            return
+        network(training.model)  # an unknown name is told now, not when the first clip shows the input's shape
+        start = Position(0, 0) if latest is None else latest.position
+        intake = OrderedIntake(
+            self._adapters.bus, self._adapters.cache, self._intake_options(assignment), assignment.passes, start
+        )
+        damaged = None if latest is None else archive.fell_behind(latest)
+        if damaged is not None:
+            intake.ask_again(start, damaged)
+        policy = SavePolicy(settings.save_retry_s, settings.save_patience_s)
+        with (
+            closing(Feed(self._prefetch(assignment, intake, start), device, assignment.trainer)) as feed,
+            closing(Keeper(archive, intake, reporter, self._ranks, policy, self._leaving, self._clock)) as keeper,
+        ):
+            weights = None if latest is not None else starting_weights(self._adapters.stores, training.weights)
+            learner = Learner(assignment, archive, device, self._ranks, weights)
+            turns = Turns(self._ranks, self._wish, training.batch_size)
+            session = Session(assignment, feed, learner, keeper, archive, reporter, turns)
+            if latest is not None:
+                session.resume(latest)
+            session.run()
+            self._over = session.over
+
+    def _latest(self, archive: Archive) -> Manifest | None:
+        """Where all ranks go on: the newest whole checkpoint, as rank 0 finds it."""
+        found = archive.latest() if self._ranks.leads else None
+        document = self._ranks.told(b"" if found is None else found.model_dump_json().encode())
+        return Manifest.model_validate_json(document) if document else None
+
+    def _leaving(self) -> bool:
+        return self._wish() is Wish.LEAVE
+
+    def _wish(self) -> Wish:
+        state = self._control.state(self._config.job)
+        if self._draining.is_set() or state in ENDED or state == Control.DRAIN:
+            return Wish.LEAVE
+        return Wish.PAUSE if state == Control.PAUSE else Wish.GO_ON
+
+    def _intake_options(self, assignment: Assignment) -> IntakeOptions:
+        return IntakeOptions(
+            job=assignment.job,
+            consumer=assignment.consumer,
+            stream=assignment.training.stream,
+            feature=assignment.stream.feature,
+            worker=self._config.worker,
+            fence=assignment.fence,
+            rank=self._ranks.rank,
+            world_size=self._ranks.world_size,
+        )
+
+    def _prefetch(self, assignment: Assignment, intake: OrderedIntake, start: Position) -> Prefetch:
+        settings = self._config.settings
+        batch_size = assignment.training.batch_size
+        options = PrefetchOptions(
+            batch_size=batch_size,
+            ahead=settings.prefetch_batches * math.ceil(batch_size / self._ranks.world_size),
+            loaders=settings.loaders,
+            wanted_frames=assignment.stream.params.get("frames", 1) if assignment.stream.feature == "rgb" else None,
+            name=assignment.trainer,
+        )
+        return Prefetch(intake, assignment.passes, start, _view(assignment), options)
+
+
+def build(config: TrainerConfig, adapters: Adapters, control: ControlFeed, ranks: Ranks | None = None) -> Trainer:
+    """A trainer of one training of one job, alone or as one of its ranks."""
+    return Trainer(config, adapters, control, ranks or Alone())
+
+
+def _view(assignment: Assignment) -> View:
+    """What the model sees of a clip: a random part while training, the centre otherwise."""
+    augment, layout = assignment.training.augment, layout_of(assignment.stream.feature)
+
+    def view(item: Taken, frames: Frames) -> Frames:
+        if item.clip.purpose != TRAIN:
+            return evaluation_view(frames, augment.crop, augment.evaluation_crops, layout)
+        return training_view(frames, augment, layout, *assignment.identity, item.clip.epoch, item.clip.index)
+
+    return view

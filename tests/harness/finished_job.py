@@ -1,0 +1,110 @@
+"""What a finished training job leaves in its output store, made without training: for tests of what comes after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from essp_common.artifacts import checkpoint, layout, scores
+from essp_common.artifacts.checkpoint import Manifest, ModelDescription, PassRecord
+from essp_common.artifacts.layout import Position
+from essp_common.artifacts.scores import ScoreTable
+from essp_common.job.spec import JobSpec
+from essp_common.objects.directory import DirectoryStore
+
+JOB = "two-stream"
+CLASSES = ("brick-left", "brick-right", "grass-left", "grass-right")
+"""Texture and motion: `rgb` sees the one, `flow` the other."""
+VIDEOS_PER_CLASS = 5
+CLIPS_PER_VIDEO = 2
+BEST_EPOCH = 1
+VERSIONS = {"essp": "0.1.0", "numpy": "2.3"}
+
+
+@dataclass(frozen=True)
+class FinishedJob:
+    """A job's specification and its output store."""
+
+    spec: JobSpec
+    store: DirectoryStore
+    root: Path
+
+
+def finished_job(root: Path, test: bool = True, catalog: str = "file:///absent.parquet") -> FinishedJob:
+    """Both trainings done, nothing fused yet."""
+    spec = JobSpec.model_validate(
+        {
+            "name": JOB,
+            "output": f"file://{root}",
+            "data": {"catalog": catalog},
+            "clip": {"frames": 6, "resize": {"mode": "exact", "height": 48, "width": 64}},
+            "sampling": {"clips_per_video": CLIPS_PER_VIDEO},
+            "streams": {"rgb": {"feature": "rgb"}, "motion": {"feature": "flow", "params": {"length": 5}}},
+            "trainers": {"rgb": {"stream": "rgb"}, "flow": {"stream": "motion"}},
+            "epochs": 2,
+        }
+    )
+    store = DirectoryStore.from_url(f"file://{root}")
+    store.put(layout.SPEC, spec.model_dump_json(indent=1).encode())
+    for trainer in spec.trainers:
+        save_final(store, spec, trainer, test)
+    return FinishedJob(spec, store, root)
+
+
+def save_final(store: DirectoryStore, spec: JobSpec, trainer: str, test: bool = True) -> None:
+    """One training's last checkpoint, with its scores."""
+    keys = {"validation": layout.scores(trainer, "validation", BEST_EPOCH)}
+    if test:
+        keys["test"] = layout.scores(trainer, "test", 0)
+    for purpose, key in keys.items():
+        scores.write(store, key, score_table(trainer, purpose))
+    manifest = Manifest(
+        job=spec.name,
+        trainer=trainer,
+        step=100,
+        updates=10,
+        epoch=BEST_EPOCH,
+        position=Position(5, 0),
+        spec_digest="any",
+        model=ModelDescription(
+            name="small",
+            feature=spec.streams[spec.trainers[trainer].stream].feature,
+            channels=3 if trainer == "rgb" else 10,
+            classes=CLASSES,
+            dropout=0.5,
+            crop=32,
+        ),
+        history=history(),
+        scores=keys,
+        versions=VERSIONS,
+        final=True,
+    )
+    checkpoint.save(store, manifest, {checkpoint.MODEL_FILE: f"weights of {trainer}".encode()}, keep=2)
+
+
+def score_table(trainer: str, purpose: str) -> ScoreTable:
+    """`rgb` is sure of the texture and guesses the motion; `flow` the other way round."""
+    random = np.random.Generator(np.random.Philox(len(trainer) + len(purpose)))
+    videos = [f"{purpose}/{CLASSES[c]}/{take}.mp4" for c in range(4) for take in range(VIDEOS_PER_CLASS)]
+    labels = np.repeat(np.arange(4), VIDEOS_PER_CLASS * CLIPS_PER_VIDEO).astype(np.int32)
+    sees = (lambda c: c // 2) if trainer == "rgb" else (lambda c: c % 2)
+    known = np.array([[3.0 if sees(c) == sees(label) else 0.0 for c in range(4)] for label in labels])
+    odds = np.exp(known + random.normal(0, 0.2, known.shape))
+    return ScoreTable(
+        video_id=tuple(np.repeat(videos, CLIPS_PER_VIDEO).tolist()),
+        class_id=labels,
+        clip_index=np.arange(len(labels), dtype=np.int64),
+        probabilities=(odds / odds.sum(axis=1, keepdims=True)).astype(np.float32),
+        classes=CLASSES,
+    )
+
+
+def history() -> tuple[PassRecord, ...]:
+    """Two epochs of training and validation."""
+    return tuple(
+        PassRecord(purpose=purpose, epoch=epoch, metrics={"loss": 2.0 - epoch, "top1": 0.3, "video_top1": 0.4})
+        for epoch in range(2)
+        for purpose in ("train", "validation")
+    )

@@ -1,0 +1,88 @@
+"""What the tests of pools in Kubernetes read, make and wait for."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable
+from typing import Any
+
+import yaml
+from kubernetes import client
+
+from essp_common.features.declared import DeclaredOutput
+from essp_master.pools.kubernetes import RELEASE, SCALED_BY, KubernetesDriver
+from essp_master.pools.manifests import WORK, training_name
+from essp_master.pools.port import PoolSize
+from essp_master.registrations import ExtractorRow, Resources
+from tests.harness.kubernetes_api import Cluster
+from tests.harness.waiting import until
+
+NAMESPACE = os.environ.get("ESSP_TEST_NAMESPACE", "essp-test")
+IMAGE = "registry.example/depth@sha256:" + "0f" * 32
+DEPTH = ExtractorRow(
+    name="depth_map", image=IMAGE, output=DeclaredOutput(shape=("T",)), least=2, resources=Resources(cpu="2", gpus=1)
+)
+TIMES_S = (3, 2, 1)
+PAUSES_S = (0.01, 0.05)
+DEMO_RGB = training_name("demo", "rgb")
+"""The template of these tests gives the Job no prefix."""
+
+
+def template(kind: str) -> str:
+    pod = {
+        "metadata": {"labels": {"essp.dev/pool": "REGISTERED"}},
+        "spec": {
+            "securityContext": {"runAsNonRoot": True},
+            "containers": [{"name": "worker", "image": "none", "env": [{"name": "ESSP_BUS", "value": "kafka://k"}]}],
+        },
+    }
+    spec: dict[str, Any] = {"template": pod}
+    metadata: dict[str, Any] = {"name": "REGISTERED", "labels": {RELEASE: "essp"}}
+    if kind == "Deployment":
+        spec |= {"replicas": 1, "selector": {"matchLabels": {"essp.dev/pool": "REGISTERED"}}}
+        metadata["labels"][SCALED_BY] = "master"
+    else:
+        pod["spec"]["restartPolicy"] = "Never"  # type: ignore[index]
+        pod["spec"]["volumes"] = [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1536Mi"}}]  # type: ignore[index]
+        amounts = {"cpu": "1500m", "memory": "4Gi", "nvidia.com/gpu": "1"}
+        pod["spec"]["containers"][0]["resources"] = {"limits": dict(amounts), "requests": dict(amounts)}  # type: ignore[index]
+        spec["backoffLimit"] = 20
+    return yaml.safe_dump({"kind": kind, "metadata": metadata, "spec": spec})
+
+
+def deployment(name: str, work: str, replicas: int) -> dict[str, Any]:
+    body: dict[str, Any] = yaml.safe_load(template("Deployment").replace("REGISTERED", name))
+    body["metadata"]["annotations"] = {WORK: work}
+    body["spec"]["replicas"] = replicas
+    return body
+
+
+def read(api: client.ApiClient, name: str) -> Any:
+    return client.AppsV1Api(api).read_namespaced_deployment(name, NAMESPACE)
+
+
+def make(api: client.ApiClient, name: str, work: str, replicas: int) -> None:
+    body: Any = deployment(name, work, replicas)
+    client.AppsV1Api(api).create_namespaced_deployment(NAMESPACE, body)
+
+
+def seen(driver: KubernetesDriver, **sizes: PoolSize) -> None:
+    """Wait until the driver sees these pools, and no others; dots in names are underscores here."""
+    until(lambda: {name.replace(".", "_"): size for name, size in driver.sizes().items()} == sizes)
+
+
+def job_of(api: client.ApiClient, name: str = DEMO_RGB) -> Any:
+    return client.BatchV1Api(api).read_namespaced_job(name, NAMESPACE)
+
+
+def ended(cluster: Cluster, kind: str, reason: str, message: str) -> None:
+    """Have the training's Job end."""
+    body = copy.deepcopy(cluster.objects["jobs", DEMO_RGB])
+    body["status"] = {"conditions": [{"type": kind, "status": "True", "reason": reason, "message": message}]}
+    cluster.put("jobs", body)
+
+
+def mended(driver: KubernetesDriver, condition: Callable[[], bool]) -> None:
+    """Repair until it is so, as the reconciler does whenever something changes."""
+    until(lambda: bool(driver.repair() or True) and condition())

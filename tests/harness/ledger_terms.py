@@ -1,0 +1,75 @@
+"""The terms of small made-up jobs, for tests of the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+from essp_common.artifacts.layout import Position
+from essp_common.catalog.table import Catalog, CatalogView, VideoRow
+from essp_common.job.spec import ClipSpec, SamplingSpec
+from essp_common.pb.v1.messages_pb2 import (
+    TRAIN,
+    VALIDATION,
+    PassPlan,
+)
+from essp_common.planning.plan import Plan, plan_of
+from essp_master.ledger.config import Terms
+from essp_master.ledger.parts import ClipParts
+
+CLIP_BYTES, STREAM_BYTES = 100, 60
+"""The bounds; what is made is smaller (`actual`)."""
+FEATURES = {"rgb": "rgb", "flow": "flow", "diff": "frame_diff"}
+CONSUMERS = {"trainer.rgb": "rgb", "trainer.flow": "flow"}
+
+
+def view_of(videos: int, classes: int = 2) -> CatalogView:
+    """`videos` videos of 40 frames, in turn of one class and the other."""
+    rows = [
+        VideoRow(f"v{n:03d}", f"file:///v{n}", f"c{n % classes}", "train", 1, "e", frame_count=40, last_frame=39)
+        for n in range(videos)
+    ]
+    return Catalog(tuple(rows)).view(None)
+
+
+def terms(
+    epochs: int = 1,
+    clips: int = 6,
+    videos: int = 4,
+    consumers: Mapping[str, str] = CONSUMERS,
+    start: Mapping[str, Position] | None = None,
+    budget: int = 10_000,
+    locality: int = 0,
+    unit_clips: int = 4,
+    replacements: int = 2,
+    dead_ratio: float = 1.0,
+    kind: str = "class_balanced",
+    lane: int = 0,
+) -> Terms:
+    """Epochs of training, each with a validation pass, over a small made-up catalog."""
+    view = view_of(videos)
+    clip = ClipSpec(frames=5)
+    sampling = SamplingSpec(kind=kind, clips_per_epoch=clips, clips_per_video=2, locality=locality)
+    purposes = [(purpose, epoch) for epoch in range(epochs) for purpose in (TRAIN, VALIDATION)]
+
+    @cache
+    def plan(number: int) -> Plan:
+        return plan_of(view, clip, sampling, *purposes[number])
+
+    parts = ClipParts(FEATURES, consumers)
+    return Terms(
+        passes=[PassPlan(purpose=p, epoch=e, clips=len(plan(n))) for n, (p, e) in enumerate(purposes)],
+        plan_of=plan,
+        parts=parts,
+        bounds=[[CLIP_BYTES] + [STREAM_BYTES] * len(parts.streams)] * len(purposes),
+        replaceable=[purpose == TRAIN for purpose, _ in purposes],
+        start=start or {},
+        finals=frozenset(),
+        budget_bytes=budget,
+        unit_clips=unit_clips,
+        locality=locality,
+        replacements=replacements,
+        dead_ratio=dead_ratio,
+        last_stage="aggregator",
+        lane_bytes=lane,
+    )

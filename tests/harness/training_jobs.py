@@ -1,0 +1,275 @@
+"""Small training jobs for tests: everything around a trainer, played by hand over memory adapters."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from essp_common import topics
+from essp_common.artifacts import checkpoint
+from essp_common.bus.memory import MemoryBus
+from essp_common.cache.memory import MemoryCache
+from essp_common.cache.port import clip_key, stream_key
+from essp_common.job.spec import JobSpec
+from essp_common.messages.control import ControlFeed
+from essp_common.objects.port import ObjectStore
+from essp_common.pb.v1.messages_pb2 import (
+    TEST,
+    TRAIN,
+    VALIDATION,
+    ClipReady,
+    ClipRef,
+    Control,
+    FeatureReady,
+    FrameCodec,
+    JobSnapshot,
+    PassPlan,
+    Progress,
+    Purpose,
+)
+from essp_common.video import codec
+from essp_common.wiring import Adapters, Stores
+from essp_trainer.config import TrainerConfig, TrainerSettings
+from essp_trainer.distributed.ranks import Alone, Group, Ranks
+from essp_trainer.service import Trainer
+
+CLASSES = ("left", "right", "still")
+SIDE = 20
+Place = tuple[int, int]
+"""Number of a pass, and index in it."""
+
+
+def job_spec(output: Path, epochs: int = 2, feature: str = "rgb", **training: Any) -> JobSpec:
+    """One trainer, `one`, of the small network on 16 x 16 crops."""
+    own = {"stream": "s", "batch_size": 4, "threads": 1, "augment": {"crop": 16}, "optimizer": {"lr": 0.05}}
+    return JobSpec.model_validate(
+        {
+            "name": "tiny",
+            "output": output.as_uri(),
+            "epochs": epochs,
+            "clip": {"frames": 3},
+            "streams": {"s": {"feature": feature, "params": {"frames": 2} if feature == "rgb" else {"length": 2}}},
+            "trainers": {"one": own | training},
+        }
+    )
+
+
+def pass_plans(epochs: int, train: int = 10, validation: int = 6, test: int = 6) -> tuple[PassPlan, ...]:
+    """The passes of a job; no clips, no such passes."""
+    plans = []
+    for epoch in range(epochs):
+        plans.append(PassPlan(purpose=TRAIN, epoch=epoch, clips=train))
+        if validation:
+            plans.append(PassPlan(purpose=VALIDATION, epoch=epoch, clips=validation))
+    if test:
+        plans.append(PassPlan(purpose=TEST, epoch=0, clips=test))
+    return tuple(plans)
+
+
+@dataclass
+class Stage:
+    """Plays master, decoder and extractor for one trainer."""
+
+    spec: JobSpec
+    plans: tuple[PassPlan, ...]
+    bus: MemoryBus = field(default_factory=MemoryBus)
+    cache: MemoryCache = field(default_factory=lambda: MemoryCache.from_url("memory://?bytes=64MiB"))
+    stores: Stores = field(default_factory=lambda: Stores(("file:///",)))
+
+    def __post_init__(self) -> None:
+        self.adapters = Adapters(self.bus, self.cache, self.stores)
+        self.feature = self.spec.streams["s"].feature
+        topic = topics.stream_topic(self.feature)
+        self.bus.ensure_topics({t: topics.partitions(t) for t in (*topics.FIXED, topic)})
+        self._progress = self.bus.subscribe([topics.PROGRESS], None)
+        self.seen: list[Progress] = []
+
+    @property
+    def store(self) -> ObjectStore:
+        """The job's output."""
+        return self.adapters.stores.under(self.spec.output)
+
+    def command(self, command: Control.Command) -> None:
+        """Say something of the job on `essp.control`."""
+        snapshot = JobSnapshot(spec_json=self.spec.model_dump_json(), classes=CLASSES, passes=self.plans)
+        control = Control(job="tiny", fence=7, command=command, snapshot=snapshot)
+        self.bus.publish(topics.CONTROL, b"tiny", control.SerializeToString())
+
+    def every_place(self) -> list[Place]:
+        """All clips of all passes, in order."""
+        return [(number, index) for number, plan in enumerate(self.plans) for index in range(plan.clips)]
+
+    def feed(self, places: Iterable[Place], skipped: Iterable[Place] = (), frames: NDArray[Any] | None = None) -> None:
+        """Put clips into the cache and announce them, in this order."""
+        left_out = set(skipped)
+        for number, index in places:
+            plan = self.plans[number]
+            clip = clip_ref(plan, index)
+            if (number, index) in left_out:
+                self._announce(clip, "", "no frame could be decoded")
+                continue
+            key = clip_key("tiny", plan.purpose, plan.epoch, index, 0)
+            key = key if self.feature == "rgb" else stream_key(key, "s")
+            value = codec.encode(clip_frames(clip, self.feature) if frames is None else frames, FrameCodec(name="raw"))
+            self.cache.put(key, value, ["trainer.one"], 600)
+            self._announce(clip, key, "")
+
+    def announce_again(self, places: Iterable[Place]) -> None:
+        """Messages delivered twice, without bytes."""
+        for number, index in places:
+            plan = self.plans[number]
+            key = clip_key("tiny", plan.purpose, plan.epoch, index, 0)
+            self._announce(clip_ref(plan, index), key if self.feature == "rgb" else stream_key(key, "s"), "")
+
+    def _announce(self, clip: ClipRef, key: str, skipped: str) -> None:
+        message: ClipReady | FeatureReady
+        if self.feature == "rgb":
+            message = ClipReady(clip=clip, key=key, skipped=skipped)
+        else:
+            message = FeatureReady(clip=clip, stream="s", key=key, skipped=skipped)
+        partition = clip.index % topics.DATA_PARTITIONS
+        topic = topics.stream_topic(self.feature)
+        self.bus.publish(topic, str(clip.index).encode(), message.SerializeToString(), partition)
+
+    def progress(self, timeout_s: float = 0.0) -> list[Progress]:
+        """What the trainer has reported since the last call."""
+        new = [Progress.FromString(record.value) for record in self._progress.poll(10_000, timeout_s)]
+        self.seen += new
+        return new
+
+    def wait_for(self, kind: str, count: int = 1) -> list[Progress]:
+        """Read progress until there were `count` reports of one kind, counted from the beginning."""
+        while len(found := [p for p in self.seen if p.WhichOneof("event") == kind]) < count:
+            if not self.progress(timeout_s=30.0):
+                raise TimeoutError(f"{len(found)} of {count} reports of {kind} came")
+        return found
+
+    def reports(self, kind: str) -> list[Any]:
+        """All reports of one kind, so far."""
+        self.progress()
+        return [getattr(p, kind) for p in self.seen if p.WhichOneof("event") == kind]
+
+
+class Running:
+    """A trainer in a thread of its own for each rank, until left."""
+
+    def __init__(self, stage: Stage, ranks: int = 1, **settings: Any) -> None:
+        self._control = ControlFeed(stage.bus)
+        config = TrainerConfig(
+            job="tiny", trainer="one", worker="w", settings=TrainerSettings(**{"report_interval_s": 1e-6} | settings)
+        )
+        self.trainers = [Trainer(config, stage.adapters, self._control, r) for r in crew(ranks)]
+        self.errors: dict[int, BaseException] = {}
+        self._threads = [
+            threading.Thread(target=self._run, args=(rank,), name=f"trainer-under-test-{rank}", daemon=True)
+            for rank in range(ranks)
+        ]
+
+    @property
+    def error(self) -> BaseException | None:
+        """What stopped the lowest rank that was stopped."""
+        return self.errors[min(self.errors)] if self.errors else None
+
+    def __enter__(self) -> Running:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for trainer in self.trainers:
+            trainer.drain()
+        self.join()
+        self._control.close()
+
+    def join(self) -> None:
+        """Wait for it to end by itself."""
+        deadline = time.monotonic() + 60
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                raise TimeoutError(f"{thread.name} did not end")
+
+    def _run(self, rank: int) -> None:
+        try:
+            self.trainers[rank].run()
+        except BaseException as error:  # noqa: BLE001  looked at by the test
+            self.errors[rank] = error
+
+
+def crew(count: int) -> list[Ranks]:
+    """So many ranks within this process, over gloo."""
+    if count == 1:
+        return [Alone()]
+    store = dist.HashStore()
+
+    def meet(rank: int) -> Ranks:
+        backend = dist.ProcessGroupGloo(store, rank, count, timedelta(seconds=60))
+        return Group(backend, rank, count, leave=lambda: None)
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(meet, range(count)))
+
+
+def clip_ref(plan: PassPlan, index: int) -> ClipRef:
+    """The clip at an index: classes in turn, two clips a video in evaluations."""
+    video = index if plan.purpose == TRAIN else index // 2
+    return ClipRef(
+        job="tiny",
+        purpose=plan.purpose,
+        epoch=plan.epoch,
+        index=index,
+        class_id=video % len(CLASSES),
+        video_id=f"{Purpose.Name(plan.purpose)}-{video}",
+    )
+
+
+def clip_frames(clip: ClipRef, feature: str) -> NDArray[np.uint8]:
+    """Noise whose brightness tells the class."""
+    random = np.random.default_rng([clip.purpose, clip.epoch, clip.index])
+    shape = (3, SIDE, SIDE, 3) if feature == "rgb" else (1, SIDE, SIDE, 4)
+    level = 60 + 60 * clip.class_id
+    return random.integers(level, level + 60, shape, dtype=np.uint8)
+
+
+def train(
+    stage: Stage, places: Sequence[Place] | None = None, skipped: Iterable[Place] = (), ranks: int = 1
+) -> Running:
+    """Start the job, feed everything, and let the trainer finish. Raises what it raised."""
+    stage.command(Control.START)
+    stage.feed(stage.every_place() if places is None else places, skipped)
+    with Running(stage, ranks) as running:
+        running.join()
+    if running.error is not None:
+        raise running.error
+    return running
+
+
+def finished(path: Path, places: Sequence[Place] | None = None, **options: Any) -> Stage:
+    """A job of two epochs, trained in one go."""
+    stage = Stage(job_spec(path, **options), pass_plans(2))
+    train(stage, places)
+    return stage
+
+
+def final_weights(stage: Stage) -> bytes:
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    assert manifest.final
+    return checkpoint.load_files(stage.store, manifest)[checkpoint.MODEL_FILE]
+
+
+def last_training_state(stage: Stage) -> dict[str, bytes]:
+    """Weights and momentum at the end of the last TRAIN pass."""
+    steps = checkpoint.steps(stage.store, "one")
+    manifest = checkpoint.read(stage.store, "one", steps[-2])
+    return checkpoint.load_files(stage.store, manifest) | {"updates": str(manifest.updates).encode()}

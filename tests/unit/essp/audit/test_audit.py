@@ -1,0 +1,266 @@
+"""The audit of a job's history finds nothing in a sound one, and what was done to each of the others.
+
+The sound one is made by a real master over memory adapters. It is doctored in one place for each invariant; and
+mechanisms are switched off in the master, so that the history it writes itself tells of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from essp.audit.account import account_of
+from essp.audit.invariants import Finding, check
+from essp.audit.plan import Planned, planned
+from essp_common.artifacts.history import History, Overtaken
+from essp_common.artifacts.layout import Position
+from essp_common.messages.ordered import OrderedIntake, Taken
+from essp_common.objects.directory import DirectoryStore
+from essp_common.pb.v1.messages_pb2 import (
+    CheckpointReady,
+    Finished,
+    HistoryEntry,
+    HistorySegment,
+    PassEvents,
+    Place,
+    Progress,
+)
+from essp_common.planning.digest import as_text, joined, ref_digest
+from essp_common.wiring import Adapters
+from essp_master.ledger.credits import Credits
+from essp_master.service import Master
+from tests.harness.fleet import Fleet, make_job, master_over, run_to_rest
+
+INVARIANTS = ["conservation", "no double count", "no leak", "exact resume", "one master", "liveness", "API = truth"]
+LAST = Position(5, 0)
+
+
+class Audited:
+    """A job with a master, workers, and trainers that keep digests as real ones do."""
+
+    def __init__(self, adapters: Adapters, folder: Path, bad: str = "") -> None:
+        self.fleet = Fleet(adapters, make_job(folder), bad=lambda unit: "bad" if unit.video.id == bad else "")
+        self.adapters = adapters
+        self.master: Master = master_over(adapters, history_s=0.0)
+        self.seen: dict[str, list[int]] = {}
+
+    def run(self, then: Callable[[], None] = lambda: None) -> list[HistorySegment]:
+        """The whole job, and `then` before it completes; its history."""
+        self.master.start(self.fleet.job)
+        self.watch()
+        run_to_rest(self.master, self.fleet)
+        then()
+        for trainer in self.fleet.job.trainers:
+            self.save(trainer)
+        self.fleet.report(Progress(finished=Finished(stage="aggregator", uri="file:///model"), fence=1))
+        return self.ended()
+
+    def ended(self) -> list[HistorySegment]:
+        """Have the master account for all, look through the cache, and leave; the history."""
+        run_to_rest(self.master, self.fleet)
+        self.master.drain()
+        self.master.run()
+        return list(History(self.adapters.stores.under(self.fleet.job.output)).read())
+
+    def watch(self) -> None:
+        """Digest what trainers finish."""
+        self.fleet.learn()
+        for consumer, intake in self.fleet.intakes.items():
+            self.seen[consumer] = []
+            self._watch(intake, self.seen[consumer])
+
+    def save(self, trainer: str) -> None:
+        """A final checkpoint with the digest of what was seen."""
+        self.fleet.report(
+            Progress(
+                fence=1,
+                checkpoint=CheckpointReady(
+                    trainer=trainer,
+                    final=True,
+                    step=45,
+                    position=Place(pass_index=LAST.pass_index),
+                    digest=as_text(joined(self.seen[f"trainer.{trainer}"])),
+                ),
+            )
+        )
+
+    def plan(self) -> Planned:
+        return planned(self.fleet.job, self.adapters.stores)
+
+    def _watch(self, intake: OrderedIntake, seen: list[int]) -> None:
+        finish = intake.finish
+
+        def watched(items: list[Taken]) -> None:
+            seen.extend(ref_digest(item.pass_index, item.clip) for item in items if not item.skipped)
+            finish(items)
+
+        intake.finish = watched  # type: ignore[method-assign, assignment]
+
+
+def audit(job: Audited, segments: list[HistorySegment]) -> dict[str, Finding]:
+    account = account_of(segments)
+    return {finding.invariant: finding for finding in check(account, job.plan(), None, account.last_ms)}
+
+
+def broken(findings: dict[str, Finding]) -> dict[str, str]:
+    return {name: found.violations[0] for name, found in findings.items() if not found.holds}
+
+
+@pytest.mark.parametrize("bad", ["", "train/v2.mp4", "test/v1.mp4"])
+def test_a_sound_history_holds(adapters: Adapters, tmp_path: Path, bad: str) -> None:
+    """Also with videos that cannot be decoded: replaced in training, skipped in evaluation."""
+    job = Audited(adapters, tmp_path, bad)
+    findings = audit(job, job.run())
+    assert list(findings) == INVARIANTS
+    assert broken(findings) == {}
+    assert "44 clips of 5 passes, 2 consumers" in findings["conservation"].checked
+
+
+def entries(segments: list[HistorySegment]) -> Iterator[HistoryEntry]:
+    for segment in segments:
+        yield from segment.entries
+
+
+def trained(segments: list[HistorySegment]) -> tuple[HistoryEntry, PassEvents]:
+    """Some entry in which clips of the first pass are trained."""
+    for entry in entries(segments):
+        for events in entry.passes:
+            if events.pass_index == 0 and events.trained["trainer.rgb"].lengths:
+                return entry, events
+    raise AssertionError("nothing was trained")
+
+
+def lose_a_clip(segments: list[HistorySegment]) -> None:
+    del trained(segments)[1].trained["trainer.rgb"].lengths[:]
+
+
+def train_a_clip_twice(segments: list[HistorySegment]) -> None:
+    entry, events = trained(segments)
+    segments[-1].entries.add(time_ms=entry.time_ms, fence=entry.fence, passes=[events])
+
+
+def train_what_was_not_issued(segments: list[HistorySegment]) -> None:
+    for entry in entries(segments):
+        for events in entry.passes:
+            if events.pass_index == 0:
+                del events.issued.lengths[:]
+
+
+def exceed_the_budget(segments: list[HistorySegment]) -> None:
+    sample = next(entry for entry in entries(segments) if entry.budget_bytes)
+    sample.peak_bytes = sample.budget_bytes + 1
+
+
+def leak_a_key(segments: list[HistorySegment]) -> None:
+    segments[-1].entries.add(time_ms=1, fence=1, swept=True, stray_keys=1)
+
+
+def train_another_clip(segments: list[HistorySegment]) -> None:
+    for entry in entries(segments):
+        if entry.checkpoint.trainer == "rgb":
+            entry.checkpoint.digest = as_text(joined([int(entry.checkpoint.digest, 16), 1]))
+
+
+def forget_the_final_checkpoint(segments: list[HistorySegment]) -> None:
+    for entry in entries(segments):
+        if entry.HasField("checkpoint"):
+            entry.checkpoint.final = False
+
+
+def accept_a_lower_fence(segments: list[HistorySegment]) -> None:
+    segments[0].entries[0].fence = 2
+
+
+def begin_with_a_used_fence(segments: list[HistorySegment]) -> None:
+    segments[-1].entries.add(time_ms=1, fence=1, taken_over=True)
+
+
+def resume_what_is_over(segments: list[HistorySegment]) -> None:
+    segments[-1].entries.add(time_ms=1, fence=1, state="paused")
+
+
+def count_wrong(segments: list[HistorySegment]) -> None:
+    segments[-1].ledger.counts["decoded"] += 1
+
+
+def tell_wrong(segments: list[HistorySegment]) -> None:
+    told = segments[-1].status_json
+    segments[-1].status_json = told.replace('"issued":44,"decoded"', '"issued":45,"decoded"')
+    assert segments[-1].status_json != told
+
+
+DOCTORED: dict[Callable[[list[HistorySegment]], None], tuple[str, str]] = {
+    lose_a_clip: ("conservation", "trainer.rgb never trained clip 0 of pass 0"),
+    train_a_clip_twice: ("no double count", "was credited with clip 0 of pass 0 2 times"),
+    train_what_was_not_issued: ("conservation", "trained clip 0 of pass 0, which was not issued"),
+    exceed_the_budget: ("no leak", "65537 bytes were outstanding, the budget is 65536"),
+    leak_a_key: ("no leak", "1 keys of the job were left in the cache"),
+    train_another_clip: ("exact resume", "checkpoint 45 of rgb (at clip 0 of pass 5) has seen other clips"),
+    forget_the_final_checkpoint: ("exact resume", "trainer rgb has no final checkpoint"),
+    accept_a_lower_fence: ("one master", "an entry with fence 1 was accepted after one with 2"),
+    begin_with_a_used_fence: ("one master", "a master began with fence 1, which was another one's"),
+    resume_what_is_over: ("liveness", "the job went from completed to paused"),
+    count_wrong: ("API = truth", "the ledger says 45 decoded, the history 44"),
+    tell_wrong: ("API = truth", "the API says 45 issued, the history 44"),
+}
+
+
+@pytest.mark.parametrize("doctor", DOCTORED, ids=lambda doctor: doctor.__name__)
+def test_a_doctored_history_is_found_out(
+    adapters: Adapters, tmp_path: Path, doctor: Callable[[list[HistorySegment]], None]
+) -> None:
+    job = Audited(adapters, tmp_path)
+    segments = job.run()
+    doctor(segments)
+    invariant, violation = DOCTORED[doctor]
+    assert violation in broken(audit(job, segments))[invariant]
+
+
+# --- mechanisms switched off, one at a time ---
+
+
+def test_a_trainer_that_sees_a_clip_twice_is_found_out(adapters: Adapters, tmp_path: Path) -> None:
+    job = Audited(adapters, tmp_path)
+    segments = job.run(then=lambda: job.seen["trainer.diff"].append(job.seen["trainer.diff"][3]))
+    assert list(broken(audit(job, segments))) == ["exact resume"]
+
+
+def test_credits_that_let_everything_pass_are_found_out(
+    adapters: Adapters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Credits, "fits", lambda credits, size: True)
+    job = Audited(adapters, tmp_path)
+    assert list(broken(audit(job, job.run()))) == ["no leak"]
+
+
+def test_a_cache_that_is_not_emptied_is_found_out(
+    adapters: Adapters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapters.cache, "purge", lambda prefix: adapters.cache.usage().keys)
+    job = Audited(adapters, tmp_path)
+    left = lambda: adapters.cache.put("essp:small:{1.0.0.0}", b"left", ["trainer.rgb"], 60)  # noqa: E731
+    assert list(broken(audit(job, job.run(then=left)))) == ["no leak"]
+
+
+def test_writes_without_a_condition_are_found_out(
+    adapters: Adapters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two masters of one job append; the store lets the older one write where the newer one has written."""
+    job = Audited(adapters, tmp_path)
+    history = History(adapters.stores.under(job.fleet.job.output))
+    job.run()
+    number = history.last() + 1
+    for fence in (2, 3):
+        beginning = HistoryEntry(fence=fence, time_ms=1, taken_over=True)
+        history.append(HistorySegment(first=number, last=number, fence=fence, entries=[beginning]))
+        number += 1
+    late = HistorySegment(first=number - 1, last=number - 1, fence=2, entries=[HistoryEntry(fence=1, time_ms=1)])
+    with pytest.raises(Overtaken):
+        history.append(late)
+    assert broken(audit(job, list(history.read()))) == {}
+    put = DirectoryStore.put
+    monkeypatch.setattr(DirectoryStore, "put", lambda store, key, data, if_absent=False: put(store, key, data))
+    history.append(late)
+    assert "fence 1 was accepted after one with 2" in broken(audit(job, list(history.read())))["one master"]

@@ -1,0 +1,305 @@
+"""Building a catalog: nothing is lost, nothing is read twice, one bad file harms no other."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from essp.catalog import journal
+from essp.catalog.build import BuildOptions, Built, Progress, build
+from essp.catalog.journal import Journal
+from essp.catalog.probing import ProbeOptions
+from essp.cli.catalog import app
+from essp_common.catalog.table import Catalog, VideoRow, read_catalog
+from essp_common.errors import ConfigError, Unavailable
+from essp_common.video.synthetic import Encoding, numbered, write_video
+from essp_common.wiring import open_store
+from tests.harness.catalog_probe import PROBE, facts
+
+FAKE = BuildOptions(probe=ProbeOptions(workers=2, timeout_s=60.0, probe=PROBE))
+
+
+class Interruption(BaseException):
+    """What ends a build from outside."""
+
+
+@pytest.fixture
+def videos(tmp_path: Path) -> Path:
+    """Eight sound videos of two classes."""
+    for number in range(8):
+        write(tmp_path / "videos" / f"class{number % 2}" / f"{number}.mp4", str(30 + number))
+    return tmp_path / "videos"
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="ascii")
+
+
+def built(source: Path, options: BuildOptions = FAKE, progress: list[Progress] | None = None) -> Built:
+    """A build of `source`, with the catalog beside it."""
+    root = source.parent
+    tell = progress.append if progress is not None else None
+    return build(f"file://{source}", f"file://{root}/c.parquet", [f"file://{root}"], options, tell)
+
+
+def stored(source: Path) -> Catalog:
+    return read_catalog(open_store(f"file://{source.parent}"), "c.parquet")
+
+
+def readings(source: Path) -> Counter[str]:
+    """How often each file was opened."""
+    return Counter({p.name.removesuffix(".readings"): len(p.read_text().split()) for p in source.rglob("*.readings")})
+
+
+def errors(catalog: Catalog) -> dict[str, str]:
+    return {row.id: row.error for row in catalog.rows if row.error is not None}
+
+
+def test_each_video_becomes_a_row_with_its_facts(videos: Path) -> None:
+    progress: list[Progress] = []
+    result = built(videos, progress=progress)
+    catalog = stored(videos)
+    assert catalog == result.catalog
+    assert catalog.source == f"file://{videos}"
+    assert catalog.classes == ("class0", "class1")
+    row = next(row for row in catalog.rows if row.id == "class1/3.mp4")
+    expected = facts(33)
+    assert all(getattr(row, name) == getattr(expected, name) for name in expected.__slots__)
+    assert (row.first_frame, row.last_frame) == (0, 32)
+    assert row.size_bytes == 2
+    assert [p.files_done for p in progress] == list(range(9))
+    assert (progress[-1].files_total, progress[-1].bytes_done, progress[-1].eta_s) == (8, 16, 0.0)
+
+
+def test_an_unusable_file_is_a_row_with_the_reason(videos: Path) -> None:
+    write(videos / "class0" / "bad.mp4", "damaged")
+    write(videos / "class0" / "odd.mp4", "not a number")
+    result = built(videos)
+    assert errors(result.catalog) == {
+        "class0/bad.mp4": "damaged: a block of it is broken",
+        "class0/odd.mp4": "error: ValueError: invalid literal for int() with base 10: 'not a number'",
+    }
+    assert len(result.catalog.view(None)) == 8
+
+
+def test_a_file_that_crashes_its_reader_is_a_row_and_harms_no_other(videos: Path) -> None:
+    """Whichever files a process had read before it died: only the one that kills a process of its own is blamed."""
+    for name in ("a", "z"):
+        write(videos / "class0" / f"{name}.mp4", "crash")
+    result = built(videos)
+    assert set(errors(result.catalog)) == {f"class0/{name}.mp4" for name in "az"}
+    assert all("crashed" in error and "Segmentation fault" in error for error in errors(result.catalog).values())
+
+
+def test_a_file_that_never_ends_is_given_up_and_harms_no_other(videos: Path) -> None:
+    write(videos / "class0" / "slow.mp4", "hang")
+    result = built(videos, replace(FAKE, probe=replace(FAKE.probe, timeout_s=2.0)))
+    assert errors(result.catalog) == {"class0/slow.mp4": "timeout: not read within 2 s"}
+
+
+def test_only_changed_files_are_read_again(videos: Path) -> None:
+    write(videos / "class0" / "bad.mp4", "damaged")
+    built(videos)
+    write(videos / "class0" / "2.mp4", "500")
+    write(videos / "class1" / "new.mp4", "60")
+    (videos / "class1" / "7.mp4").unlink()
+    result = built(videos)
+    assert (result.read, result.reused) == (2, 7)
+    assert readings(videos)["2.mp4"] == 2
+    assert {name for name, count in readings(videos).items() if count > 1} == {"2.mp4"}
+    ids = {row.id: row.frame_count for row in stored(videos).rows}
+    assert ids["class0/2.mp4"] == 500
+    assert "class1/7.mp4" not in ids
+    assert errors(stored(videos)) == {"class0/bad.mp4": "damaged: a block of it is broken"}
+
+
+def test_what_may_have_been_the_machines_fault_is_tried_again(videos: Path) -> None:
+    path = videos / "class0" / "flaky.mp4"
+    write(path, "crash")
+    built(videos)
+    before = path.stat()
+    path.write_text("55555", encoding="ascii")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    result = built(videos)
+    assert (result.read, errors(result.catalog)) == (1, {})
+
+
+def test_moved_labels_need_no_reading(videos: Path) -> None:
+    """What a source says of its files may change without the files."""
+    rows = "".join(f"class{n % 2}/{n}.mp4,{{}}\n" for n in range(8))
+    for label in ("old", "new"):
+        write(videos / "i.csv", "path,label\n" + rows.format(*[label] * 8))
+        result = build(f"file://{videos}/i.csv", f"file://{videos}/c.parquet", [f"file://{videos}"], FAKE)
+        assert result.catalog.classes == (label,)
+    assert result.read == 0
+
+
+def test_segments_share_one_reading_of_their_file(videos: Path) -> None:
+    text = "path,label,start_s,end_s\nclass0/0.mp4,a,0,0.4\nclass0/0.mp4,b,0.4,99\nclass0/0.mp4,c,5,6\n"
+    write(videos / "i.csv", text)
+    source, out = f"file://{videos}/i.csv", f"file://{videos}/c.parquet"
+    for _ in range(2):
+        result = build(source, out, [f"file://{videos}"], FAKE)
+        found = {row.class_name: (row.first_frame, row.last_frame) for row in result.catalog.rows}
+        assert found == {"a": (0, 9), "b": (10, 29), "c": (0, 29)}
+        assert [error.partition(":")[0] for error in errors(result.catalog).values()] == ["segment"]
+    assert readings(videos) == {"0.mp4": 1}
+
+
+def test_an_interrupted_build_goes_on_where_it_stopped(videos: Path) -> None:
+    def interrupt(now: Progress) -> None:
+        if now.files_done == 5:
+            raise Interruption
+
+    root = videos.parent
+    with pytest.raises(Interruption):
+        build(f"file://{videos}", f"file://{root}/c.parquet", [f"file://{root}"], FAKE, interrupt)
+    assert not (root / "c.parquet").exists(), "nothing half done is to be seen"
+    result = built(videos)
+    assert (result.read, result.reused) == (3, 5)
+    assert len(stored(videos).view(None)) == 8
+    assert [p.name for p in root.glob("c.parquet*")] == ["c.parquet"], "the journal is gone"
+
+
+def test_a_killed_build_goes_on_where_it_stopped(videos: Path) -> None:
+    """Killed, it can save nothing more: what counts is what the journal holds already."""
+    root = videos.parent
+    script = f"""
+import os, signal
+from essp.catalog import build as b, journal, probing
+
+def kill(now):
+    if now.files_done == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    journal.ROWS = 1
+    options = b.BuildOptions(probe=probing.ProbeOptions(workers=1, probe={PROBE!r}))
+    b.build("file://{videos}", "file://{root}/c.parquet", ["file://{root}"], options, kill)
+"""
+    (root / "killed.py").write_text(script)
+    here = str(Path(__file__).parents[4])
+    killed = subprocess.run(
+        [sys.executable, str(root / "killed.py")], env={**os.environ, "PYTHONPATH": here}, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL
+    result = built(videos)
+    assert (result.read, result.reused) == (4, 4)
+    assert len(stored(videos).view(None)) == 8
+
+
+def test_the_journal_saves_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "ROWS", 3)
+    now = [0.0]
+    store = open_store(f"file://{tmp_path}")
+
+    def seen() -> list[str]:
+        return sorted(row.id for row in Journal(store, "c"))
+
+    current = Journal(store, "c", clock=lambda: now[0])
+    for name in "ab":
+        current.add(VideoRow(name, name, "", "", 1, "e"))
+    assert seen() == []
+    current.add(VideoRow("c", "c", "", "", 1, "e"))
+    assert seen() == ["a", "b", "c"], "after so many rows"
+    now[0] += journal.SECONDS
+    current.add(VideoRow("d", "d", "", "", 1, "e"))
+    assert seen() == ["a", "b", "c", "d"], "after so long"
+    store.put("c.part-000003", b"damaged")
+    assert seen() == ["a", "b", "c", "d"], "a damaged part is as good as none"
+    Journal(store, "c").clear()
+    assert list(store.list()) == []
+
+
+def test_a_store_that_does_not_answer_ends_the_build_and_keeps_what_was_read(videos: Path) -> None:
+    path = videos / "class1" / "zz.mp4"
+    write(path, "down")
+    one = replace(FAKE, probe=replace(FAKE.probe, workers=1))
+    with pytest.raises(Unavailable, match="does not answer"):
+        built(videos, one)
+    write(path, "70")
+    result = built(videos, one)
+    assert (result.read, result.reused) == (1, 8)
+
+
+def test_a_reader_that_cannot_start_ends_the_build(videos: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no_such_package.*pip install"):
+        built(videos, replace(FAKE, probe=replace(FAKE.probe, probe="no_such_package:probe")))
+
+
+def test_what_is_not_a_catalog_is_not_overwritten(videos: Path) -> None:
+    write(videos.parent / "c.parquet", "somebody's work")
+    with pytest.raises(ConfigError, match="not overwritten"):
+        built(videos)
+    assert (videos.parent / "c.parquet").read_text() == "somebody's work"
+
+
+def test_videos_and_catalog_in_s3(empty_s3_url: str) -> None:
+    store = open_store(empty_s3_url)
+    for number in range(4):
+        store.put(f"videos/train/run/{number}.mp4", str(30 + number).encode())
+    store.put("videos/train/run/bad.mp4", b"crash")
+    root = empty_s3_url.partition("?")[0]
+    for read in (5, 1):
+        result = build(f"{root}/videos", f"{root}/c.parquet", [empty_s3_url], FAKE)
+        assert result.read == read
+    catalog = read_catalog(store, "c.parquet")
+    assert {row.uri: row.frame_count for row in catalog.rows} == {
+        f"{root}/videos/train/run/{name}.mp4": frames for name, frames in zip("0123", range(30, 34), strict=True)
+    } | {f"{root}/videos/train/run/bad.mp4": 0}
+    assert [info.key for info in store.list("c.parquet")] == ["c.parquet"]
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Path:
+    """Two real videos of two classes, and a text that calls itself one."""
+    for name in ("run/1.mp4", "walk/2.avi"):
+        (tmp_path / "videos" / name).parent.mkdir(parents=True)
+        codec = "mpeg4" if name.endswith("avi") else "h264"
+        write_video(tmp_path / "videos" / name, numbered(30), Encoding(codec=codec, gop=10))
+    write(tmp_path / "videos" / "walk" / "text.mp4", "this is no video")
+    return tmp_path
+
+
+def test_the_command_builds_and_shows(real: Path) -> None:
+    run = CliRunner()
+    out = str(real / "c.parquet")
+    done = run.invoke(app, ["build", str(real / "videos"), "--out", out, "--workers", "1", "--json"])
+    assert done.exit_code == 0, done.output
+    figures = json.loads(done.stdout)
+    assert figures["catalog"] == f"file://{out}"
+    assert figures["usable"]["videos"] == 2
+    assert figures["usable"]["frames"] == 60
+    assert figures["classes"] == {"run": {"train": 1}, "walk": {"train": 1}}
+    shown = run.invoke(app, ["show", out, "--json"])
+    assert json.loads(shown.stdout) == {name: value for name, value in figures.items() if name != "catalog"}
+    table = run.invoke(app, ["show", out]).stdout
+    assert "2 videos, 60 frames" in table
+    assert "1 of 3 videos cannot be used" in table
+    assert run.invoke(app, ["show", out, "--problems"]).stdout.startswith("not_video\twalk/text.mp4: ")
+
+
+def test_an_interrupted_command_says_how_to_go_on(real: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("essp.cli.catalog.build", interrupted)
+    done = CliRunner().invoke(app, ["build", str(real / "videos"), "--out", str(real / "c.parquet")])
+    assert done.exit_code == 130
+    assert "run the same command again" in done.stderr
+
+
+def test_wrong_usage_is_refused(real: Path) -> None:
+    done = CliRunner().invoke(app, ["build", str(real), "--out", str(real / "c"), "--kind", "zip"])
+    assert done.exit_code == 2
+    assert "ucf101" in done.stderr

@@ -1,0 +1,49 @@
+"""Every feature can be looked at, as a picture and as a video of the frames it was made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import pytest
+
+from essp.cli.feature_preview import Preview, write_preview
+from essp_common.errors import ConfigError
+from essp_common.features import registry
+from essp_common.video.probe import probe
+from essp_common.video.synthetic import write_video
+from tests.harness.scenes import STILL, moving, with_object
+
+HEIGHT, WIDTH = 64, 96
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    clip = with_object(moving(STILL, (1.0, 0.0), 20, size=(HEIGHT, WIDTH)), (10, 10), (2, 1), 20)
+    return write_video(tmp_path_factory.mktemp("previews") / "scene.mp4", clip)
+
+
+def preview(feature: str) -> Preview:
+    return Preview(feature, {}, start=0, frames=3, short_side=HEIGHT)
+
+
+@pytest.mark.parametrize("feature", registry.names())
+def test_picture_shows_the_feature_below_its_frames(feature: str, video: Path, tmp_path: Path) -> None:
+    write_preview(video, tmp_path / "out.png", preview(feature))
+    picture = cv2.imread(str(tmp_path / "out.png"))
+    assert picture.shape[0] == 2 * HEIGHT + 2
+    assert (picture.shape[1] + 2) % (WIDTH + 2) == 0
+    below = picture[HEIGHT + 2 :, :WIDTH]
+    assert below.std() > 1, "something is to be seen"
+
+
+@pytest.mark.parametrize("feature", ["flow", "hog", "trajectories"])
+def test_video_shows_as_many_frames_as_were_asked_for(feature: str, video: Path, tmp_path: Path) -> None:
+    write_preview(video, tmp_path / "out.mp4", preview(feature))
+    facts = probe(str(tmp_path / "out.mp4"))
+    assert (facts.frame_count, facts.width) == (3, WIDTH)
+
+
+def test_other_kinds_of_file_are_refused(video: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a preview is a"):
+        write_preview(video, tmp_path / "out.gif", preview("flow"))

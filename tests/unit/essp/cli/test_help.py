@@ -1,0 +1,95 @@
+"""What `essp` says of itself: every command is listed, explained and shown by an example that works."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from essp.cli.commands import EXAMPLES, SECTIONS
+from essp.cli.main import app
+
+COMMANDS = {name: command for section in SECTIONS.values() for name, command in section.items()}
+GROUPS = [name for name, command in COMMANDS.items() if command.target.endswith(":app")]
+
+
+def leaves(name: str) -> Iterator[tuple[str, Any]]:
+    """A command, or those below it, by their whole names."""
+    root: Any = typer.main.get_command(app)
+    command = root.get_command(None, name)
+    if name not in GROUPS:
+        yield name, command
+    for inner, below in getattr(command, "commands", {}).items():
+        yield f"{name} {inner}", below
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_is_explained_and_its_examples_are_sound(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file in ("depth.yaml", "video.mp4"):
+        Path(file).touch()
+    for path, command in leaves(name):
+        assert command.help, path
+        for parameter in command.params:
+            assert parameter.help or parameter.hidden, f"{path}: {parameter.name}"
+        for example in EXAMPLES[path]:
+            words = shlex.split(example.partition(" > ")[0])
+            arguments = words[words.index("essp") + 1 + len(path.split()) :]
+            with command.make_context(path, arguments):
+                assert example.partition("essp ")[2].startswith(path)
+        shown = CliRunner().invoke(app, [*path.split(), "--help"])
+        assert all(f"  {example}\n" in shown.output for example in EXAMPLES[path])
+
+
+def test_there_is_no_example_of_what_is_not_there() -> None:
+    assert {path.split()[0] for path in EXAMPLES} == set(COMMANDS)
+
+
+def test_names_are_completed_without_loading_what_they_name() -> None:
+    code = (
+        "import os, sys; os.environ |= {'_ESSP_COMPLETE': 'complete_bash', 'COMP_WORDS': 'essp de'}\n"
+        "os.environ['COMP_CWORD'] = '1'\n"
+        "from essp.cli.main import app\n"
+        "try:\n    app(prog_name='essp')\nexcept SystemExit:\n"
+        "    ours = (m for m in sys.modules if m.startswith('essp'))\n"
+        "    print(sorted(m for m in ours if not m.startswith(('essp.cli', 'essp_common')) and m != 'essp'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    *names, loaded = done.stdout.splitlines()
+    assert (sorted(names), loaded) == (["deadletter", "decoder", "demo", "demo-data"], "[]")
+
+
+def test_help_fits_a_narrow_terminal_and_a_pipe() -> None:
+    shown = CliRunner().invoke(app, ["--help"])
+    assert shown.exit_code == 0
+    assert max(map(len, shown.output.splitlines())) <= 80
+    assert all(f"  {name} " in shown.output for name in COMMANDS)
+    assert "130 interrupted" in shown.output
+
+
+def test_what_is_wrong_with_a_call_is_said_on_stderr_with_exit_code_2() -> None:
+    for arguments in (["nonsense"], ["run"], ["run", "--serve", "no", "job.yaml"], ["job"]):
+        done = CliRunner().invoke(app, arguments, prog_name="essp")
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert done.stderr.startswith("Usage: essp")
+
+
+def test_output_that_cannot_be_written_is_no_defect() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "essp.cli.main", "token", "ci"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert (done.returncode, done.stderr) == (1, "essp: the output: No space left on device\n")

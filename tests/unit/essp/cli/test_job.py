@@ -1,0 +1,135 @@
+"""`essp job` against a real API: what it prints, and how it exits."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import typer
+from typer.testing import Result
+
+from essp.cli import job as cli
+from essp.cli.rest import EXIT_DENIED
+from essp_common.errors import ConfigError, Conflict, NotFound, Unavailable
+from tests.harness.command_line import essp
+from tests.harness.fleet import make_job
+from tests.harness.proxy import Proxy
+from tests.harness.serving import Served
+
+
+class Live(Served):
+    """A master that commands are sent to, maybe through something that loses them."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        super().__init__(folder, **settings)
+        self.file = folder / "job.json"
+        self.file.write_text(self.job.model_dump_json())
+        self.reached_at = self.url
+
+    def essp(self, *arguments: str, typed: str | None = None) -> Result:
+        """Run `essp job ...` against it."""
+        return essp("job", *arguments, "--server", self.reached_at, typed=typed)
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[Live]:
+    with Live(tmp_path) as made:
+        yield made
+
+
+def test_a_job_from_start_to_end(live: Live) -> None:
+    started = live.essp("start", str(live.file), "--json")
+    assert json.loads(started.stdout)["state"] == "running"
+    assert "small" in live.essp("ls").stdout
+    assert json.loads(live.essp("ls", "--json").stdout)[0]["total"] == 44
+    assert "running" in live.essp("get", "small").stdout
+    assert json.loads(live.essp("pause", "small", "--json").stdout)["state"] == "paused"
+    assert json.loads(live.essp("resume", "small", "--json").stdout)["state"] == "running"
+    assert live.essp("wait", "small", "--timeout", "0").exit_code == cli.EXIT_TIMEOUT
+    live.complete()
+    assert live.essp("wait", "small").exit_code == 0
+    events = [json.loads(line) for line in live.essp("events", "small", "--json").stdout.splitlines()]
+    assert [event["id"] for event in events] == list(range(1, len(events) + 1))
+    assert "completed" in live.essp("events", "small", "--after", "3").stdout
+
+
+def test_a_job_that_did_not_complete_exits_with_1(live: Live) -> None:
+    live.essp("start", str(live.file))
+    assert live.essp("stop", "small", "--yes").exit_code == 0
+    assert live.essp("wait", "small").exit_code == cli.EXIT_FAILED
+
+
+@pytest.fixture
+def link(live: Live) -> Iterator[Proxy]:
+    """What is between the commands and the master."""
+    with Proxy(httpx.URL(live.url).port or 0) as proxy:
+        live.reached_at = f"http://127.0.0.1:{proxy.port}"
+        yield proxy
+
+
+@pytest.mark.parametrize("lose", [Proxy.lose_requests, Proxy.lose_responses])
+def test_what_is_lost_on_the_way_is_asked_for_again_and_done_once(
+    live: Live, link: Proxy, lose: Callable[[Proxy, int], None]
+) -> None:
+    commands = {"start": str(live.file), "pause": "small", "resume": "small", "stop": "small"}
+    for number, (command, argument) in enumerate(commands.items(), start=1):
+        lose(link, 1)
+        confirmed = ["--yes"] if command == "stop" else []
+        assert live.essp(command, argument, *confirmed, "--json").exit_code == 0
+        assert link.faults.total() == number
+    events = [json.loads(line) for line in live.essp("events", "small", "--json").stdout.splitlines()]
+    assert [event["data"]["state"] for event in events if event["kind"] == "state"] == [
+        "running",
+        "paused",
+        "running",
+        "stopped",
+    ]
+
+
+def test_stop_asks_first(live: Live) -> None:
+    live.essp("start", str(live.file))
+    refused = live.essp("stop", "small", typed="n\n")
+    assert refused.exit_code == 1
+    with pytest.raises(ConfigError, match="no terminal to ask at; add --yes"):
+        live.essp("stop", "small", typed="")
+    assert live.master.status("small").state == "running"
+
+
+def test_errors_are_those_of_essp(live: Live, tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="there is no job 'no'"):
+        live.essp("get", "no")
+    with pytest.raises(NotFound):
+        live.essp("events", "no")
+    live.essp("start", str(live.file))
+    with pytest.raises(Conflict, match="running"):
+        live.essp("start", str(live.file))
+    live.essp("stop", "small", "--yes")
+    live.file.write_text(make_job(tmp_path, epochs=9).model_dump_json())
+    with pytest.raises(ConfigError, match="differs in epochs"):
+        live.essp("start", str(live.file))
+    assert live.essp("start", str(live.file), "--fresh").exit_code == 0
+
+
+def test_no_master_there_says_what_to_do() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    with pytest.raises(Unavailable, match="ESSP_SERVER"):
+        essp("job", "ls", "--server", f"http://127.0.0.1:{port}")
+
+
+def test_the_token_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Live(tmp_path, api_token="swordfish") as live:
+        assert live.essp("ls").exit_code == EXIT_DENIED
+        monkeypatch.setenv("ESSP_API_TOKEN", "swordfish")
+        assert live.essp("ls").exit_code == 0
+
+
+def test_every_command_is_documented() -> None:
+    group: Any = typer.main.get_command(cli.app)
+    assert set(group.commands) == {"start", "ls", "get", "pause", "resume", "stop", "wait", "events"}
+    assert all(command.help for command in group.commands.values())

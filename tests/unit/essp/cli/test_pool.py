@@ -1,0 +1,47 @@
+"""`essp pool` against an API that is being served."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from essp_common.errors import NotFound
+from essp_master.api.app import create_app
+from essp_master.config import MasterSettings
+from tests.harness.command_line import essp
+from tests.harness.fleet import adapters_in, master_over
+from tests.harness.serving import served
+from tests.unit.essp_master.pools.test_reconciler import World
+
+
+@pytest.fixture
+def world() -> World:
+    return World(decoder=1)
+
+
+@pytest.fixture
+def url(tmp_path: Path, world: World) -> Iterator[str]:
+    with closing(adapters_in(tmp_path)) as adapters:
+        app = create_app(master_over(adapters), MasterSettings(), None, world.reconciler)
+        with served(app) as url:
+            yield url
+
+
+def pool(url: str, *arguments: str) -> str:
+    return essp("pool", *arguments, "--server", url).output
+
+
+def test_look_set_and_look_again(url: str, world: World) -> None:
+    world.pass_time(120, decoded_per_s=5.0, wait=0.5)
+    (decoder,) = json.loads(pool(url, "ls", "--json"))
+    assert decoder["saturation"] == "bottleneck"
+    assert "decoder: at 2" in pool(url, "set", "decoder", "--replicas", "2")
+    assert world.driver.replicas == {"decoder": 2}
+    assert "at 2" in pool(url, "ls")
+    assert "trainers wait 50%" in pool(url, "events")
+    with pytest.raises(NotFound):
+        pool(url, "set", "encoder")

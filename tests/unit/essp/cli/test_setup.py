@@ -1,0 +1,77 @@
+"""`essp setup` and `essp demo-data`: what they make, and that making it twice is harmless."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kafka import KafkaAdminClient
+from typer.testing import CliRunner, Result
+
+from essp.cli import demo_data
+from essp.cli import main as cli
+from essp.cli.job_file import load_job
+from essp.demo.dataset import CLASSES
+from essp_common import topics
+from essp_common.bus.kafka_clients import connected
+from essp_common.bus.kafka_options import KafkaOptions
+from essp_common.catalog.table import read_catalog
+from essp_common.objects.s3 import S3Store
+from essp_common.video.synthetic import Encoding, write_video
+from essp_common.wiring import open_store
+
+
+def essp(*arguments: str) -> Result:
+    done = CliRunner().invoke(cli.app, arguments)
+    assert done.exit_code == 0, done.output
+    return done
+
+
+@pytest.mark.integration
+def test_topics_and_buckets_are_made_once(
+    own_kafka_url: str, empty_s3_url: str, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint = empty_s3_url.partition("?")[2]
+    monkeypatch.setenv("ESSP_BUS", own_kafka_url)
+    monkeypatch.setenv("ESSP_STORES", json.dumps([f"s3://{unique}?{endpoint}", "file:///"]))
+    assert f"bucket s3://{unique} was created" in essp("setup", "--buckets", "--feature", "flow").stdout
+    assert f"bucket s3://{unique} is there" in essp("setup", "--buckets").stdout
+    assert S3Store.from_url(f"s3://{unique}?{endpoint}").put("key", b"value").size_bytes == 5
+    with closing(connected(KafkaAdminClient, **KafkaOptions.from_url(own_kafka_url).client())) as admin:
+        found = {topic["name"]: len(topic["partitions"]) for topic in admin.describe_topics()}
+    wanted = (*topics.FIXED, topics.DOCTOR, topics.features("flow"))
+    assert found == {topic: topics.partitions(topic) for topic in wanted}
+
+
+def small_set(write: Callable[..., object]) -> Callable[[str, int], Path]:
+    """Three tiny videos in the place of the demonstration's."""
+
+    def make(folder: str, videos_per_class: int) -> Path:
+        frames = np.zeros((4, 32, 32, 3), np.uint8)
+        for split in ("train", "validation", "test"):
+            path = Path(folder) / split / CLASSES[0] / f"{videos_per_class:04d}.mp4"
+            path.parent.mkdir(parents=True)
+            write(path, frames, Encoding("h264", fps=25, gop=12))
+        (Path(folder) / "dataset.json").write_text("{}")
+        return Path(folder)
+
+    return make
+
+
+def test_the_demonstration_is_put_into_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_data, "make_dataset", small_set(write_video))
+    monkeypatch.setenv("ESSP_STORES", json.dumps([f"file://{tmp_path}"]))
+    for _ in range(2):
+        essp("demo-data", str(tmp_path / "set"), "--out", str(tmp_path), "--epochs", "3")
+    store = open_store(f"file://{tmp_path}/set")
+    assert [row.split for row in read_catalog(store, "catalog.parquet").rows] == ["test", "train", "validation"]
+    assert [row.class_name for row in read_catalog(store, "unseen.parquet").rows] == [CLASSES[0]]
+    train, predict = load_job(tmp_path / "train.yaml"), load_job(tmp_path / "predict.yaml")
+    assert train.epochs == 3
+    assert predict.predictor is not None
+    assert predict.predictor.model == f"{train.output}/model"
+    assert (predict.clip, predict.streams.keys()) == (train.clip, train.streams.keys())

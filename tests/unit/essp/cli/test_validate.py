@@ -1,0 +1,76 @@
+"""`essp validate`: what it foresees of a job, of its servers and of the cache."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+from essp.cli.init import job_text
+from essp_common.catalog.table import Catalog, VideoRow, write_catalog
+from essp_common.errors import ConfigError, Unavailable
+from essp_common.objects.directory import DirectoryStore
+from tests.harness.command_line import essp
+
+ROWS = tuple(
+    VideoRow(f"{split}{n}", f"file:///v/{split}{n}.mp4", f"c{n % 2}", split, 1, "e", width=64, height=64,
+             frame_count=50, last_frame=49)
+    for split in ("train", "validation") for n in range(4)
+)  # fmt: skip
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    write_catalog(DirectoryStore(str(tmp_path)), "set.parquet", Catalog(ROWS))
+    path = tmp_path / "job.yaml"
+    path.write_text(job_text(Catalog(ROWS), "set.parquet", "job.yaml", "small"))
+    return path
+
+
+def validate(file: Path, *options: str) -> Result:
+    return essp("validate", str(file), *options)
+
+
+def rewrite(file: Path, before: str, after: str) -> None:
+    assert before in file.read_text()
+    file.write_text(file.read_text().replace(before, after))
+
+
+def test_what_init_writes_is_sound(file: Path) -> None:
+    done = validate(file, "--json")
+    found = json.loads(done.stdout)
+    assert (found["classes"], found["videos"], found["warnings"]) == (2, {"train": 4, "validation": 4}, [])
+    assert done.stderr == ""
+
+
+def test_a_missing_catalog_is_a_wrong_job(file: Path) -> None:
+    rewrite(file, "catalog: set.parquet", "catalog: elsewhere.parquet")
+    with pytest.raises(ConfigError, match=r"data\.catalog: there is no file .*elsewhere\.parquet; make one with"):
+        validate(file)
+
+
+def test_a_budget_too_small_to_leave_a_trainer_behind_is_told(file: Path) -> None:
+    rewrite(file, "budget: 512MiB", "budget: 16MiB")
+    assert validate(file).stderr == "", "they are to keep in step anyway"
+    rewrite(file, "coupled: true", "coupled: false")
+    assert "limits.budget is too small for a trainer to be left behind" in validate(file).stderr
+    least = validate(file).stderr.partition("raise it to ")[2].partition(" or more")[0]
+    rewrite(file, "budget: 16MiB", f"budget: {least}")
+    assert validate(file).stderr == ""
+
+
+def test_a_cache_that_holds_less_than_the_budget_is_told(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ESSP_CACHE", "memory://?bytes=64MiB")
+    assert "ESSP_CACHE holds 64.0 MiB, limits.budget is 512 MiB" in validate(file).stderr
+
+
+def test_servers_that_are_not_there_are_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ESSP_BUS", "kafka://127.0.0.1:1")
+    monkeypatch.setenv("ESSP_CACHE", "redis://127.0.0.1:1/0")
+    with pytest.raises(Unavailable) as raised:
+        validate(file)
+    lines = str(raised.value).splitlines()[1:]
+    assert [line.split(":")[0].strip() for line in lines] == ["kafka", "redis"]
+    assert all("nothing listens at 127.0.0.1:1" in line and "start the server" in line for line in lines)

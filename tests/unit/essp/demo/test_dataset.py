@@ -1,0 +1,145 @@
+"""The demonstration's video set: real files, balanced, the same every time; no frame tells the motion."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from essp.demo.dataset import CLASSES, MANIFEST, make_dataset
+from essp.demo.photographs import BACKGROUNDS, TEXTURES, photograph
+from essp.demo.scene import MOTIONS, Scene, render
+from essp_common.errors import ConfigError
+from essp_common.features import registry
+from essp_common.features.quantization import dequantize
+from essp_common.video.probe import probe
+
+PER_CLASS = 6
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_dataset(tmp_path_factory.mktemp("set") / "videos", PER_CLASS, seed=3)
+
+
+def files_of(root: Path) -> list[Path]:
+    return sorted(path for path in root.rglob("*") if path.is_file() and path.name != MANIFEST)
+
+
+def scene(texture: str = "grass", motion: str = "left", split: str = "train", take: int = 0) -> Scene:
+    return Scene(texture, motion, split, take, 160, 128)
+
+
+def frames_of(scene: Scene, seed: int = 0) -> NDArray[np.uint8]:
+    return np.stack(list(render(scene, seed)))
+
+
+def test_every_class_is_in_every_split_as_often(dataset: Path) -> None:
+    places = Counter(tuple(path.relative_to(dataset).parts[:2]) for path in files_of(dataset))
+    shares = {"train": 4, "validation": 1, "test": 1}
+    assert places == {(split, label): count for split, count in shares.items() for label in CLASSES}
+    assert len(CLASSES) == 12
+
+
+def test_files_are_of_several_kinds_and_decode(dataset: Path) -> None:
+    facts = {path: probe(str(path)) for path in files_of(dataset)}
+    assert {f.codec for f in facts.values()} == {"h264", "mpeg4"}
+    assert {path.suffix for path in facts} == {".mp4", ".mov", ".mkv", ".avi"}
+    assert len({(f.width, f.height) for f in facts.values()}) > 3
+    assert len({round(f.fps) for f in facts.values()}) > 2
+    assert all(24 <= f.frame_count <= 40 and f.seekable for f in facts.values())
+
+
+def test_formats_do_not_tell_the_class(dataset: Path) -> None:
+    kinds: dict[str, list[object]] = {label: [] for label in CLASSES}
+    for path in files_of(dataset):
+        facts = probe(str(path))
+        kinds[path.parent.name].append((path.name, facts.codec, facts.width, facts.fps, facts.frame_count))
+    assert all(kinds[label] == kinds[CLASSES[0]] for label in CLASSES)
+
+
+def test_same_seed_same_bytes_and_another_seed_others(dataset: Path, tmp_path: Path) -> None:
+    again, other = (
+        make_dataset(tmp_path / "again", PER_CLASS, seed=3),
+        make_dataset(tmp_path / "other", PER_CLASS, seed=4),
+    )
+    names = [path.relative_to(dataset) for path in files_of(dataset)]
+    assert [path.relative_to(again) for path in files_of(again)] == names
+    for name in names:
+        assert (dataset / name).read_bytes() == (again / name).read_bytes()
+        assert (dataset / name).read_bytes() != (other / name).read_bytes()
+
+
+def test_interrupted_set_is_completed_and_nothing_made_twice(dataset: Path, tmp_path: Path) -> None:
+    root = make_dataset(tmp_path / "videos", PER_CLASS, seed=3)
+    files = files_of(root)
+    contents = {path: path.read_bytes() for path in files}
+    for path in files[::5]:
+        path.unlink()
+    (root / ".partial").mkdir()
+    (root / ".partial" / "grass-left-0000.mp4").write_bytes(b"half a file")
+    kept = {path: path.stat().st_mtime_ns for path in files_of(root) if path.parent.name != ".partial"}
+    told: list[tuple[int, int]] = []
+    make_dataset(root, PER_CLASS, seed=3, progress=lambda done, total: told.append((done, total)))
+    assert {path: path.read_bytes() for path in files_of(root)} == contents
+    assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
+    assert told[0] == (len(kept), len(files))
+    assert told[-1] == (len(files), len(files))
+    assert told == sorted(told)
+
+
+def test_directory_of_something_else_is_refused(dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds another video set"):
+        make_dataset(dataset, PER_CLASS, seed=4)
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(ConfigError, match="is not empty"):
+        make_dataset(tmp_path, PER_CLASS, seed=3)
+    assert json.loads((dataset / MANIFEST).read_text())["seed"] == 3
+
+
+@pytest.mark.parametrize("motion", MOTIONS)
+@pytest.mark.parametrize("texture", TEXTURES)
+def test_flow_shows_the_motion(texture: str, motion: str) -> None:
+    flow = registry.create("flow", {"length": 5, "bound": 10.0})
+    flow.setup()
+    for take in range(3):
+        field = dequantize(flow.extract(frames_of(scene(texture, motion, take=take)))[0], 10.0)
+        right, down = field[..., 0::2].mean(), field[..., 1::2].mean()
+        seen = max({"left": -right, "right": right, "up": -down, "down": down}.items(), key=lambda item: item[1])[0]
+        assert seen == motion
+
+
+def test_videos_of_a_take_differ_in_texture_motion_and_noise_alone() -> None:
+    """Half-way, the same texture lies at the same place whatever the motion; the surroundings always do."""
+    for texture in TEXTURES:
+        clips = [frames_of(scene(texture, motion)).astype(int) for motion in MOTIONS]
+        middle = len(clips[0]) // 2 if len(clips[0]) % 2 == 0 else None
+        for clip in clips[1:]:
+            assert clip.shape == clips[0].shape
+            still = np.abs(clip.mean(axis=0) - clips[0].mean(axis=0)).mean(axis=-1)
+            assert np.median(still) < 3, "the surroundings are the same"
+            if middle is not None:
+                assert np.abs(clip[middle] - clips[0][middle]).mean() < 5, "noise apart, the same picture"
+
+
+def test_splits_show_different_parts_of_the_photographs() -> None:
+    for name in (*TEXTURES, *BACKGROUNDS):
+        parts = {split: photograph(name, split) for split in ("train", "validation", "test")}
+        whole = photograph(name, "train").shape[0]
+        assert all(part.size for part in parts.values())
+        assert parts["validation"].shape[0] + parts["test"].shape[0] == whole
+        assert not np.array_equal(parts["validation"][:50, :50], parts["test"][:50, :50])
+
+
+def test_encoded_file_shows_its_scene(dataset: Path) -> None:
+    path = dataset / "train" / "gravel-up" / "0000.mp4"
+    with av.open(str(path)) as container:
+        shown = np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+    made = frames_of(Scene("gravel", "up", "train", 0, 176, 144), seed=3)
+    assert shown.shape == made.shape
+    assert np.abs(shown.astype(int) - made).mean() < 8

@@ -1,0 +1,284 @@
+"""`essp doctor` over real servers that are well, that are set up wrong, and that are not there."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from typer.testing import CliRunner
+
+from essp.cli import main as cli
+from essp.cli.doctor import examine
+from essp.doctor import finding, kafka, machine, master, stores
+from essp.doctor.finding import Finding, Level
+from essp.servers.servers import RedisServer
+from essp_common import topics
+from essp_common.errors import ConfigError, Unavailable
+from essp_common.objects.directory import DirectoryStore
+from essp_common.objects.port import ObjectInfo
+from essp_common.runtime.config import NOBODY, Login, Settings
+from essp_common.wiring import open_bus
+from essp_master.api.app import create_app
+from essp_master.config import MasterSettings
+from tests.harness.fleet import adapters_in, master_over
+from tests.harness.serving import served
+from tests.harness.tls_front import TlsFront, make_identity
+
+
+@pytest.fixture(autouse=True)
+def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """In place of torch, which takes seconds to load: no GPU."""
+    fake = SimpleNamespace(__version__="2", version=SimpleNamespace(cuda="13.0"))
+    fake.cuda = SimpleNamespace(is_available=lambda: False)
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    monkeypatch.setattr(machine, "find_spec", lambda name: object())
+    return fake
+
+
+def said(findings: list[Finding], check: str, level: Level) -> str:
+    """What was found of one kind, in one text."""
+    return "\n".join(f"{f.what} -> {f.remedy}" for f in findings if (f.check, f.level) == (check, level))
+
+
+@contextmanager
+def api_of(folder: Path, token: str) -> Iterator[str]:
+    """The URL of a master's API."""
+    with closing(adapters_in(folder)) as adapters:
+        app = create_app(master_over(adapters), MasterSettings.model_validate({"api_token": token}))
+        with served(app) as url:
+            yield url
+
+
+@contextmanager
+def http_server(answers: dict[str, tuple[int, bytes]]) -> Iterator[str]:
+    """Something that speaks HTTP and is no master."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, body = answers.get(self.path, (404, b""))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Quiet."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, name="http")
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.integration
+def test_servers_that_are_well(own_kafka_url: str, empty_redis_url: str, empty_s3_url: str, tmp_path: Path) -> None:
+    """After `essp setup`, nothing is wrong; nothing is left in cache and store."""
+    with closing(open_bus(own_kafka_url)) as bus:
+        bus.ensure_topics({t: topics.partitions(t) for t in topics.FIXED})
+    settings = Settings(bus=own_kafka_url, cache=empty_redis_url, stores=(empty_s3_url, f"file://{tmp_path}"))
+    with api_of(tmp_path / "master", "s3cret") as server:
+        found = examine(settings, server, "s3cret")
+    assert said(found, "kafka", Level.OK).count("\n") == 2
+    assert "there and back" in said(found, "redis", Level.OK)
+    assert "written once, read in part, deleted" in said(found, "s3", Level.OK)
+    assert "takes the token" in said(found, "master", Level.OK)
+    assert said(found, "clock", Level.OK).count("ahead") + said(found, "clock", Level.OK).count("behind") == 2
+    assert not [f for f in found if f.level is Level.FAIL]
+    assert list(stores.open_store(empty_s3_url).list()) == []
+
+
+def test_servers_that_are_not_there(unused_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is told at once, none keeps another from being looked at."""
+    address = f"127.0.0.1:{unused_port}"
+    monkeypatch.setenv("ESSP_BUS", f"kafka://{address}")
+    monkeypatch.setenv("ESSP_CACHE", f"redis://:s3cret@{address}/0")
+    monkeypatch.setenv("ESSP_STORES", json.dumps([f"s3://essp?endpoint=http://{address}", f"file://{tmp_path}/none"]))
+    done = CliRunner().invoke(cli.app, ["doctor", "--server", f"http://{address}", "--json"])
+    assert done.exit_code == 1
+    report = json.loads(done.stdout)
+    assert report["level"] == "fail"
+    failed = {line["check"] for line in report["findings"] if line["level"] == "fail"}
+    assert failed == {"kafka", "redis", "s3", "files", "master"}
+    assert all(line["remedy"] for line in report["findings"] if line["level"] != "ok")
+    assert "s3cret" not in done.stdout
+
+
+def test_one_process_needs_no_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ESSP_BUS", "ESSP_CACHE", "ESSP_SERVER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ESSP_STORES", json.dumps([f"file://{tmp_path}"]))
+    done = CliRunner().invoke(cli.app, ["doctor"])
+    assert done.exit_code == 0, done.stdout
+    assert "not used: one process" in done.stdout
+    assert "master" not in done.stdout
+
+
+def test_frames_in_memory_behind_a_broker(unused_port: int) -> None:
+    found = examine(Settings(bus=f"kafka://127.0.0.1:{unused_port}", cache="memory://", stores=()), "", "")
+    assert "seen by one process alone -> set ESSP_CACHE" in said(found, "redis", Level.FAIL)
+    assert "set ESSP_SERVER" in said(found, "master", Level.WARN)
+
+
+@pytest.mark.integration
+def test_topics_that_are_wrong(own_kafka_url: str) -> None:
+    with closing(open_bus(own_kafka_url)) as bus:
+        bus.ensure_topics({topics.CLIPS: 3})
+    found = examine(Settings(bus=own_kafka_url, stores=()), "", "")
+    assert "topic essp.clips has 3 partitions, ESSP needs 64 -> add" in said(found, "kafka", Level.FAIL)
+    assert "topics are missing: essp.seeds, essp.progress" in said(found, "kafka", Level.WARN)
+
+
+@pytest.mark.integration
+def test_a_broker_whose_certificate_is_not_trusted(kafka_url: str, tmp_path: Path) -> None:
+    identity = make_identity(tmp_path / "one")
+    port = urlsplit(kafka_url).port or 0
+    with TlsFront(identity, port) as front:
+        url = f"kafka+ssl://127.0.0.1:{front.port}?ca={make_identity(tmp_path / 'other').ca}"
+        assert "is not trusted" in said(list(kafka.examine(url, NOBODY)), "kafka", Level.FAIL)
+    assert "no TLS" in said(list(kafka.examine(f"kafka+ssl://127.0.0.1:{port}", NOBODY)), "kafka", Level.FAIL)
+
+
+@pytest.mark.integration
+def test_redis_that_drops_frames(tmp_path: Path) -> None:
+    with RedisServer(tmp_path) as server:
+        server.execute("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+        server.execute("CONFIG", "SET", "maxmemory", "0")
+        found = examine(Settings(bus="kafka://127.0.0.1:1", cache=server.url, stores=()), "", "")
+        failures = said(found, "redis", Level.FAIL)
+        assert f"-> redis-cli -h 127.0.0.1 -p {server.port} CONFIG SET maxmemory-policy noeviction" in failures
+        assert "no maxmemory" in failures
+        server.execute("CONFIG", "SET", "maxmemory-policy", "noeviction")
+        used = re.search(rb"used_memory:(\d+)", server.execute("INFO", "memory"))
+        assert used
+        server.execute("CONFIG", "SET", "maxmemory", str(int(int(used[1]) * 1.05)))
+        found = examine(Settings(bus="kafka://127.0.0.1:1", cache=server.url, stores=()), "", "")
+        assert "raise maxmemory" in said(found, "redis", Level.WARN)
+
+
+@pytest.mark.integration
+def test_redis_cluster(redis_cluster_url: str) -> None:
+    found = examine(Settings(bus="kafka://127.0.0.1:1", cache=redis_cluster_url, stores=()), "", "")
+    assert "there and back" in said(found, "redis", Level.OK)
+
+
+class Careless(DirectoryStore):
+    """A store that knows nothing of conditions, gives whole objects for ranges, and deletes later."""
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+        return super().put(key, data)
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        return super().get(key)
+
+    def delete(self, key: str) -> None:
+        """Some day."""
+
+
+def test_a_store_without_conditional_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "open_store", lambda url: Careless.from_url(f"file://{tmp_path}"))
+    failures = said(list(stores.examine(("s3://bucket",))), "s3", Level.FAIL)
+    assert "was taken twice -> use a server that has conditional writes" in failures
+    assert "a range read gave other bytes" in failures
+    assert "is there after it was deleted" in failures
+
+
+def test_stores_that_can_only_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class ReadOnly(DirectoryStore):
+        def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+            raise ConfigError("AccessDenied")
+
+    monkeypatch.setattr(stores, "open_store", lambda url: ReadOnly.from_url(f"file://{tmp_path}"))
+    videos = list(stores.examine(("s3://videos", f"file://{tmp_path}")))
+    assert "can be read and not written (AccessDenied)" in said(videos, "s3", Level.WARN)
+    assert not said(videos, "s3", Level.FAIL)
+    assert "no store can be written" in said(list(stores.examine(("s3://videos",))), "s3", Level.FAIL)
+
+
+@pytest.mark.integration
+def test_a_bucket_that_is_not_there(empty_s3_url: str) -> None:
+    url = f"s3://no-such-bucket?{empty_s3_url.partition('?')[2]}"
+    assert "there is no bucket no-such-bucket" in said(list(stores.examine((url,))), "s3", Level.FAIL)
+
+
+def test_a_master_that_refuses_the_token(tmp_path: Path) -> None:
+    with api_of(tmp_path, "s3cret") as server:
+        for token, complaint in (("", "needs a token"), ("wrong", "refuses the token")):
+            assert complaint in said(list(master.examine(server, token)), "master", Level.FAIL)
+
+
+def test_a_master_of_another_version() -> None:
+    document = json.dumps({"info": {"version": "9.9.9"}}).encode()
+    with http_server({"/readyz": (503, b""), "/openapi.json": (200, document)}) as server:
+        found = list(master.examine(server, ""))
+    assert "version 9.9.9" in said(found, "master", Level.FAIL)
+    assert "leads no job" in said(found, "master", Level.WARN)
+
+
+def test_something_else_in_place_of_the_master() -> None:
+    with http_server({}) as server:
+        assert "is that a master" in said(list(master.examine(server, "")), "master", Level.FAIL)
+    with http_server({"/readyz": (200, b""), "/openapi.json": (500, b"")}) as server:
+        assert "look at the master's log" in said(list(master.examine(server, "")), "master", Level.FAIL)
+    with pytest.raises(ConfigError, match="is not a URL"):
+        list(master.examine("master:8080", ""))
+
+
+@pytest.mark.parametrize(("skew_s", "level"), [(0.0, Level.OK), (-1.5, Level.OK), (-30, Level.WARN), (900, Level.FAIL)])
+def test_clocks_that_differ(skew_s: float, level: Level) -> None:
+    now = time.time()
+    found = finding.clock("S3", now + skew_s, now)
+    assert found.level is level
+    assert bool(found.remedy) is (level is not Level.OK)
+    if abs(skew_s) > 1:
+        assert re.search("ahead" if skew_s > 0 else "behind", found.what)
+
+
+def test_a_machine_without_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(machine, "_TMP_BYTES", 2**62)
+    monkeypatch.setattr(machine, "_SHM_BYTES", 2**62)
+    assert said(list(machine.examine()), "machine", Level.WARN).count("\n") == 1
+    monkeypatch.setattr(machine.tempfile, "gettempdir", lambda: str(tmp_path / "none"))
+    assert "needs a writable /tmp" in said(list(machine.examine()), "machine", Level.FAIL)
+
+
+def test_a_machine_with_gpus(torch: SimpleNamespace) -> None:
+    assert "no GPU: trainings run on CPUs" in said(list(machine.examine()), "machine", Level.OK)
+    torch.cuda = SimpleNamespace(
+        is_available=lambda: True,
+        device_count=lambda: 2,
+        mem_get_info=lambda number: (70 << 30, 80 << 30),
+        get_device_name=lambda number: "H100",
+    )
+    assert "GPU 1: H100, 71,680 of 81,920 MiB free, CUDA 13.0" in said(list(machine.examine()), "machine", Level.OK)
+
+
+def test_what_a_check_raises_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: Any) -> Iterator[Finding]:
+        yield finding.ok("s3", "first")
+        raise Unavailable("gone")
+
+    monkeypatch.setattr(stores, "examine", away)
+    found = examine(Settings(stores=()), "", "")
+    assert said(found, "s3", Level.OK) == "first -> "
+    assert said(found, "s3", Level.FAIL).startswith("gone -> ")
+
+
+def test_a_bus_that_makes_no_sense_is_a_finding() -> None:
+    found = examine(Settings(bus="kafka+ssl://h:1?sasl=NONE", bus_user="me", stores=()), "", "")
+    assert "sasl=NONE is not known" in said(found, "kafka", Level.FAIL)
+    assert Login(user="me").user == "me"

@@ -1,0 +1,107 @@
+"""One process at a time runs a job in an output; one that was killed stands in nobody's way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from essp.embedded.claim import Claim
+from essp_common.artifacts import layout
+from essp_common.errors import Conflict
+from essp_common.wiring import Stores
+
+HOLDER = """
+import sys
+from essp_common.wiring import Stores
+from essp.embedded.claim import Claim
+with Claim(sys.argv[1], Stores(("file:///",))):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+STORES = Stores(("file:///",))
+
+
+def held_by_another(uri: str) -> subprocess.Popen[str]:
+    """A process that holds an output until its stdin ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, uri], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_who_holds_an_output_is_named_until_it_has_ended(tmp_path: Path) -> None:
+    uri = f"file://{tmp_path}/run"
+    with held_by_another(uri) as process:
+        with (
+            pytest.raises(Conflict, match=rf"process {process.pid} on .*end it with: kill {process.pid}"),
+            Claim(uri, STORES),
+        ):
+            pass
+        process.communicate("")
+    with Claim(uri, STORES):
+        pass
+    assert not list(STORES.under(uri).list())
+
+
+def test_what_a_killed_process_held_is_taken_over(tmp_path: Path) -> None:
+    uri = f"file://{tmp_path}/run"
+    with held_by_another(uri) as process:
+        process.send_signal(signal.SIGKILL)
+        # Its number stays taken until it is reaped, which nobody may have done yet.
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        with Claim(uri, STORES):
+            assert [info.key for info in STORES.under(uri).list()] == [layout.lock(2)]
+
+
+def test_a_number_that_another_process_has_now_counts_as_gone(tmp_path: Path) -> None:
+    uri = f"file://{tmp_path}/run"
+    with Claim(uri, STORES):
+        mine = STORES.under(uri).get(layout.lock(1))
+    STORES.under(uri).put(layout.lock(7), json.dumps(json.loads(mine) | {"began": "1"}).encode())
+    with Claim(uri, STORES):
+        assert [info.key for info in STORES.under(uri).list()] == [layout.lock(8)]
+
+
+def test_of_another_machine_nothing_is_assumed(tmp_path: Path) -> None:
+    uri = f"file://{tmp_path}/run"
+    with Claim(uri, STORES):
+        mine = STORES.under(uri).get(layout.lock(1))
+    STORES.under(uri).put(layout.lock(1), json.dumps(json.loads(mine) | {"host": "elsewhere"}).encode())
+    with pytest.raises(Conflict, match=f"on elsewhere .*if it is gone, delete {uri}/locks/"), Claim(uri, STORES):
+        pass
+
+
+def test_of_many_that_find_a_stale_one_a_single_one_goes_on(tmp_path: Path) -> None:
+    uri = f"file://{tmp_path}/run"
+    with Claim(uri, STORES):
+        mine = STORES.under(uri).get(layout.lock(1))
+    STORES.under(uri).put(layout.lock(1), json.dumps(json.loads(mine) | {"began": "1"}).encode())
+    entered, refused, start = [], [], threading.Barrier(8)
+    leave = threading.Event()
+
+    def contend() -> None:
+        start.wait()
+        try:
+            with Claim(uri, STORES):
+                entered.append(1)
+                leave.wait(30)
+        except Conflict:
+            refused.append(1)
+        if len(refused) == 7:
+            leave.set()
+
+    threads = [threading.Thread(target=contend) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(entered), len(refused)) == (1, 7)

@@ -1,0 +1,261 @@
+"""The report: figures agree with the model's, pictures show the data, the page stands alone and escapes names."""
+
+from __future__ import annotations
+
+import io
+import re
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from essp.catalog.build import file_row
+from essp.catalog.probing import Outcome
+from essp.report import plots
+from essp.report.facts import Run, read_run
+from essp.report.folder import draw, write_report
+from essp.report.page import percent, render
+from essp.report.plots import DARK, LIGHT
+from essp.report.samples import choose, draw_samples, read_clip, read_samples
+from essp_aggregator.assembly import assemble, final_checkpoints
+from essp_common.artifacts import layout
+from essp_common.catalog.table import Catalog, VideoRow, write_catalog
+from essp_common.errors import NotFound
+from essp_common.job.status import JobStatus
+from essp_common.video.probe import probe
+from essp_common.video.synthetic import drifting, numbered, read_number, texture, write_video
+from essp_common.wiring import Stores
+from tests.harness.finished_job import CLASSES, JOB, VERSIONS, FinishedJob, finished_job
+from tests.harness.statuses import document
+
+STORES = Stores(("file:///",))
+
+
+def fused(root: Path, catalog: str = "file:///absent.parquet", test: bool = True) -> FinishedJob:
+    job = finished_job(root, catalog=catalog, test=test)
+    finals = final_checkpoints(job.store, job.spec)
+    assert finals is not None
+    assemble(job.store, JOB, job.spec, finals)
+    return job
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> FinishedJob:
+    """A finished job whose catalog has a real file for the first test video of each class."""
+    root = tmp_path_factory.mktemp("report")
+    catalog = f"file://{root}/catalog.parquet"
+    job = fused(root / "run", catalog)
+    rows = []
+    for number, name in enumerate(CLASSES):
+        path = root / f"{name}.mp4"
+        write_video(path, drifting(texture(96, 72, number), 20, (3, 0)))
+        facts = probe(str(path))
+        file = VideoRow(f"test/{name}/0.mp4", f"file://{path}", name, "test", path.stat().st_size, "")
+        rows.append(file_row(file, Outcome(file.uri, {f: getattr(facts, f) for f in facts.__slots__})))
+    write_catalog(*STORES.resolve(catalog), Catalog(tuple(rows)))
+    return job
+
+
+@pytest.fixture(scope="module")
+def run(job: FinishedJob) -> Run:
+    return read_run(job.store, STORES)
+
+
+class Page(HTMLParser):
+    """The text, the tables and the references of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text = ""
+        self.references: list[str] = []
+        self.rows: list[list[str]] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.references += [value or "" for name, value in attrs if name in ("src", "srcset", "href")]
+        if tag not in ("meta", "img", "source", "br"):
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, "every tag is closed, in order"
+
+    def handle_data(self, data: str) -> None:
+        if "style" in self.open:
+            return
+        self.text += data
+        if self.open and self.open[-1] in ("td", "th"):
+            self.rows[-1][-1] += data
+
+    def row(self, first: str) -> list[str]:
+        return next(row for row in self.rows if row[0] == first)
+
+
+def page_of(job: FinishedJob) -> Page:
+    return Page(job.store.get("report/report.html").decode())
+
+
+def test_the_folder_holds_the_page_and_its_pictures(job: FinishedJob) -> None:
+    uri = write_report(job.store, STORES)
+    assert uri == f"{job.spec.output}/report/report.html"
+    keys = {info.key for info in job.store.list(layout.REPORT)}
+    assert keys == {f"report/{name}" for name in ("report.html", "curves.png", "confusion.png", "samples.png")}
+    first = {key: job.store.get(key) for key in keys}
+    write_report(job.store, STORES)
+    assert {key: job.store.get(key) for key in keys} == first, "made again, it is the same"
+
+
+def test_the_page_stands_alone(job: FinishedJob) -> None:
+    write_report(job.store, STORES)
+    page = page_of(job)
+    assert page.open == []
+    assert len(page.references) == 6, "three pictures, light and dark"
+    assert all(reference.startswith("data:image/png;base64,") for reference in page.references)
+    assert "http" not in re.sub(r"base64,[^\"]*", "", job.store.get("report/report.html").decode())
+
+
+def test_the_figures_are_those_of_the_model(job: FinishedJob, run: Run) -> None:
+    write_report(job.store, STORES)
+    page = page_of(job)
+    evaluation = run.model.test
+    assert evaluation is not None
+    for member in run.model.members:
+        row = page.row(member.trainer)
+        assert row[1:4] == ["small", f"{member.weight:.3f}", str(member.epoch + 1)]
+        assert row[9] == percent(evaluation.members[member.trainer]["top1"])
+    assert page.row("fused")[9] == percent(evaluation.fused["top1"])
+    assert page.row("average")[1:3] == ["0.500", "0.500"]
+    for name in CLASSES:
+        label = CLASSES.index(name)
+        of_class = run.fused.class_id == label
+        assert page.row(name)[1] == str(of_class.sum())
+        assert page.row(name)[4] == percent(float((run.predicted[of_class] == label).mean()))
+    assert all(page.row(name) == [name, version] for name, version in VERSIONS.items())
+    assert '"name": "two-stream"' in page.text, "the job as it ran"
+
+
+def test_mistakes_are_listed_the_surest_first(tmp_path: Path) -> None:
+    run = read_run(fused(tmp_path).store, STORES)
+    alone = Run(**{**vars(run), "fused": run.scores["rgb"]})
+    wrong = np.flatnonzero(alone.predicted != alone.fused.class_id)
+    assert len(wrong) > 3
+    page = Page(render(alone, {}, {}))
+    listed = [row for row in page.rows if row[0] in alone.fused.video_id]
+    assert {row[0] for row in listed} == {alone.fused.video_id[v] for v in wrong}
+    assert f"{len(wrong)} of {len(alone.fused)} test videos" in page.text
+    shown = [float(row[3].removesuffix(" %")) for row in listed]
+    assert shown == sorted(shown, reverse=True)
+    assert all(row[1] != row[2] for row in listed)
+
+
+def test_names_cannot_inject_markup(run: Run) -> None:
+    evil = "<script>alert(1)</script>"
+    classes = (evil, *CLASSES[1:])
+    model = run.model.model_copy(update={"classes": classes})
+    page = render(Run(**{**vars(run), "model": model}), {}, {evil: evil})
+    assert evil not in page
+    assert evil in Page(page).text
+
+
+def test_without_a_test_split_the_report_is_of_validation(tmp_path: Path) -> None:
+    job = fused(tmp_path, test=False)
+    run = read_run(job.store, STORES)
+    assert run.split == "validation"
+    page = Page(render(run, {}, {}))
+    assert "fused top-1, validation" in page.text
+    assert len(page.row("fused")) == 9
+
+
+def test_without_a_catalog_there_are_no_samples_but_a_report(tmp_path: Path) -> None:
+    job = fused(tmp_path)
+    write_report(job.store, STORES)
+    assert {info.key for info in job.store.list("report/samples")} == set()
+    assert page_of(job).open == []
+
+
+def test_a_job_that_has_not_completed_has_no_report(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="has not completed"):
+        write_report(finished_job(tmp_path).store, STORES)
+
+
+def test_what_the_master_counted_is_told(job: FinishedJob) -> None:
+    counts = document()["counts"] | {"decoded": 1234, "skipped": 2, "reissued": 3, "lost": 1}
+    status = JobStatus.model_validate(document(counts=counts, created=datetime(2026, 1, 1, tzinfo=UTC)))
+    write_report(job.store, STORES, status)
+    page = page_of(job)
+    assert page.row("clips decoded") == ["clips decoded", "1,234"]
+    assert page.row("clips made again")[1].startswith("3 (1 ")
+    assert page.row("failed in the decoder: truncated")[1].startswith("3, for example a/[b].mp4: the video ends")
+
+
+def test_samples_are_the_frames_that_the_models_see(tmp_path: Path, job: FinishedJob) -> None:
+    path = write_video(tmp_path / "n.mp4", numbered(40, 128, 96))
+    facts = probe(str(path))
+    file = VideoRow("n.mp4", f"file://{path}", "", "", 0, "")
+    row = file_row(file, Outcome(file.uri, {f: getattr(facts, f) for f in facts.__slots__}))
+    clip = read_clip(job.spec, row, STORES)
+    assert clip.shape == (6, 48, 64, 3)
+    assert [read_number(frame) for frame in clip] == [17, 18, 19, 20, 21, 22], "the middle of the video"
+
+
+def test_samples_are_spread_over_the_classes_and_show_a_mistake(run: Run) -> None:
+    chosen = choose(run)
+    assert len({int(c) for c in run.fused.class_id[chosen]}) == len(CLASSES)
+    alone = Run(**{**vars(run), "fused": run.scores["rgb"]})
+    assert set(choose(alone)) & set(np.flatnonzero(alone.predicted != alone.fused.class_id).tolist())
+
+
+def test_samples_that_cannot_be_read_are_left_out(run: Run) -> None:
+    positions = choose(run)
+    samples = read_samples(run, STORES, positions)
+    assert [s.label for s in samples] == list(CLASSES)
+    assert all(list(s.features) == ["motion"] for s in samples)
+    broken = {**run.videos}
+    first = run.fused.video_id[positions[0]]
+    broken[first] = VideoRow(first, "file:///gone.mp4", "", "test", 0, "")
+    assert len(read_samples(Run(**{**vars(run), "videos": broken}), STORES, positions)) == len(samples) - 1
+
+
+def pixels(png: bytes) -> np.ndarray:
+    return np.asarray(imread(io.BytesIO(png)))[..., :3]
+
+
+def test_pictures_have_the_colours_of_their_theme(run: Run) -> None:
+    samples = read_samples(run, STORES, choose(run))
+    for light, dark in draw(run, samples).values():
+        assert pixels(light)[0, 0] == pytest.approx([1, 1, 1])
+        assert pixels(dark)[0, 0].max() < 0.2
+    assert pixels(draw_samples(samples[:1], LIGHT)).shape[0] < pixels(draw_samples(samples, LIGHT)).shape[0]
+
+
+def test_a_confusion_matrix_is_dark_where_the_videos_are() -> None:
+    diagonal = plots.confusion(np.diag([5, 5, 5, 5]), CLASSES, LIGHT)
+    nothing = plots.confusion(np.zeros((4, 4), np.int64), CLASSES, LIGHT)
+    strong = np.array([0x08, 0x51, 0x9C]) / 255
+    shares = [(np.abs(pixels(png) - strong).max(axis=2) < 0.02).mean() for png in (diagonal, nothing)]
+    assert shares[0] > shares[1] + 0.05
+
+
+def test_a_confusion_matrix_of_many_classes_fits() -> None:
+    classes = [f"class {i}" for i in range(101)]
+    assert pixels(plots.confusion(np.eye(101, dtype=np.int64), classes, DARK)).shape[0] < 1200
+
+
+def test_curves_need_only_what_is_there(run: Run) -> None:
+    trained_only = {name: [r for r in records if r.purpose == "train"] for name, records in run.histories.items()}
+    assert pixels(plots.curves(trained_only, {}, LIGHT)).size
+    assert plots.curves({"rgb": []}, {}, LIGHT) != plots.curves(trained_only, {}, LIGHT)
+
+
+def test_a_job_of_an_earlier_version_has_a_report(tmp_path: Path) -> None:
+    job = fused(tmp_path)
+    text = job.store.get(layout.SPEC).decode()
+    job.store.put(layout.SPEC, text.replace('"name":', '"a_field_that_is_no_more": 1, "name":', 1).encode())
+    assert read_run(job.store, STORES).spec == job.spec

@@ -1,0 +1,144 @@
+"""Local servers come up, answer, and leave nothing behind, even when their starter is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from essp.servers import servers
+from essp.servers.servers import KafkaServer, RedisServer, S3Server, Server
+from essp_common.errors import ConfigError, Unavailable
+
+KINDS = [RedisServer, KafkaServer, S3Server]
+
+
+def accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_server_comes_up_and_goes(kind: type[Server], tmp_path: Path) -> None:
+    with kind(tmp_path) as server:
+        assert server.alive()
+        assert str(server.port) in server.url
+        assert accepts(server.port)
+    assert not server.alive()
+    assert not accepts(server.port)
+
+
+def test_redis_has_a_limit_and_never_evicts(tmp_path: Path) -> None:
+    with RedisServer(tmp_path, maxmemory_bytes=16 * 2**20) as server:
+        assert str(16 * 2**20).encode() in server.execute("CONFIG", "GET", "maxmemory")
+        assert b"noeviction" in server.execute("CONFIG", "GET", "maxmemory-policy")
+
+
+def test_redis_cluster_owns_every_slot(tmp_path: Path) -> None:
+    with RedisServer(tmp_path, cluster=True) as server:
+        assert server.url.startswith("redis+cluster://")
+        assert b"cluster_slots_ok:16384" in server.execute("CLUSTER", "INFO")
+
+
+def test_bucket_is_made_once(tmp_path: Path) -> None:
+    with S3Server(tmp_path) as server:
+        server.create_bucket("essp")
+        server.create_bucket("essp")
+        assert server.store("essp", "a") == f"s3://essp/a?endpoint={server.url}"
+
+
+def test_taken_port_is_an_error_with_the_log(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = int(taken.getsockname()[1])
+        with pytest.raises(Unavailable, match="redis ended at start-up"):
+            RedisServer(tmp_path, port).start()
+
+
+def test_missing_wheel_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(servers, "import_module", absent)
+    for kind in KINDS:
+        with pytest.raises(ConfigError, match=r"essp-video\[servers\]"):
+            kind(tmp_path).start()
+
+
+def test_server_ends_with_a_killed_starter(tmp_path: Path) -> None:
+    code = (
+        "import sys, signal; from essp.servers.servers import RedisServer;"
+        f"server = RedisServer({str(tmp_path)!r}).start();"
+        "print(server.execute('INFO', 'server').decode(), flush=True); print('END', flush=True); signal.pause()"
+    )
+    starter = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert starter.stdout is not None
+    lines = list(iter(lambda: starter.stdout.readline().strip(), "END"))
+    pid = int(next(line for line in lines if line.startswith("process_id:")).partition(":")[2])
+    handle = os.pidfd_open(pid)
+    try:
+        starter.kill()
+        starter.wait()
+        starter.stdout.close()
+        ended, _, _ = select.select([handle], [], [], 20.0)
+        assert ended, "redis-server outlived its starter"
+    finally:
+        os.close(handle)
+
+
+def up(*options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "essp.cli.main", "servers", "up", *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_command_starts_three_and_stops_them(tmp_path: Path, number: int) -> None:
+    process = up("--json", "--redis-memory", "8MiB", "--dir", str(tmp_path / "logs"))
+    assert process.stdout is not None
+    settings = json.loads(process.stdout.readline())
+    endpoint = json.loads(settings["ESSP_STORES"])[0].partition("endpoint=")[2]
+    ports = [urlsplit(url).port for url in (settings["ESSP_BUS"], settings["ESSP_CACHE"], endpoint)]
+    assert all(port and accepts(port) for port in ports)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 0, errors
+    assert not any(port and accepts(port) for port in ports)
+    assert {path.name for path in (tmp_path / "logs").iterdir()} >= {"redis.log", "kafka.log", "s3.log"}
+
+
+def test_command_prints_lines_for_a_shell(tmp_path: Path) -> None:
+    process = up("--dir", str(tmp_path))
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(7)]
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    words = [shlex.split(line) for line in lines]
+    assert {word[0] for word in words} == {"export"}
+    names = {word[1].partition("=")[0] for word in words}
+    assert names >= {
+        "ESSP_BUS",
+        "ESSP_CACHE",
+        "ESSP_STORES",
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "ESSP_API_TOKEN",
+    }
+
+
+def test_command_refuses_a_size_that_is_none(tmp_path: Path) -> None:
+    process = up("--redis-memory", "much")
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert "--redis-memory 'much' is not a size" in errors

@@ -1,0 +1,226 @@
+"""The aggregator: waits for the last trainer, writes a model that stands alone, says so, and can be run again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from essp_aggregator.assembly import assemble, final_checkpoints
+from essp_aggregator.config import AggregatorSettings
+from essp_aggregator.service import build
+from essp_common import topics
+from essp_common.artifacts import layout, scores
+from essp_common.artifacts.checkpoint import MODEL_FILE
+from essp_common.artifacts.fused_model import FusedModel, member_weights, open_model, read_model
+from essp_common.artifacts.scores import ScoreTable
+from essp_common.bus.memory import MemoryBus
+from essp_common.cache.memory import MemoryCache
+from essp_common.errors import NotFound, PermanentError
+from essp_common.pb.v1.messages_pb2 import CheckpointReady, Control, JobSnapshot, PassReport, Progress
+from essp_common.wiring import Adapters, Stores
+from tests.harness.finished_job import BEST_EPOCH, CLASSES, JOB, FinishedJob, finished_job, save_final
+from tests.harness.running import running
+
+STORES = Stores(("file:///",))
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> FinishedJob:
+    return finished_job(tmp_path)
+
+
+def fuse(job: FinishedJob) -> FusedModel:
+    finals = final_checkpoints(job.store, job.spec)
+    assert finals is not None
+    return assemble(job.store, JOB, job.spec, finals)
+
+
+class World:
+    """A bus with a job on it, and an aggregator at work."""
+
+    def __init__(self, job: FinishedJob) -> None:
+        self.adapters = Adapters(MemoryBus(), MemoryCache(), STORES)
+        self.bus = self.adapters.bus
+        self.bus.ensure_topics({t: topics.partitions(t) for t in topics.FIXED})
+        snapshot = JobSnapshot(spec_json=job.spec.model_dump_json(), classes=CLASSES)
+        control = Control(job=JOB, fence=4, command=Control.START, snapshot=snapshot)
+        self.bus.publish(topics.CONTROL, JOB.encode(), control.SerializeToString())
+        self._reader = self.bus.subscribe([topics.PROGRESS], group=None)
+
+    @contextmanager
+    def aggregator(self) -> Iterator[None]:
+        service = build(self.adapters, AggregatorSettings(), "agg-1")
+        with running(service):
+            yield
+
+    def send(self, progress: Progress) -> None:
+        progress.job = JOB
+        self.bus.publish(topics.PROGRESS, JOB.encode(), progress.SerializeToString())
+
+    def checkpoint_ready(self, trainer: str, final: bool = True) -> None:
+        self.send(Progress(checkpoint=CheckpointReady(job=JOB, trainer=trainer, final=final)))
+
+    def answer(self) -> Progress:
+        """The aggregator's next message; the test's time limit ends a wait in vain."""
+        while True:
+            for record in self._reader.poll(1, 1.0):
+                progress = Progress.FromString(record.value)
+                if progress.HasField("finished") or progress.HasField("failed"):
+                    return progress
+
+    def backlog(self) -> int:
+        return self.bus.backlog(topics.PROGRESS, "aggregator")
+
+
+def test_the_last_trainer_sets_it_off(job: FinishedJob, tmp_path: Path) -> None:
+    job.store.delete(layout.latest("flow"))  # as long as that trainer is at work
+    world = World(job)
+    with world.aggregator():
+        world.checkpoint_ready("rgb")
+        world.checkpoint_ready("flow", final=False)
+        world.send(Progress(pass_report=PassReport(job=JOB, trainer="flow")))
+        save_final(job.store, job.spec, "flow")
+        world.checkpoint_ready("flow")
+        progress = world.answer()
+    assert (progress.job, progress.worker, progress.fence) == (JOB, "agg-1", 4)
+    assert (progress.finished.job, progress.finished.stage) == (JOB, "aggregator")
+    assert progress.finished.uri == f"file://{tmp_path}/model/manifest.json"
+    metrics = progress.finished.metrics
+    assert metrics["test.fused.top1"] == 1.0
+    assert metrics["weight.rgb"] + metrics["weight.flow"] == pytest.approx(1)
+    assert {f"{s}.{t}.top1" for s in ("validation", "test") for t in ("rgb", "flow", "fused")} <= set(metrics)
+
+
+def test_what_does_not_fit_together_fails_the_job(job: FinishedJob) -> None:
+    other = scores.read(job.store, layout.scores("flow", "validation", BEST_EPOCH))
+    renamed = ScoreTable(
+        tuple(f"x{v}" for v in other.video_id), other.class_id, other.clip_index, other.probabilities, CLASSES
+    )
+    scores.write(job.store, layout.scores("flow", "validation", BEST_EPOCH), renamed)
+    world = World(job)
+    with world.aggregator():
+        world.checkpoint_ready("flow")
+        progress = world.answer()
+        assert (progress.failed.stage, progress.failed.clip.job) == ("aggregator", JOB)
+        assert "no video that all of rgb, flow have scored" in progress.failed.reason
+        world.checkpoint_ready("flow")
+        assert world.answer().HasField("failed"), "and it goes on"
+    assert not list(job.store.list("model/manifest"))
+
+
+def test_a_defect_fails_one_job_and_the_next_is_fused(job: FinishedJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its message would else be handed out again and again, and those of other jobs never."""
+    world = World(job)
+    with world.aggregator():
+        with monkeypatch.context() as patched:
+            patched.setattr("essp_aggregator.service.assemble", lambda *_: {}["no such trainer"])
+            world.checkpoint_ready("flow")
+            assert world.answer().failed.reason == "KeyError: 'no such trainer'"
+        world.checkpoint_ready("flow")
+        assert world.answer().HasField("finished")
+
+
+def test_killed_before_it_said_so_it_does_the_same_again(job: FinishedJob) -> None:
+    world = World(job)
+    world.checkpoint_ready("flow")
+    with world.aggregator():
+        world.answer()
+    first = {info.key: job.store.get(info.key) for info in job.store.list("model/")}
+    world.checkpoint_ready("flow")  # as a bus delivers it again
+    with world.aggregator():
+        world.answer()
+    assert {info.key: job.store.get(info.key) for info in job.store.list("model/")} == first
+
+
+def test_the_model_says_all_that_is_needed_to_use_it(job: FinishedJob) -> None:
+    fused = fuse(job)
+    assert read_model(job.store, layout.MODEL_MANIFEST) == fused
+    assert fused.classes == CLASSES
+    assert fused.clip == job.spec.clip
+    assert fused.streams == job.spec.streams
+    assert [(m.trainer, m.stream, m.model.crop, m.epoch) for m in fused.members] == [
+        ("rgb", "rgb", 32, BEST_EPOCH),
+        ("flow", "motion", 32, BEST_EPOCH),
+    ]
+    assert [s.name for s in fused.strategies] == list(job.spec.aggregation.strategies)
+    chosen = next(s for s in fused.strategies if s.name == fused.strategy)
+    assert (fused.rule, fused.weights) == (chosen.rule, chosen.weights)
+    assert fused.validation is not None
+    assert fused.test is not None
+    assert fused.test.members["rgb"]["top1"] < 0.8
+    assert fused.test.fused["top1"] == 1.0
+
+
+def test_the_model_folder_can_be_moved(job: FinishedJob, tmp_path_factory: pytest.TempPathFactory) -> None:
+    fuse(job)
+    elsewhere = tmp_path_factory.mktemp("deployed")
+    (job.root / "model").rename(elsewhere / "m")
+    store, model = open_model(STORES, f"file://{elsewhere}/m")
+    assert [member_weights(store, m) for m in model.members] == [b"weights of rgb", b"weights of flow"]
+
+
+@pytest.mark.parametrize("suffix", ["", "/", "/model", "/model/", "/model/manifest.json"])
+def test_a_model_is_found_by_its_folder_its_manifest_or_its_job(job: FinishedJob, suffix: str) -> None:
+    fuse(job)
+    _, model = open_model(STORES, f"{job.spec.output}{suffix}")
+    assert model.job == JOB
+
+
+def test_no_model_is_an_error_that_says_where_models_come_from(job: FinishedJob) -> None:
+    with pytest.raises(NotFound, match="training job writes one"):
+        open_model(STORES, job.spec.output)
+
+
+def test_weights_that_were_changed_are_refused(job: FinishedJob) -> None:
+    fuse(job)
+    job.store.put(layout.model_weights("rgb"), b"other weights")
+    store, model = open_model(STORES, job.spec.output)
+    with pytest.raises(PermanentError, match="changed"):
+        member_weights(store, model.members[0])
+
+
+def test_damaged_checkpoints_are_not_fused(job: FinishedJob) -> None:
+    finals = final_checkpoints(job.store, job.spec)
+    assert finals is not None
+    path = job.root / layout.checkpoint("rgb", 100) / MODEL_FILE
+    path.write_bytes(b"weights of xyz")
+    with pytest.raises(PermanentError, match="SHA-256"):
+        assemble(job.store, JOB, job.spec, finals)
+
+
+def test_manifest_hashes_are_those_of_the_files(job: FinishedJob) -> None:
+    for member in fuse(job).members:
+        data = job.store.get(layout.model_weights(member.trainer))
+        assert hashlib.sha256(data).hexdigest() == member.sha256
+
+
+def test_without_a_test_split_there_are_no_test_figures(tmp_path: Path) -> None:
+    fused = fuse(finished_job(tmp_path, test=False))
+    assert fused.test is None
+    assert fused.validation is not None
+
+
+def test_without_a_validation_split_all_count_the_same(job: FinishedJob) -> None:
+    finals = final_checkpoints(job.store, job.spec)
+    assert finals is not None
+    without = {
+        name: final.model_copy(update={"scores": {"test": final.scores["test"]}}) for name, final in finals.items()
+    }
+    fused = assemble(job.store, JOB, job.spec, without)
+    assert (fused.strategy, fused.strategies, fused.validation) == ("average", (), None)
+    assert np.allclose(list(fused.weights.values()), 0.5)
+
+
+def test_the_test_split_has_no_say(job: FinishedJob) -> None:
+    weights = fuse(job).weights
+    table = scores.read(job.store, layout.scores("rgb", "test", 0))
+    reversed_scores = ScoreTable(
+        table.video_id, table.class_id, table.clip_index, table.probabilities[:, ::-1].copy(), CLASSES
+    )
+    scores.write(job.store, layout.scores("rgb", "test", 0), reversed_scores)
+    assert fuse(job).weights == weights

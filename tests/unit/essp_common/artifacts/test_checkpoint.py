@@ -1,0 +1,298 @@
+"""A checkpoint is real: whatever is interrupted or damaged, none that looks valid is not."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+
+from essp_common.artifacts import checkpoint, layout
+from essp_common.artifacts.checkpoint import BadCheckpoint, Best, Manifest, ModelDescription
+from essp_common.artifacts.layout import Position
+from essp_common.errors import Unavailable
+from essp_common.objects.port import ObjectInfo, ObjectStore
+from essp_common.wiring import open_store
+
+FILES = {"model.safetensors": b"weights" * 100, "optimizer.safetensors": b"momentum" * 50}
+
+
+def manifest(step: int, best: int | None = None) -> Manifest:
+    return Manifest(
+        job="j",
+        trainer="rgb",
+        step=step,
+        updates=step // 4,
+        epoch=0,
+        position=Position(0, step),
+        spec_digest="d",
+        model=ModelDescription(name="small", feature="rgb", channels=3, classes=("a", "b"), dropout=0.5, crop=64),
+        best=None if best is None else Best(step=best, epoch=0, metrics={"video_top1": 0.5}),
+    )
+
+
+@pytest.fixture(params=["directory", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    if request.param == "directory":
+        return open_store(tmp_path.as_uri())
+    return open_store(request.getfixturevalue("empty_s3_url"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> ObjectStore:
+    return open_store(tmp_path.as_uri())
+
+
+class Died(BaseException):
+    """The process is gone: nothing of it cleans up."""
+
+
+class Dying:
+    """A store whose process dies in the middle of a write: after some of its bytes, or of a removal."""
+
+    def __init__(self, store: ObjectStore, writes: int, part: float | None = None) -> None:
+        """`writes` go well; of the next, this part of the bytes is written (None: it does not begin)."""
+        self._store = store
+        self._left = writes
+        self._part = part
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+        if self._left == 0:
+            if self._part is not None:
+                self._store.put(key, data[: int(len(data) * self._part)])
+            raise Died
+        self._left -= 1
+        return self._store.put(key, data, if_absent=if_absent)
+
+    def delete(self, key: str) -> None:
+        if self._left == 0:
+            if self._part == 1.0:
+                self._store.delete(key)
+            raise Died
+        self._left -= 1
+        self._store.delete(key)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        return self._store.list(prefix)
+
+    def open(self, key: str) -> BinaryIO:
+        return self._store.open(key)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+class Full(Dying):
+    """A store that has room for so many bytes more; what is removed makes none."""
+
+    def __init__(self, store: ObjectStore, room: int) -> None:
+        super().__init__(store, writes=1_000)
+        self.room = room
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+        if len(data) > self.room:
+            raise Unavailable(f"{key}: No space left on device")
+        self.room -= len(data)
+        return self._store.put(key, data, if_absent=if_absent)
+
+
+def test_what_was_saved_is_read(store: ObjectStore) -> None:
+    saved = checkpoint.save(store, manifest(8), FILES, keep=2)
+    assert checkpoint.read_latest(store, "rgb") == saved
+    assert saved.position == Position(0, 8)
+    assert checkpoint.load_files(store, saved) == FILES
+    assert checkpoint.load_files(store, saved, ["model.safetensors"]) == {
+        "model.safetensors": FILES["model.safetensors"]
+    }
+    assert checkpoint.read_latest(store, "flow") is None
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_a_crash_at_any_byte_that_matters_leaves_the_last_or_the_new_one_whole(folder: ObjectStore, keep: int) -> None:
+    die_at_every_write(folder, keep, [None, 0.0, 0.5, 0.999, 1.0])
+
+
+def test_so_does_a_crash_between_any_two_writes_to_s3(empty_s3_url: str) -> None:
+    die_at_every_write(open_store(empty_s3_url), 1, [1.0])
+
+
+def die_at_every_write(store: ObjectStore, keep: int, parts: list[float | None]) -> None:
+    """One run after another dies a write later than the one before, and the next goes on from what it left.
+
+    `parts`: how much of the last write is there. Real stores write whole objects or none; this one does not.
+    """
+    step, seen = 4, {"old": 0, "new": 0}
+    checkpoint.save(store, manifest(step), content(step), keep)
+    for part in parts:
+        for writes in range(30):
+            try:
+                checkpoint.save(Dying(store, writes, part), manifest(step + 4), content(step + 4), keep)  # type: ignore[arg-type]
+                whole = True
+            except Died:
+                whole = False
+            latest = checkpoint.read_latest(store, "rgb")
+            assert latest is not None
+            assert latest.step in (step, step + 4)
+            assert checkpoint.load_files(store, latest) == content(latest.step)
+            assert_none_only_looks_valid(store)
+            seen["new" if latest.step > step else "old"] += 1
+            step = latest.step
+            if whole:
+                break
+        assert whole
+        assert set(steps_on(store)) == set(checkpoint.steps(store, "rgb"))  # the last one has tidied up
+    assert seen["old"] > len(parts)
+    assert seen["new"] > len(parts)
+
+
+def content(step: int) -> dict[str, bytes]:
+    """Other bytes at each step."""
+    return {name: data + bytes([step % 251]) for name, data in FILES.items()}
+
+
+def steps_on(store: ObjectStore) -> list[int]:
+    """Steps of which anything at all is there."""
+    return [int(info.key.split("/")[3]) for info in store.list("trainers/rgb/checkpoints/")]
+
+
+def assert_none_only_looks_valid(store: ObjectStore) -> None:
+    """What can be read as a manifest is that of a whole checkpoint."""
+    for step in checkpoint.steps(store, "rgb"):
+        try:
+            found = checkpoint.read(store, "rgb", step)
+        except BadCheckpoint:
+            continue
+        checkpoint.verify(store, found)
+        assert checkpoint.load_files(store, found) == content(step)
+
+
+def test_a_first_save_that_died_is_no_checkpoint(tmp_path: Path) -> None:
+    for writes in range(5):
+        store = open_store((tmp_path / str(writes)).as_uri())
+        with pytest.raises(Died):
+            checkpoint.save(Dying(store, writes), manifest(4), FILES, keep=1)  # type: ignore[arg-type]
+        assert checkpoint.read_latest(store, "rgb") is None
+
+
+@pytest.mark.parametrize("room", [0, 699, 700, 1100, 1500])
+def test_without_room_the_last_one_stays_and_nothing_is_left_behind(folder: ObjectStore, room: int) -> None:
+    first = checkpoint.save(folder, manifest(4), FILES, keep=1)
+    with pytest.raises(Unavailable, match="No space left"):
+        checkpoint.save(Full(folder, room), manifest(8), FILES, keep=1)  # type: ignore[arg-type]
+    assert checkpoint.read_latest(folder, "rgb") == first
+    assert set(steps_on(folder)) == {4}
+    checkpoint.save(folder, manifest(12), FILES, keep=1)
+    assert set(steps_on(folder)) == {12}
+
+
+def test_a_full_disk_is_an_answer_to_which_a_save_can_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path.as_uri())
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fsync", full)
+        with pytest.raises(Unavailable, match="No space left"):
+            checkpoint.save(store, manifest(4), FILES, keep=1)
+    assert checkpoint.read_latest(store, "rgb") is None
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert checkpoint.save(store, manifest(4), FILES, keep=1) == checkpoint.read_latest(store, "rgb")
+
+
+def test_old_ones_that_cannot_be_removed_are_no_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Sticky(Dying):
+        def delete(self, key: str) -> None:
+            if "0000000004" in key:
+                raise Unavailable("busy")
+            self._store.delete(key)
+
+    store = open_store(tmp_path.as_uri())
+    checkpoint.save(store, manifest(4), FILES, keep=1)
+    saved = checkpoint.save(Sticky(store, 99), manifest(8), FILES, keep=1)  # type: ignore[arg-type]
+    assert "could not be removed: busy" in caplog.text
+    assert checkpoint.read_latest(store, "rgb") == saved
+
+
+def test_the_newest_and_the_best_are_kept(folder: ObjectStore) -> None:
+    for step in (4, 8, 12, 16, 20):
+        checkpoint.save(folder, manifest(step, best=8 if step > 8 else None), FILES, keep=2)
+    assert checkpoint.steps(folder, "rgb") == [8, 16, 20]
+    kept = {info.key.split("/")[3] for info in folder.list("trainers/rgb/checkpoints/")}
+    assert kept == {f"{step:010d}" for step in (8, 16, 20)}
+
+
+@pytest.mark.parametrize("damage", [b"x" * 700, b"short"])
+def test_damaged_data_is_found(folder: ObjectStore, damage: bytes) -> None:
+    saved = checkpoint.save(folder, manifest(8), FILES, keep=2)
+    folder.put(layout.checkpoint("rgb", 8) + "model.safetensors", damage)
+    with pytest.raises(BadCheckpoint, match=r"model\.safetensors.*(damaged|bytes instead).*backup"):
+        checkpoint.load_files(folder, saved)
+    with pytest.raises(BadCheckpoint):
+        checkpoint.verify(folder, saved)
+
+
+def test_an_incomplete_latest_falls_back_with_a_warning(folder: ObjectStore, caplog: pytest.LogCaptureFixture) -> None:
+    for step in (4, 8):
+        checkpoint.save(folder, manifest(step), FILES, keep=2)
+    folder.delete(layout.checkpoint("rgb", 8) + "optimizer.safetensors")
+    latest = checkpoint.read_latest(folder, "rgb")
+    assert latest is not None
+    assert latest.step == 4
+    assert "checkpoint 8 of trainer rgb is left out" in caplog.text
+
+
+def test_flipped_bits_of_the_latest_lead_to_the_one_before(
+    folder: ObjectStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    for step in (4, 8):
+        checkpoint.save(folder, manifest(step), FILES, keep=2)
+    data = FILES["model.safetensors"]
+    folder.put(layout.checkpoint("rgb", 8) + "model.safetensors", data[:-1] + b"?")
+    latest = checkpoint.read_latest(folder, "rgb")
+    assert latest is not None
+    assert latest.step == 4
+    assert "checkpoint 8 of trainer rgb is left out" in caplog.text
+    assert "SHA-256" in caplog.text
+
+
+def test_a_damaged_pointer_leads_to_the_newest_whole_one(folder: ObjectStore, caplog: pytest.LogCaptureFixture) -> None:
+    for step in (4, 8):
+        saved = checkpoint.save(folder, manifest(step), FILES, keep=2)
+    folder.put(layout.latest("rgb"), b'{"step": 8')
+    assert checkpoint.read_latest(folder, "rgb") == saved
+    assert "latest is damaged" in caplog.text
+
+
+def test_no_whole_checkpoint_is_an_error_not_a_fresh_start(folder: ObjectStore) -> None:
+    checkpoint.save(folder, manifest(8), FILES, keep=2)
+    folder.put(layout.checkpoint("rgb", 8) + "manifest.json", b"{}")
+    with pytest.raises(BadCheckpoint, match="none is whole"):
+        checkpoint.read_latest(folder, "rgb")
+
+
+def test_what_an_abandoned_run_left_ahead_is_removed(folder: ObjectStore) -> None:
+    """A fall-back to checkpoint 4 trains 8 again; the old 12 must not outlive that."""
+    for step in (4, 8, 12):
+        checkpoint.save(folder, manifest(step), FILES, keep=3)
+    checkpoint.save(folder, manifest(8), FILES, keep=3)
+    assert checkpoint.steps(folder, "rgb") == [4, 8]
+
+
+def test_a_store_that_gives_back_other_bytes_is_not_trusted(tmp_path: Path) -> None:
+    store = open_store(tmp_path.as_uri())
+    first = checkpoint.save(store, manifest(4), FILES, keep=1)
+
+    class Forgetful(Dying):
+        def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+            return self._store.put(key, data[:-1] + b"?" if key.endswith("model.safetensors") else data)
+
+    with pytest.raises(BadCheckpoint, match="damaged"):
+        checkpoint.save(Forgetful(store, 99), manifest(8), FILES, keep=1)  # type: ignore[arg-type]
+    assert checkpoint.read_latest(store, "rgb") == first
+    assert os.path.exists(tmp_path / layout.checkpoint("rgb", 4))

@@ -1,0 +1,143 @@
+"""The history in the object store: append-only, of one writer at a time, small, and whole while it is joined."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from essp_common.artifacts import layout
+from essp_common.artifacts.history import BadHistory, History, Overtaken, pack, runs_of, spans_of, unpack
+from essp_common.errors import Unavailable
+from essp_common.objects.port import ObjectInfo, ObjectStore
+from essp_common.pb.v1.messages_pb2 import HistoryEntry, HistorySegment, PassEvents
+from essp_common.wiring import open_store
+
+
+@pytest.fixture(params=["directory", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    if request.param == "directory":
+        return open_store(tmp_path.as_uri())
+    return open_store(request.getfixturevalue("empty_s3_url"))
+
+
+def segment(number: int, fence: int = 1, writer: str = "m1") -> HistorySegment:
+    entry = HistoryEntry(time_ms=1000 + number, fence=fence)
+    return HistorySegment(first=number, last=number, fence=fence, since=1, writer=writer, entries=[entry])
+
+
+def times(history: History) -> list[int]:
+    return [entry.time_ms - 1000 for segment in history.read() for entry in segment.entries]
+
+
+@given(st.sets(st.integers(0, 10_000)))
+def test_runs_say_which_indices(indices: set[int]) -> None:
+    spans = list(spans_of(runs_of(indices)))
+    assert [index for begin, end in spans for index in range(begin, end)] == sorted(indices)
+    assert all(end < begin for (_, end), (begin, _) in pairwise(spans)), "runs do not touch"
+
+
+def test_what_is_appended_is_read_in_order(store: ObjectStore) -> None:
+    history = History(store)
+    assert (history.newest(), history.last(), list(history.read())) == (None, 0, [])
+    for number in (1, 2, 3):
+        history.append(segment(number))
+    newest = history.newest()
+    assert newest == segment(3)
+    assert times(history) == [1, 2, 3]
+
+
+def test_of_two_writers_one_wins_and_the_other_learns_whom_it_met(store: ObjectStore) -> None:
+    History(store).append(segment(1, fence=2, writer="m2"))
+    with pytest.raises(Overtaken, match=r"written by m2 \(fence 2\)") as caught:
+        History(store).append(segment(1, fence=1))
+    assert caught.value.fence == 2
+    assert [s.writer for s in History(store).read()] == ["m2"]
+
+
+def test_a_write_whose_answer_was_lost_may_be_repeated(store: ObjectStore) -> None:
+    history = History(store)
+    assert history.append(segment(1)) == history.append(segment(1))
+    assert times(history) == [1]
+
+
+class Interrupted:
+    """A store that fails at the n-th write or deletion."""
+
+    def __init__(self, store: ObjectStore, writes: int) -> None:
+        self._store, self._left = store, writes
+
+    def _write(self) -> None:
+        if not self._left:
+            raise Unavailable("gone")
+        self._left -= 1
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+        self._write()
+        return self._store.put(key, data, if_absent=if_absent)
+
+    def delete(self, key: str) -> None:
+        self._write()
+        self._store.delete(key)
+
+    def get(self, key: str) -> bytes:
+        return self._store.get(key)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        return self._store.list(prefix)
+
+
+@pytest.mark.parametrize("writes", range(6))
+def test_joining_may_be_interrupted_anywhere(tmp_path: Path, writes: int) -> None:
+    store = open_store(tmp_path.as_uri())
+    history = History(store)
+    for number in range(1, 6):
+        history.append(segment(number))
+    try:
+        History(Interrupted(store, writes)).join(5, 2)  # type: ignore[arg-type]
+    except Unavailable:
+        assert writes < 5
+    assert times(history) == [1, 2, 3, 4, 5]
+    history.append(segment(6))
+    history.join(6, 1)
+    assert times(history) == [1, 2, 3, 4, 5, 6]
+    assert len(history.stored()) <= 3
+
+
+def test_a_gap_is_no_history(tmp_path: Path) -> None:
+    store = open_store(tmp_path.as_uri())
+    for number in (1, 2, 3):
+        History(store).append(segment(number))
+    store.delete(layout.segment(2))
+    with pytest.raises(BadHistory, match="0000000002 is missing"):
+        list(History(store).read())
+
+
+def test_what_is_no_segment_is_said_to_be_none(tmp_path: Path) -> None:
+    store = open_store(tmp_path.as_uri())
+    store.put(layout.segment(1), b"text")
+    with pytest.raises(BadHistory, match="no segment of a history"):
+        History(store).newest()
+
+
+def test_ten_million_clips_are_a_few_megabytes() -> None:
+    """A hundredth of them: decoders finish out of order within what is outstanding, consumers in batches."""
+    chance, size, step, entries = random.Random(7), 100_000, 1000, []
+    for begin in range(0, size, step):
+        ahead = chance.sample(range(begin, begin + 2 * step), step)
+        events = PassEvents(
+            issued=runs_of(range(begin, begin + step)),
+            decoded=runs_of(ahead),
+            extracted={"flow": runs_of(chance.sample(ahead, step // 2))},
+            trained={f"trainer.{name}": runs_of(range(begin, begin + step)) for name in ("rgb", "flow")},
+        )
+        entries.append(HistoryEntry(time_ms=10**12 + begin, fence=1, passes=[events]))
+    chapter = HistorySegment(first=1, last=100, entries=entries)
+    data = pack(chapter)
+    assert unpack(data, "") == chapter
+    assert len(data) * 100 < 10 * 2**20

@@ -1,0 +1,80 @@
+"""Which state allows what, and what the events of a job say."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from essp_common.errors import Conflict
+from essp_common.job import lifecycle
+from essp_common.job.status import JobState
+from essp_master.job.activity import Rate
+from essp_master.job.events import EventLog
+
+P, R, Z, C, F, S = (
+    JobState.PENDING,
+    JobState.RUNNING,
+    JobState.PAUSED,
+    JobState.COMPLETED,
+    JobState.FAILED,
+    JobState.STOPPED,
+)
+ALLOWED = {
+    (P, R),
+    (P, Z),
+    (P, F),
+    (P, S),
+    (R, Z),
+    (R, C),
+    (R, F),
+    (R, S),
+    (Z, R),
+    (Z, C),
+    (Z, F),
+    (Z, S),
+    (C, R),
+    (F, R),
+    (S, R),
+}
+
+
+@pytest.mark.parametrize("present", list(JobState))
+@pytest.mark.parametrize("wanted", list(JobState))
+def test_only_these_changes_are_possible(present: JobState, wanted: JobState) -> None:
+    if present is wanted:
+        assert lifecycle.change("j", present, wanted) is False
+    elif (present, wanted) in ALLOWED:
+        assert lifecycle.change("j", present, wanted) is True
+    else:
+        with pytest.raises(Conflict, match=f"job j is {present}"):
+            lifecycle.change("j", present, wanted)
+
+
+def test_events_are_numbered_and_the_oldest_go() -> None:
+    log = EventLog(kept=3)
+    for number in range(5):
+        log.add("warning", f"w{number}", {"n": number})
+    assert [event.id for event in log.after(0)] == [3, 4, 5]
+    assert [event.message for event in log.after(4)] == ["w4"]
+    assert log.after(5) == []
+    assert log.last == 5
+
+
+def test_a_reader_waits_for_the_next_event() -> None:
+    log = EventLog()
+    found: list[int] = []
+    reader = threading.Thread(target=lambda: found.extend(event.id for event in log.after(0, timeout_s=30)))
+    reader.start()
+    log.add("warning", "w", {})
+    reader.join()
+    assert found == [1]
+
+
+def test_a_rate_forgets_what_is_long_ago() -> None:
+    rate = Rate(window_s=10)
+    for second in range(5):
+        rate.add(20, 100.0 + second)
+    assert rate.per_s(105.0) == 20
+    assert rate.per_s(112.0) == pytest.approx(6)
+    assert rate.per_s(200.0) == 0

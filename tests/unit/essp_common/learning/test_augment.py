@@ -1,0 +1,160 @@
+"""What the model sees of a clip depends on the clip's identity, and motion stays motion."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from essp_common.features.quantization import ZERO, dequantize, quantize
+from essp_common.job.spec import AugmentSpec
+from essp_common.learning.augment import evaluation_view, resized, training_view
+from essp_common.learning.inputs import layout_of
+
+RGB, FLOW = layout_of("rgb"), layout_of("flow")
+
+
+def noise(*shape: int) -> NDArray[np.uint8]:
+    return np.random.default_rng(0).integers(1, 256, shape, dtype=np.uint8)
+
+
+def gradient(height: int, width: int) -> NDArray[np.uint8]:
+    """Its two channels tell where a pixel came from."""
+    rows, columns = np.mgrid[0:height, 0:width]
+    return np.stack([rows, columns], axis=-1).astype(np.uint8)[None]
+
+
+@given(
+    height=st.integers(8, 90),
+    width=st.integers(8, 90),
+    channels=st.sampled_from([1, 3, 20]),
+    crop=st.integers(8, 64),
+    index=st.integers(0, 10**6),
+)
+def test_every_view_has_the_shape_of_the_crop(height: int, width: int, channels: int, crop: int, index: int) -> None:
+    clip = noise(2, height, width, channels)
+    before = clip.copy()
+    clip.flags.writeable = False
+    for view in (
+        training_view(clip, AugmentSpec(crop=crop), RGB, 1, "t", 0, index),
+        evaluation_view(clip, crop, 1, RGB),
+    ):
+        assert view.shape == (2, crop, crop, channels)
+        assert view.dtype == np.uint8
+        assert view.flags.writeable
+    assert np.array_equal(clip, before)
+
+
+def test_the_same_clip_is_seen_the_same_way_from_any_thread_in_any_order() -> None:
+    clip = noise(1, 40, 50, 3)
+    spec = AugmentSpec(crop=32)
+    expected = {index: training_view(clip, spec, RGB, 7, "rgb", 3, index) for index in range(20)}
+    found: dict[int, NDArray[Any]] = {}
+
+    def work(indices: range) -> None:
+        for index in indices:
+            found[index] = training_view(clip, spec, RGB, 7, "rgb", 3, index)
+
+    threads = [threading.Thread(target=work, args=(range(19 - start, -1, -4),)) for start in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found.keys() == expected.keys()
+    assert all(np.array_equal(found[index], expected[index]) for index in expected)
+
+
+@pytest.mark.parametrize("other", [(8, "rgb", 3, 5), (7, "flow", 3, 5), (7, "rgb", 4, 5), (7, "rgb", 3, 6)])
+def test_each_part_of_the_identity_counts(other: tuple[object, ...]) -> None:
+    clip, spec = noise(1, 200, 200, 1), AugmentSpec(crop=32)
+    views = [
+        {training_view(clip, spec, RGB, *identity, n).tobytes() for n in range(4)}
+        for identity in ((7, "rgb", 3, 5), other)
+    ]
+    assert views[0] != views[1]
+
+
+def test_corners_and_centre_are_all_shown() -> None:
+    clip = gradient(64, 96)
+    spec = AugmentSpec(crop=32, scales=(0.5,), flip=False)
+    starts = {tuple(int(v) for v in training_view(clip, spec, RGB, 0, "t", 0, index)[0, 0, 0]) for index in range(200)}
+    assert starts == {(0, 0), (0, 64), (32, 0), (32, 64), (16, 32)}
+
+
+def test_sides_come_from_neighbouring_scales() -> None:
+    clip = gradient(100, 100)
+    spec = AugmentSpec(crop=25, scales=(1.0, 0.5, 0.25), flip=False)
+    sizes = set()
+    for index in range(300):
+        view = training_view(clip, spec, RGB, 0, "t", 0, index).astype(int)
+        sizes.add(
+            (round((view[0, -1, 0, 0] - view[0, 0, 0, 0]) / 25), round((view[0, 0, -1, 1] - view[0, 0, 0, 1]) / 25))
+        )
+    assert sizes == {(a, b) for a in (1, 2, 4) for b in (1, 2, 4) if {a, b} != {1, 4}}
+
+
+def test_half_of_the_clips_are_mirrored() -> None:
+    clip = gradient(32, 32)
+    spec = AugmentSpec(crop=32, scales=(1.0,))
+    views = [training_view(clip, spec, RGB, 0, "t", 0, index) for index in range(400)]
+    mirrored = sum(bool(view[0, 0, 0, 1] == 31) for view in views)
+    assert 160 <= mirrored <= 240
+    assert all(np.array_equal(view, clip) or np.array_equal(view, clip[:, :, ::-1]) for view in views)
+    still = AugmentSpec(crop=32, scales=(1.0,), flip=False)
+    assert all(np.array_equal(training_view(clip, still, RGB, 0, "t", 0, index), clip) for index in range(50))
+
+
+@given(dx=st.floats(-20, 20), dy=st.floats(-20, 20))
+def test_mirrored_flow_moves_the_other_way(dx: float, dy: float) -> None:
+    displacement = np.tile(np.array([dx, dy], np.float32), (1, 8, 8, 3))
+    clip = quantize(displacement, 20.0)
+    spec = AugmentSpec(crop=8, scales=(1.0,))
+    views = [training_view(clip, spec, FLOW, 0, "t", 0, index) for index in range(40)]
+    mirrored = [view for view in views if not np.array_equal(view, clip)] or views
+    moved = dequantize(mirrored[0], 20.0)
+    before = dequantize(clip, 20.0)
+    assert np.array_equal(moved[..., 0::2], -before[..., 0::2]) or np.all(clip[..., 0::2] == ZERO)
+    assert np.array_equal(moved[..., 1::2], before[..., 1::2])
+
+
+def test_evaluation_shows_the_centre() -> None:
+    view = evaluation_view(gradient(50, 70), 20, 1, RGB)
+    assert tuple(view[0, 0, 0]) == (15, 25)
+    assert tuple(view[0, -1, -1]) == (34, 44)
+
+
+@pytest.mark.parametrize(
+    ("shape", "corners"), [((50, 70), [(15, 0), (15, 25), (15, 50)]), ((70, 50), [(0, 15), (25, 15), (50, 15)])]
+)
+def test_three_views_lie_along_the_long_side(shape: tuple[int, int], corners: list[tuple[int, int]]) -> None:
+    clip = np.concatenate([gradient(*shape)] * 2)
+    views = evaluation_view(clip, 20, 3, RGB)
+    assert views.shape == (6, 20, 20, 2)
+    assert [tuple(view[0, 0]) for view in views[::2]] == corners
+    assert np.array_equal(views[::2], views[1::2]), "frame after frame, view after view"
+
+
+def test_ten_views_are_corners_and_centre_and_their_mirror_images() -> None:
+    views = evaluation_view(gradient(50, 70), 20, 10, RGB)
+    assert [tuple(view[0, 0]) for view in views[:5]] == [(0, 0), (0, 50), (30, 0), (30, 50), (15, 25)]
+    assert np.array_equal(views[5:], views[:5, :, ::-1])
+    flow = np.full((1, 40, 40, 2), 130, np.uint8)
+    assert evaluation_view(flow, 20, 10, FLOW)[:, 0, 0].tolist() == [[130, 130]] * 5 + [[126, 130]] * 5
+
+
+@pytest.mark.parametrize("channels", [3, 20])
+def test_resizing_is_bilinear_for_few_and_many_channels(channels: int) -> None:
+    ramp = np.broadcast_to(np.arange(0, 200, 10, dtype=np.uint8)[None, None, :, None], (1, 20, 20, channels))
+    made = resized(ramp, 40).astype(float)
+    expected = np.clip((np.arange(40) + 0.5) / 2 - 0.5, 0, 19) * 10
+    assert np.abs(made - expected[None, None, :, None]).max() <= 1.0
+
+
+def test_float_features_stay_float() -> None:
+    clip = np.linspace(-1, 1, 10 * 10 * 2, dtype=np.float32).reshape(1, 10, 10, 2)
+    assert evaluation_view(clip, 16, 1, RGB).dtype == np.float32

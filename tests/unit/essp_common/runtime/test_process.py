@@ -1,0 +1,208 @@
+"""What a process does around its services: signals, threads, logs, CPUs, health."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from essp_common.errors import ConfigError
+from essp_common.runtime import process
+from essp_common.runtime.config import Settings
+from essp_common.runtime.metrics import UNITS, MetricsServer
+
+LIMIT_S = 20.0
+
+pytestmark = pytest.mark.usefixtures("no_thread_leaks")
+
+
+class Waiting:
+    """A service that runs until drained, or raises."""
+
+    def __init__(self, name: str = "waiting", error: Exception | None = None) -> None:
+        self.name = name
+        self.error = error
+        self.drained = threading.Event()
+        self.thread = ""
+
+    def run(self) -> None:
+        self.thread = threading.current_thread().name
+        if self.error is not None:
+            raise self.error
+        assert self.drained.wait(LIMIT_S)
+
+    def drain(self) -> None:
+        self.drained.set()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_first_signal_drains(number: signal.Signals) -> None:
+    service = Waiting()
+    before = signal.getsignal(number)
+    with process.drained_by_signals([service], LIMIT_S):
+        signal.raise_signal(number)
+        service.run()
+    assert signal.getsignal(number) is before
+
+
+SCRIPT = """
+import signal, sys, threading
+from essp_common.runtime.process import drained_by_signals
+class Stubborn:
+    name = "stubborn"
+    def run(self): threading.Event().wait()
+    def drain(self): print("draining", flush=True)
+with drained_by_signals([Stubborn()], float(sys.argv[1])):
+    print("running", flush=True)
+    Stubborn().run()
+"""
+
+
+@pytest.fixture
+def stubborn() -> Iterator[Callable[[float], subprocess.Popen[str]]]:
+    """Starts a process whose service does not drain."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(drain_s: float) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", SCRIPT, str(drain_s)]
+        running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        started.append(running)
+        assert running.stdout is not None
+        assert running.stdout.readline() == "running\n"
+        running.send_signal(signal.SIGTERM)
+        assert running.stdout.readline() == "draining\n"
+        return running
+
+    yield start
+    for running in started:
+        running.kill()
+        running.communicate()
+
+
+def test_second_signal_leaves_at_once(stubborn: Callable[[float], subprocess.Popen[str]]) -> None:
+    running = stubborn(1000.0)
+    running.send_signal(signal.SIGINT)
+    assert running.wait(LIMIT_S) == 130
+
+
+def test_drain_has_a_limit(stubborn: Callable[[float], subprocess.Popen[str]]) -> None:
+    running = stubborn(0.1)
+    _, errors = running.communicate(timeout=LIMIT_S)
+    assert running.returncode == 1
+    assert "not drained within 0.1 s" in errors
+
+
+def test_services_run_side_by_side_under_their_names() -> None:
+    one, two = Waiting("one"), Waiting("two")
+    runner = threading.Thread(target=process.run_all, args=([one, two],))
+    runner.start()
+    one.drain()
+    assert runner.is_alive()
+    two.drain()
+    runner.join(LIMIT_S)
+    assert (one.thread, two.thread) == ("one", "two")
+
+
+def test_service_that_fails_drains_the_others() -> None:
+    error, other = RuntimeError("broken"), Waiting("other")
+    with pytest.raises(RuntimeError, match="broken") as raised:
+        process.run_all([other, Waiting("failing", error)])
+    assert raised.value is error
+    assert other.drained.is_set()
+
+
+def test_worker_is_named_by_settings_or_by_its_host() -> None:
+    assert process.worker_name(Settings(worker="decoder-7")) == "decoder-7"
+    assert process.worker_name(Settings(worker="")).endswith(f"-{os.getpid()}")
+
+
+@pytest.fixture
+def root_logger() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    root.handlers.clear()
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        ({"cpu.max": "150000 100000\n"}, 2),
+        ({"cpu.max": "50000 100000\n"}, 1),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ({}, None),
+    ],
+)
+def test_cpu_count_heeds_the_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], quota: int | None
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert process.cpu_count(tmp_path) == (quota or 8)
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=LIMIT_S) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_metrics_and_health_are_served() -> None:
+    ready = threading.Event()
+    UNITS.labels("test_stage", "done").inc()
+    server = MetricsServer(0, ready.is_set, "127.0.0.1")
+    try:
+        assert 'essp_units_total{outcome="done",stage="test_stage"} 1.0' in get(server.port, "/metrics")[1]
+        assert get(server.port, "/livez")[0] == 200
+        assert get(server.port, "/readyz")[0] == 503
+        ready.set()
+        assert get(server.port, "/readyz")[0] == 200
+        assert get(server.port, "/other")[0] == 404
+        with pytest.raises(ConfigError, match="ESSP_METRICS_PORT"):
+            MetricsServer(server.port, ready.is_set, "127.0.0.1")
+    finally:
+        server.close()
+
+
+@pytest.mark.usefixtures("root_logger")
+def test_serve_runs_a_service_with_its_endpoint() -> None:
+    """Ready while it runs, not ready once it drains, gone afterwards."""
+    port = _free_port()
+    answers: list[int] = []
+
+    class Probing(Waiting):
+        def run(self) -> None:
+            answers.append(get(port, "/readyz")[0])
+            signal.raise_signal(signal.SIGTERM)
+            super().run()
+            answers.append(get(port, "/readyz")[0])
+
+    process.serve(Probing(), Settings(metrics_port=port, drain_s=LIMIT_S))
+    assert answers == [200, 503]
+    with pytest.raises(urllib.error.URLError):
+        get(port, "/livez")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

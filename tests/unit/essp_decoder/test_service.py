@@ -1,0 +1,220 @@
+"""A decoder as the rest of the system meets it: seeds in by the bus, clips out to the cache, reports, dead letters."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from essp_common import topics
+from essp_common.bus.memory import MemoryBus
+from essp_common.bus.port import Record
+from essp_common.cache.memory import MemoryCache
+from essp_common.cache.port import clip_key
+from essp_common.errors import BadVideo, CacheFull, PermanentError
+from essp_common.messages.control import ControlFeed
+from essp_common.pb.v1.messages_pb2 import (
+    TRAIN,
+    ClipReady,
+    Control,
+    DeadLetter,
+    DecodeSeed,
+    Progress,
+)
+from essp_common.wiring import Adapters, Stores
+from essp_common.worker.reports import Reports
+from essp_decoder.config import DecoderSettings
+from essp_decoder.sandbox import Outcome, Sandbox
+from essp_decoder.service import build
+from essp_decoder.stage import DecodeStage
+from tests.harness.decode_units import LIMIT_S, SIZE, numbers, unit
+
+pytestmark = pytest.mark.usefixtures("no_thread_leaks")
+
+
+class World:
+    """A memory bus and cache, and what a decoder publishes."""
+
+    def __init__(self, limit_bytes: int = 2**26) -> None:
+        self.bus = MemoryBus()
+        self.bus.ensure_topics({topic: topics.partitions(topic) for topic in topics.FIXED})
+        self.cache = MemoryCache(limit_bytes)
+        self._seen = {t: self.bus.subscribe([t], None) for t in (topics.CLIPS, topics.PROGRESS, topics.DEADLETTER)}
+
+    def send(self, work: DecodeSeed) -> None:
+        self.bus.publish(topics.SEEDS, work.video.id.encode(), work.SerializeToString())
+
+    def published(self, topic: str, count: int) -> list[Record]:
+        """The next `count` messages of a topic."""
+        found: list[Record] = []
+        while len(found) < count:
+            records = self._seen[topic].poll(count - len(found), LIMIT_S)
+            assert records, f"{len(found)} of {count} messages on {topic}"
+            found += [record for record in records if not _is_heartbeat(record)]
+        return found
+
+    def told(self) -> list[Progress]:
+        """What the master was told by now, but for heartbeats."""
+        records = self._seen[topics.PROGRESS].poll(1000, 0.0)
+        return [Progress.FromString(record.value) for record in records if not _is_heartbeat(record)]
+
+    def quiet(self, topic: str) -> bool:
+        return not self._seen[topic].poll(1, 0.0)
+
+    def close(self) -> None:
+        for subscription in self._seen.values():
+            subscription.close()
+        self.bus.close()
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.close()
+
+
+def _is_heartbeat(record: Record) -> bool:
+    return record.topic == topics.PROGRESS and Progress.FromString(record.value).HasField("heartbeat")
+
+
+def _record(work: DecodeSeed, offset: int = 0) -> Record:
+    return Record(topics.SEEDS, 0, offset, work.video.id.encode(), work.SerializeToString())
+
+
+@contextmanager
+def _stage(world: World, sandbox: Sandbox) -> Iterator[tuple[DecodeStage, ControlFeed]]:
+    control = ControlFeed(world.bus)
+    reports = Reports(world.bus, "w1")
+    stage = DecodeStage(world.bus, world.cache, control, sandbox, reports, "w1")
+    try:
+        stage.setup()
+        yield stage, control
+        reports.flush()
+    finally:
+        stage.close()
+        control.close()
+
+
+def test_a_clip_is_stored_announced_and_reported(world: World, sandbox: Sandbox, folder: Path) -> None:
+    with _stage(world, sandbox) as (stage, _):
+        stage.handle(_record(unit(folder, "a.mp4", 5, 9)))
+    records = world.published(topics.CLIPS, 2)
+    assert [record.partition for record in records] == [0, 1]
+    ready = ClipReady.FromString(records[1].value)
+    assert ready.key == clip_key("j", TRAIN, 3, 1, 0)
+    assert (ready.clip.video_id, ready.clip.first_frame, ready.clip.index) == ("a.mp4", 9, 1)
+    value = world.cache.get(ready.key)
+    assert numbers(value)[0] == 9
+    assert (ready.bytes, ready.fence) == (len(value), 7)
+    progress = Progress.FromString(world.published(topics.PROGRESS, 1)[0].value)
+    assert (progress.job, progress.worker, progress.fence) == ("j", "w1", 7)
+    assert (progress.made.purpose, progress.made.epoch, progress.made.stream) == (TRAIN, 3, "")
+    assert (progress.made.indices, progress.made.bytes) == ([0, 1], [ready.bytes] * 2)
+    assert progress.made.seconds > 0
+    assert world.cache.ack(ready.key, "trainer.rgb")
+
+
+def test_doing_a_message_again_is_harmless(world: World, sandbox: Sandbox, folder: Path) -> None:
+    with _stage(world, sandbox) as (stage, _):
+        for _ in range(2):
+            stage.handle(_record(unit(folder, "a.mp4", 5)))
+    first, again = (ClipReady.FromString(record.value) for record in world.published(topics.CLIPS, 2))
+    assert first == again
+    assert world.cache.usage().keys == 1
+
+
+def test_what_cannot_be_decoded_is_reported(world: World, sandbox: Sandbox, folder: Path) -> None:
+    work = unit(folder, "a.mp4", 2, 38)
+    work.seeds[1].last_frame = 100
+    with _stage(world, sandbox) as (stage, _):
+        stage.handle(_record(work))
+    failed, decoded = (Progress.FromString(record.value) for record in world.published(topics.PROGRESS, 2))
+    assert decoded.made.indices == [0]
+    assert (failed.failed.clip.index, failed.failed.stage, failed.failed.kind) == (1, "decoder", "truncated")
+    letter = world.published(topics.DEADLETTER, 1)[0]
+    assert letter.key == b"a.mp4"
+    dead = DeadLetter.FromString(letter.value)
+    assert (dead.kind, dead.topic, dead.worker) == ("truncated", topics.SEEDS, "w1")
+    assert [seed.first_frame for seed in DecodeSeed.FromString(dead.message).seeds] == [38]
+
+
+def test_a_full_cache_does_not_decode_twice(sandbox: Sandbox, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = unit(folder, "a.mp4", 2, 20)
+    decoded = []
+    decode: Callable[[DecodeSeed], list[Outcome]] = sandbox.decode
+    monkeypatch.setattr(sandbox, "decode", lambda unit: decoded.append(unit) or decode(unit))
+    world = World(limit_bytes=5 * SIZE * 2 * SIZE * 3 + 1000)  # one clip
+    with _stage(world, sandbox) as (stage, _):
+        with pytest.raises(CacheFull):
+            stage.handle(_record(work))
+        ready = ClipReady.FromString(world.published(topics.CLIPS, 1)[0].value)
+        world.cache.ack(ready.key, "trainer.rgb")
+        stage.handle(_record(work))
+        assert ClipReady.FromString(world.published(topics.CLIPS, 1)[0].value).clip.index == 1
+    assert len(decoded) == 1
+    world.close()
+
+
+def test_seeds_of_a_stopped_job_are_dropped(world: World, sandbox: Sandbox, folder: Path) -> None:
+    with _stage(world, sandbox) as (stage, control):
+        stop = Control(job="j", fence=7, command=Control.STOP)
+        world.bus.publish(topics.CONTROL, b"j", stop.SerializeToString())
+        assert control.wait("j", LIMIT_S, [Control.STOP]) is not None
+        stage.handle(_record(unit(folder, "a.mp4", 2)))
+        assert world.quiet(topics.CLIPS)
+        assert world.quiet(topics.PROGRESS)
+        stage.handle(_record(unit(folder, "a.mp4", 2, job="other")))
+        assert ClipReady.FromString(world.published(topics.CLIPS, 1)[0].value).clip.job == "other"
+
+
+def test_a_message_that_is_none_goes_to_the_dead_letters(world: World, sandbox: Sandbox) -> None:
+    record = Record(topics.SEEDS, 0, 4, b"v", b"\xff\xff\xff")
+    with _stage(world, sandbox) as (stage, _):
+        with pytest.raises(PermanentError) as caught:
+            stage.handle(record)
+        stage.reject(record, caught.value, 1)
+    letter = DeadLetter.FromString(world.published(topics.DEADLETTER, 1)[0].value)
+    assert letter.message == record.value
+
+
+def test_a_rejected_message_fails_all_its_seeds(world: World, sandbox: Sandbox, folder: Path) -> None:
+    with _stage(world, sandbox) as (stage, _):
+        stage.reject(_record(unit(folder, "a.mp4", 2, 20)), BadVideo("no", "crashed"), 3)
+    failed = [Progress.FromString(record.value).failed for record in world.published(topics.PROGRESS, 2)]
+    assert [(each.clip.index, each.kind) for each in failed] == [(0, "crashed"), (1, "crashed")]
+
+
+def test_the_service_decodes_what_it_can_and_goes_on(world: World, folder: Path) -> None:
+    stores = (f"file://{folder}",)
+    adapters = Adapters(world.bus, world.cache, Stores(stores))
+    service = build(adapters, DecoderSettings(stores=stores, decoder_processes=2), "w1")
+    works = [
+        unit(folder, "a.mp4", 3),
+        unit(folder, "text.mp4", 0),
+        unit(folder, "none.mp4", 0),
+        unit(folder, "b.avi", 20),
+    ]
+    for number, work in enumerate(works):
+        work.seeds[0].index = number
+        world.send(work)
+    thread = threading.Thread(target=service.run)
+    thread.start()
+    try:
+        clips = [ClipReady.FromString(record.value) for record in world.published(topics.CLIPS, 2)]
+        world.published(topics.DEADLETTER, 2)
+    finally:
+        service.drain()
+        thread.join(LIMIT_S)
+    assert not thread.is_alive()
+    progress = world.told()
+    assert sorted(index for p in progress for index in p.made.indices) == [0, 3]
+    assert {p.failed.clip.index: p.failed.kind for p in progress if p.HasField("failed")} == {
+        1: "not_video",
+        2: "vanished",
+    }
+    assert {clip.clip.index: numbers(world.cache.get(clip.key))[0] for clip in clips} == {0: 3, 3: 20}
+    assert world.bus.backlog(topics.SEEDS, "decoder") == 0

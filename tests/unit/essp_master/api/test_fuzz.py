@@ -1,0 +1,63 @@
+"""Whatever is sent to the API, valid or not, it answers as it says it does, and never with a server error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis import APIOperation
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from essp_common.wiring import open_store
+from essp_master.api.app import create_app
+from essp_master.config import MasterSettings
+from essp_master.pools.observe_only import AdviceDriver
+from essp_master.pools.reconciler import Reconciler
+from essp_master.registrations import Registrations
+from tests.harness.fleet import adapters_in, make_job, master_over
+from tests.harness.serving import served
+
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+DESCRIPTION = Path(__file__).parents[4] / "docs" / "openapi.json"
+OPERATIONS = [found.ok() for found in schemathesis.openapi.from_path(str(DESCRIPTION)).get_all_operations()]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An API that is being served, with a job that has ended."""
+    folder: Path = tmp_path_factory.mktemp("fuzz")
+    with closing(adapters_in(folder)) as adapters:
+        master = master_over(adapters)
+        job = make_job(folder)
+        master.start(job)
+        master.stop(job.name)
+        tables = Registrations(open_store((folder / "state").as_uri()), ["registry.example/"])
+        reconciler = Reconciler(AdviceDriver(master.roster), master.roster, master.active, tables.extractors)
+        with served(create_app(master, MasterSettings(), tables, reconciler)) as url:
+            yield url
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.label)
+def test_it_answers_as_it_says(url: str, operation: APIOperation) -> None:
+    @settings(max_examples=30, suppress_health_check=list(HealthCheck))
+    @given(case=operation.as_strategy())
+    def answers(case: schemathesis.Case) -> None:
+        case.call_and_validate(base_url=url, checks=CHECKS)
+
+    answers()
+
+
+def test_the_description_is_the_one_that_was_agreed(url: str) -> None:
+    """What has been promised changes knowingly: `make docs` writes it anew."""
+    assert httpx.get(f"{url}/openapi.json").json() == json.loads(DESCRIPTION.read_text())

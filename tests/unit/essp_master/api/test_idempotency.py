@@ -1,0 +1,64 @@
+"""Requests that come again while the first one is still being answered."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from essp_common.errors import Conflict
+from essp_master.api import idempotency
+from essp_master.api.idempotency import Answers
+
+LIMIT_S = 10.0
+
+
+def test_whoever_asks_again_meanwhile_gets_the_answer_of_the_first() -> None:
+    answers: Answers[int] = Answers()
+    begun, go = threading.Event(), threading.Event()
+    done: list[int] = []
+
+    def act() -> int:
+        begun.set()
+        assert go.wait(LIMIT_S)
+        done.append(1)
+        return len(done)
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(answers.once, "key", "asked", act)
+        assert begun.wait(LIMIT_S)
+        again = pool.submit(answers.once, "key", "asked", act)
+        go.set()
+        assert (first.result(LIMIT_S), again.result(LIMIT_S)) == (1, 1)
+
+
+def test_whoever_asks_again_while_the_first_fails_acts_itself() -> None:
+    answers: Answers[str] = Answers()
+    begun, go = threading.Event(), threading.Event()
+
+    def fail() -> str:
+        begun.set()
+        assert go.wait(LIMIT_S)
+        raise ValueError("no")
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(answers.once, "key", "asked", fail)
+        assert begun.wait(LIMIT_S)
+        again = pool.submit(answers.once, "key", "asked", lambda: "done")
+        go.set()
+        assert again.result(LIMIT_S) == "done"
+        assert isinstance(first.exception(LIMIT_S), ValueError)
+    assert answers.once("key", "asked", lambda: "once more") == "done"
+
+
+def test_an_answer_that_does_not_come_is_a_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idempotency, "PATIENCE_S", 0.0)
+    answers: Answers[str] = Answers()
+
+    def ask_again() -> str:
+        with pytest.raises(Conflict, match="still being answered"):
+            answers.once("key", "asked", lambda: "twice")
+        return "once"
+
+    assert answers.once("key", "asked", ask_again) == "once"

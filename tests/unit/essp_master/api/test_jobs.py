@@ -1,0 +1,266 @@
+"""The REST API: what it answers, and how it says no."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from essp_common.errors import ConfigError, Unavailable
+from essp_common.runtime.process import run_all
+from essp_master.api.app import create_app
+from essp_master.api.server import ApiServer
+from tests.harness.serving import Served
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    with Served(tmp_path) as made:
+        yield made
+
+
+def problem(response: httpx.Response, status: int) -> dict[str, Any]:
+    assert response.status_code == status
+    assert response.headers["content-type"] == "application/problem+json"
+    document: dict[str, Any] = response.json()
+    assert document["status"] == status
+    assert document["title"]
+    return document
+
+
+def sent(text: str) -> list[dict[str, str]]:
+    """A server-sent event stream, taken apart."""
+    blocks = [block for block in text.split("\n\n") if block.strip()]
+    return [dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":")) for block in blocks]
+
+
+def test_a_job_is_accepted_and_found(served: Served) -> None:
+    response = served.start()
+    assert response.status_code == 202
+    assert response.headers["location"] == "/v1/jobs/small"
+    assert response.json()["state"] == "running"
+    assert served.client.get(response.headers["location"]).json()["progress"]["total"] == 44
+    assert [job["name"] for job in served.client.get("/v1/jobs").json()["jobs"]] == ["small"]
+
+
+def test_yaml_is_taken_too(served: Served) -> None:
+    body = yaml.safe_dump(served.job.model_dump(mode="json"))
+    response = served.client.post("/v1/jobs", content=body, headers={"Content-Type": "application/yaml"})
+    assert response.status_code == 202
+
+
+def test_a_job_that_is_not_valid_names_the_fields(served: Served) -> None:
+    document = served.job.model_dump(mode="json")
+    document["epochs"] = 0
+    document["clip"]["frames"] = "many"
+    found = problem(served.client.post("/v1/jobs", json=document), 422)
+    assert {error["field"] for error in found["errors"]} == {"epochs", "clip.frames"}
+
+
+@pytest.mark.parametrize("body", [b"", b"- a list", b"{", b"\xff\xfe\x00", b"name: [unclosed"])
+def test_what_is_no_job_is_refused(served: Served, body: bytes) -> None:
+    problem(served.client.post("/v1/jobs", content=body), 422)
+
+
+def test_a_job_that_cannot_run_says_what_to_change(served: Served) -> None:
+    document = served.job.model_dump(mode="json")
+    document["limits"]["budget"] = "3KB"
+    found = problem(served.client.post("/v1/jobs", json=document), 422)
+    assert found["errors"][0]["field"] == "limits.budget"
+    assert "raise it to" in found["detail"]
+
+
+def test_the_same_job_twice_is_a_conflict(served: Served) -> None:
+    served.start()
+    assert "small is running" in problem(served.start(), 409)["detail"]
+
+
+def test_an_unknown_job_is_not_found(served: Served) -> None:
+    for method, path in (("GET", "/v1/jobs/no"), ("POST", "/v1/jobs/no:pause"), ("GET", "/v1/jobs/no/events")):
+        assert "there is no job 'no'" in problem(served.client.request(method, path), 404)["detail"]
+    problem(served.client.get("/v2"), 404)
+    problem(served.client.put("/v1/jobs"), 405)
+
+
+def test_pause_resume_stop(served: Served) -> None:
+    served.start()
+    for action, state in (("pause", "paused"), ("pause", "paused"), ("resume", "running"), ("stop", "stopped")):
+        response = served.client.post(f"/v1/jobs/small:{action}")
+        assert (response.status_code, response.json()["state"]) == (200, state)
+    assert "small is stopped" in problem(served.client.post("/v1/jobs/small:pause"), 409)["detail"]
+    assert served.client.post("/v1/jobs/small:stop").status_code == 200
+    assert served.start().status_code == 202, "a stopped job can be started again"
+
+
+def test_events_come_in_order_and_go_on_where_a_reader_was(served: Served) -> None:
+    served.start()
+    served.complete()
+    events = sent(served.client.get("/v1/jobs/small/events").text)
+    assert events[-1]["event"] == "status"
+    assert json.loads(events[-1]["data"])["state"] == "completed"
+    ids = [int(event["id"]) for event in events[:-1]]
+    assert ids == list(range(1, len(ids) + 1))
+    assert {"state", "pass", "checkpoint", "finished"} <= {event["event"] for event in events}
+    later = sent(served.client.get("/v1/jobs/small/events", headers={"Last-Event-ID": "3"}).text)
+    assert int(later[0]["id"]) == 4
+    assert sent(served.client.get("/v1/jobs/small/events", params={"after": 4}).text)[0]["id"] == "5"
+
+
+def test_metrics_and_health(served: Served) -> None:
+    served.start()
+    text = served.client.get("/metrics").text
+    assert 'essp_job_clips{job="small"} 44.0' in text
+    assert 'essp_job_seeds_total{job="small",outcome="issued"}' in text
+    assert "essp_inflight_units" in text
+    assert served.client.get("/livez").text == "ok\n"
+    assert served.client.get("/readyz").status_code == 200
+    served.master.drain()
+    assert served.client.get("/readyz").status_code == 503
+
+
+def test_the_page_needs_no_token_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    with Served(tmp_path, api_token="swordfish") as served:
+        page = served.client.get("/")
+        assert page.headers["content-type"].startswith("text/html")
+        assert "default-src 'self'" in page.headers["content-security-policy"]
+        parts = re.findall(r'(?:href|src)="(page/[^"]+)"', page.text)
+        assert len(parts) == 2
+        for part in parts:
+            assert served.client.get(f"/{part}").status_code == 200
+        problem(served.client.get("/page/other.js", headers={"Authorization": "Bearer swordfish"}), 404)
+        problem(served.client.get("/v1/jobs"), 401)
+
+
+def test_a_server_that_is_away_is_no_fault_of_the_caller(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(timeout_s: float = 0) -> None:
+        raise Unavailable("the broker does not answer")
+
+    monkeypatch.setattr(served.adapters.bus, "flush", away)
+    response = served.start()
+    assert problem(response, 503)["detail"] == "the broker does not answer"
+    assert response.headers["retry-after"] == "1"
+
+
+def test_a_defect_tells_nothing_of_the_inside(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise RuntimeError("secret path /etc/x")
+
+    monkeypatch.setattr(served.master, "jobs", broken)
+    assert "secret" not in problem(served.client.get("/v1/jobs"), 500)["detail"]
+
+
+def test_a_token_is_asked_for(tmp_path: Path) -> None:
+    with Served(tmp_path, api_token="swordfish") as served:
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic swordfish"}):
+            response = served.client.get("/v1/jobs", headers=headers)
+            assert "ESSP_API_TOKEN" in problem(response, 401)["detail"]
+            assert response.headers["www-authenticate"] == "Bearer"
+        assert served.client.get("/v1/jobs", headers={"Authorization": "Bearer swordfish"}).status_code == 200
+        assert served.client.get("/livez").status_code == 200
+
+
+def entry(name: str, token: str, *scopes: str) -> dict[str, Any]:
+    return {"name": name, "sha256": hashlib.sha256(token.encode()).hexdigest(), "scopes": scopes}
+
+
+def test_a_token_is_good_for_its_scopes_only(tmp_path: Path) -> None:
+    tokens = [entry("eye", "e", "read"), entry("hand", "h", "read", "operate"), entry("root", "r", "admin")]
+    with Served(tmp_path, api_tokens=tokens) as served:
+        row = "/v1/extractors/depth"
+        calls = {"read": ("GET", "/v1/jobs"), "operate": ("POST", "/v1/jobs/no:stop"), "register": ("DELETE", row)}
+        allowed = {"e": {"read"}, "h": {"read", "operate"}, "r": set(calls)}
+        for token, scopes in allowed.items():
+            for scope, (method, path) in calls.items():
+                response = served.client.request(method, path, headers={"Authorization": f"Bearer {token}"})
+                assert (response.status_code == 403) == (scope not in scopes), (token, scope)
+                if scope not in scopes:
+                    assert f"`{scope}`" in problem(response, 403)["detail"]
+
+
+def test_a_list_comes_in_pages_that_new_jobs_do_not_shift(served: Served) -> None:
+    names = [f"job-{number}" for number in range(5)]
+    for name in names:
+        document = served.job.model_dump(mode="json") | {"name": name, "output": f"{served.job.output}-{name}"}
+        assert served.client.post("/v1/jobs", json=document).status_code == 202
+    first = served.client.get("/v1/jobs", params={"page_size": 2}).json()
+    served.start()
+    rest = served.client.get("/v1/jobs", params={"page_size": 50, "page_token": first["next_page_token"]}).json()
+    assert [job["name"] for job in first["jobs"] + rest["jobs"]] == names[::-1]
+    assert rest["next_page_token"] is None
+    served.client.post("/v1/jobs/job-3:pause")
+    paused = served.client.get("/v1/jobs", params={"state": ["paused", "failed"]}).json()["jobs"]
+    assert [job["name"] for job in paused] == ["job-3"]
+    assert served.client.get("/v1/jobs", params={"kind": "predict"}).json()["jobs"] == []
+
+
+@pytest.mark.parametrize("token", ["x", "bm8=", "W10=", "WyIyMDI2Il0=", "\u00fc"])
+def test_a_page_token_that_was_not_given_out_is_refused(served: Served, token: str) -> None:
+    problem(served.client.get("/v1/jobs", params={"page_token": token}), 422)
+
+
+def test_a_request_sent_again_with_its_key_starts_nothing_twice(served: Served) -> None:
+    headers = {"Idempotency-Key": "one"}
+    body = served.job.model_dump_json()
+    first = served.client.post("/v1/jobs", content=body, headers=headers)
+    again = served.client.post("/v1/jobs", content=body, headers=headers)
+    assert (again.status_code, again.json()) == (202, first.json())
+    assert again.headers["location"] == first.headers["location"]
+    other = served.client.post("/v1/jobs", content=body, params={"fresh": True}, headers=headers)
+    assert "another request" in problem(other, 422)["detail"]
+    problem(served.client.post("/v1/jobs", content=body, headers={"Idempotency-Key": "two"}), 409)
+
+
+def test_a_failed_request_can_be_mended_and_sent_again_with_its_key(served: Served) -> None:
+    headers = {"Idempotency-Key": "one"}
+    problem(served.client.post("/v1/jobs", content=b"{", headers=headers), 422)
+    assert served.client.post("/v1/jobs", content=served.job.model_dump_json(), headers=headers).status_code == 202
+
+
+def test_large_bodies_are_refused_before_they_are_read(tmp_path: Path) -> None:
+    with Served(tmp_path, api_body_bytes=2000) as served:
+        assert "2000 bytes" in problem(served.client.post("/v1/jobs", content=b"x" * 3000), 413)["detail"]
+
+        def parts() -> Iterator[bytes]:  # no Content-Length
+            for _ in range(30):
+                yield b"x" * 100
+
+        problem(served.client.post("/v1/jobs", content=parts()), 413)
+
+
+def test_the_description_of_the_api_is_complete(served: Served) -> None:
+    document = served.client.get("/openapi.json").json()
+    operations = {op["operationId"] for path in document["paths"].values() for op in path.values()}
+    tables = {f"{verb}_{kind}" for verb in ("get", "put", "delete") for kind in ("extractor", "trainer")}
+    assert operations == tables | {
+        *("start_job", "list_jobs", "get_job", "pause_job", "resume_job", "stop_job", "job_events", "job_log"),
+        *("list_extractors", "list_trainers", "list_changes", "list_pools", "pool_events", "set_pool"),
+    }
+    text = json.dumps(document)
+    named = {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}
+    assert named <= document["components"]["schemas"].keys()
+    assert "trainers" in document["components"]["schemas"]["JobSpec"]["properties"]
+
+
+@pytest.mark.usefixtures("no_thread_leaks")
+def test_the_server_runs_beside_the_master_and_ends_with_it(tmp_path: Path) -> None:
+    with Served(tmp_path) as served:
+        server = ApiServer(create_app(served.master, served.settings), "127.0.0.1", 0)
+        thread = threading.Thread(target=run_all, args=([server, served.master],))
+        thread.start()
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as client:
+                assert client.get("/v1/jobs").json() == {"jobs": [], "next_page_token": None}
+            with pytest.raises(ConfigError, match="--port"):
+                ApiServer(create_app(served.master, served.settings), "127.0.0.1", server.port)
+        finally:
+            server.drain()
+            served.master.drain()
+            thread.join()

@@ -1,0 +1,62 @@
+"""What the master tells decoders of a video and of its clips."""
+
+from __future__ import annotations
+
+from essp_common.catalog.table import Catalog, VideoRow
+from essp_common.job.spec import JobSpec
+from essp_common.pb.v1.messages_pb2 import DecodeSeed, Seed, Video
+from essp_common.planning.phases import Passes
+from essp_master.effects.message_builder import SeedWriter
+from essp_master.ledger.instructions import IssueUnit
+
+ROW = VideoRow(
+    id="a.mp4",
+    uri="file:///a.mp4",
+    class_name="a",
+    split="train",
+    size_bytes=1000,
+    etag="tag",
+    width=64,
+    height=48,
+    frame_count=60,
+    last_frame=59,
+    seekable=True,
+    lookahead=3,
+    keyframe_pts=(0, 1500),
+    keyframe_frame=(0, 30),
+    keyframe_offset=(48, 500),
+)
+
+
+def unit(count: int = 3) -> DecodeSeed:
+    """The first clips of a job over one video, as decoders are told."""
+    spec = JobSpec.model_validate(
+        {
+            "name": "job",
+            "output": "file:///out",
+            "data": {"catalog": "file:///catalog.parquet", "validation": "train", "test": None},
+            "clip": {"frames": 5, "resize": {"mode": "exact", "height": 32, "width": 32}},
+            "sampling": {"clips_per_epoch": 3},
+            "streams": {"rgb": {"feature": "rgb"}},
+            "trainers": {"rgb": {"stream": "rgb", "batch_size": 2}},
+        }
+    )
+    passes = Passes(spec, Catalog((ROW,)))
+    clips = tuple(passes.plan(0).clip(index) for index in range(count))
+    key, message = SeedWriter(spec, passes, fence=7).unit(IssueUnit(0, clips, ("trainer.rgb",)))
+    assert key == ROW.uri.encode()
+    return DecodeSeed.FromString(message)
+
+
+def test_decoders_are_told_all_that_the_catalog_knows_of_a_video() -> None:
+    told = unit().video
+    assert {field.name for field in Video.DESCRIPTOR.fields} == {field.name for field, _ in told.ListFields()}
+    assert all(getattr(told, field.name) == getattr(ROW, field.name) for field in Video.DESCRIPTOR.fields)
+
+
+def test_each_seed_names_the_last_keyframe_before_it() -> None:
+    seeds: list[Seed] = list(unit().seeds)
+    assert [seed.index for seed in seeds] == [0, 1, 2]
+    for seed in seeds:
+        assert seed.seek.frame_index == (30 if seed.first_frame >= 30 else 0)
+        assert seed.last_frame == ROW.last_frame

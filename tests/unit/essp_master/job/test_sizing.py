@@ -1,0 +1,149 @@
+"""Bounds hold for the worst data, and a budget that could not move a job is refused with the remedy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from essp_common.catalog.table import Catalog, VideoRow
+from essp_common.errors import ConfigError
+from essp_common.features.port import ArraySpec
+from essp_common.job.spec import CodecSpec, JobSpec
+from essp_common.pb.v1.messages_pb2 import PREDICT, TEST, TRAIN, VALIDATION, FrameCodec
+from essp_common.planning.phases import Passes
+from essp_common.video import codec
+from essp_master.job.sizing import bounds_of, lane_bytes, most_bytes, parts_of, unit_clips
+
+
+def catalog(*splits: str, sizes: tuple[tuple[int, int], ...] = ((64, 48),)) -> Catalog:
+    rows = []
+    for split in splits:
+        for n in range(8):
+            width, height = sizes[n % len(sizes)]
+            rows.append(
+                VideoRow(f"{split}{n}", f"file:///{split}{n}", f"c{n % 2}", split, 1, "e", width=width, height=height,
+                         frame_count=50, last_frame=49)
+            )  # fmt: skip
+    return Catalog(tuple(rows))
+
+
+def job(**more: object) -> JobSpec:
+    base: dict[str, object] = {
+        "name": "j",
+        "output": "file:///out",
+        "clip": {"frames": 11, "resize": {"height": 32, "width": 32}},
+        "streams": {"rgb": {}, "flow": {"feature": "flow", "params": {"length": 10}}},
+        "trainers": {"rgb": {"stream": "rgb", "batch_size": 4}, "flow": {"stream": "flow", "batch_size": 8}},
+        "epochs": 2,
+    }
+    return JobSpec.model_validate(base | more)
+
+
+@given(
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 40), st.integers(1, 40), st.sampled_from([1, 2, 3, 20])),
+    name=st.sampled_from(["raw", "jpeg", "zstd"]),
+    quality=st.sampled_from([0, 1, 5, 100]),
+    subsampling=st.sampled_from(["444", "422", "420"]),
+    seed=st.integers(0, 100),
+)
+@settings(max_examples=150)
+def test_noise_stays_within_the_bound(
+    shape: tuple[int, int, int, int], name: str, quality: int, subsampling: str, seed: int
+) -> None:
+    if name == "zstd":
+        quality = min(quality, 5)
+    noise = np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+    value = codec.encode(noise, FrameCodec(name=name, quality=quality, subsampling=subsampling))
+    spec = CodecSpec(name=name, quality=quality, subsampling=subsampling)
+    assert len(value) <= most_bytes(ArraySpec(shape, "uint8"), spec)
+
+
+def test_the_passes_of_a_training_end_with_the_test() -> None:
+    order = Passes(job(), catalog("train", "validation", "test")).order
+    assert order == ((TRAIN, 0), (VALIDATION, 0), (TRAIN, 1), (VALIDATION, 1), (TEST, 0))
+    assert Passes(job(), catalog("train")).order == order[:-1]
+
+
+def test_a_prediction_is_one_pass_over_everything() -> None:
+    spec = job(trainers={}, predictor={"model": "file:///model"})
+    passes = Passes(spec, catalog("train", "other"))
+    assert passes.order == ((PREDICT, 0),)
+    assert passes.plans[0].clips == 16 * spec.sampling.clips_per_video
+
+
+def test_the_digest_tells_plans_apart() -> None:
+    videos = catalog("train", "test")
+    assert Passes(job(), videos).digest() == Passes(job(), videos).digest()
+    assert Passes(job(), videos).digest() != Passes(job(sampling={"seed": 1}), videos).digest()
+
+
+def test_bounds_cover_each_part() -> None:
+    passes = Passes(job(), catalog("train"))
+    parts = parts_of(passes.spec)
+    clip, flow = bounds_of(passes, parts)[0]
+    assert clip == 64 + 11 * 32 * 32 * 3
+    assert flow >= 10 * 32 * 32 * 2
+
+
+def test_the_largest_video_counts_where_sizes_differ() -> None:
+    spec = job(clip={"frames": 11, "resize": {"mode": "none"}})
+    passes = Passes(spec, catalog("train", sizes=((64, 48), (320, 240))))
+    assert bounds_of(passes, parts_of(spec))[0][0] == 64 + 11 * 320 * 240 * 3
+
+
+def test_a_stream_without_a_consumer_costs_nothing() -> None:
+    spec = job(trainers={"rgb": {"stream": "rgb"}})
+    assert parts_of(spec).streams == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, ["limits.budget", "trainers.flow.batch_size = 8", "8 at once"]),
+        ({"sampling": {"locality": 100}}, ["sampling.locality = 100", "107 at once"]),
+        ({"trainers": {}, "predictor": {"model": "file:///m"}}, ["the predictor's batch = 16"]),
+    ],
+)
+def test_a_budget_that_is_too_small_is_refused_with_the_remedy(change: dict[str, object], words: list[str]) -> None:
+    spec = job(limits={"budget": "200KiB"}, **change)
+    passes = Passes(spec, catalog("train"))
+    with pytest.raises(ConfigError) as error:
+        unit_clips(spec, bounds_of(passes, parts_of(spec)))
+    assert all(word in str(error.value) for word in [*words, "raise it to"])
+
+
+def test_units_leave_room_for_a_batch() -> None:
+    spec = job()
+    passes = Passes(spec, catalog("train"))
+    bounds = bounds_of(passes, parts_of(spec))
+    largest = sum(bounds[0])
+    tight = spec.model_copy(update={"limits": spec.limits.model_copy(update={"budget": 10 * largest})})
+    assert unit_clips(tight, bounds) == 3, "7 of a batch of 8, and 3 more"
+    assert unit_clips(spec, bounds) == 32
+
+
+def test_a_lane_holds_two_batches_or_there_is_none() -> None:
+    spec = job()
+    passes = Passes(spec, catalog("train"))
+    bounds = bounds_of(passes, parts_of(spec))
+
+    def lane(clips: int, **limits: object) -> int:
+        given = {"budget": clips * sum(bounds[0]), **limits}
+        return lane_bytes(job(limits=given), bounds) // sum(bounds[0])
+
+    assert lane(32) == 16
+    assert lane(31) == 0
+    assert lane(1000) == 500
+    assert lane(1000, coupled=True) == 0
+    one = job(trainers={"rgb": {"stream": "rgb", "batch_size": 4}}, limits={"budget": "1GiB"})
+    assert lane_bytes(one, bounds) == 0, "there is nobody to lag behind"
+    tight = job(limits={"budget": 34 * sum(bounds[0])})
+    assert unit_clips(tight, bounds) == 17 - 8 + 1, "a unit and the rest of a batch fit a lane"
+
+
+def test_clips_too_short_for_a_feature_are_refused() -> None:
+    spec = job(clip={"frames": 5, "resize": {"height": 32, "width": 32}})
+    with pytest.raises(ConfigError, match=r"clip\.frames"):
+        bounds_of(Passes(spec, catalog("train")), parts_of(spec))

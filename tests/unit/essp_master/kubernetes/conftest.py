@@ -1,0 +1,57 @@
+"""A cluster, and a driver at work in it.
+
+The cluster is a double of the API server, or, with KUBECONFIG set, the one that it names, in the namespace of
+ESSP_TEST_NAMESPACE (default: essp-test), which has to exist and is used up.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kubernetes import client, config
+
+from essp_master.pools.kubernetes import KubernetesDriver
+from tests.harness.kubernetes_api import ApiServer, Cluster
+from tests.harness.kubernetes_objects import (
+    NAMESPACE,
+    PAUSES_S,
+    template,
+)
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as running:
+        yield running
+
+
+@pytest.fixture
+def cluster(server: ApiServer) -> Cluster:
+    return server.cluster
+
+
+@pytest.fixture
+def api(server: ApiServer, request: pytest.FixtureRequest) -> client.ApiClient:
+    """Of the real cluster, if there is one, for the tests that do nothing to the double."""
+    real = os.environ.get("KUBECONFIG") and "cluster" not in request.fixturenames
+    return config.new_client_from_config() if real else server.client()
+
+
+@pytest.fixture
+def changes() -> threading.Event:
+    """Set when the driver says that something has changed."""
+    return threading.Event()
+
+
+@pytest.fixture
+def driver(api: client.ApiClient, tmp_path: Path, changes: threading.Event) -> Iterator[KubernetesDriver]:
+    (tmp_path / "extractor-deployment.yaml").write_text(template("Deployment"))
+    (tmp_path / "trainer-job.yaml").write_text(template("Job"))
+    started = KubernetesDriver(api, NAMESPACE, tmp_path, "essp", PAUSES_S)
+    started.start(changes.set)
+    yield started
+    started.close()

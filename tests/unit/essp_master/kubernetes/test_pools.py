@@ -1,0 +1,94 @@
+"""Pools and registered extractors through the Kubernetes API."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kubernetes import client
+
+from essp_common.errors import ConfigError
+from essp_master.pools.kubernetes import COST, LEAST, MOST, RELEASE, SCALED_BY, KubernetesDriver
+from essp_master.pools.port import PoolSize
+from essp_master.registrations import Resources
+from tests.harness.kubernetes_api import Cluster
+from tests.harness.kubernetes_objects import (
+    DEPTH,
+    IMAGE,
+    NAMESPACE,
+    deployment,
+    make,
+    read,
+    seen,
+)
+
+
+def test_a_pool_is_scaled_and_nothing_else_of_it_changed(api: client.ApiClient, driver: KubernetesDriver) -> None:
+    make(api, "essp-decoder", "decoder", 3)
+    seen(driver, decoder=PoolSize(3, 0))
+    before = read(api, "essp-decoder")
+    driver.scale("decoder", 7, [])
+    after = read(api, "essp-decoder")
+    seen(driver, decoder=PoolSize(7, 0))
+    assert after.spec.template == before.spec.template
+    driver.remove("decoder")
+    seen(driver)
+
+
+def test_bounds_are_those_of_the_chart(cluster: Cluster, driver: KubernetesDriver) -> None:
+    body = deployment("essp-decoder", "decoder", 3) | {"status": {}}
+    for least, most, bounds in (("2", "9", (2, 9)), ("", "many", (1, 64)), ("80", "", (80, 80))):
+        body["metadata"]["annotations"] |= {LEAST: least, MOST: most}
+        cluster.put("deployments", body)
+        seen(driver, decoder=PoolSize(3, 0, *bounds))
+
+
+@pytest.mark.parametrize("labels", [{}, {SCALED_BY: "master"}, {SCALED_BY: "master", RELEASE: "other"}])
+def test_a_pool_that_others_scale_is_not_touched(
+    cluster: Cluster, driver: KubernetesDriver, labels: dict[str, str]
+) -> None:
+    """An HPA's, or another release's in the same namespace."""
+    body = deployment("theirs", "decoder", 3)
+    body["metadata"]["labels"] = labels
+    cluster.put("deployments", body)
+    cluster.put("deployments", deployment("ours", "extractor.flow", 1))
+    seen(driver, extractor_flow=PoolSize(1, 0))
+    driver.scale("decoder", 1, [])
+    assert cluster.objects["deployments", "theirs"]["spec"]["replicas"] == 3
+
+
+def test_idle_pods_are_the_ones_to_go(cluster: Cluster, driver: KubernetesDriver) -> None:
+    cluster.put("deployments", deployment("essp-decoder", "decoder", 3))
+    for number in range(3):
+        cluster.put("pods", {"metadata": {"name": f"pod-{number}", "labels": {"essp.dev/pool": "essp-decoder"}}})
+    seen(driver, decoder=PoolSize(3, 0))
+    driver.scale("decoder", 2, ["pod-1-17", "pod-0-17", "pod-2-17"])
+    costs = {name: cluster.objects["pods", name]["metadata"]["annotations"][COST] for name in cluster.names("pods")}
+    assert int(costs["pod-1"]) < int(costs["pod-0"]) == int(costs["pod-2"])
+
+
+def test_a_registered_extractor_gets_its_deployment(api: client.ApiClient, driver: KubernetesDriver) -> None:
+    driver.add_extractor(DEPTH)
+    seen(driver, extractor_depth_map=PoolSize(2, 0))
+    made = read(api, "extractor-depth-map").spec.template.spec
+    container = made.containers[0]
+    assert container.image == IMAGE
+    assert container.args == ["extractor", "run", "--feature=depth_map"]
+    assert container.resources.limits == {"cpu": "2", "memory": "2Gi", "nvidia.com/gpu": "1"}
+    assert made.security_context.run_as_non_root, "as in the template"
+    driver.scale("extractor.depth_map", 5, [])
+    driver.add_extractor(DEPTH.model_copy(update={"resources": Resources(cpu="4")}))
+    changed = read(api, "extractor-depth-map").spec
+    assert changed.template.spec.containers[0].resources.limits["cpu"] == "4"
+    assert changed.replicas == 5, "a change of what runs does not change how many"
+    driver.remove("extractor.depth_map")
+    driver.remove("extractor.depth_map")
+    seen(driver)
+
+
+def test_without_the_charts_templates_nothing_can_be_registered(api: client.ApiClient, tmp_path: Path) -> None:
+    bare = KubernetesDriver(api, NAMESPACE, tmp_path / "none")
+    with pytest.raises(ConfigError, match="registrations: true"):
+        bare.add_extractor(DEPTH)
+    with pytest.raises(ConfigError, match="ranks: N"):
+        bare.train("demo", "rgb", 1, None)

@@ -1,0 +1,146 @@
+"""Trainings as Jobs: made, moved, made again, and told of when they fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from kubernetes import client
+
+from essp_master.pools.kubernetes import KubernetesDriver
+from essp_master.pools.manifests import RANKS_PER_NODE, ranks_per_node, training_job, training_name
+from essp_master.pools.port import PoolSize
+from essp_master.registrations import TrainerRow
+from tests.harness.kubernetes_api import Cluster, Refusal
+from tests.harness.kubernetes_objects import (
+    DEMO_RGB,
+    IMAGE,
+    NAMESPACE,
+    ended,
+    job_of,
+    mended,
+    seen,
+    template,
+)
+from tests.harness.waiting import until
+
+
+def test_a_training_moves_to_another_number_of_ranks(api: client.ApiClient, driver: KubernetesDriver) -> None:
+    driver.train("demo", "rgb", 2, None)
+    first = job_of(api)
+    assert (first.spec.completions, first.spec.completion_mode) == (2, "Indexed")
+    assert first.spec.backoff_limit == 40, "a group of two fails twice"
+    seen(driver, trainer_demo_rgb=PoolSize(2, 0, 0))
+    driver.train("demo", "rgb", 2, None)
+    assert job_of(api).metadata.uid == first.metadata.uid
+    driver.train("demo", "rgb", 3, TrainerRow(name="big", image=IMAGE, models=("resnet50",)))
+    mended(driver, lambda: driver.sizes() == {"trainer.demo.rgb": PoolSize(3, 0, 0)})
+    container = job_of(api).spec.template.spec.containers[0]
+    assert container.image == IMAGE
+    world = {"WORLD_SIZE": "3", "NNODES": "3", "RANKS_PER_NODE": "1"}
+    assert {e.name: e.value for e in container.env} == {"ESSP_BUS": "kafka://k", **world}
+    driver.train("demo", "rgb", 0, None)
+    mended(driver, lambda: driver.sizes() == {})
+    assert client.BatchV1Api(api).list_namespaced_job(NAMESPACE).items == []
+
+
+def test_a_successor_waits_for_the_pods_of_the_one_before(cluster: Cluster, driver: KubernetesDriver) -> None:
+    """Never two groups of one training: they save under the same name."""
+    driver.train("demo", "rgb", 1, None)
+    cluster.put("pods", {"metadata": {"name": "rank-0", "labels": {"batch.kubernetes.io/job-name": DEMO_RGB}}})
+    seen(driver, trainer_demo_rgb=PoolSize(1, 0, 0))
+    first = cluster.objects["jobs", DEMO_RGB]["metadata"]["uid"]
+    driver.train("demo", "rgb", 4, None)
+    until(lambda: "deletionTimestamp" in cluster.objects["jobs", DEMO_RGB]["metadata"])
+    assert driver.repair() == []
+    assert cluster.objects["jobs", DEMO_RGB]["metadata"]["uid"] == first
+    cluster.delete("pods", "rank-0")
+    mended(driver, lambda: driver.sizes() == {"trainer.demo.rgb": PoolSize(4, 0, 0)})
+
+
+def test_a_job_that_somebody_deletes_is_made_again(cluster: Cluster, driver: KubernetesDriver) -> None:
+    driver.train("demo", "rgb", 2, None)
+    seen(driver, trainer_demo_rgb=PoolSize(2, 0, 0))
+    assert driver.repair() == []
+    cluster.delete("jobs", DEMO_RGB)
+    seen(driver)
+    (sentence,) = driver.repair()
+    assert "made again" in sentence
+    seen(driver, trainer_demo_rgb=PoolSize(2, 0, 0))
+
+
+def test_a_job_that_failed_is_told_once_and_one_that_is_done_left_alone(
+    cluster: Cluster, driver: KubernetesDriver
+) -> None:
+    driver.train("demo", "rgb", 2, None)
+    seen(driver, trainer_demo_rgb=PoolSize(2, 0, 0))
+    ended(cluster, "Failed", "PodFailurePolicy", "exit code 2")
+    seen(driver)
+    (sentence,) = driver.repair()
+    assert "PodFailurePolicy exit code 2" in sentence
+    assert f"kubectl delete job {DEMO_RGB}" in sentence
+    assert driver.repair() == []
+    ended(cluster, "Complete", "CompletionsReached", "")
+    assert driver.repair() == []
+    assert cluster.count("POST", "jobs") == 1
+
+
+def test_a_job_that_is_refused_is_told_once_and_stops_no_other(
+    cluster: Cluster, driver: KubernetesDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = cluster.answer
+
+    def full(method: str, url: str, body: Any) -> Any:
+        if method == "POST" and body["metadata"]["name"] == DEMO_RGB:
+            raise Refusal(403, "Forbidden", "exceeded quota: jobs=1")
+        return answer(method, url, body)
+
+    monkeypatch.setattr(cluster, "answer", full)
+    driver.train("demo", "rgb", 1, None)
+    driver.train("demo", "flow", 1, None)
+    (sentence,) = driver.repair()
+    assert "exceeded quota" in sentence
+    seen(driver, trainer_demo_flow=PoolSize(1, 0, 0))
+    assert driver.repair() == []
+    monkeypatch.undo()
+    assert driver.repair() == []
+    seen(driver, trainer_demo_flow=PoolSize(1, 0, 0), trainer_demo_rgb=PoolSize(1, 0, 0))
+
+
+def test_a_job_of_somebody_else_that_is_in_the_way_is_told_of(cluster: Cluster, driver: KubernetesDriver) -> None:
+    cluster.put("jobs", {"metadata": {"name": DEMO_RGB}, "spec": {}})
+    driver.train("demo", "rgb", 1, None)
+    told = [sentence for _ in range(6) for sentence in driver.repair()]
+    assert len(told) == 1
+    assert "not the master's" in told[0]
+
+
+def test_trainings_alike_in_name_have_jobs_of_their_own() -> None:
+    alike = [("a-b", "c"), ("a", "b-c"), ("a_b", "c"), ("a" * 62, "b"), ("a" * 62, "c")]
+    names = {training_name(*one) for one in alike}
+    assert len(names) == len(alike)
+    assert all(len(f"{'f' * 26}-{name}-63") <= 63 for name in names), "a pod's host name"
+
+
+@given(ranks=st.integers(1, 64), most=st.integers(1, 16))
+def test_ranks_are_spread_evenly_over_as_few_pods_as_can_be(ranks: int, most: int) -> None:
+    per_node = ranks_per_node(ranks, most)
+    assert ranks % per_node == 0
+    assert per_node <= most
+    assert not [more for more in range(per_node + 1, most + 1) if ranks % more == 0]
+
+
+def test_ranks_that_share_a_pod_get_the_resources_of_all() -> None:
+    body = yaml.safe_load(template("Job"))
+    body["metadata"]["annotations"] = {RANKS_PER_NODE: "8"}
+    made = training_job(yaml.safe_dump(body), "demo", "rgb", 12, None)
+    assert (made["spec"]["completions"], made["spec"]["backoffLimit"]) == (2, 40)
+    pod = made["spec"]["template"]["spec"]
+    amounts = {"cpu": "9", "memory": str(24 * 2**30), "nvidia.com/gpu": "6"}
+    assert pod["containers"][0]["resources"] == {"limits": amounts, "requests": amounts}
+    assert pod["volumes"][0]["emptyDir"]["sizeLimit"] == str(6 * 1536 * 2**20)
+    environment = {e["name"]: e["value"] for e in pod["containers"][0]["env"]}
+    assert environment.items() >= {"WORLD_SIZE": "12", "NNODES": "2", "RANKS_PER_NODE": "6"}.items()

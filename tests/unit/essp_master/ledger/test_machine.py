@@ -1,0 +1,165 @@
+"""The ledger under everything that can happen to it, in any order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from essp_common.artifacts.layout import Position
+from essp_common.pb.v1.messages_pb2 import Progress
+from tests.harness.ledger_checks import check_account, check_at_rest
+from tests.harness.ledger_terms import CLIP_BYTES, CONSUMERS, STREAM_BYTES, terms
+from tests.harness.ledger_world import World
+
+BOTH = CLIP_BYTES + STREAM_BYTES
+
+
+def _is_report(event: Progress) -> bool:
+    """Of a worker, about what the watchdog has made again. What a consumer says is durable before it goes on."""
+    return not event.HasField("trained") and event.failed.stage != "trainer"
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Everything that can happen, in any order; at the end everybody works until the job is over."""
+
+    world: World
+
+    @initialize(
+        clips=st.integers(1, 9),
+        epochs=st.integers(1, 2),
+        videos=st.integers(2, 5),
+        room=st.integers(4, 12),
+        locality=st.sampled_from([0, 0, 3]),
+        kind=st.sampled_from(["class_balanced", "uniform"]),
+        bad=st.sets(st.integers(0, 4), max_size=2),
+        bad_streams=st.sets(st.integers(0, 4), max_size=1),
+        start=st.tuples(st.integers(0, 1), st.integers(0, 3)),
+        third=st.booleans(),
+        lag=st.booleans(),
+    )
+    def begin(
+        self,
+        clips: int,
+        epochs: int,
+        videos: int,
+        room: int,
+        locality: int,
+        kind: str,
+        bad: set[int],
+        bad_streams: set[int],
+        start: tuple[int, int],
+        third: bool,
+        lag: bool,
+    ) -> None:
+        first = {"trainer.flow": Position(start[0], min(start[1], clips if start[0] == 0 else 2 * videos))}
+        consumers = CONSUMERS | ({"trainer.other": "rgb"} if third else {})
+        lane = room // 2 // (len(consumers) - 1) * BOTH
+        made = terms(epochs, clips, videos, consumers, start=first, budget=room * BOTH, locality=locality, unit_clips=2,
+                     kind=kind, lane=lane if lag and lane >= max(locality, 2) * BOTH else 0)  # fmt: skip
+        self.world = World(made, bad, bad_streams)
+        self.flushes = 0
+
+    def _pick(self, data: Any, bag: list[Any]) -> int:
+        return data.draw(st.integers(0, len(bag) - 1))
+
+    @precondition(lambda self: self.world.seeds)
+    @rule(data=st.data(), keep=st.sampled_from([False, False, False, True]))
+    def decode(self, data: Any, keep: bool) -> None:
+        self.world.decode(self._pick(data, self.world.seeds), keep)
+
+    @precondition(lambda self: self.world.extractions)
+    @rule(data=st.data())
+    def extract(self, data: Any) -> None:
+        self.world.extract(self._pick(data, self.world.extractions))
+
+    @precondition(lambda self: self.world.events)
+    @rule(data=st.data(), twice=st.sampled_from([False, False, False, True]))
+    def deliver(self, data: Any, twice: bool) -> None:
+        self.world.deliver(self._pick(data, self.world.events), twice)
+
+    @rule()
+    def gather(self) -> None:
+        self.world.gather()
+
+    @rule(data=st.data(), times=st.integers(1, 4))
+    def take(self, data: Any, times: int) -> None:
+        name = data.draw(st.sampled_from(sorted(self.world.consumers)))
+        for _ in range(times):
+            self.world.take(name)
+
+    @rule(slow=st.sampled_from(sorted(CONSUMERS)), steps=st.integers(1, 20))
+    def everybody_works_but_one(self, slow: str, steps: int) -> None:
+        for _ in range(steps):
+            self.world.work(without={slow})
+
+    @rule(data=st.data())
+    def checkpoint(self, data: Any) -> None:
+        self.world.checkpoint(data.draw(st.sampled_from(sorted(self.world.consumers))))
+
+    @rule(data=st.data())
+    def crash(self, data: Any) -> None:
+        self.world.crash(data.draw(st.sampled_from(sorted(self.world.consumers))))
+
+    @precondition(lambda self: self.world.seeds)
+    @rule(data=st.data())
+    def lose_a_seed(self, data: Any) -> None:
+        del self.world.seeds[self._pick(data, self.world.seeds)]
+
+    @precondition(lambda self: self.flushes < 2)
+    @rule()
+    def flush(self) -> None:
+        self.flushes += 1
+        self.world.flush_cache()
+
+    @rule()
+    def stall(self) -> None:
+        self.world.do(self.world.ledger.stalled())
+
+    @precondition(lambda self: any(_is_report(e) for e in self.world.events))
+    @rule(data=st.data())
+    def lose_a_report(self, data: Any) -> None:
+        reports = [e for e in self.world.events if _is_report(e)]
+        self.world.events.remove(reports[self._pick(data, reports)])
+
+    @rule()
+    def save_the_state(self) -> None:
+        self.world.save_state()
+
+    @rule()
+    def restart_the_master(self) -> None:
+        self.world.restart_master()
+
+    @rule()
+    def stop_and_start(self) -> None:
+        self.world.stop_and_start()
+
+    @rule(work=st.booleans())
+    def pause_or_resume(self, work: bool) -> None:
+        if work:
+            self.world.do(self.world.ledger.resume())
+        else:
+            self.world.ledger.pause()
+
+    @invariant()
+    def the_account_holds(self) -> None:
+        if hasattr(self, "world"):
+            check_account(self.world)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        self.world.do(self.world.ledger.resume())
+        self.world.run()
+        assert self.world.end is None
+        check_at_rest(self.world)
+
+
+LedgerMachine.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=40, suppress_health_check=list(HealthCheck)
+)
+
+
+TestAnyOrder = LedgerMachine.TestCase

@@ -1,0 +1,132 @@
+"""The autoscaler decides by the trainers' wait, explains itself, and does better than plain rules in the simulator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.autoscaling import RULES, TRACES, Essp, best, simulate
+from essp_master.pools.autoscaler import Autoscaler, Limits, Policy, PoolLoad, Saturation, classify
+
+BUSY = PoolLoad(name="decoder", replicas=4, ready=4, busy=0.98, done_per_s=20.0, queue=50, demand_per_s=40.0, wait=0.5)
+IDLE = replace(BUSY, busy=0.2, queue=1, wait=0.0, demand_per_s=4.0, done_per_s=4.0)
+
+
+@pytest.mark.parametrize(
+    ("load", "saturation"),
+    [
+        (BUSY, Saturation.BOTTLENECK),
+        (replace(BUSY, busy=0.3, queue=1), Saturation.STARVED),
+        (replace(BUSY, wait=0.0, full=True), Saturation.BUFFERED),
+        (replace(BUSY, wait=0.0), Saturation.BALANCED),
+        (replace(BUSY, ready=0, busy=0.0), Saturation.BOTTLENECK),
+        (replace(BUSY, stuck=4), Saturation.BOTTLENECK),
+    ],
+)
+def test_a_pool_is_classified_by_the_wait_of_trainers_and_its_own_work(load: PoolLoad, saturation: Saturation) -> None:
+    assert classify(load, Policy()) is saturation
+
+
+def test_a_busy_pool_whose_trainers_do_not_wait_is_left_alone() -> None:
+    (decision,) = Autoscaler().decide([(replace(BUSY, wait=0.01, demand_per_s=20.0), Limits())], 0.0)
+    assert decision.wanted == decision.replicas
+    assert "no trainer waits" in decision.reason
+
+
+def test_it_grows_to_what_the_rates_say_in_steps() -> None:
+    scaler, load, sizes = Autoscaler(), BUSY, []
+    for now_s in range(0, 100, 10):
+        (decision,) = scaler.decide([(load, Limits())], now_s)
+        sizes.append(decision.wanted)
+        load = replace(load, replicas=decision.wanted, ready=decision.wanted, done_per_s=5.0 * 0.98 * decision.wanted)
+    assert sizes[0] == 6, "four workers and half as many"
+    assert sizes[-1] == 10, "40 clips/s at 5.1 a worker, with headroom"
+    assert sizes == sorted(sizes)
+
+
+def test_stuck_workers_are_made_up_for() -> None:
+    scaler = Autoscaler()
+    healthy = replace(BUSY, replicas=10, ready=10, done_per_s=49.0)
+    assert scaler.decide([(healthy, Limits())], 0.0)[0].wanted == 10
+    hung = replace(healthy, stuck=4, done_per_s=29.4)
+    (decision,) = scaler.decide([(hung, Limits())], 10.0)
+    assert decision.wanted == 14
+    assert "4 of them for stuck ones" in decision.reason
+
+
+def test_a_pool_of_unknown_rate_grows_by_one_and_waits_for_it() -> None:
+    scaler = Autoscaler()
+    unknown = replace(BUSY, replicas=1, ready=1, busy=0.0, done_per_s=0.0, demand_per_s=None, wait=1.0)
+    assert scaler.decide([(unknown, Limits())], 0.0)[0].wanted == 2
+    starting = replace(unknown, replicas=2)
+    assert scaler.decide([(starting, Limits())], 10.0)[0].wanted == 2
+    assert scaler.decide([(starting, Limits())], 200.0)[0].wanted == 3, "it does not come up: another one"
+
+
+def test_it_shrinks_only_after_a_lasting_surplus_and_not_soon_after_growing() -> None:
+    scaler, policy = Autoscaler(), Policy()
+    wanted = {}
+    for now_s in range(0, 400, 10):
+        (decision,) = scaler.decide([(IDLE, Limits())], now_s)
+        wanted[now_s] = decision.wanted
+    assert all(size == 4 for now_s, size in wanted.items() if now_s < policy.surplus_s)
+    assert min(wanted.values()) == 3, "one step at a time"
+
+
+def test_an_interruption_of_the_surplus_starts_the_wait_again() -> None:
+    scaler = Autoscaler()
+    for now_s in range(0, 110, 10):
+        scaler.decide([(IDLE, Limits())], now_s)
+    scaler.decide([(BUSY, Limits(most=4))], 110.0)
+    assert scaler.decide([(IDLE, Limits())], 130.0)[0].wanted == 4
+
+
+def test_a_cap_is_named() -> None:
+    (decision,) = Autoscaler().decide([(BUSY, Limits(most=4, most_because="partitions of essp.seeds"))], 0.0)
+    assert decision.wanted == 4
+    assert "4 is the most (partitions of essp.seeds)" in decision.reason
+
+
+LOADS = st.builds(
+    PoolLoad,
+    name=st.sampled_from(["decoder", "extractor.flow"]),
+    replicas=st.integers(0, 64),
+    ready=st.integers(0, 64),
+    stuck=st.integers(0, 4),
+    busy=st.floats(0, 1),
+    done_per_s=st.floats(0, 1000),
+    queue=st.integers(0, 10_000),
+    demand_per_s=st.none() | st.floats(0, 1000),
+    wait=st.floats(0, 1),
+    full=st.booleans(),
+)
+
+
+@given(st.lists(LOADS, max_size=30), st.integers(0, 4), st.integers(4, 64))
+def test_it_never_leaves_its_limits_and_always_gives_a_reason(loads: list[PoolLoad], least: int, most: int) -> None:
+    scaler, limits = Autoscaler(), Limits(least=least, most=most)
+    for number, load in enumerate(loads):
+        (decision,) = scaler.decide([(load, limits)], 10.0 * number)
+        if decision.wanted != load.replicas:
+            assert least <= decision.wanted <= most
+        if load.queue and load.replicas:
+            assert decision.wanted >= 1
+        assert len(decision.reason) > len(decision.saturation) + 2
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_trainers_are_fed_better_than_by_plain_rules_and_with_less_waste_than_by_cpu(name: str) -> None:
+    outcomes = {rule: best(TRACES[name], settings) for rule, settings in RULES.items()}
+    assert outcomes["essp"].fed == max(outcome.fed for outcome in outcomes.values())
+    assert outcomes["essp"].waste < outcomes["hpa_cpu"].waste
+
+
+def test_the_simulator_loses_when_the_autoscaler_does_nothing() -> None:
+    class Nothing(Essp):
+        def decide(self, cluster: object, now_s: int) -> None:
+            """Leave every pool as it is."""
+
+    assert simulate(TRACES["step_load"], Nothing()).fed < 0.2

@@ -1,0 +1,80 @@
+"""GPUs go to the trainings that still improve; nobody starves, nobody moves for nothing."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.gpus import RULES, simulate
+from essp_master.pools.gpus import Training, allocate, fair_shares
+
+STEEP = Training(name="steep", losses=[2.4, 1.9, 1.5, 1.2, 0.95], epochs_per_s=1 / 300)
+FLAT = Training(name="flat", losses=[2.4, 0.9, 0.52, 0.51, 0.505, 0.504], epochs_per_s=1 / 300)
+NEW = Training(name="new", losses=[2.4], epochs_per_s=1 / 300)
+
+
+def test_the_one_that_still_improves_gets_most() -> None:
+    shares = allocate([STEEP, FLAT], 8, {})
+    assert shares["steep"] > shares["flat"] >= 1
+    assert sum(shares.values()) == 8
+
+
+def test_one_whose_loss_rises_keeps_its_least() -> None:
+    rising = Training(name="rising", losses=[1.0, 1.1, 1.2, 1.3], epochs_per_s=1 / 300)
+    assert allocate([STEEP, rising], 8, {}) == {"steep": 7, "rising": 1}
+
+
+def test_a_newcomer_is_not_starved() -> None:
+    shares = allocate([FLAT, NEW], 8, {"flat": 8})
+    assert shares["new"] > shares["flat"]
+
+
+def test_one_that_waits_for_data_gets_no_more() -> None:
+    starved = Training(name="steep", losses=STEEP.losses, epochs_per_s=1 / 300, starved=True)
+    assert allocate([starved, FLAT], 8, {"steep": 2, "flat": 1})["steep"] <= 2
+
+
+def test_the_present_shares_stay_unless_others_are_clearly_better() -> None:
+    twin = Training(name="twin", losses=STEEP.losses, epochs_per_s=STEEP.epochs_per_s)
+    assert allocate([STEEP, twin], 8, {"steep": 5, "twin": 3}) == {"steep": 5, "twin": 3}
+    assert allocate([STEEP, twin], 8, {"steep": 1, "twin": 7}) == {"steep": 4, "twin": 4}
+
+
+def test_who_comes_first_is_served_first_when_there_are_too_few() -> None:
+    assert allocate([STEEP, FLAT, NEW], 2, {}) == {"steep": 1, "flat": 1, "new": 0}
+
+
+TRAININGS = st.lists(
+    st.builds(
+        Training,
+        name=st.text("abcdefgh", min_size=1, max_size=4),
+        losses=st.lists(st.floats(0.01, 100), max_size=12),
+        epochs_per_s=st.floats(1e-5, 1),
+        least=st.integers(1, 2),
+        most=st.integers(2, 8),
+        starved=st.booleans(),
+    ),
+    max_size=8,
+    unique_by=lambda training: training.name,
+)
+
+
+@given(TRAININGS, st.integers(0, 32), st.data())
+def test_shares_never_exceed_what_there_is(trainings: list[Training], gpus: int, data: st.DataObject) -> None:
+    present = {t.name: data.draw(st.integers(0, 8)) for t in trainings}
+    shares = allocate(trainings, gpus, present)
+    assert set(shares) == {t.name for t in trainings}
+    assert sum(shares.values()) <= gpus
+    if sum(t.least for t in trainings) <= gpus:
+        assert all(shares[t.name] >= t.least for t in trainings)
+    changed = shares != present
+    assert not changed or all(shares[t.name] <= t.most for t in trainings)
+
+
+def test_trainings_are_nearly_done_sooner_than_with_fair_shares() -> None:
+    ratios = [simulate(RULES["fair"], seed) / simulate(RULES["by_improvement"], seed) for seed in range(6)]
+    assert sorted(ratios)[3] > 1.1
+
+
+def test_fair_shares_leave_nothing_over() -> None:
+    assert fair_shares([STEEP, FLAT, NEW], 8) == {"steep": 3, "flat": 3, "new": 2}

@@ -1,0 +1,330 @@
+"""Pools are kept: by the autoscaler, by hand, by registrations; and by real processes on one machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from essp_common.errors import ConfigError, NotFound, PermanentError
+from essp_common.features.declared import DeclaredOutput
+from essp_common.job.status import JobStatus
+from essp_common.pb.v1.messages_pb2 import Heartbeat
+from essp_master.config import MasterSettings
+from essp_master.pools.load import PoolRates, loads
+from essp_master.pools.port import PoolSize
+from essp_master.pools.processes import ProcessDriver
+from essp_master.pools.reconciler import PoolRule, Reconciler
+from essp_master.pools.worker_registry import Roster
+from essp_master.registrations import ExtractorRow, TrainerRow
+from tests.harness.fleet import Clock
+from tests.harness.statuses import document
+from tests.harness.waiting import until
+
+IMAGE = "registry.example/depth@sha256:" + "0f" * 32
+DEPTH = ExtractorRow(name="depth", image=IMAGE, output=DeclaredOutput(shape=("T",)), least=2, most=3)
+
+
+class Recorded:
+    """A driver that writes down what it is told."""
+
+    def __init__(self, sizes: dict[str, int]) -> None:
+        self.replicas = sizes
+        self.bounds = (1, 64)
+        self.told: list[tuple[Any, ...]] = []
+
+    def start(self, changed: Callable[[], None]) -> None:
+        self.changed = changed
+
+    def sizes(self) -> Mapping[str, PoolSize]:
+        return {name: PoolSize(size, size, *self.bounds) for name, size in self.replicas.items()}
+
+    def scale(self, pool: str, replicas: int, spare: Sequence[str]) -> None:
+        self.told.append(("scale", pool, replicas, *spare))
+        self.replicas[pool] = replicas
+
+    def repair(self) -> list[str]:
+        return []
+
+    def add_extractor(self, row: ExtractorRow) -> None:
+        self.told.append(("add", row.name))
+        self.replicas[f"extractor.{row.name}"] = row.least
+
+    def remove(self, pool: str) -> None:
+        self.told.append(("remove", pool))
+        del self.replicas[pool]
+
+    def train(self, job: str, trainer: str, ranks: int, row: TrainerRow | None) -> None:
+        self.told.append(("train", job, trainer, ranks))
+
+    def close(self) -> None:
+        self.told.append(("close",))
+
+
+def job(wait: float = 0.5, decoded: int = 0, **changes: Any) -> JobStatus:
+    """A running job of two trainers, that wait for so much of their time."""
+    plain = document()
+    trainers = [t | {"clips_per_s": 10.0, "data_wait_ratio": wait, "final": False} for t in plain["trainers"]]
+    pools = [plain["pools"][0] | {"done": decoded}]
+    return JobStatus.model_validate(plain | {"state": "running", "trainers": trainers, "pools": pools} | changes)
+
+
+class World:
+    """A reconciler over a recorded driver."""
+
+    def __init__(self, **sizes: int) -> None:
+        self.clock = Clock()
+        self.driver = Recorded(sizes)
+        self.roster = Roster()
+        self.jobs: list[JobStatus] = []
+        self.rows: dict[str, ExtractorRow] = {}
+        self.reconciler = Reconciler(self.driver, self.roster, lambda: self.jobs, lambda: self.rows, clock=self.clock)
+
+    def beat(self, worker: str, busy: float, pool: str = "decoder") -> None:
+        gauges = {"busy": busy, "in_hand": 1, "oldest": 0}
+        self.roster.note(worker, Heartbeat(pool=pool, gauges=gauges), self.clock())
+
+    def pass_time(self, seconds: int, decoded_per_s: float, wait: float) -> None:
+        done = 0.0
+        for _ in range(0, seconds, 10):
+            self.clock.now_s += 10
+            done += 10 * decoded_per_s
+            for number in range(self.driver.replicas["decoder"]):
+                self.beat(f"w{number}", 1.0 if wait else 0.1)
+            self.jobs = [job(wait, round(done))]
+            self.reconciler.step()
+
+
+def test_a_pool_whose_trainers_wait_grows_and_says_why() -> None:
+    world = World(decoder=1)
+    world.pass_time(120, decoded_per_s=5.0, wait=0.5)
+    assert world.driver.replicas["decoder"] >= 3
+    assert "trainers wait 50%" in world.reconciler.events()[-1].message
+    (view,) = world.reconciler.pools()
+    assert (view.name, view.saturation) == ("decoder", "bottleneck")
+
+
+def test_a_pool_keeps_the_bounds_it_was_made_with_until_people_say_others() -> None:
+    world = World(decoder=1)
+    world.driver.bounds = (1, 2)
+    world.pass_time(120, decoded_per_s=5.0, wait=0.5)
+    assert world.driver.replicas["decoder"] == 2
+    assert world.reconciler.pools()[0].rule == PoolRule(least=1, most=2)
+    world.reconciler.set("decoder", PoolRule(most=8), "ann")
+    world.pass_time(120, decoded_per_s=5.0, wait=0.5)
+    assert world.driver.replicas["decoder"] > 2
+
+
+def test_advice_that_nobody_follows_is_given_once() -> None:
+    world = World(decoder=1)
+    world.driver.scale = lambda *_: None  # type: ignore[method-assign]
+    world.pass_time(300, decoded_per_s=5.0, wait=0.5)
+    messages = [event.message.partition(":")[0] for event in world.reconciler.events()]
+    assert messages
+    assert len(messages) == len(set(messages))
+
+
+def test_a_pool_of_fixed_size_is_left_alone() -> None:
+    world = World(decoder=1)
+    world.reconciler.set("decoder", PoolRule(replicas=2), "ann")
+    world.pass_time(60, decoded_per_s=5.0, wait=0.5)
+    assert world.driver.told == [("scale", "decoder", 2)]
+    assert "ann set it to" in world.reconciler.events()[0].message
+
+
+def test_what_somebody_else_set_is_set_back_as_soon_as_the_driver_sees_it() -> None:
+    world = World(decoder=2)
+    world.reconciler.set("decoder", PoolRule(replicas=2), "ann")
+    thread = threading.Thread(target=world.reconciler.run)
+    thread.start()
+    try:
+        until(lambda: hasattr(world.driver, "changed"))
+        world.driver.replicas["decoder"] = 9
+        world.driver.changed()
+        until(lambda: ("scale", "decoder", 2) in world.driver.told)
+        assert "9 -> 2" in world.reconciler.events()[-1].message
+    finally:
+        world.reconciler.drain()
+        thread.join()
+    assert world.driver.told[-1] == ("close",)
+
+
+class Restless(Recorded):
+    """A driver that has something new to tell each time it is looked at."""
+
+    def repair(self) -> list[str]:
+        self.changed()
+        return []
+
+
+def test_who_is_woken_all_the_time_decides_all_the_same() -> None:
+    asked: list[int] = []
+
+    def jobs() -> list[JobStatus]:
+        asked.append(1)
+        return []
+
+    reconciler = Reconciler(Restless({"decoder": 1}), Roster(), jobs, period_s=0.01)
+    thread = threading.Thread(target=reconciler.run)
+    thread.start()
+    try:
+        until(lambda: len(asked) > 2)
+    finally:
+        reconciler.drain()
+        thread.join()
+
+
+def test_a_registration_that_is_refused_keeps_nobody_else_from_theirs() -> None:
+    world = World(decoder=1)
+    world.rows = {"depth": DEPTH, "hands": DEPTH.model_copy(update={"name": "hands"})}
+    add = world.driver.add_extractor
+
+    def refuse(row: ExtractorRow) -> None:
+        if row.name == "depth":
+            raise PermanentError("422 Invalid")
+        add(row)
+
+    world.driver.add_extractor = refuse  # type: ignore[method-assign]
+    world.reconciler.step()
+    world.reconciler.step()
+    assert world.driver.told == [("add", "hands")]
+    told = [event.message for event in world.reconciler.events() if event.pool == "extractor.depth"]
+    assert told == [f"{IMAGE} cannot be run: 422 Invalid"]
+    world.driver.add_extractor = add  # type: ignore[method-assign]
+    world.reconciler.step()
+    assert world.driver.told[-1] == ("add", "depth")
+
+
+def test_bounds_are_kept_at_once() -> None:
+    world = World(decoder=5)
+    world.beat("busy", 1.0)
+    world.beat("idle", 0.0)
+    world.reconciler.set("decoder", PoolRule(most=4), "ann")
+    assert world.driver.told == [("scale", "decoder", 4, "idle", "busy")]
+    with pytest.raises(NotFound, match="decoder"):
+        world.reconciler.set("encoder", PoolRule(), "ann")
+    world.driver.replicas["trainer.demo.rgb"] = 2
+    with pytest.raises(ConfigError, match="ESSP_RANKS"):
+        world.reconciler.set("trainer.demo.rgb", PoolRule(replicas=9), "ann")
+
+
+def test_what_is_registered_gets_a_pool_and_loses_it() -> None:
+    world = World(decoder=1)
+    world.rows = {"depth": DEPTH}
+    world.reconciler.step()
+    world.reconciler.step()
+    assert world.driver.told == [("add", "depth")]
+    assert world.reconciler.rule("extractor.depth") == PoolRule(least=2, most=3)
+    world.rows = {"depth": DEPTH.model_copy(update={"most": 5})}
+    world.reconciler.step()
+    assert world.reconciler.rule("extractor.depth").most == 5
+    world.rows = {}
+    world.reconciler.step()
+    assert world.driver.told[-1] == ("remove", "extractor.depth")
+
+
+def test_demand_and_queue_are_those_of_the_jobs_that_need_the_pool() -> None:
+    sizes = {
+        name: PoolSize(1, 1) for name in ("decoder", "extractor.flow", "extractor", "extractor.hog", "trainer.j.t")
+    }
+    status = job(0.5, backlog={"decoder": 7, "flow": 3})
+    found = {load.name: load for load in loads([status], sizes, {}, {"decoder": 4.0, "extractor.flow": 2.0})}
+    assert set(found) == set(sizes) - {"trainer.j.t"}
+    wants = [(found[name].demand_per_s, found[name].queue) for name in list(sizes)[:4]]
+    assert wants == [(20.0, 7), (20.0, 3), (20.0, 3), (0.0, 0)]
+    assert [found[n].done_per_s for n in ("decoder", "extractor", "extractor.hog")] == [4.0, 2.0, 0.0]
+
+
+def test_a_paused_job_wants_nothing() -> None:
+    (load,) = loads([job(0.5, state="paused")], {"decoder": PoolSize(1, 1)}, {}, {})
+    assert (load.demand_per_s, load.queue, load.wait) == (0.0, 0, 0.0)
+
+
+def test_rates_are_of_what_was_added_since() -> None:
+    rates = PoolRates()
+    rates.note([job(decoded=1000)], 0.0)
+    for second in range(1, 31):
+        rates.note([job(decoded=1000 + 20 * second)], float(second))
+    assert rates.per_s(30.0)["decoder"] == pytest.approx(20, rel=0.2)
+
+
+# --- real processes ---
+
+WAITS = (sys.executable, "-c", "import signal, time; signal.signal(15, lambda *_: exit(0)); print(1); time.sleep(600)")
+
+
+@pytest.fixture
+def processes() -> Iterator[ProcessDriver]:
+    driver = ProcessDriver({"decoder": 2}, WAITS)
+    yield driver
+    driver.close()
+
+
+def children(driver: ProcessDriver) -> list[int]:
+    return [worker.pid for pool in driver._pools.values() for worker in pool.workers]
+
+
+def test_a_worker_that_dies_is_started_again(processes: ProcessDriver) -> None:
+    assert processes.repair() == []
+    assert processes.sizes() == {"decoder": PoolSize(2, 2)}
+    first, second = children(processes)
+    os.kill(first, signal.SIGKILL)
+    until(lambda: processes.sizes()["decoder"].ready == 1)
+    (sentence,) = processes.repair()
+    assert f"-{first} of decoder ended with -9" in sentence
+    assert processes.sizes() == {"decoder": PoolSize(2, 2)}
+    assert second in children(processes)
+
+
+def test_who_can_be_spared_leaves(processes: ProcessDriver) -> None:
+    processes.repair()
+    first, second = children(processes)
+    processes.scale("decoder", 1, [f"{socket.gethostname()}-{second}", f"{socket.gethostname()}-{first}"])
+    assert children(processes) == [first]
+
+
+def test_a_training_moves_to_another_number_of_ranks(processes: ProcessDriver) -> None:
+    processes.train("demo", "rgb", 1, None)
+    (before,) = set(children(processes)) - set(children(processes)[:2])
+    processes.train("demo", "rgb", 1, None)
+    assert before in children(processes)
+    processes.train("demo", "rgb", 2, None)
+    assert before not in children(processes)
+    assert processes.sizes()["trainer.demo.rgb"] == PoolSize(1, 1)
+    processes.train("demo", "rgb", 0, None)
+    assert "trainer.demo.rgb" not in processes.sizes()
+
+
+def test_every_pool_of_the_default_settings_can_be_started() -> None:
+    sizes = MasterSettings().pool_sizes
+    assert {"decoder", "extractor", "aggregator"} <= set(sizes)
+    driver = ProcessDriver(sizes, WAITS)
+    try:
+        driver.repair()
+        assert driver.sizes() == {name: PoolSize(size, size) for name, size in sizes.items()}
+    finally:
+        driver.close()
+
+
+def test_a_training_that_is_done_is_not_started_again_and_one_that_failed_is() -> None:
+    for code, replicas in ((0, 0), (1, 1)):
+        driver = ProcessDriver({}, (sys.executable, "-c", f"raise SystemExit({code})"))
+        try:
+            driver.train("demo", "rgb", 1, None)
+            until(lambda driver=driver: driver.sizes()["trainer.demo.rgb"].ready == 0)
+            assert bool(driver.repair()) == bool(code)
+            assert driver.sizes()["trainer.demo.rgb"].replicas == replicas
+        finally:
+            driver.close()
+
+
+@pytest.mark.parametrize("pool", ["encoder", "decoder.x", "extractor.", "trainer.job", "; rm -rf /"])
+def test_what_is_no_pool_is_refused(processes: ProcessDriver, pool: str) -> None:
+    with pytest.raises(ConfigError, match="no pool"):
+        processes.scale(pool, 1, [])

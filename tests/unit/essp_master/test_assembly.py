@@ -1,0 +1,92 @@
+"""A whole master process: alone, and as one of two of which one leads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from essp_common.errors import ConfigError
+from essp_common.wiring import Adapters
+from essp_master.api.standby import LEADER
+from essp_master.assembly import MasterProcess, namespace_of, open_driver
+from essp_master.config import MasterSettings
+from essp_master.pools.observe_only import AdviceDriver
+from essp_master.pools.processes import ProcessDriver
+from essp_master.pools.worker_registry import Roster
+from tests.harness.kubernetes_api import ApiServer
+from tests.harness.running import running
+from tests.unit.essp_master.pools.test_reconciler import until
+
+SETTINGS = MasterSettings.model_validate({"bus": "kafka://nobody:1", "namespace": "essp-test"})
+
+
+@contextmanager
+def client_of(adapters: Adapters, settings: MasterSettings, name: str) -> Iterator[httpx.Client]:
+    """A client of a master process, which ends with the block."""
+    process = MasterProcess(adapters, settings, name, "127.0.0.1", 0)
+    with running(process), httpx.Client(base_url=f"http://127.0.0.1:{process.port}", timeout=30) as client:
+        yield client
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    """The cluster that masters find themselves in."""
+    with ApiServer() as server:
+        monkeypatch.setattr("essp_master.assembly.kubernetes_api", server.client)
+        yield server
+
+
+def test_a_lone_master_takes_jobs_and_keeps_pools(adapters: Adapters) -> None:
+    with client_of(adapters, SETTINGS, "one") as client:
+        until(lambda: client.get("/readyz").status_code == 200)
+        assert client.get("/v1/jobs").json()["jobs"] == []
+        assert client.get("/v1/pools").json() == []
+
+
+def test_a_standby_passes_requests_on_and_says_who_leads(adapters: Adapters, cluster: ApiServer) -> None:
+    settings = SETTINGS.model_copy(update={"lease": "essp-master"})
+    with client_of(adapters, settings, "one") as first:
+        until(lambda: first.get("/v1/jobs").status_code == 200)
+        assert LEADER not in first.get("/v1/jobs").headers
+        leader = str(cluster.cluster.objects["leases", "essp-master"]["spec"]["holderIdentity"])
+        with client_of(adapters, settings, "two") as second:
+            until(lambda: second.get("/readyz").status_code == 200)
+            assert second.get("/readyz").text == f"standby of {leader}\n"
+            answer = second.get("/v1/jobs", params={"page_size": 1})
+            assert answer.json() == {"jobs": [], "next_page_token": None}
+            assert answer.headers[LEADER] == leader
+            assert second.post("/v1/jobs", content=b"{").json()["status"] == 422, "the leader's answer"
+            assert second.get("/v1/jobs/no").status_code == 404
+            assert "essp_leader 1.0" in first.get("/metrics").text
+            assert "essp_leader 0.0" in second.get("/metrics").text, "its own, not the leader's a second time"
+
+
+def test_a_standby_asks_for_the_token_as_the_leader_does(adapters: Adapters, cluster: ApiServer) -> None:
+    cluster.cluster.outage = True
+    settings = MasterSettings.model_validate(SETTINGS.model_dump() | {"lease": "essp-master", "api_token": "swordfish"})
+    with client_of(adapters, settings, "one") as client:
+        assert client.get("/v1/jobs").status_code == 401
+        assert client.get("/livez").status_code == 200
+        assert client.get("/v1/jobs", headers={"Authorization": "Bearer swordfish"}).status_code == 503
+
+
+def test_while_nobody_leads_it_says_so(adapters: Adapters, cluster: ApiServer) -> None:
+    cluster.cluster.outage = True
+    with client_of(adapters, SETTINGS.model_copy(update={"lease": "essp-master"}), "one") as client:
+        answer = client.get("/v1/jobs")
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+        assert client.get("/livez").status_code == 200
+        assert client.get("/readyz").status_code == 503
+
+
+def test_the_driver_is_the_one_that_is_set(tmp_path: Path) -> None:
+    assert isinstance(open_driver(SETTINGS, Roster()), AdviceDriver)
+    sized = SETTINGS.model_copy(update={"pools": "processes", "pool_sizes": {"decoder": 0}})
+    assert isinstance(open_driver(sized, Roster()), ProcessDriver)
+    with pytest.raises(ConfigError, match="no pool"):
+        open_driver(sized.model_copy(update={"pool_sizes": {"encoder": 1}}), Roster())
+    assert namespace_of(MasterSettings()) == "default"

@@ -1,0 +1,157 @@
+"""Registration tables: by digest only, nobody undoes another's change, every change stays in the log."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from essp_common.errors import ConfigError, NotFound, PreconditionFailed
+from essp_common.features.declared import DeclaredFeature, DeclaredOutput
+from essp_common.features.port import ArraySpec
+from essp_common.wiring import Stores, open_store
+from essp_master.job.preflight import launch
+from essp_master.registrations import ExtractorRow, Registrations, TrainerRow
+from tests.harness.fleet import make_job
+
+DIGEST = "registry.example/team/depth@sha256:" + "0f" * 32
+OUTPUT = DeclaredOutput(shape=(1, "H", "W", "2*T-2"))
+DEPTH = ExtractorRow(name="depth", image=DIGEST, output=OUTPUT, frames_needed=2)
+BIG = TrainerRow(name="big", image=DIGEST, models=("resnet50",))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    return tmp_path.as_uri()
+
+
+def tables(root: str) -> Registrations:
+    return Registrations(open_store(root), ["registry.example/team/"])
+
+
+def test_what_is_registered_is_there_for_every_master(root: str) -> None:
+    first, second = tables(root), tables(root)
+    etag = first.put("extractors", DEPTH, "ann", None)
+    first.put("trainers", BIG, "ann", None)
+    assert second.row("extractors", "depth") == (DEPTH, etag)
+    assert second.extractors() == {"depth": DEPTH}
+    assert second.trainers() == {"big": BIG}
+
+
+def test_a_change_needs_the_version_that_was_seen(root: str) -> None:
+    table = tables(root)
+    etag = table.put("extractors", DEPTH, "ann", None)
+    larger = DEPTH.model_copy(update={"most": 32})
+    with pytest.raises(PreconditionFailed, match="read it again"):
+        table.put("extractors", larger, "bob", None)
+    newer = table.put("extractors", larger, "bob", etag)
+    assert newer != etag
+    with pytest.raises(PreconditionFailed):
+        tables(root).put("extractors", DEPTH, "ann", etag)
+    assert table.row("extractors", "depth") == (larger, newer)
+
+
+def test_changes_of_other_rows_do_not_get_in_the_way(root: str) -> None:
+    table = tables(root)
+    etag = table.put("extractors", DEPTH, "ann", None)
+    table.put("trainers", BIG, "bob", None)
+    table.put("extractors", DEPTH.model_copy(update={"most": 2}), "ann", etag)
+
+
+def test_of_many_who_change_one_row_at_once_one_wins(root: str) -> None:
+    etag = tables(root).put("extractors", DEPTH, "ann", None)
+    won: list[int] = []
+
+    def change(number: int) -> None:
+        row = DEPTH.model_copy(update={"most": number})
+        try:
+            tables(root).put("extractors", row, f"worker {number}", etag)
+        except PreconditionFailed:
+            return
+        won.append(number)
+
+    threads = [threading.Thread(target=change, args=(number,)) for number in range(2, 10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert tables(root).extractors()["depth"].most == won[0]
+
+
+def test_of_many_who_register_different_rows_at_once_all_win(root: str) -> None:
+    rows = [DEPTH.model_copy(update={"name": f"depth{number}"}) for number in range(8)]
+    threads = [threading.Thread(target=tables(root).put, args=("extractors", row, "x", None)) for row in rows]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(tables(root).extractors()) == {row.name for row in rows}
+
+
+def test_every_change_stays_in_the_log(root: str) -> None:
+    table = tables(root)
+    etag = table.put("extractors", DEPTH, "ann", None)
+    table.delete("extractors", "depth", "bob", etag)
+    assert [(c.version, c.by, c.action, c.name) for c in table.changes()] == [
+        (1, "ann", "put", "depth"),
+        (2, "bob", "delete", "depth"),
+    ]
+    with pytest.raises(NotFound, match="not registered"):
+        table.row("extractors", "depth")
+    table.put("extractors", DEPTH, "ann", None)
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        ("registry.example/team/depth:latest", "a tag may change"),
+        ("registry.example/other/depth@sha256:" + "0f" * 32, "is not allowed"),
+    ],
+)
+def test_only_allowed_images_by_digest_are_taken(root: str, image: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        tables(root).put("extractors", DEPTH.model_copy(update={"image": image}), "ann", None)
+    assert tables(root).extractors() == {}
+
+
+def test_where_no_image_is_allowed_none_is_taken(root: str) -> None:
+    with pytest.raises(ConfigError, match="allows: none"):
+        Registrations(open_store(root)).put("extractors", DEPTH, "ann", None)
+
+
+def test_the_declared_output_follows_the_clip() -> None:
+    output = DeclaredOutput(shape=(1, "H/16", "W/16+1", "2*T-2"), dtype="float32")
+    assert output.of(ArraySpec((11, 100, 64, 3), "uint8")) == ArraySpec((1, 7, 5, 20), "float32")
+
+
+def test_an_output_of_no_size_is_refused() -> None:
+    with pytest.raises(ConfigError, match="has to be 1 or more"):
+        DeclaredOutput(shape=("T-11",)).of(ArraySpec((11, 4, 4, 3), "uint8"))
+
+
+@given(st.text(max_size=12))
+def test_whatever_is_no_dimension_is_refused_when_it_is_registered(text: str) -> None:
+    try:
+        output = DeclaredOutput(shape=(text,))
+    except ValidationError:
+        return
+    assert output.of(ArraySpec((10**7, 10**7, 10**7, 3), "uint8")).shape[0] >= 1
+
+
+def test_a_job_may_ask_for_a_feature_whose_code_is_elsewhere(tmp_path: Path) -> None:
+    job = make_job(
+        tmp_path, streams={"depth": {"feature": "depth"}}, trainers={"depth": {"stream": "depth", "batch_size": 4}}
+    )
+    stores = Stores([f"file://{tmp_path}"])
+    with pytest.raises(ConfigError, match="no extractor 'depth'"):
+        launch(job, stores)
+    declared = {"depth": DeclaredFeature("depth", 2, DeclaredOutput(shape=(1, "H", "W", "2*T"), dtype="uint8"))}
+    assert launch(job, stores, declared=declared).spec == job
+    greedy = {"depth": DeclaredFeature("depth", 4, OUTPUT)}
+    with pytest.raises(ConfigError, match="needs clips of 4 frames"):
+        launch(job, stores, declared=greedy)

@@ -1,0 +1,308 @@
+"""The master over memory adapters: a job from its start to its end, and what may come between."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from essp_common.cache.port import job_prefix
+from essp_common.errors import Conflict, Unavailable
+from essp_common.job.status import JobState
+from essp_common.messages.control import ControlFeed
+from essp_common.pb.v1.messages_pb2 import Control, Failed, Finished, PassReport, Progress, StepReport
+from essp_common.wiring import Adapters
+from essp_master.config import MasterSettings
+from essp_master.service import build
+from tests.harness.fleet import (
+    EVERYTHING,
+    SIZES,
+    Clock,
+    Fleet,
+    FleetOf,
+    adapters_in,
+    make_job,
+    master_over,
+    run_to_rest,
+)
+
+
+def test_a_job_runs_to_its_end(adapters: Adapters, fleet_of: FleetOf) -> None:
+    master, fleet = master_over(adapters), fleet_of()
+    started = master.start(fleet.job)
+    assert started.state is JobState.RUNNING
+    assert [p.clips for p in started.passes] == SIZES
+    run_to_rest(master, fleet)
+    assert fleet.trained == {"trainer.rgb": EVERYTHING, "trainer.diff": EVERYTHING}
+    assert fleet.most_bytes <= fleet.job.limits.budget
+    status = master.status("small")
+    assert all(p.finished and p.issued == p.clips for p in status.passes)
+    assert (status.progress.done, status.progress.total, status.progress.current) == (44, 44, 5)
+    assert status.credits.outstanding_bytes == 0
+    assert status.state is JobState.RUNNING, "the fused model is still to come"
+    fleet.finish()
+    run_to_rest(master, fleet)
+    status = master.status("small")
+    assert status.state is JobState.COMPLETED
+    assert status.result is not None
+    assert status.result.metrics == {"test.fused.top1": 0.9}
+    assert [c.command for c in fleet.commands] == [Control.START, Control.COMPLETE]
+    assert adapters.cache.usage().keys == 0
+
+
+def test_a_trainer_that_stands_still_is_left_behind_and_loses_nothing(
+    adapters: Adapters, fleet_of: FleetOf, tmp_path: Path
+) -> None:
+    sampling = {"clips_per_video": 2, "clips_per_epoch": 100}
+    job = make_job(tmp_path, sampling=sampling)
+    master, fleet = master_over(adapters), fleet_of(job)
+    master.start(job)
+    while fleet.learn() or fleet.decode() or fleet.extract() or fleet.train("trainer.rgb") or master.step(0):
+        assert adapters.cache.usage().used_bytes <= job.limits.budget
+        assert fleet.intakes["trainer.diff"].waiting == 0
+    counts = master.status("small").counts
+    assert len(fleet.trained["trainer.rgb"]) == sum(p.clips for p in master.status("small").passes)
+    assert counts.released > 0
+    run_to_rest(master, fleet)
+    assert fleet.trained["trainer.diff"] == fleet.trained["trainer.rgb"]
+    assert all(p.finished for p in master.status("small").passes)
+    assert master.status("small").counts.redecoded > 0
+    assert adapters.cache.usage().keys == 0
+
+
+@pytest.mark.parametrize("decoders", [1, 3])
+def test_seeds_do_not_depend_on_how_many_work(
+    adapters: Adapters, fleet_of: FleetOf, tmp_path: Path, decoders: int
+) -> None:
+    master, fleet = master_over(adapters), fleet_of(decoders=decoders)
+    master.start(fleet.job)
+    run_to_rest(master, fleet)
+    issued = sorted(
+        (u.purpose, u.epoch, s.index, u.video.id, s.first_frame, s.class_id) for u in fleet.units for s in u.seeds
+    )
+    alone = adapters_in(tmp_path)
+    try:
+        other = Fleet(alone, fleet.job.model_copy(update={"output": f"file://{tmp_path}/other"}))
+        master = master_over(alone)
+        master.start(other.job)
+        run_to_rest(master, other)
+        reference = [
+            (u.purpose, u.epoch, s.index, u.video.id, s.first_frame, s.class_id) for u in other.units for s in u.seeds
+        ]
+        assert issued == sorted(reference)
+        other.close()
+    finally:
+        alone.close()
+
+
+def test_a_seed_says_all_that_a_decoder_needs(adapters: Adapters, fleet_of: FleetOf) -> None:
+    master, fleet = master_over(adapters), fleet_of()
+    master.start(fleet.job)
+    fleet.decode()
+    unit = fleet.units[0]
+    assert (unit.job, unit.fence, unit.video.frame_count, unit.video.seekable) == ("small", 1, 60, True)
+    assert unit.video.uri == f"file:///videos/{unit.video.id}"
+    seed = unit.seeds[0]
+    assert (seed.frame_count, seed.stride, seed.last_frame) == (3, 1, 59)
+    assert seed.seek.frame_index == (30 if seed.first_frame >= 30 else 0)
+    assert {s.stream: list(s.consumers) for s in unit.recipe.streams} == {
+        "rgb": ["trainer.rgb"],
+        "diff": ["trainer.diff"],
+    }
+
+
+def test_bad_videos_are_replaced_or_skipped_and_counted(adapters: Adapters, fleet_of: FleetOf) -> None:
+    master = master_over(adapters)
+    fleet = fleet_of(bad=lambda unit: "no keyframe" if unit.video.id.endswith("v2.mp4") else "")
+    master.start(fleet.job)
+    run_to_rest(master, fleet)
+    status = master.status("small")
+    assert all(p.finished for p in status.passes)
+    assert status.counts.failed > 0
+    assert status.passes[4].skipped == 2, "two clips of the one test video"
+    trained = [place for place in fleet.trained["trainer.diff"] if place[0] == 4]
+    assert len(trained) == 14
+    assert status.failures[0].stage == "decoder"
+    assert status.failures[0].examples[0].reason == "no keyframe"
+    assert any(event.kind == "failure" for event in master.events("small"))
+
+
+def test_a_data_set_that_is_broken_fails_the_job(adapters: Adapters, fleet_of: FleetOf, tmp_path: Path) -> None:
+    job = make_job(tmp_path, limits={"budget": "64KiB", "dead_ratio": 0.1})
+    master, fleet = master_over(adapters), fleet_of(job, bad=lambda unit: "truncated")
+    master.start(job)
+    run_to_rest(master, fleet)
+    status = master.status("small")
+    assert status.state is JobState.FAILED
+    assert "limits.dead_ratio" in status.reason
+    assert fleet.commands[-1].command == Control.FAIL
+    assert fleet.commands[-1].reason == status.reason
+
+
+def test_pause_resume_and_stop(adapters: Adapters, fleet_of: FleetOf) -> None:
+    master, fleet = master_over(adapters), fleet_of()
+    master.start(fleet.job)
+    assert master.pause("small").state is JobState.PAUSED
+    assert master.pause("small").state is JobState.PAUSED, "twice is harmless"
+    run_to_rest(master, fleet)
+    at_rest = master.status("small").counts.issued
+    assert at_rest < 44
+    assert master.resume("small").state is JobState.RUNNING
+    fleet.decode()
+    assert master.status("small").counts.issued > at_rest
+    assert master.stop("small").state is JobState.STOPPED
+    assert adapters.cache.usage().keys == 0
+    with pytest.raises(Conflict, match="job small is stopped"):
+        master.pause("small")
+    with pytest.raises(Conflict, match="start it again"):
+        master.resume("small")
+    fleet.learn()
+    assert [c.command for c in fleet.commands] == [Control.START, Control.PAUSE, Control.RESUME, Control.STOP]
+
+
+def test_what_is_stored_after_the_end_is_freed(adapters: Adapters, fleet_of: FleetOf) -> None:
+    clock = Clock()
+    master, fleet = master_over(adapters, clock), fleet_of()
+    master.start(fleet.job)
+    master.stop("small")
+    fleet.decode()  # had not heard of it
+    assert adapters.cache.usage().keys > 0
+    clock.now_s += 3
+    master.step(0)
+    assert adapters.cache.usage().keys == 0
+
+
+def test_silence_has_clips_issued_again_less_and_less_often(adapters: Adapters, fleet_of: FleetOf) -> None:
+    clock = Clock()
+    master, fleet = master_over(adapters, clock), fleet_of()
+    master.start(fleet.job)
+    seeds = fleet.lose_seeds()
+    clock.now_s += 59
+    fleet.report(Progress(step=StepReport(trainer="rgb", purpose=1)))  # that one waits is no sign of progress
+    master.step(0)
+    assert master.status("small").counts.reissued == 0
+    clock.now_s += 2
+    master.step(0)
+    assert master.status("small").counts.reissued == seeds
+    clock.now_s += 61
+    master.step(0)
+    assert master.status("small").counts.reissued == seeds, "the second wait is twice as long"
+    run_to_rest(master, fleet)
+    assert all(p.finished for p in master.status("small").passes)
+
+
+@pytest.mark.parametrize("report", [{"step": StepReport(trainer="rgb")}, {"pass_report": PassReport(trainer="rgb")}])
+def test_a_report_about_no_kind_of_pass_is_ignored(adapters: Adapters, fleet_of: FleetOf, report: Any) -> None:
+    """A trainer of a later version may know passes that this master does not."""
+    master, fleet = master_over(adapters), fleet_of()
+    master.start(fleet.job)
+    fleet.report(Progress(**report))
+    run_to_rest(master, fleet)
+    assert master.status("small").trainers[0].purpose is None
+    assert all(p.finished for p in master.status("small").passes)
+
+
+def test_another_master_takes_a_job_over(adapters: Adapters, fleet_of: FleetOf) -> None:
+    master, fleet = master_over(adapters), fleet_of()
+    master.start(fleet.job)
+    fleet.report(Progress(step=StepReport(trainer="rgb"), fence=9))
+    master.step(0)
+    assert master.status("small").state is JobState.STOPPED
+    assert "another master" in master.status("small").reason
+    fleet.learn()
+    assert [c.command for c in fleet.commands] == [Control.START], "it is not this one's to stop"
+
+
+def test_messages_of_an_earlier_run_are_none_of_this_one(adapters: Adapters, fleet_of: FleetOf) -> None:
+    master, fleet = master_over(adapters), fleet_of()
+    master.start(fleet.job)
+    master.stop("small")
+    assert master.start(fleet.job).state is JobState.RUNNING
+    fleet.report(Progress(finished=Finished(stage="aggregator", uri="file:///old"), fence=1))
+    fleet.report(Progress(failed=Failed(stage="trainer", reason="old", kind="error"), fence=1))
+    master.step(0)
+    assert master.status("small").state is JobState.RUNNING
+
+
+def test_a_new_master_takes_up_what_was_under_way(adapters: Adapters, fleet_of: FleetOf) -> None:
+    first, fleet = master_over(adapters), fleet_of()
+    first.start(fleet.job)
+    for _ in range(3):
+        fleet.work()
+        first.step(0)
+    first.pause("small")
+    second = build(adapters, MasterSettings(bus="kafka://elsewhere:1"), "m2", adopt=True)
+    feed, taken_up = ControlFeed(adapters.bus), threading.Event()
+    feed.on_change(lambda c: taken_up.set() if (c.fence, c.command) == (2, Control.PAUSE) else None)
+    thread = threading.Thread(target=second.run)
+    thread.start()
+    try:
+        assert taken_up.wait(30), "as paused as it was"
+        second.resume("small")
+        while not all(p.finished for p in second.status("small").passes):
+            fleet.work()
+        assert fleet.trained == {"trainer.rgb": EVERYTHING, "trainer.diff": EVERYTHING}
+    finally:
+        second.drain()
+        thread.join()
+        feed.close()
+
+
+def test_nothing_is_lost_while_the_bus_is_away(
+    adapters: Adapters, fleet_of: FleetOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master, fleet = master_over(adapters), fleet_of(bad=lambda unit: "bad" if unit.video.id.endswith("v2.mp4") else "")
+    master.start(fleet.job)
+    healthy, broken = adapters.bus.flush, iter([True, False] * 10_000)
+
+    def flush(timeout_s: float = 30.0) -> None:
+        if next(broken):
+            raise Unavailable("the broker is away")
+        healthy(timeout_s)
+
+    for _ in range(400):
+        monkeypatch.setattr(adapters.bus, "flush", healthy)
+        fleet.work()
+        monkeypatch.setattr(adapters.bus, "flush", flush)
+        for _ in range(3):
+            try:
+                master.step(0)
+            except Unavailable:
+                continue
+    assert all(p.finished for p in master.status("small").passes)
+    assert len(fleet.trained["trainer.diff"]) == len(set(fleet.trained["trainer.diff"]))
+
+
+def test_people_are_told_what_trainers_report(adapters: Adapters, fleet_of: FleetOf) -> None:
+    master, fleet = master_over(adapters), fleet_of()
+    master.start(fleet.job)
+    fleet.report(
+        Progress(step=StepReport(trainer="rgb", purpose=1, epoch=1, clips_done=4, loss=0.5, top1=0.75, queue=3))
+    )
+    fleet.report(Progress(pass_report=PassReport(trainer="rgb", purpose=2, epoch=0, metrics={"top1": 0.5})))
+    run_to_rest(master, fleet)
+    status = master.status("small")
+    rgb = status.trainers[0]
+    assert (rgb.name, rgb.purpose, rgb.epoch, rgb.clips_done, rgb.loss, rgb.queue) == ("rgb", "train", 1, 4, 0.5, 3)
+    assert rgb.reports[0].metrics == {"top1": 0.5}
+    assert {pool.name: pool.done for pool in status.pools} == {"decoder": 44, "extractor.frame_diff": 44}
+    assert status.pools[0].seconds_per_clip == pytest.approx(0.01)
+    kinds = [event.kind for event in master.events("small")]
+    assert kinds.count("pass") == 5
+    assert "report" in kinds
+    assert next(event.id for event in master.events("small", after=2)) == 3
+
+
+def test_a_prediction_is_done_when_the_predictor_says_so(adapters: Adapters, fleet_of: FleetOf, tmp_path: Path) -> None:
+    job = make_job(tmp_path, trainers={}, predictor={"model": "file:///model"})
+    master, fleet = master_over(adapters), fleet_of(job)
+    master.start(job)
+    run_to_rest(master, fleet)
+    assert fleet.trained["predictor.rgb"] == [(0, i) for i in range(32)]
+    fleet.report(Progress(finished=Finished(stage="predictor", uri="file:///predictions")))
+    master.step(0)
+    assert master.status("small").state is JobState.COMPLETED
+    assert job_prefix("small")
+    assert adapters.cache.usage().keys == 0

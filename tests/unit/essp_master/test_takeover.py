@@ -1,0 +1,228 @@
+"""One master after another, or beside another: what the second one knows, and what the first one may still do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from essp.audit.account import account_of
+from essp.audit.invariants import check
+from essp_common.artifacts.history import History, Overtaken
+from essp_common.errors import Conflict, Unavailable
+from essp_common.job.status import JobState
+from essp_common.objects.directory import DirectoryStore
+from essp_common.objects.port import ObjectInfo
+from essp_common.pb.v1.messages_pb2 import Control, Finished, Progress
+from essp_common.wiring import Adapters
+from essp_master.config import MasterSettings
+from essp_master.service import Master
+from tests.harness.fleet import EVERYTHING, SIZES, Clock, Fleet, make_job, run_to_rest
+
+BOTH = {"trainer.rgb": EVERYTHING, "trainer.diff": EVERYTHING}
+
+
+@pytest.fixture
+def fleet(adapters: Adapters, tmp_path: Path) -> Iterator[Fleet]:
+    made = Fleet(adapters, make_job(tmp_path))
+    yield made
+    made.close()
+
+
+def master_named(name: str, adapters: Adapters, clock: Clock | None = None) -> Master:
+    """A master that knows what was under way. Its history is written at every step."""
+    settings = MasterSettings(history_s=0.0)
+    made = Master(adapters, settings, name, True) if clock is None else Master(adapters, settings, name, True, clock)
+    made.adopt()
+    return made
+
+
+def die(master: Master) -> None:
+    """What becomes of a master without a goodbye: its share of the group falls to others. A write that is under way may
+    or may not come through."""
+    master._subscription.close()
+
+
+def written(master: Master, fleet: Fleet) -> None:
+    """Nobody else works until the history holds all that the master knows."""
+    history = History(fleet.adapters.stores.under(fleet.job.output))
+    while (newest := history.newest()) is None or newest.ledger != master._jobs["small"].ledger.state():
+        master.step(0)
+
+
+def test_a_new_master_stands_where_the_history_ends(adapters: Adapters, fleet: Fleet) -> None:
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    fleet.work()
+    written(first, fleet)
+    before = first.status("small")
+    die(first)
+    second = master_named("m2", adapters)
+    after = second.status("small")
+    assert after.state is JobState.RUNNING
+    assert (after.counts, after.progress.done, after.credits) == (before.counts, before.progress.done, before.credits)
+    assert abs(after.created - before.created) < timedelta(milliseconds=1)
+    assert 0 < after.progress.done < sum(SIZES)
+    run_to_rest(second, fleet)
+    assert fleet.trained == BOTH
+    assert fleet.most_bytes <= fleet.job.limits.budget
+    status = second.status("small")
+    assert all(passed.finished for passed in status.passes)
+    assert status.credits.outstanding_bytes == 0
+    assert status.counts.issued - status.counts.reissued == sum(SIZES), "nothing is forgotten, nothing is planned twice"
+
+
+def test_what_no_decoder_did_for_the_first_master_is_issued_again(adapters: Adapters, fleet: Fleet) -> None:
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    written(first, fleet)
+    die(first)
+    lost = fleet.lose_seeds()  # as decoders drop what an older master issued
+    second = master_named("m2", adapters)
+    run_to_rest(second, fleet)
+    assert second.status("small").counts.reissued == lost
+    assert {unit.fence for unit in fleet.units} == {2}
+    assert fleet.trained == BOTH
+
+
+def test_no_message_is_done_before_the_history_holds_it(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    away, put = True, DirectoryStore.put
+
+    def fails(store: DirectoryStore, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+        if away and key.startswith("history/"):
+            raise Unavailable("the store is away", 0.01)
+        return put(store, key, data, if_absent=if_absent)
+
+    monkeypatch.setattr(DirectoryStore, "put", fails)
+    run_to_rest(first, fleet)
+    told = first.status("small")
+    assert fleet.trained == BOTH, "a store that is away holds nobody up"
+    die(first)
+    away = False
+    newest = History(adapters.stores.under(fleet.job.output)).newest()
+    assert newest is not None
+    assert newest.ledger.counts.get("decoded", 0) == 0 or newest.writer == "m1"
+    second = master_named("m2", adapters)
+    run_to_rest(second, fleet)
+    after = second.status("small")
+    assert all(passed.finished for passed in after.passes)
+    assert [passed.done for passed in after.passes] == [passed.done for passed in told.passes]
+    assert fleet.trained == BOTH
+
+
+def test_of_two_masters_the_later_one_goes_on_and_the_other_leaves(adapters: Adapters, fleet: Fleet) -> None:
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    fleet.work()
+    second = master_named("m2", adapters)
+    with pytest.raises(Overtaken, match=r"another master has taken job small over \(its fence is 2, this one's 1\)"):
+        first.run()
+    assert first.status("small").state is JobState.STOPPED
+    run_to_rest(second, fleet)
+    assert fleet.trained == BOTH
+    fleet.learn()
+    assert [(c.fence, c.command) for c in fleet.commands] == [(1, Control.START), (2, Control.START)]
+    assert fleet.commands[1].since == 1, "it is the same run"
+
+
+def test_a_third_master_believes_workers_of_the_first(adapters: Adapters, fleet: Fleet) -> None:
+    """Trainers carry the fence with which they were started, however many masters come after."""
+    masters = [master_named("m1", adapters)]
+    masters[0].start(fleet.job)
+    for name in ("m2", "m3"):
+        die(masters[-1])
+        masters.append(master_named(name, adapters))
+    run_to_rest(masters[-1], fleet)
+    fleet.finish(fence=1)
+    run_to_rest(masters[-1], fleet)
+    assert masters[-1].status("small").state is JobState.COMPLETED
+
+
+def test_jobs_that_ended_are_known_after_a_restart(adapters: Adapters, fleet: Fleet) -> None:
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    run_to_rest(first, fleet)
+    fleet.finish()
+    run_to_rest(first, fleet)
+    first.drain()
+    first.run()
+    told = first.status("small")
+    second = master_named("m2", adapters)
+    assert second.status("small").counts == told.counts
+    assert [(job.name, job.state, job.done) for job in second.jobs()] == [("small", JobState.COMPLETED, sum(SIZES))]
+    with pytest.raises(Conflict, match="job small is completed"):
+        second.pause("small")
+    with pytest.raises(Conflict, match="job small is completed; start it again"):
+        second.resume("small")
+    assert second.events("small") == ()
+
+
+@pytest.mark.parametrize("command", ["stop", "complete"])
+def test_an_end_that_the_history_misses_is_written_there(adapters: Adapters, fleet: Fleet, command: str) -> None:
+    """The master died between the command and its history."""
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    if command == "stop":
+        fleet.work()
+        first.stop("small")
+    else:
+        run_to_rest(first, fleet)
+        written(first, fleet)
+        fleet.report(Progress(finished=Finished(stage="aggregator", uri="file:///model"), fence=1))
+        ended = Control(job="small", fence=1, command=Control.COMPLETE)
+        fleet.learn()
+        ended.snapshot.CopyFrom(fleet.commands[0].snapshot)
+        adapters.bus.publish("essp.control", b"small", ended.SerializeToString())
+    die(first)
+    second = master_named("m2", adapters)
+    second.drain()
+    run_to_rest(second, fleet)
+    assert second.status("small").state is (JobState.STOPPED if command == "stop" else JobState.COMPLETED)
+    second.run()
+    newest = History(adapters.stores.under(fleet.job.output)).newest()
+    assert newest is not None
+    assert newest.state == ("stopped" if command == "stop" else "completed")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_comes_between_every_clip_is_trained_once(adapters: Adapters, fleet: Fleet, seed: int) -> None:
+    """Pauses, resumes and deaths of masters at random moments, between steps of work of random size."""
+    chance = random.Random(seed)
+    clock = Clock()
+    masters = [master_named("m1", adapters, clock)]
+    masters[0].start(fleet.job)
+    for number in range(30):
+        match chance.choice(["work", "work", "work", "pause", "resume", "die"]):
+            case "work":
+                fleet.learn()
+                chance.choice([lambda: fleet.decode(2), fleet.extract, lambda: fleet.train("trainer.diff", 3)])()  # type: ignore[no-untyped-call]
+                fleet.train("trainer.rgb", chance.randrange(4))
+            case "pause":
+                masters[-1].pause("small")
+            case "resume":
+                masters[-1].resume("small")
+            case "die":
+                die(masters[-1])
+                masters.append(master_named(f"m{number + 2}", adapters, clock))
+        if chance.random() < 0.8:
+            masters[-1].step(0)
+    masters[-1].resume("small")
+    run_to_rest(masters[-1], fleet)
+    assert fleet.trained == BOTH
+    assert fleet.most_bytes <= fleet.job.limits.budget
+    fleet.finish(fence=1)
+    run_to_rest(masters[-1], fleet)
+    masters[-1].drain()
+    masters[-1].run()
+    status = masters[-1].status("small")
+    assert status.state is JobState.COMPLETED, status.reason
+    account = account_of(History(adapters.stores.under(fleet.job.output)).read())
+    findings = check(account, None, status, account.last_ms)
+    assert [(f.invariant, f.violations) for f in findings if f.holds is False] == []

@@ -1,0 +1,124 @@
+"""Where in a video a class is seen: runs that were planted are found, as mean average precision over overlaps tells."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from essp_common.artifacts.segments import Segment, read_segments, write_segments
+from essp_common.errors import PermanentError
+from essp_common.objects.directory import DirectoryStore
+from essp_predictor.localisation import localise
+
+CLASSES = ("dive", "jump", "run", "swim", "throw")
+STEP, SPAN = 30, 11
+
+
+def first_frames(clips: int) -> NDArray[np.int64]:
+    return np.arange(clips, dtype=np.int64) * STEP
+
+
+def planted(random: np.random.Generator, clips: int, noise: float) -> tuple[NDArray[np.float64], list[Segment]]:
+    """Scores of a video in which some classes are seen for a while, and nothing in between; and where they are."""
+    scores = np.full((clips, len(CLASSES)), 1 / len(CLASSES))
+    truth, begin = [], int(random.integers(2, 8))
+    while (end := begin + int(random.integers(4, 14))) < clips - 2:
+        class_id = int(random.integers(len(CLASSES)))
+        scores[begin:end] = 0.3 / (len(CLASSES) - 1)
+        scores[begin:end, class_id] = 0.7
+        truth.append(Segment("v", CLASSES[class_id], begin * STEP, end * STEP - 1, 1.0))
+        begin = end + int(random.integers(6, 14))
+    odds = scores * np.exp(noise * random.normal(size=scores.shape))
+    return odds / odds.sum(axis=1, keepdims=True), truth
+
+
+def overlap(a: Segment, b: Segment) -> float:
+    """Intersection over union, counted frame by frame."""
+    one, other = (set(range(s.first_frame, s.last_frame + 1)) for s in (a, b))
+    return len(one & other) / len(one | other)
+
+
+def mean_average_precision(found: list[list[Segment]], truth: list[list[Segment]], least: float) -> float:
+    """As in ActivityNet's evaluation: each planted segment is matched once, by the surest that overlaps enough."""
+    precisions = []
+    for name in CLASSES:
+        wanted = [(v, s) for v, segments in enumerate(truth) for s in segments if s.class_name == name]
+        ranked = [(v, s) for v, segments in enumerate(found) for s in segments if s.class_name == name]
+        ranked.sort(key=lambda entry: -entry[1].score)
+        hits: list[int] = []
+        for video, segment in ranked:
+            near = [i for i, (v, s) in enumerate(wanted) if v == video and overlap(segment, s) >= least]
+            hits.append(bool(near))
+            if near:
+                del wanted[near[0]]
+        total = len(wanted) + sum(hits)
+        right = np.cumsum(hits)
+        precision = right / np.arange(1, len(hits) + 1)
+        precisions.append(sum(precision[i:].max() for i, hit in enumerate(hits) if hit) / total if total else 1.0)
+    return float(np.mean(precisions))
+
+
+@pytest.mark.parametrize(("noise", "least", "expected"), [(0.0, 0.75, 0.99), (0.3, 0.5, 0.9), (0.6, 0.5, 0.45)])
+def test_what_was_planted_is_found(noise: float, least: float, expected: float) -> None:
+    random = np.random.Generator(np.random.Philox(9))
+    videos = [planted(random, 80, noise) for _ in range(12)]
+    found = [localise("v", scores, first_frames(80), SPAN, CLASSES) for scores, _ in videos]
+    truth = [segments for _, segments in videos]
+    assert mean_average_precision(found, truth, least) > expected
+    whole = [
+        [Segment("v", name, 0, 80 * STEP, float(mean)) for name, mean in zip(CLASSES, scores.mean(axis=0), strict=True)]
+        for scores, _ in videos
+    ]
+    assert mean_average_precision(whole, truth, least) == 0, "to say that it is somewhere is worth nothing"
+
+
+def test_a_class_that_is_seen_throughout_is_the_whole_video() -> None:
+    scores = np.tile(np.array([0.9, 0.1, 0, 0, 0]), (20, 1))
+    assert localise("v", scores, first_frames(20), SPAN, CLASSES) == [
+        Segment("v", "dive", 0, 19 * STEP + SPAN - 1, pytest.approx(0.9))
+    ]
+
+
+def test_a_model_that_is_sure_of_nothing_finds_nothing() -> None:
+    assert localise("v", np.full((30, 5), 0.19), first_frames(30), SPAN, CLASSES) == []
+
+
+def test_a_clip_speaks_for_the_frames_half_way_to_its_neighbours() -> None:
+    scores = np.zeros((3, 5))
+    scores[1, 2] = 1
+    frames = np.array([0, 100, 400])
+    assert localise("v", scores, frames, 10, CLASSES) == [Segment("v", "run", 55, 254, 1.0)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 40), st.integers(0, 2**32), st.floats(0.02, 2))
+def test_segments_lie_within_the_video_and_those_of_one_class_apart(clips: int, seed: int, spread: float) -> None:
+    scores = np.random.Generator(np.random.Philox(seed)).dirichlet(np.full(5, spread), clips)
+    found = localise("v", scores, first_frames(clips), SPAN, CLASSES)
+    assert found == sorted(found, key=lambda s: -s.score)
+    for number, segment in enumerate(found):
+        assert 0 <= segment.first_frame <= segment.last_frame <= (clips - 1) * STEP + SPAN - 1
+        assert 0.2 <= segment.score <= 1 + 1e-9
+        for other in found[:number]:
+            if other.class_name == segment.class_name:
+                assert overlap(segment, other) <= 0.5
+
+
+def test_segments_are_kept_and_read_back(tmp_path: object) -> None:
+    store = DirectoryStore.from_url(f"file://{tmp_path}")
+    rows = [Segment("a", "run", 3, 9, 0.5), Segment("b", "dive", 0, 4, 0.25)]
+    write_segments(store, "segments.parquet", iter([rows[:1], [], rows[1:]]))
+    assert read_segments(store, "segments.parquet") == rows
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"other": [1]}), sink)
+    for damaged in (b"nothing of the kind", sink.getvalue()):
+        store.put("segments.parquet", damaged)
+        with pytest.raises(PermanentError, match="holds no segments"):
+            read_segments(store, "segments.parquet")

@@ -1,0 +1,134 @@
+"""What a predictor keeps on its way, so that one that dies costs no more than the part it was in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from essp_common import topics
+from essp_common.artifacts import layout
+from essp_common.artifacts import partial_scores as scored
+from essp_common.artifacts.fused_model import open_model
+from essp_common.artifacts.partial_scores import Scored, ScoredPart
+from essp_common.artifacts.scores import ScoreTable
+from essp_common.artifacts.segments import read_segments
+from essp_common.runtime.failpoints import Failpoints
+from tests.harness.predictor_world import (
+    CLASSES,
+    CLIPS,
+    CLIPS_PER_VIDEO,
+    FEATURES,
+    JOB,
+    VIDEOS,
+    World,
+    expected,
+)
+from tests.harness.waiting import until
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part is one video."""
+    monkeypatch.setattr(scored, "_PART_CLIPS", CLIPS_PER_VIDEO)
+
+
+def kept(world: World) -> int:
+    """How many parts."""
+    return sum(info.key.endswith("done.json") for info in world.store.list(layout.PARTS))
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_predictor_that_dies_goes_on_with_the_part_it_was_in(world: World) -> None:
+    with world.predictor():
+        for index in CLIPS[:5]:
+            world.deliver("rgb", index)
+        for index in CLIPS[:3]:
+            world.deliver("motion", index)
+        until(lambda: kept(world) == 3, "two parts of rgb and one of motion are kept")
+    assert world.bus.backlog(topics.CLIPS, f"predictor.rgb.{JOB}") == 1
+    assert world.bus.backlog(topics.features("flow"), f"predictor.motion.{JOB}") == 1
+    with world.predictor():
+        world.deliver("rgb", 4)
+        world.deliver("rgb", 5)
+        for index in CLIPS[2:]:
+            world.deliver("motion", index)
+        lost = [p.failed.clip.index for p in world.until_finished() if p.HasField("failed")]
+    assert set(lost) <= {2, 4}, "nothing that was kept is made again"
+    for video, answer in enumerate(world.answers()):
+        assert answer.scores == pytest.approx(np.mean([expected(2 * video), expected(2 * video + 1)], axis=0), abs=1e-5)
+    assert not list(world.store.list(layout.PARTS)), "answers are written: parts are of no more use"
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("order", [CLIPS, CLIPS[::-1]])
+def test_parts_change_no_answer(world: World, order: list[int]) -> None:
+    with world.predictor():
+        for stream in FEATURES:
+            for index in order:
+                world.deliver(stream, index, skipped="truncated at frame 7" if index in (1, 2, 3) else "")
+        assert dict(world.ending().finished.metrics) == {"videos": 3.0, "failed": 1.0}
+    assert [(answer.video_id, answer.clips, answer.error) for answer in world.answers()] == [
+        ("a.mp4", 1, "truncated at frame 7"),
+        ("b.mp4", 0, "truncated at frame 7"),
+        ("c.mp4", 2, None),
+    ]
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_servers_that_fail_while_answers_are_written_fail_no_job(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is anything scored twice: all of it was kept."""
+    monkeypatch.setattr(
+        "essp_predictor.stream.failpoint", Failpoints("predictor.kept:1:raise,predictor.kept:3:raise").hit
+    )
+    monkeypatch.setattr("essp_predictor.job.failpoint", Failpoints("predictor.written:1:raise").hit)
+    with world.predictor():
+        world.deliver_all(CLIPS)
+        reports = list(world.until_finished())
+    assert [p.failed.kind for p in reports if p.HasField("failed")] == []
+    trained = sorted((p.trained.consumer, i) for p in reports for i in p.trained.indices)
+    assert trained == [(f"predictor.{name}", index) for name in sorted(FEATURES) for index in CLIPS]
+    assert [answer.clips for answer in world.answers()] == [2, 2, 2]
+    assert world.bus.backlog(topics.CLIPS, f"predictor.rgb.{JOB}") == 0
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_segments_are_told_when_asked_for(world: World, tmp_path: Path) -> None:
+    assert world.spec.predictor is not None
+    asking = world.spec.predictor.model_copy(update={"segments": True})
+    asked = World(tmp_path, world.spec.model_copy(update={"predictor": asking}))
+    with asked.predictor():
+        for stream in FEATURES:
+            for index in CLIPS:
+                asked.deliver(stream, index, skipped="truncated at frame 7" if index == 3 else "")
+        assert asked.ending().HasField("finished")
+    rows = read_segments(asked.store, layout.SEGMENTS)
+    assert [row.video_id for row in rows] == sorted(row.video_id for row in rows)
+    for row in rows:
+        video = VIDEOS.index(row.video_id)
+        own = [index for index in (2 * video, 2 * video + 1) if index != 3]
+        assert row.score <= max(expected(index)[CLASSES.index(row.class_name)] for index in own) + 1e-5
+        both = {(0, 54), (55, 110), (0, 110)}  # clips of 11 frames, at 0 and 100
+        assert (row.first_frame, row.last_frame) in (both if len(own) == 2 else {(0, 10)})
+    assert {row.video_id for row in rows} == set(VIDEOS)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_what_another_model_scored_is_not_taken(world: World, tmp_path: Path) -> None:
+    _, model = open_model(world.adapters.stores, f"file://{tmp_path}/model")
+    table = ScoreTable(
+        ("a.mp4",), np.array([-1], np.int32), np.zeros(1, np.int64), np.ones((1, 3), np.float32), CLASSES
+    )
+    other = Scored(world.store, world.spec, 0, model.model_copy(update={"rule": "product"}))
+    other.keep("rgb", 2, ScoredPart({"rgb": table}, {"b.mp4": "gone"}, {0: 17}))
+    assert other.stop("rgb", 6) == 2
+    part = other.read("rgb", 2)
+    assert (part.tables["rgb"].video_id, part.errors, part.first_frames) == (("a.mp4",), {"b.mp4": "gone"}, {0: 17})
+    same = Scored(world.store, world.spec, 0, model)
+    assert [same.stop(stream, 6) for stream in FEATURES] == [0, 0]
+    same.keep("rgb", 4, ScoredPart({}, {}, {}))
+    assert same.stop("rgb", 6) == 0, "the part before it is missing"
+    same.keep("rgb", 2, ScoredPart({}, {}, {}))
+    assert same.stop("rgb", 6) == 4
+    assert Scored(world.store, world.spec, 1, model).stop("rgb", 6) == 0, "another catalog"

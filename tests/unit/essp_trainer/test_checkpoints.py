@@ -1,0 +1,357 @@
+"""What a trainer saves, and goes on from: the same training, whatever came between."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from essp_common.artifacts import checkpoint, layout
+from essp_common.artifacts.checkpoint import Overtaken
+from essp_common.artifacts.layout import Position
+from essp_common.errors import ConfigError, EsspError, Unavailable
+from essp_common.job.spec import TrainerSpec
+from essp_common.objects.directory import DirectoryStore
+from essp_common.objects.port import ObjectInfo, ObjectStore
+from essp_common.pb.v1.messages_pb2 import TRAIN, Control, JobSnapshot
+from essp_common.runtime.metrics import CHECKPOINTS
+from essp_common.wiring import Stores
+from essp_trainer.assignment import Assignment
+from essp_trainer.checkpoints.checkpointer import CannotSave
+from essp_trainer.model.training import Diverged
+from tests.harness.training_jobs import (
+    CLASSES,
+    Place,
+    Running,
+    Stage,
+    final_weights,
+    finished,
+    job_spec,
+    last_training_state,
+    pass_plans,
+    train,
+)
+
+
+@pytest.mark.parametrize("stop_after", [(0, 4), (0, 7), (0, 9), (1, 3), (2, 5), (4, 2)])
+def test_resumed_equals_uninterrupted(tmp_path: Path, stop_after: Place) -> None:
+    whole = finished(tmp_path / "whole")
+    stage = Stage(job_spec(tmp_path / "parts"), pass_plans(2))
+    places = stage.every_place()
+    fed = places.index(stop_after) + 1
+    stage.command(Control.START)
+    stage.feed(places[:fed])
+    with Running(stage) as running:
+        complete = sum(1 for number, index in places[:fed] if _batch_is_complete(stage, places[:fed], number, index))
+        while sum(len(report.indices) for report in stage.reports("trained")) < complete:
+            stage.progress(timeout_s=1.0)
+    assert running.error is None
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    start = manifest.position
+
+    again = Stage(stage.spec, stage.plans)  # a new process: nothing is left but the store
+    again.command(Control.START)
+    again.feed(place for place in places if Position(*place) >= start)
+    with Running(again) as running:
+        running.join()
+    assert running.error is None
+    assert final_weights(again) == final_weights(whole)
+    assert last_training_state(again) == last_training_state(whole)
+    for purpose, epoch in (("validation", 0), ("validation", 1), ("test", 0)):
+        name = layout.scores("one", purpose, epoch)
+        assert again.store.get(name) == whole.store.get(name)
+
+
+def _batch_is_complete(stage: Stage, fed: Sequence[Place], number: int, index: int) -> bool:
+    last = min(stage.plans[number].clips, (index // 4 + 1) * 4) - 1
+    return (number, last) in fed
+
+
+def test_a_drained_trainer_stands_between_two_batches(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage.command(Control.START)
+    stage.feed([(0, i) for i in range(7)])
+    with Running(stage) as running:
+        stage.wait_for("trained")
+    assert running.error is None
+    assert [trainer.interrupted for trainer in running.trainers] == [True]
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    assert manifest.position == Position(0, 4)
+    assert manifest.updates == 1
+    assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 3
+
+
+def test_what_no_checkpoint_holds_is_delivered_again(tmp_path: Path) -> None:
+    """A trainer that dies is played by one whose store refuses its last checkpoint."""
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage.command(Control.START)
+    stage.feed([(0, i) for i in range(10)] + [(1, i) for i in range(6)] + [(2, i) for i in range(4)])
+    with Running(stage) as running:
+        while sum(len(report.indices) for report in stage.reports("trained")) < 20:
+            stage.progress(timeout_s=1.0)
+        (tmp_path / "trainers" / "one" / "checkpoints" / f"{20:010d}").write_text("in the way")
+    assert running.error is None
+    [trouble] = stage.reports("trouble")
+    assert "part of its path is an object" in trouble.reason
+    assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 10
+    assert checkpoint.steps(stage.store, "one") == [10]
+
+
+def test_the_best_validation_is_kept_tested_and_made_final(tmp_path: Path) -> None:
+    """The second epoch shows nothing but black, which ruins what the first has learned."""
+    plans = pass_plans(2, train=40)
+    stage = Stage(job_spec(tmp_path / "two", keep_checkpoints=1), plans)
+    stage.command(Control.START)
+    stage.feed(place for place in stage.every_place() if place[0] != 2)
+    stage.feed([(2, i) for i in range(40)], frames=np.zeros((3, 20, 20, 3), np.uint8))
+    with Running(stage) as running:
+        running.join()
+    assert running.error is None
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    assert manifest.best is not None
+    assert manifest.best.epoch == manifest.epoch == 0
+    assert checkpoint.steps(stage.store, "one") == [40, manifest.step]
+    assert manifest.scores["validation"] == layout.scores("one", "validation", 0)
+
+    only = Stage(job_spec(tmp_path / "one", epochs=1), pass_plans(1, train=40))
+    train(only)
+    assert final_weights(stage) == final_weights(only)
+    assert stage.store.get(manifest.scores["test"]) == only.store.get(layout.scores("one", "test", 0))
+
+
+def test_checkpoints_within_an_epoch(tmp_path: Path) -> None:
+    stage = finished(tmp_path, checkpoint_clips=4, keep_checkpoints=20)
+    assert checkpoint.steps(stage.store, "one") == [4, 8, 10, 20, 24, 26, 39]
+
+
+def test_a_finished_training_only_says_so_again(tmp_path: Path) -> None:
+    stage = finished(tmp_path)
+    before = checkpoint.read_latest(stage.store, "one")
+    again = Stage(stage.spec, stage.plans)
+    again.command(Control.START)
+    with Running(again) as running:
+        running.join()
+    assert running.error is None
+    [ready] = again.reports("checkpoint")
+    assert ready.final
+    assert checkpoint.read_latest(stage.store, "one") == before
+
+
+def test_without_validation_and_test_the_last_weights_are_final(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path), pass_plans(1, validation=0, test=0))
+    train(stage)
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    assert manifest.final
+    assert manifest.scores == {}
+    assert final_weights(stage) == last_training_state(stage)[checkpoint.MODEL_FILE]
+
+
+def test_other_settings_cannot_be_resumed(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage.command(Control.START)
+    stage.feed([(0, i) for i in range(4)])
+    with Running(stage):
+        stage.wait_for("trained")
+    other = Stage(job_spec(tmp_path, dropout=0.1), pass_plans(2))
+    with pytest.raises(ConfigError, match="made with other"):
+        train(other)
+
+
+def test_a_field_that_a_later_version_adds_is_no_other_training(tmp_path: Path) -> None:
+    class Later(TrainerSpec):
+        sharpness: float = 0.0
+
+    stage = Stage(job_spec(tmp_path), pass_plans(1))
+    snapshot = JobSnapshot(spec_json=stage.spec.model_dump_json(), classes=CLASSES, passes=stage.plans)
+    now = Assignment.of(Control(job="tiny", snapshot=snapshot), "one")
+    later = Later.model_validate(now.training.model_dump())
+    assert replace(now, training=later).digest() == now.digest()
+    assert replace(now, training=later.model_copy(update={"sharpness": 1.0})).digest() != now.digest()
+
+
+class Unreliable(Stores):
+    """Stores whose checkpoints cannot be written while `failing`."""
+
+    def __init__(self, error: EsspError) -> None:
+        super().__init__(("file:///",))
+        self.failing = True
+        self.refused: list[str] = []
+        self._error = error
+
+    def under(self, uri: str) -> ObjectStore:
+        stores = self
+
+        class Refusing(DirectoryStore):
+            def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+                if stores.failing and "/checkpoints/" in key:
+                    stores.refused.append(key)
+                    raise stores._error
+                return super().put(key, data, if_absent=if_absent)
+
+        return Refusing.from_url(uri)
+
+
+@pytest.mark.parametrize("error", [Unavailable("No space left on device"), ConfigError("AccessDenied")])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_checkpoint_that_cannot_be_saved_is_told_and_tried_again(
+    tmp_path: Path, error: EsspError, ranks: int
+) -> None:
+    failed = CHECKPOINTS.labels("failed")._value.get()
+    stores = Unreliable(error)
+    stage = Stage(job_spec(tmp_path / "full", checkpoint_clips=4), pass_plans(2), stores=stores)
+    stage.command(Control.START)
+    places = stage.every_place()
+    stage.feed(places[:20])
+    with Running(stage, ranks, save_retry_s=0) as running:
+        [trouble] = stage.wait_for("trouble")
+        assert "could not be saved, and is tried again" in trouble.trouble.reason
+        assert str(error) in trouble.trouble.reason
+        while sum(len(report.indices) for report in stage.reports("trained")) < 16:
+            stage.progress(timeout_s=1.0)
+        assert checkpoint.read_latest(stage.store, "one") is None
+        stores.failing = False
+        stage.wait_for("checkpoint")
+        stage.feed(places[20:])
+        running.join()
+    assert running.error is None
+    assert CHECKPOINTS.labels("failed")._value.get() - failed == len(stores.refused) > 0
+    plain = Stage(job_spec(tmp_path / "plain"), pass_plans(2))
+    train(plain, ranks=ranks)
+    assert final_weights(stage) == final_weights(plain)
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    assert manifest.best is not None
+    assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 0
+
+
+def test_a_final_checkpoint_that_cannot_be_saved_fails_the_training(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path), pass_plans(1), stores=Unreliable(Unavailable("No space left on device")))
+    stage.command(Control.START)
+    stage.feed(stage.every_place())
+    with Running(stage, save_patience_s=0.1) as running:
+        running.join()
+    assert isinstance(running.error, CannotSave)
+    [failed] = stage.reports("failed")
+    assert failed.kind == "storage"
+    assert "No space left on device; make room" in failed.reason
+
+
+def test_who_was_overtaken_by_a_later_run_leaves(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage.command(Control.START)
+    stage.feed([(0, i) for i in range(7)])
+    with Running(stage) as running:
+        stage.wait_for("trained")
+        stage.store.put(layout.latest("one"), b'{"step": 4, "fence": 8}')
+    assert isinstance(running.error, Overtaken)
+
+
+def test_a_damaged_checkpoint_costs_what_it_held(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The one before is gone on from, and the clips since, whose messages are long committed, are asked for."""
+    stage = Stage(job_spec(tmp_path / "damaged", checkpoint_clips=4), pass_plans(2))
+    stage.command(Control.START)
+    stage.feed(stage.every_place()[:24])
+    with Running(stage):
+        stage.wait_for("checkpoint", 5)  # at 4, 8, 10 (the end of the pass), 20 and 24
+    damaged = layout.checkpoint("one", checkpoint.steps(stage.store, "one")[-1]) + checkpoint.MODEL_FILE
+    stage.store.put(damaged, stage.store.get(damaged)[:-1] + b"?")
+    with Running(stage) as running:
+        lost = [p.failed.clip for p in stage.wait_for("failed", 4)]
+        assert "left out" in caplog.text
+        assert [(clip.purpose, clip.epoch, clip.index) for clip in lost] == [(TRAIN, 1, index) for index in range(4, 8)]
+        stage.feed(stage.every_place()[20:])
+        running.join()
+    assert running.error is None
+    assert final_weights(stage) == final_weights(finished(tmp_path / "plain"))
+
+
+def test_other_classes_cannot_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The catalog was built anew under its name, with another class."""
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage.command(Control.START)
+    stage.feed([(0, i) for i in range(4)])
+    with Running(stage):
+        stage.wait_for("trained")
+    monkeypatch.setattr("tests.harness.training_jobs.CLASSES", (*CLASSES, "jump"))
+    again = Stage(stage.spec, stage.plans)
+    with pytest.raises(ConfigError, match=r"made for other classes than the catalog now has \(left, right, still\)"):
+        train(again, [])
+    assert "set `output`" in again.reports("failed")[0].reason
+
+
+def test_another_catalog_under_the_same_name_cannot_be_resumed(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage.command(Control.START)
+    stage.feed(stage.every_place()[:20])
+    with Running(stage):
+        stage.wait_for("trained", 6)
+    again = Stage(stage.spec, pass_plans(2, validation=8))
+    with pytest.raises(ConfigError, match="passes of other lengths"):
+        train(again, [])
+
+
+class Slow(Stores):
+    """Stores in which writing a checkpoint waits until it is allowed to go on."""
+
+    def __init__(self) -> None:
+        super().__init__(("file:///",))
+        self.allowed = threading.Event()
+
+    def under(self, uri: str) -> ObjectStore:
+        allowed = self.allowed
+
+        class Waiting(DirectoryStore):
+            def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+                if "/checkpoints/" in key and not allowed.wait(60):
+                    raise TimeoutError
+                return super().put(key, data, if_absent=if_absent)
+
+        return Waiting.from_url(uri)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, ranks: int) -> None:
+    """What is written is the state at its moment, not what training makes of it meanwhile."""
+    stores = Slow()
+    stage = Stage(job_spec(tmp_path / "slow", checkpoint_clips=8, keep_checkpoints=9), pass_plans(2), stores=stores)
+    stage.command(Control.START)
+    stage.feed(stage.every_place())
+    with Running(stage, ranks) as running:
+        while sum(len(report.indices) for report in stage.reports("trained")) < 10:
+            stage.progress(timeout_s=1.0)
+        assert stage.reports("checkpoint") == []
+        assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == len(stage.every_place())
+        stores.allowed.set()
+        running.join()
+    assert running.error is None
+    plain = Stage(job_spec(tmp_path / "plain", checkpoint_clips=8, keep_checkpoints=9), pass_plans(2))
+    train(plain, ranks=ranks)
+    steps = checkpoint.steps(plain.store, "one")
+    assert checkpoint.steps(stage.store, "one") == steps == [8, 10, 20, 26, 39]
+    for step in steps:
+        one, other = (checkpoint.read(s.store, "one", step) for s in (stage, plain))
+        assert one.files == other.files
+        assert (one.position, one.digest, one.updates) == (other.position, other.digest, other.updates)
+
+
+def test_a_checkpoint_under_way_is_finished_before_an_error_ends_the_process(tmp_path: Path) -> None:
+    stores = Slow()
+    stage = Stage(job_spec(tmp_path, feature="heat", checkpoint_clips=4), pass_plans(2), stores=stores)
+    stage.command(Control.START)
+    stage.feed([(0, i) for i in range(4)], frames=np.zeros((1, 20, 20, 4), np.float32))
+    with Running(stage) as running:
+        stage.wait_for("trained")
+        stage.feed([(0, i) for i in range(4, 8)], frames=np.full((1, 20, 20, 4), np.nan, np.float32))
+        stores.allowed.set()
+        running.join()
+    assert isinstance(running.error, Diverged)
+    assert checkpoint.steps(stage.store, "one") == [4]
+    assert checkpoint.read_latest(stage.store, "one") is not None

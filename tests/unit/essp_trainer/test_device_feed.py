@@ -1,0 +1,198 @@
+"""Batches on their way to the device: ahead of the model, no further than one, and what stops them reaches the model.
+
+There is no GPU here: that a copy is started on a stream of its own, and that the model's stream waits for it, is looked
+at with streams that only write down what is asked of them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from essp_common.errors import OutOfMemory
+from essp_common.messages.ordered import PassEnd, Taken
+from essp_common.pb.v1.messages_pb2 import TRAIN, ClipRef, PassPlan
+from essp_trainer.data import device as device_module
+from essp_trainer.data.device import OnHost, ToGpu, choose_device, half_type
+from essp_trainer.data.device_feed import Feed
+from essp_trainer.data.prefetch import Batch
+from tests.harness.waiting import until
+
+CPU = torch.device("cpu")
+PLAN = PassPlan(purpose=TRAIN, clips=6)
+
+
+class Source:
+    """A prefetch that has so many batches of two clips, then the end of the pass, then fails or waits."""
+
+    def __init__(self, batches: int, failure: Exception | None = None) -> None:
+        self.given = 0
+        self.closed = False
+        self._batches = batches
+        self._failure = failure
+        self.queued = 3
+
+    def next(self, timeout_s: float) -> Batch | PassEnd | None:
+        number, self.given = self.given, self.given + 1
+        if number < self._batches:
+            return batch(number)
+        if number == self._batches:
+            return PassEnd(0, PLAN)
+        if self._failure is not None:
+            raise self._failure
+        time.sleep(timeout_s)
+        return None
+
+    def release(self, items: Any) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def batch(number: int) -> Batch:
+    frames = tuple(np.full((1, 4, 4, 3), 2 * number + i, np.uint8) for i in range(2))
+    items = tuple(Taken(0, ClipRef(index=2 * number + i), "", b"", "", None) for i in range(2))  # type: ignore[arg-type]
+    return Batch(0, PLAN, 2 * number, 2 * number + 2, items, frames)
+
+
+@contextmanager
+def feeding(source: Source) -> Iterator[Feed]:
+    feed = Feed(source, CPU, "test")  # type: ignore[arg-type]
+    try:
+        yield feed
+    finally:
+        feed.close()
+    assert source.closed
+    assert not [thread for thread in threading.enumerate() if thread.name == "essp-feed-test"]
+
+
+def test_batches_come_in_order_gathered_and_without_their_frames() -> None:
+    with feeding(Source(3)) as feed:
+        for number in range(3):
+            item = feed.next(30)
+            assert isinstance(item, Batch)
+            assert item.begin == 2 * number
+            assert item.frames == ()
+            assert item.input is not None
+            assert item.input.here()[:, 0, 0, 0, 0].tolist() == [2 * number, 2 * number + 1]
+        assert isinstance(feed.next(30), PassEnd)
+        assert feed.next(0.01) is None
+
+
+def test_no_more_than_two_batches_are_ahead() -> None:
+    source = Source(100)
+    with feeding(source) as feed:
+        until(lambda: source.given == 2)  # one waits, one was gathered and waits for its place
+        assert feed.queued == 3 + 2
+        assert source.given == 2
+        feed.next(30)
+        until(lambda: source.given == 3)
+
+
+def test_what_stops_it_is_raised_after_what_was_ready() -> None:
+    with feeding(Source(1, ValueError("no such clip"))) as feed:
+        assert isinstance(feed.next(30), Batch)
+        assert isinstance(feed.next(30), PassEnd)
+        with pytest.raises(ValueError, match="no such clip"):
+            feed.next(30)
+
+
+def test_a_batch_that_finds_no_room_says_what_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(frames: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("essp_trainer.data.device_feed.transfer_to", lambda device: full)
+    with feeding(Source(1)) as feed, pytest.raises(OutOfMemory, match="batch of 2 clips; lower batch_size"):
+        feed.next(30)
+
+
+def test_a_batch_stays_as_it_is_until_the_model_has_it() -> None:
+    frames = [np.arange(48, dtype=np.uint8).reshape(1, 4, 4, 3)] * 2
+    there = OnHost(frames)
+    assert there.channels == 3
+    assert there.here().dtype == torch.uint8, "a quarter of the bytes of floats; normalised where the model is"
+    assert torch.equal(there.here()[1], torch.from_numpy(frames[1]))
+
+
+class Stream:
+    """Writes down what is asked of it."""
+
+    def __init__(self, log: list[str], name: str) -> None:
+        self.log, self.name = log, name
+
+    def record_event(self) -> str:
+        self.log.append(f"{self.name} records")
+        return "arrival"
+
+    def wait_event(self, event: str) -> None:
+        self.log.append(f"{self.name} waits for {event}")
+
+
+def test_a_gpu_copies_on_a_stream_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    empty, to = torch.empty, torch.Tensor.to
+
+    @contextmanager
+    def on(stream: Stream) -> Iterator[None]:
+        log.append(f"on {stream.name}")
+        yield
+        log.append(f"off {stream.name}")
+
+    def allocate(*shape: Any, pin_memory: bool, **options: Any) -> torch.Tensor:
+        assert pin_memory
+        return empty(*shape, **options)
+
+    def copy(self: torch.Tensor, device: torch.device, non_blocking: bool) -> torch.Tensor:
+        assert non_blocking
+        log.append(f"copy to {device}")
+        return self.clone()
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream(log, "side"))
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream(log, "main"))
+    monkeypatch.setattr(torch, "empty", allocate)
+    monkeypatch.setattr(torch.Tensor, "to", copy)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, s: log.append(f"kept for {s.name}"))
+    frames = [np.full((2, 4, 4, 3), i, np.uint8) for i in range(3)]
+    sent = ToGpu(torch.device("cuda", 1))(frames)
+    assert log == ["on side", "copy to cuda:1", "side records", "off side"]
+    assert torch.equal(sent.here(), torch.from_numpy(np.stack(frames)))
+    assert log[4:] == ["main waits for arrival", "kept for main"]
+    assert sent.channels == 3
+    assert to is not torch.Tensor.to
+
+
+@pytest.mark.parametrize(("native", "half"), [(True, torch.bfloat16), (False, torch.float16)])
+def test_half_precision_is_what_the_gpu_computes_in(
+    monkeypatch: pytest.MonkeyPatch, native: bool, half: torch.dtype
+) -> None:
+    """Emulated bfloat16, on a T4 or V100, would be slower than float32."""
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation or native)
+    assert half_type(True, torch.device("cuda")) is half
+    assert half_type(False, torch.device("cuda")) is None
+    assert half_type(True, CPU) is None
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_each_rank_takes_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch, deterministic: bool) -> None:
+    taken = []
+    cudnn = torch.backends.cudnn
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    monkeypatch.setattr(cudnn, "benchmark", cudnn.benchmark)
+    monkeypatch.setattr(cudnn, "deterministic", cudnn.deterministic)
+    assert device_module.choose_device("auto", 1, deterministic) == torch.device("cuda", 1)
+    assert taken == [1]
+    assert (cudnn.benchmark, cudnn.deterministic) == (not deterministic, deterministic)
+    with pytest.raises(device_module.ConfigError, match="rank 2 of this machine has no GPU: it has 2"):
+        choose_device("cuda", 2, deterministic)
+    assert choose_device("cpu", 5, deterministic) == CPU

@@ -1,0 +1,250 @@
+"""A training on several ranks: the same steps as on one, together or not at all. Here ranks are threads over gloo."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from numpy.testing import assert_allclose
+from torch import Tensor, nn
+
+from essp_common.artifacts import checkpoint, layout, scores
+from essp_common.artifacts.layout import Position
+from essp_common.errors import ConfigError
+from essp_common.job.spec import JobSpec
+from essp_common.learning.normalisation import share_batches
+from essp_common.learning.randomness import DropoutGenerator, Share
+from essp_common.pb.v1.messages_pb2 import Control
+from essp_trainer.config import Rendezvous
+from essp_trainer.distributed.consensus import Turns, Wish
+from essp_trainer.distributed.ranks import Group, RankLost, Ranks, join
+from tests.harness.training_jobs import Place, Running, Stage, crew, job_spec, pass_plans, train
+
+SKIPPED = [(0, 2), (0, 4), (0, 5), (0, 6), (0, 7), (1, 0), (2, 9)]
+"""Within a batch, a whole batch, the first of a pass, and the last."""
+TOLERANCE = 1e-4
+"""Of parameters, momentum and statistics after five updates, relative and absolute: ranks differ in nothing but the
+order in which floats are added, as the test of the normalisation in double precision shows."""
+
+
+def on_all(ranks: list[Ranks], act: Callable[[Ranks], object]) -> list[object]:
+    """What each rank makes of this, side by side."""
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        return list(pool.map(act, ranks))
+
+
+def trained_state(stage: Stage) -> dict[str, bytes]:
+    """Weights and momentum at the end of the last TRAIN pass."""
+    manifest = checkpoint.read(stage.store, "one", checkpoint.steps(stage.store, "one")[-2])
+    return checkpoint.load_files(stage.store, manifest) | {"updates": str(manifest.updates).encode()}
+
+
+def assert_close(one: Stage, other: Stage) -> None:
+    """The same training, but for the order in which floats were added."""
+    first, second = trained_state(one), trained_state(other)
+    assert first["updates"] == second["updates"]
+    for name in (checkpoint.MODEL_FILE, checkpoint.OPTIMIZER_FILE):
+        expected, found = safetensors.torch.load(first[name]), safetensors.torch.load(second[name])
+        assert expected.keys() == found.keys()
+        for key, tensor in expected.items():
+            assert_allclose(found[key].numpy(), tensor.numpy(), TOLERANCE, TOLERANCE, err_msg=key)
+
+
+def trained_places(stage: Stage) -> list[tuple[int, int, int]]:
+    return [(report.purpose, report.epoch, i) for report in stage.reports("trained") for i in report.indices]
+
+
+def small_job(path: Path, **options: int) -> JobSpec:
+    """Each normalisation has values enough not to amplify rounding; the learning rate does not either."""
+    return job_spec(path, augment={"crop": 32}, optimizer={"lr": 0.01}, **options)
+
+
+def run(path: Path, ranks: int, **options: int) -> Stage:
+    stage = Stage(small_job(path, **options), pass_plans(2))
+    train(stage, ranks=ranks, skipped=SKIPPED)
+    return stage
+
+
+@pytest.mark.parametrize(("ranks", "batch_size"), [(2, 4), (3, 4), (3, 2)])
+def test_any_number_of_ranks_takes_the_same_steps(tmp_path: Path, ranks: int, batch_size: int) -> None:
+    one, several = (run(tmp_path / str(n), n, batch_size=batch_size) for n in (1, ranks))
+    assert_close(one, several)
+    for purpose, epoch in (("validation", 0), ("validation", 1), ("test", 0)):
+        expected, found = (scores.read(s.store, layout.scores("one", purpose, epoch)) for s in (one, several))
+        assert found.video_id == expected.video_id
+        assert_allclose(found.clip_index, expected.clip_index)
+        assert_allclose(found.probabilities, expected.probabilities, TOLERANCE, TOLERANCE)
+
+
+def test_every_clip_is_reported_once_and_every_event_by_one_rank(tmp_path: Path) -> None:
+    stage = run(tmp_path, 3)
+    every = {(stage.plans[n].purpose, stage.plans[n].epoch, i) for n, i in stage.every_place() if (n, i) not in SKIPPED}
+    assert sorted(trained_places(stage)) == sorted(every)
+    assert [(r.purpose, r.epoch) for r in stage.reports("pass_report")] == [(p.purpose, p.epoch) for p in stage.plans]
+    assert [report.metrics["clips"] for report in stage.reports("pass_report")] == [5, 5, 9, 6, 6]
+    assert [report.final for report in stage.reports("checkpoint")] == [False, False, True]
+    assert stage.cache.usage().keys == 0
+    assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 0
+
+
+def test_the_same_ranks_give_the_same_bits_whatever_the_order(tmp_path: Path) -> None:
+    plain = run(tmp_path / "plain", 2)
+    stage = Stage(small_job(tmp_path / "mixed"), pass_plans(2))
+    places = stage.every_place()
+    random.Random(5).shuffle(places)
+    train(stage, places, SKIPPED, ranks=2)
+    assert trained_state(stage) == trained_state(plain)
+
+
+def train_in_parts(path: Path, parts: list[tuple[int, Place | None]]) -> Stage:
+    """Train with so many ranks up to a place, drain, start anew with other ranks, and so on."""
+    spec, plans = small_job(path), pass_plans(2)
+    start = Position(0, 0)
+    for ranks, last in parts:
+        stage = Stage(spec, plans)  # a new process: nothing is left but the store
+        places = [place for place in stage.every_place() if Position(*place) >= start]
+        fed = places if last is None else places[: places.index(last) + 1]
+        stage.command(Control.START)
+        stage.feed(fed, [place for place in SKIPPED if place in fed])
+        with Running(stage, ranks) as running:
+            if last is None:
+                running.join()
+            else:
+                done = [place for place in fed if place not in SKIPPED and batch_is_there(fed, stage, place)]
+                while len(trained_places(stage)) < len(done):
+                    stage.progress(timeout_s=1.0)
+        assert running.error is None
+        manifest = checkpoint.read_latest(stage.store, "one")
+        assert manifest is not None
+        start = manifest.position
+    return stage
+
+
+def batch_is_there(fed: list[Place], stage: Stage, place: Place) -> bool:
+    number, index = place
+    return (number, min(stage.plans[number].clips, (index // 4 + 1) * 4) - 1) in fed
+
+
+def test_resumed_on_other_numbers_of_ranks(tmp_path: Path) -> None:
+    """From 2 ranks in the middle of the first epoch to 3 in the middle of the second, to 1."""
+    parts = train_in_parts(tmp_path / "parts", [(2, (0, 4)), (3, (2, 6)), (1, None)])
+    assert_close(run(tmp_path / "whole", 1), parts)
+
+
+def test_resumed_on_as_many_ranks_is_the_same_to_the_bit(tmp_path: Path) -> None:
+    parts = train_in_parts(tmp_path / "parts", [(2, (0, 4)), (2, (2, 6)), (2, None)])
+    assert trained_state(run(tmp_path / "whole", 2)) == trained_state(parts)
+
+
+def test_when_one_rank_is_to_leave_all_save_and_leave(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage.command(Control.START)
+    stage.feed([(0, i) for i in range(7)])
+    with Running(stage, 3) as running:
+        while len(trained_places(stage)) < 4:
+            stage.progress(timeout_s=1.0)
+        running.trainers[2].drain()
+        running.join()
+    assert running.errors == {}
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    assert manifest.position == Position(0, 4)
+    assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 3
+
+
+def test_a_rank_that_fails_takes_the_others_along(tmp_path: Path) -> None:
+    """Clip 5 has too few frames, which only rank 1 of 2 sees; the other leaves, for all to be started again."""
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage.command(Control.START)
+    stage.feed([(0, i) for i in range(5)])
+    stage.feed([(0, 5)], frames=np.zeros((1, 20, 20, 3), np.uint8))
+    with Running(stage, 2) as running:
+        running.join()
+    assert isinstance(running.errors[1], ConfigError)
+    assert isinstance(running.errors[0], RankLost)
+    assert "start all of them again" in str(running.errors[0])
+    [failed] = stage.reports("failed")
+    assert "raise clip.frames" in failed.reason
+
+
+def test_the_greatest_wish_and_the_whole_batch_are_known_to_all() -> None:
+    turns = on_all(crew(3), lambda ranks: Turns(ranks, lambda: Wish(ranks.rank), 4).agree(None, save=ranks.leads))
+    assert turns[0] == turns[1] == turns[2]
+    assert turns[0] == Turns(crew(1)[0], lambda: Wish.LEAVE, 4).agree(None, save=True)
+
+
+def test_documents_reach_all() -> None:
+    documents = [b"", b"one", b"second" * 1000]
+    ranks = crew(3)
+    assert on_all(ranks, lambda r: r.gathered(documents[r.rank])) == [documents] * 3
+    assert on_all(ranks, lambda r: r.told(b"from " + bytes([r.rank]))) == [b"from \0"] * 3
+
+
+def test_dropout_does_not_depend_on_who_has_a_clip() -> None:
+    whole, part = DropoutGenerator(), DropoutGenerator()
+    x = torch.zeros(6, 2, 5)  # six clips of two frames
+    whole.reseed(3, Share(6, tuple(range(6))))
+    part.reseed(3, Share(6, (1, 4)))
+    expected = whole.kept(x.flatten(0, 1), 0.5).view(6, 2, 5)
+    assert torch.equal(part.kept(x[:2].flatten(0, 1), 0.5).view(2, 2, 5), expected[[1, 4]])
+
+
+@pytest.mark.parametrize("shares", [(3, 5), (8, 0), (1, 2, 5)])
+def test_normalising_over_ranks_is_normalising_the_whole_batch(shares: tuple[int, ...]) -> None:
+    random_ = torch.Generator().manual_seed(1)
+    x, target = (torch.randn(8, 3, 4, 4, dtype=torch.float64, generator=random_) * 5 + 100 for _ in range(2))
+    alone = nn.Sequential(nn.BatchNorm2d(3, dtype=torch.float64))
+    expected = normalised(alone, x, target)
+
+    def rank(ranks: Ranks) -> tuple[Tensor, Tensor, Tensor, nn.Module]:
+        layer = nn.Sequential(nn.BatchNorm2d(3, dtype=torch.float64))
+        share_batches(layer, ranks)
+        begin = sum(shares[: ranks.rank])
+        here = slice(begin, begin + shares[ranks.rank])
+        return (*normalised(layer, x[here], target[here]), layer)
+
+    parts = on_all(crew(len(shares)), rank)
+    for number, whole in enumerate(expected[:2]):
+        assert_allclose(torch.cat([part[number] for part in parts]), whole, rtol=1e-9, atol=1e-9)
+    assert_allclose(sum(part[2] for part in parts), expected[2], rtol=1e-9)
+    for part in parts:
+        for name, statistic in alone.named_buffers():
+            assert_allclose(part[3].get_buffer(name), statistic, rtol=1e-12)
+
+
+def normalised(layer: nn.Module, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What comes out, and the gradients of inputs and of the scale."""
+    x = x.clone().requires_grad_()
+    out = layer(x)
+    (out * target).pow(2).sum().backward()
+    [scale] = [p.grad for name, p in layer.named_parameters() if name.endswith("weight")]
+    assert x.grad is not None
+    assert scale is not None
+    return out.detach(), x.grad, scale
+
+
+def test_a_rank_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ConfigError, match="64 at most"):
+        join(Rendezvous(rank=0, world_size=65), 1.0)
+    with pytest.raises(ConfigError, match="count from 0"):
+        join(Rendezvous(rank=2, world_size=2), 1.0)
+
+
+def test_variables_that_make_no_sense_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "many")
+    with pytest.raises(ConfigError, match="WORLD_SIZE"):
+        Rendezvous.of_environment()
+
+
+def test_a_lost_rank_is_an_error_of_ours() -> None:
+    ranks = crew(2)
+    assert isinstance(ranks[1], Group)
+    ranks[1].close()
+    with pytest.raises(RankLost, match="rank 0 of 2"):
+        ranks[0].told(b"")

@@ -1,0 +1,222 @@
+"""How weights move: schedules against torch's, what decays, averages, half precision; and that all of it resumes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, MultiStepLR, SequentialLR
+
+from essp_common.artifacts import checkpoint
+from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE, Manifest
+from essp_common.artifacts.layout import Position
+from essp_common.errors import ConfigError
+from essp_common.job.spec import OptimizerSpec
+from essp_common.learning.models import Classifier, build, load_state
+from essp_common.pb.v1.messages_pb2 import Control
+from essp_trainer.model import training as training_module
+from essp_trainer.model.ema import Average
+from essp_trainer.model.optimiser import Optimiser
+from essp_trainer.model.schedule import learning_rate
+from essp_trainer.model.training import Diverged
+from tests.harness.training_jobs import Running, Stage, job_spec, pass_plans, train
+
+
+def torch_rates(make: Any, epochs: int) -> Iterator[float]:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.4)
+    scheduler = make(optimizer)
+    for _ in range(epochs):
+        yield optimizer.param_groups[0]["lr"]
+        optimizer.step()
+        scheduler.step()
+
+
+def test_steps_are_those_of_torch() -> None:
+    rates = OptimizerSpec(lr=0.4, steps=(3, 7), gamma=0.5)
+    expected = list(torch_rates(lambda optimizer: MultiStepLR(optimizer, [3, 7], 0.5), 10))
+    assert [learning_rate(rates, 10, epoch) for epoch in range(10)] == pytest.approx(expected)
+    assert learning_rate(rates, 10, 2.99) == 0.4
+
+
+def test_a_cosine_after_a_warm_up_is_that_of_torch() -> None:
+    """As torchvision's references chain them, for each epoch; here the rate moves within an epoch, too."""
+    rates = OptimizerSpec(lr=0.4, schedule="cosine", warmup_epochs=4)
+
+    def chained(optimizer: torch.optim.Optimizer) -> SequentialLR:
+        parts = [LinearLR(optimizer, 0.01, total_iters=4), CosineAnnealingLR(optimizer, T_max=16)]
+        return SequentialLR(optimizer, parts, milestones=[4])
+
+    expected = list(torch_rates(chained, 20))
+    assert [learning_rate(rates, 20, epoch) for epoch in range(20)] == pytest.approx(expected)
+    within = [learning_rate(rates, 20, 4 + step / 10) for step in range(160)]
+    assert within == sorted(within, reverse=True)
+    assert len(set(within)) == len(within)
+    assert learning_rate(rates, 20, 20) == pytest.approx(0)
+    assert learning_rate(rates, 20, 21) == pytest.approx(0), "an epoch that was added does not raise it again"
+
+
+def test_a_warm_up_as_long_as_the_training_is_no_division_by_zero() -> None:
+    rates = OptimizerSpec(lr=0.4, schedule="cosine", warmup_epochs=2)
+    assert learning_rate(rates, 2, 1) == pytest.approx(0.4 * 0.505)
+
+
+def small(seed: int = 0) -> Classifier:
+    return build(job_model(), seed)
+
+
+def job_model() -> checkpoint.ModelDescription:
+    return checkpoint.ModelDescription(
+        name="small", feature="rgb", channels=3, classes=("a", "b", "c"), dropout=0.5, crop=16
+    )
+
+
+def test_only_weights_decay_where_that_is_asked_for() -> None:
+    """Without a gradient nothing but the decay moves a parameter."""
+    moved = {}
+    for decay_all in (True, False):
+        model = small()
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        optimiser = Optimiser(model, OptimizerSpec(weight_decay=0.5, decay_all=decay_all), scaling=False)
+        optimiser.start(0.1)
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimiser.step()
+        moved[decay_all] = {n for n, p in model.named_parameters() if not torch.equal(p, before[n])}
+    assert {name for name, p in small().named_parameters() if p.ndim > 1} == moved[False]
+    assert {name for name, p in small().named_parameters() if p.any()} == moved[True] > moved[False]
+
+
+def test_the_average_is_the_recurrence() -> None:
+    model, twin = small(1), small(1)
+    average = Average(twin, 0.5)
+    expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    generator = torch.Generator().manual_seed(3)
+    for update in range(1, 20):
+        for parameter in model.parameters():
+            parameter.data.add_(torch.randn(parameter.shape, generator=generator) / 10)
+        average.follow(model, update)
+        decay = min(0.5, (1 + update) / (10 + update))
+        for name, tensor in model.state_dict().items():
+            expected[name] = decay * expected[name] + (1 - decay) * tensor if tensor.is_floating_point() else tensor
+    for name, tensor in twin.state_dict().items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5)
+
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "cosine": {"optimizer": {"lr": 0.05, "schedule": "cosine", "warmup_epochs": 0.5, "nesterov": True}},
+    "smoothed": {"label_smoothing": 0.1, "optimizer": {"lr": 0.05, "decay_all": False}},
+    "averaged": {"average": 0.9},
+    "float16": {"amp": True},
+    "crops": {"augment": {"crop": 16, "evaluation_crops": 10}},
+}
+
+
+@pytest.fixture
+def half_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mixed precision as on a GPU without bfloat16; autocast and gradient scaling are torch's, as there."""
+    monkeypatch.setattr(training_module, "half_type", lambda wanted, device: torch.float16 if wanted else None)
+
+
+def newest(stage: Stage) -> Manifest:
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    return manifest
+
+
+def all_files(stage: Stage) -> dict[str, bytes]:
+    """Everything at the end of the last TRAIN pass, and the final weights."""
+    last = checkpoint.read(stage.store, "one", checkpoint.steps(stage.store, "one")[-2])
+    final = checkpoint.load_files(stage.store, newest(stage))[MODEL_FILE]
+    return checkpoint.load_files(stage.store, last) | {"final": final}
+
+
+@pytest.mark.usefixtures("half_on_cpu")
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_resumes_to_the_bit(tmp_path: Path, recipe: str) -> None:
+    whole = Stage(job_spec(tmp_path / "whole", **RECIPES[recipe]), pass_plans(2))
+    train(whole)
+    parts = Stage(job_spec(tmp_path / "parts", **RECIPES[recipe]), pass_plans(2))
+    parts.command(Control.START)
+    parts.feed([(0, index) for index in range(4)])
+    with Running(parts) as running:
+        parts.wait_for("trained")
+    assert running.error is None
+    assert newest(parts).position == Position(0, 4)
+    again = Stage(parts.spec, parts.plans)
+    train(again, [place for place in again.every_place() if Position(*place) >= Position(0, 4)])
+    assert all_files(again) == all_files(whole)
+    plain = Stage(job_spec(tmp_path / "plain"), pass_plans(2))
+    train(plain)
+    same = all_files(plain)[MODEL_FILE] == all_files(whole)[MODEL_FILE]
+    assert same == (recipe == "crops"), "the recipe does something, and evaluation changes no weight"
+
+
+@pytest.mark.usefixtures("half_on_cpu")
+@pytest.mark.parametrize("recipe", ["averaged", "float16", "smoothed"])
+def test_ranks_take_the_step_of_one(tmp_path: Path, recipe: str) -> None:
+    """One step: rounding, which several would amplify, is all that differs."""
+    own = RECIPES[recipe] | {"augment": {"crop": 32}}
+    stages = [Stage(job_spec(tmp_path / str(ranks), **own), pass_plans(1, train=4)) for ranks in (1, 2)]
+    for stage, ranks in zip(stages, (1, 2), strict=True):
+        train(stage, ranks=ranks)
+    one, two = ({n: safetensors.torch.load(d) for n, d in all_files(stage).items()} for stage in stages)
+    tolerance = 2e-2 if recipe == "float16" else 1e-5
+    for name, tensors in one.items():
+        for key, tensor in tensors.items():
+            torch.testing.assert_close(two[name][key], tensor, rtol=tolerance, atol=tolerance)
+
+
+def test_what_is_kept_is_the_average(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path, average=0.9), pass_plans(1))
+    train(stage)
+    files = all_files(stage)
+    assert files["final"] == files[MODEL_FILE] != files[TRAINED_FILE]
+    load_state(small(), files[TRAINED_FILE])
+
+
+@pytest.mark.usefixtures("half_on_cpu")
+def test_a_scale_that_is_too_large_costs_a_step_and_halves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first gradient overflows: the parameters stay, the next steps move them."""
+    backward, seen = Tensor.backward, []
+
+    def overflowing(self: Tensor, *args: Any, **options: Any) -> None:
+        seen.append(self)
+        backward(self * torch.inf if len(seen) == 1 else self, *args, **options)
+
+    monkeypatch.setattr(Tensor, "backward", overflowing)
+    stage = Stage(job_spec(tmp_path, amp=True, checkpoint_clips=4, keep_checkpoints=9), pass_plans(1))
+    train(stage)
+    saved = [checkpoint.read(stage.store, "one", step) for step in (4, 8)]
+    scales = [
+        safetensors.torch.load(checkpoint.load_files(stage.store, manifest)[OPTIMIZER_FILE])["gradient/scale"].item()
+        for manifest in saved
+    ]
+    assert scales == [2.0**15, 2.0**15]
+    momentum = safetensors.torch.load(checkpoint.load_files(stage.store, saved[0])[OPTIMIZER_FILE])
+    assert not [name for name in momentum if name.startswith("backbone")], "no step was taken yet"
+
+
+@pytest.mark.usefixtures("half_on_cpu")
+def test_gradients_that_no_scale_mends_end_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backward = Tensor.backward
+    monkeypatch.setattr(Tensor, "backward", lambda self, *a, **o: backward(self * torch.inf, *a, **o))
+    stage = Stage(job_spec(tmp_path, amp=True, batch_size=1), pass_plans(3, train=10))
+    with pytest.raises(Diverged, match=r"gradient norm (inf|nan) at update 16 of epoch 1"):
+        train(stage)
+
+
+def test_a_cosine_belongs_to_a_number_of_epochs(tmp_path: Path) -> None:
+    cosine = {"lr": 0.05, "schedule": "cosine"}
+    for name, optimizer in (("steps", {"lr": 0.05}), ("cosine", cosine)):
+        train(Stage(job_spec(tmp_path / name, epochs=1, optimizer=optimizer), pass_plans(1, test=0)))
+        longer = Stage(job_spec(tmp_path / name, epochs=2, optimizer=optimizer), pass_plans(2, test=0))
+        if name == "cosine":
+            with pytest.raises(ConfigError, match="made with other"):
+                train(longer, [])
+        else:
+            train(longer, [])

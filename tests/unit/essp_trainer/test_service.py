@@ -1,0 +1,327 @@
+"""A trainer as the rest of the system meets it: clips in by bus and cache, weights, scores and progress out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from essp_aggregator import metrics
+from essp_common.artifacts import checkpoint, layout, scores
+from essp_common.artifacts.layout import Position
+from essp_common.cache.port import clip_key
+from essp_common.errors import ConfigError, DeviceLost, NotFound, OutOfMemory
+from essp_common.learning.models import Classifier, Scores
+from essp_common.pb.v1.messages_pb2 import TEST, TRAIN, VALIDATION, Control
+from essp_trainer.model.evaluation import figures
+from essp_trainer.model.training import Diverged
+from tests.harness.training_jobs import (
+    CLASSES,
+    Running,
+    Stage,
+    final_weights,
+    finished,
+    job_spec,
+    last_training_state,
+    pass_plans,
+    train,
+)
+
+
+def test_a_job_ends_with_weights_scores_and_an_empty_cache(tmp_path: Path) -> None:
+    stage = finished(tmp_path)
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    assert manifest.final
+    assert manifest.position == Position(len(stage.plans), 0)
+    assert manifest.model.classes == CLASSES
+    assert manifest.model.channels == 3
+    assert [(r.purpose, r.epoch) for r in manifest.history] == [
+        ("train", 0),
+        ("validation", 0),
+        ("train", 1),
+        ("validation", 1),
+        ("test", 0),
+    ]
+    for purpose, epoch, clips in (("validation", 0, 6), ("validation", 1, 6), ("test", 0, 6)):
+        table = scores.read(stage.store, layout.scores("one", purpose, epoch))
+        assert table.clip_index.tolist() == list(range(clips))
+        assert np.allclose(table.probabilities.sum(axis=1), 1)
+    assert stage.cache.usage().keys == 0
+    assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 0
+
+
+def test_the_master_hears_of_every_clip_once_and_of_every_pass(tmp_path: Path) -> None:
+    stage = finished(tmp_path)
+    trained = [(report.purpose, report.epoch, index) for report in stage.reports("trained") for index in report.indices]
+    assert trained == [(plan.purpose, plan.epoch, i) for plan in stage.plans for i in range(plan.clips)]
+    passes = [(report.purpose, report.epoch) for report in stage.reports("pass_report")]
+    assert passes == [(plan.purpose, plan.epoch) for plan in stage.plans]
+    evaluation = stage.reports("pass_report")[1].metrics
+    assert {"top1", "top5", "mAP", "video_top1", "video_mAP", "loss", "data_wait_ratio"} <= set(evaluation)
+    ready = stage.reports("checkpoint")
+    assert [report.final for report in ready] == [False, False, True]
+    assert ready[-1].scores_uri.endswith(".parquet")
+    assert stage.reports("step")[-1].clips_done == 6
+
+
+@pytest.mark.parametrize("rows", [1, 9, 40])
+def test_the_figures_of_an_evaluation_are_those_of_the_fusion(rows: int) -> None:
+    """Two implementations: torchmetrics here, NumPy where there is no torch; some classes do not occur."""
+    random = np.random.default_rng(rows)
+    probabilities = random.random((rows, 7)).astype(np.float32)
+    probabilities /= probabilities.sum(axis=1, keepdims=True)
+    labels = random.integers(0, 4, rows).astype(np.int32)
+    videos = tuple(f"{row:02d}" for row in range(rows))
+    table = scores.ScoreTable(videos, labels, np.arange(rows), probabilities, tuple("abcdefg"))
+    found = figures(table)
+    expected = metrics.figures(labels, probabilities)
+    for name in ("top1", "top5", "mean_class", "mAP"):
+        assert found[name] == found[f"video_{name}"] == pytest.approx(expected[name]), name
+    assert found["loss"] == pytest.approx(expected["log_loss"])
+
+
+def test_arrival_order_and_repeated_messages_do_not_change_the_weights(tmp_path: Path) -> None:
+    plain = finished(tmp_path / "plain")
+    places = plain.every_place()
+    random.Random(5).shuffle(places)
+    stage = Stage(job_spec(tmp_path / "mixed"), pass_plans(2))
+    stage.command(Control.START)
+    stage.feed(places[:20])
+    stage.announce_again(places[3:15])
+    stage.feed(places[20:])
+    stage.announce_again(places)
+    with Running(stage) as running:
+        running.join()
+    assert running.error is None
+    assert final_weights(stage) == final_weights(plain)
+    assert last_training_state(stage) == last_training_state(plain)
+    assert stage.cache.usage().keys == 0
+
+
+def test_skipped_indices_are_stepped_over(tmp_path: Path) -> None:
+    skipped = [(0, 2), (0, 4), (0, 5), (0, 6), (0, 7), (1, 0), (3, 1), (4, 5)]
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    train(stage, skipped=skipped)
+    trained = {(r.purpose, r.epoch, i) for r in stage.reports("trained") for i in r.indices}
+    assert (TRAIN, 0, 2) not in trained
+    assert (TRAIN, 0, 3) in trained
+    assert (TEST, 0, 5) not in trained
+    assert len(scores.read(stage.store, layout.scores("one", "validation", 0))) == 5
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    assert checkpoint.read(stage.store, "one", checkpoint.steps(stage.store, "one")[-2]).updates == 2 + 3
+
+
+def test_lost_bytes_are_asked_for_again(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    places = stage.every_place()
+    stage.command(Control.START)
+    stage.announce_again([(0, 1)])
+    stage.feed(place for place in places if place != (0, 1))
+    with Running(stage) as running:
+        [lost] = stage.wait_for("failed")
+        assert (lost.failed.kind, lost.failed.clip.index, lost.failed.stage) == ("lost", 1, "trainer")
+        stage.feed([(0, 1)])
+        running.join()
+    assert running.error is None
+    assert final_weights(stage) == final_weights(finished(tmp_path / "plain"))
+
+
+def test_damaged_bytes_are_asked_for_again(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    places = stage.every_place()
+    stage.command(Control.START)
+    stage.feed(places)
+    key = clip_key("tiny", TRAIN, 0, 3, 0)
+    value = bytes(stage.cache.get(key))
+    stage.cache.put(key, value[:-1], ["trainer.one"], 600)
+    with Running(stage) as running:
+        [lost] = stage.wait_for("failed")
+        assert (lost.failed.kind, lost.failed.clip.index) == ("lost", 3)
+        stage.feed([(0, 3)])
+        running.join()
+    assert running.error is None
+    assert final_weights(stage) == final_weights(finished(tmp_path / "plain"))
+
+
+def test_a_loss_that_is_not_finite_touches_no_parameter(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path, feature="heat"), pass_plans(2))
+    stage.command(Control.START)
+    stage.feed([(0, i) for i in range(4)], frames=np.zeros((1, 20, 20, 4), np.float32))
+    stage.feed([(0, i) for i in range(4, 8)], frames=np.full((1, 20, 20, 4), np.nan, np.float32))
+    with Running(stage) as running:
+        running.join()
+    assert isinstance(running.error, Diverged)
+    [failed] = stage.wait_for("failed")
+    assert failed.failed.kind == "diverged"
+    assert "lower optimizer.lr" in failed.failed.reason
+    assert [list(report.indices) for report in stage.reports("trained")] == [[0, 1, 2, 3]]
+    assert checkpoint.read_latest(stage.store, "one") is None
+
+
+def test_a_pause_saves_and_a_resume_goes_on(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    places = stage.every_place()
+    stage.command(Control.START)
+    stage.feed(places[:6])
+    with Running(stage) as running:
+        stage.wait_for("trained")
+        stage.command(Control.PAUSE)
+        stage.wait_for("checkpoint")
+        stage.command(Control.RESUME)
+        stage.feed(places[6:])
+        running.join()
+    assert running.error is None
+    assert final_weights(stage) == final_weights(finished(tmp_path / "plain"))
+
+
+def test_a_pause_within_an_evaluation_keeps_its_messages(tmp_path: Path) -> None:
+    """It will begin again at the first clip of its pass, should the process end."""
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage.command(Control.START)
+    stage.feed(stage.every_place()[:-2])
+    with Running(stage):
+        while sum(len(report.indices) for report in stage.reports("trained")) < 36:
+            stage.progress(timeout_s=1.0)
+        stage.command(Control.PAUSE)
+        stage.wait_for("checkpoint", 3)
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    assert manifest.position == Position(4, 0)
+    assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 4
+
+
+def test_a_stop_saves_and_leaves(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage.command(Control.START)
+    stage.feed([(0, i) for i in range(9)])
+    with Running(stage) as running:
+        stage.wait_for("trained", 2)
+        stage.command(Control.STOP)
+        running.join()
+    assert running.error is None
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    assert manifest.position == Position(0, 8)
+
+
+def test_waiting_for_clips_is_measured(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path), pass_plans(1, test=0))
+    places = stage.every_place()
+    stage.command(Control.START)
+    stage.feed(places[:9])
+    with Running(stage) as running:
+        stage.wait_for("trained", 2)
+        stage.wait_for("step", 4)  # the later ones tell of waiting alone
+        stage.feed(places[9:])
+        running.join()
+    assert running.error is None
+    metrics = stage.reports("pass_report")[0].metrics
+    assert 0 < metrics["data_wait_ratio"] <= 1
+    waiting = [report.data_wait_ratio for report in stage.reports("step") if report.clips_done == 8]
+    assert waiting == sorted(waiting)
+
+
+def test_flow_comes_from_its_own_topic(tmp_path: Path) -> None:
+    stage = finished(tmp_path, feature="flow")
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    assert manifest.model.channels == 4
+    assert stage.cache.usage().keys == 0
+
+
+def test_unknown_names_are_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="package:wide"):
+        train(Stage(job_spec(tmp_path, weights="package:wide"), pass_plans(1)), places=[])
+    missing = (tmp_path / "none.safetensors").as_uri()
+    with pytest.raises(ConfigError, match="weights"):
+        train(Stage(job_spec(tmp_path, weights=missing), pass_plans(1)), places=[])
+
+
+def test_two_trainings_in_one_process_do_not_influence_each_other(tmp_path: Path) -> None:
+    alone = finished(tmp_path / "alone")
+    stages = [Stage(job_spec(tmp_path / name), pass_plans(2)) for name in ("first", "second")]
+    for stage in stages:
+        stage.command(Control.START)
+        stage.feed(stage.every_place())
+    with Running(stages[0]) as one, Running(stages[1]) as other:
+        one.join()
+        other.join()
+    assert one.error is None
+    assert other.error is None
+    assert final_weights(stages[0]) == final_weights(stages[1]) == final_weights(alone)
+
+
+def test_a_job_that_is_over_is_not_waited_for(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path), pass_plans(1))
+    stage.command(Control.COMPLETE)
+    with Running(stage) as running:
+        running.join()
+    with pytest.raises(NotFound):
+        stage.store.head(layout.latest("one"))
+    assert VALIDATION not in {report.purpose for report in stage.reports("pass_report")}
+
+
+def test_partial_batch_normalisation_keeps_all_statistics_but_the_first(tmp_path: Path) -> None:
+    weights = safetensors.torch.load(final_weights(finished(tmp_path, partial_bn=True)))
+    moved = {name: bool(tensor.any()) for name, tensor in weights.items() if name.endswith("running_mean")}
+    in_order = sorted(moved, key=lambda name: [int(part) for part in name.split(".") if part.isdigit()])
+    assert [moved[name] for name in in_order] == [True] + [False] * (len(moved) - 1)
+    assert len(moved) > 1
+
+
+def test_a_training_that_is_over_was_not_interrupted(tmp_path: Path) -> None:
+    """Whoever is told to leave after the end, or finds that the end was reached before, has nothing left to do."""
+    stage = Stage(job_spec(tmp_path), pass_plans(1))
+    assert not train(stage).trainers[0].interrupted
+    with Running(stage) as again:
+        again.join()
+    assert not again.trainers[0].interrupted
+    stage.command(Control.COMPLETE)
+    with Running(stage) as late:
+        late.join()
+    assert not late.trainers[0].interrupted
+
+
+def test_a_gpu_without_room_says_what_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forward(self: Classifier, x: Tensor) -> Scores:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Classifier, "forward", forward)
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    with pytest.raises(OutOfMemory, match="batch of 4 clips; lower batch_size, set amp: true"):
+        train(stage)
+    [failed] = stage.reports("failed")
+    assert failed.kind == "memory"
+
+
+def test_a_gpu_that_fails_is_no_fault_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever started the process starts another one; the job goes on."""
+    monkeypatch.setattr(Classifier, "forward", _raising(torch.AcceleratorError("CUDA error: uncorrectable ECC error")))
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    with pytest.raises(DeviceLost, match=r"ECC.*goes on from its last checkpoint"):
+        train(stage)
+    assert stage.reports("failed") == []
+
+
+def test_a_defect_is_told_to_the_master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Classifier, "forward", _raising(ZeroDivisionError("division by zero")))
+    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    with pytest.raises(ZeroDivisionError):
+        train(stage)
+    [failed] = stage.reports("failed")
+    assert (failed.kind, failed.reason) == ("error", "ZeroDivisionError: division by zero")
+
+
+def _raising(error: Exception) -> Callable[[Classifier, Tensor], Scores]:
+    def forward(self: Classifier, x: Tensor) -> Scores:
+        raise error
+
+    return forward

@@ -1,0 +1,66 @@
+"""`python -m tools.job_reference --write`: make `docs/job.md` from the specification's own docstrings."""
+
+from __future__ import annotations
+
+import json
+import sys
+import typing
+from pathlib import Path
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from essp_common.job.spec import JobSpec
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "job.md"
+HEAD = """# The fields of a job
+
+Made from `essp_common/job/spec.py` by `make docs`; `essp init` writes a file to start from, `essp validate` checks one.
+Unknown fields are refused. Sizes are numbers of bytes or texts such as `256MiB`.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    return HEAD + "".join(_section(model, path) for path, model in _models(JobSpec, ""))
+
+
+def _models(model: type[BaseModel], path: str) -> list[tuple[str, type[BaseModel]]]:
+    found: list[tuple[str, type[BaseModel]]] = [(path, model)]
+    for name, field in model.model_fields.items():
+        for inner in _inner_models(field.annotation):
+            keyed = typing.get_origin(field.annotation) is dict
+            found += _models(inner, f"{path}.{name}".lstrip(".") + (".NAME" if keyed else ""))
+    return found
+
+
+def _inner_models(annotation: object) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in typing.get_args(annotation) for model in _inner_models(part)]
+
+
+def _section(model: type[BaseModel], path: str) -> str:
+    rows = [
+        f"| `{name}` | {_default(field)} | {(field.description or '').replace(chr(10), ' ').replace('|', '/')} |"
+        for name, field in model.model_fields.items()
+    ]
+    title = f"`{path}`" if path else "Top level"
+    about = (model.__doc__ or "").strip()
+    return f"\n## {title}\n\n{about}\n\n| field | default | meaning |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.default
+    if isinstance(value, BaseModel) or (isinstance(value, dict) and value):
+        return "see below"
+    return f"`{json.dumps(value)}`"
+
+
+if __name__ == "__main__":
+    if "--write" in sys.argv:
+        PAGE.write_text(page(), encoding="utf-8")
+    elif PAGE.read_text(encoding="utf-8") != page():
+        sys.exit("docs/job.md is stale; run: make docs")
