@@ -22,7 +22,7 @@ from essp_common.artifacts.layout import Position
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
 from essp_common.messages.control import ControlFeed
-from essp_common.messages.ordered import IntakeOptions, OrderedIntake, PassEnd, Taken
+from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import Control, Finished, Progress
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import run_all
@@ -114,7 +114,7 @@ class NullTrainers:
         self._draining = threading.Event()
 
     def run(self) -> None:
-        """Consume every pass. Left early when drained, or when the job ends."""
+        """Consume every phase. Left early when drained, or when the job ends."""
         try:
             while (command := self._control.wait(self._spec.name, _WAIT_S)) is None:
                 if self._draining.is_set():
@@ -157,7 +157,7 @@ class NullTrainers:
             worker=self.name,
             fence=command.fence,
         )
-        return OrderedIntake(self._adapters.bus, self._adapters.cache, options, command.snapshot.passes, Position(0, 0))
+        return OrderedIntake(self._adapters.bus, self._adapters.cache, options, command.snapshot.phases, Position(0, 0))
 
 
 class _NullTrainer:
@@ -171,13 +171,13 @@ class _NullTrainer:
         self._trainers = trainers
 
     def run(self) -> None:
-        """Until all passes are over."""
-        batch: list[Taken] = []
+        """Until all phases are over."""
+        batch: list[Delivery] = []
         while not (self._intake.finished or self._trainers.leaving):
             taken = self._intake.take(_WAIT_S)
-            if isinstance(taken, Taken):
+            if isinstance(taken, Delivery):
                 batch.append(taken)
-            if len(batch) == _BATCH or isinstance(taken, PassEnd):
+            if len(batch) == _BATCH or isinstance(taken, PhaseEnd):
                 self._use(batch)
                 batch = []
         self._intake.close()
@@ -186,7 +186,7 @@ class _NullTrainer:
         """Leave what is in hand."""
         self._trainers.drain()
 
-    def _use(self, batch: Sequence[Taken]) -> None:
+    def _use(self, batch: Sequence[Delivery]) -> None:
         arrays = [codec.decode(taken.value) for taken in batch if not taken.skipped]
         if self._trainers.collate and arrays:
             np.stack(arrays)

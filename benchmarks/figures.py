@@ -11,7 +11,7 @@ from benchmarks.inputs import Videos, VideoSet, make
 from benchmarks.measure import Costs, Ratio
 from benchmarks.peers import Clip
 from essp_common.catalog.table import read_catalog
-from essp_common.planning.phases import Passes
+from essp_common.planning.phases import Phases
 from essp_common.wiring import Stores
 
 
@@ -73,8 +73,8 @@ class Scale:
 def clips_of(job: NullJob, count: int) -> list[Clip]:
     """The first training clips of a job, as its plan has them."""
     catalog = read_catalog(*Stores(("file:///",)).resolve(f"file://{job.catalog}"))
-    passes = Passes(job.spec(count, "file:///tmp"), catalog)
-    plan, rows = passes.plan(0), passes.view(0).rows
+    phases = Phases(job.spec(count, "file:///tmp"), catalog)
+    plan, rows = phases.plan(0), phases.view(0).rows
     clips = (plan.clip(index) for index in range(count))
     return [(rows[c.video].uri.removeprefix("file://"), c.first_frame, c.frame_count) for c in clips]
 

@@ -36,7 +36,7 @@ from essp_common.pb.v1.messages_pb2 import DecodeSeed, Made, Progress, Purpose, 
 from essp_common.wiring import Adapters, Stores
 from essp_common.worker.reports import RECORDS, WINDOW_S
 from essp_master.config import MasterSettings
-from essp_master.effects.message_builder import SeedWriter
+from essp_master.effects.message_builder import MessageBuilder
 from essp_master.job.preflight import Launch, launch
 from essp_master.ledger.instructions import Instruction, IssueUnit
 from essp_master.main import collect_rarely
@@ -144,8 +144,8 @@ class _Workers:
         for (worker, purpose, epoch, fence), made in self._made.items():
             if made:
                 self._tell(worker, purpose, epoch, fence, made)
-        for consumer, passes in self._trained.items():
-            for (purpose, epoch), indices in passes.items():
+        for consumer, phases in self._trained.items():
+            for (purpose, epoch), indices in phases.items():
                 for first in range(0, len(indices), _BATCH):
                     trained = Trained(
                         job=self.job.name, purpose=purpose, epoch=epoch, consumer=consumer,
@@ -238,7 +238,7 @@ def _ledger(clips: int) -> float:
 
 
 def _writer(launched: Launch) -> Callable[[Instruction], Iterator[DecodeSeed]]:
-    seeds = SeedWriter(launched.spec, launched.passes, launched.fence)
+    seeds = MessageBuilder(launched.spec, launched.phases, launched.fence)
 
     def write(instruction: Instruction) -> Iterator[DecodeSeed]:
         if isinstance(instruction, IssueUnit):

@@ -26,7 +26,7 @@ from essp_common.messages.recipe import recipe_of
 from essp_common.objects.port import ObjectStore
 from essp_common.objects.ranged import RangedFile
 from essp_common.pb.v1.messages_pb2 import TRAIN, Seed
-from essp_common.planning.phases import Passes
+from essp_common.planning.phases import Phases
 from essp_common.planning.plan import seek_to
 from essp_common.video.geometry import output_size
 from essp_common.video.reader import Reader
@@ -73,8 +73,8 @@ def s3_bytes(scale: Scale) -> Iterator[Figure]:
     """Bytes fetched for one clip of a video of a minute, opened for it alone, over the size of the file."""
     job = NullJob(scale.catalog(MINUTE))
     catalog = read_catalog(*Stores(("file:///",)).resolve(f"file://{job.catalog}"))
-    passes = Passes(job.spec(4 * scale.rounds, "file:///tmp"), catalog)
-    view = passes.view(0)
+    phases = Phases(job.spec(4 * scale.rounds, "file:///tmp"), catalog)
+    view = phases.view(0)
     with tempfile.TemporaryDirectory() as folder, S3Server(folder) as server:
         server.create_bucket("videos")
         os.environ |= {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any"}
@@ -84,10 +84,10 @@ def s3_bytes(scale: Scale) -> Iterator[Figure]:
             for number, row in enumerate(view.rows)
         }
         shares, requests = [], []
-        for index in range(len(passes.plan(0))):
-            row = view.rows[passes.plan(0).clip(index).video]
+        for index in range(len(phases.plan(0))):
+            row = view.rows[phases.plan(0).clip(index).video]
             file = _Counted(store, f"{view.rows.index(row)}.mp4", sizes[row.uri])
-            _read(file.opened(), job, view, passes, index)
+            _read(file.opened(), job, view, phases, index)
             shares.append(file.fetched_bytes / sizes[row.uri])
             requests.append(file.requests)
     detail = {
@@ -113,8 +113,8 @@ def _client(client: Any, value: bytes) -> None:
     client.get("client")
 
 
-def _read(file: BinaryIO, job: NullJob, view: CatalogView, passes: Passes, index: int) -> None:
-    clip = passes.plan(0).clip(index)
+def _read(file: BinaryIO, job: NullJob, view: CatalogView, phases: Phases, index: int) -> None:
+    clip = phases.plan(0).clip(index)
     row = view.rows[clip.video]
     seed = Seed(
         index=index,
@@ -124,7 +124,7 @@ def _read(file: BinaryIO, job: NullJob, view: CatalogView, passes: Passes, index
         last_frame=int(view.first_frame[clip.video] + view.length[clip.video]) - 1,
     )
     seek_to(row, clip.first_frame, seed.seek)
-    resize = recipe_of(passes.spec).resize
+    resize = recipe_of(phases.spec).resize
     target = np.empty((clip.frame_count, *output_size(resize, row.height, row.width), 3), np.uint8)
     with Reader(file, lookahead=row.lookahead) as reader:
         problem: BadVideo | None = reader.read([seed], resize, [target])[0]

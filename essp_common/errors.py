@@ -9,6 +9,7 @@
     │   ├── BadFrames       bytes in the cache that are not what their header says
     │   ├── NotFound        no such object or job
     │   └── Conflict        the state does not allow it, or somebody else was first
+    │       ├── Fenced      another process has taken over: this one has to leave
     │       └── PreconditionFailed  what was to be changed is not as the caller saw it
     ├── CacheMiss           the bytes are gone; they can be made again from their seed
     └── ConfigError         the user has to change something; the message says what
@@ -73,6 +74,15 @@ class Conflict(PermanentError):
     """The present state does not allow it, or somebody else was first."""
 
     kind = "conflict"
+
+
+class Fenced(Conflict):
+    """Another master, or a trainer of a later run, has taken over: that one goes on, and this one has to leave."""
+
+    def __init__(self, message: str, fence: int = 0) -> None:
+        super().__init__(message)
+        self.fence = fence
+        """The fence of the other one; 0: not known."""
 
 
 class PreconditionFailed(Conflict):

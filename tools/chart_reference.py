@@ -146,7 +146,7 @@ def _shown(default: Any) -> str:
 
 
 def _told(field: dict[str, Any]) -> str:
-    text = field.get("description", "")
+    text: str = field.get("description", "")
     if field.get("enum"):
         text += " One of " + ", ".join(f"`{v}`" for v in field["enum"] if v) + "."
     return text.replace("|", "\\|")

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from essp_common.artifacts.history import spans_of
 from essp_common.artifacts.layout import Position
 from essp_common.job.spec import JobSpec, stored_spec
-from essp_common.pb.v1.messages_pb2 import HistoryEntry, HistorySegment, JobSnapshot, LedgerState, PassEvents, Runs
+from essp_common.pb.v1.messages_pb2 import HistoryEntry, HistorySegment, JobSnapshot, LedgerState, PhaseEvents, Runs
 
 Marks = NDArray[np.uint8]
-"""`(clips,)` of one pass: how often."""
+"""`(clips,)` of one phase: how often."""
 
 
 @dataclass
@@ -46,17 +46,17 @@ class Run:
         self.skipped = {stream: self._marks() for stream in self.spec.consumers().values()}
         for name, start in self.start.items():
             for number, marks in enumerate(self.done[name]):
-                before = len(marks) if number < start.pass_index else start.clips * (number == start.pass_index)
+                before = len(marks) if number < start.phase_index else start.clips * (number == start.phase_index)
                 marks[:before] = 1
 
     def gone(self, consumer: str, number: int) -> Marks:
-        """What a consumer is done with, or had nothing to do for, in a pass: 0 or 1 a clip."""
+        """What a consumer is done with, or had nothing to do for, in a phase: 0 or 1 a clip."""
         skipped = self.skipped[self.spec.consumers()[consumer]][number]
         gone: Marks = ((self.done[consumer][number] > 0) | (skipped > 0)).astype(np.uint8)
         return gone
 
     def _marks(self) -> list[Marks]:
-        return [np.zeros(plan.clips, np.uint8) for plan in self.snapshot.passes]
+        return [np.zeros(plan.clips, np.uint8) for plan in self.snapshot.phases]
 
 
 @dataclass(frozen=True)
@@ -120,10 +120,10 @@ class Account:
         if entry.swept:
             self.sweeps.append(entry.stray_keys)
         if self.runs:
-            for events in entry.passes:
+            for events in entry.phases:
                 self._note(self.runs[-1], events)
             for attempt in entry.attempts:
-                place = (attempt.place.pass_index, attempt.place.index)
+                place = (attempt.place.phase_index, attempt.place.index)
                 self._attempts.setdefault(attempt.consumer, {})[place] = attempt.attempt
             self._note_failures(self.runs[-1], entry)
         if entry.HasField("checkpoint") and self.runs:
@@ -135,7 +135,7 @@ class Account:
     def _begin(self, entry: HistoryEntry) -> None:
         started = entry.started
         spec = stored_spec(started.snapshot.spec_json, "the job of this history")
-        start = {name: Position(place.pass_index, place.index) for name, place in started.start.items()}
+        start = {name: Position(place.phase_index, place.index) for name, place in started.start.items()}
         run = Run(entry.fence, started.snapshot, spec, start)
         for name, position in start.items():
             known = self._attempts.get(name, {})
@@ -145,8 +145,8 @@ class Account:
         self.runs.append(run)
         self.states, self.sweeps = [], []
 
-    def _note(self, run: Run, events: PassEvents) -> None:
-        number = events.pass_index
+    def _note(self, run: Run, events: PhaseEvents) -> None:
+        number = events.phase_index
         run.counts["issued"] += _mark(run.issued[number], events.issued)
         run.counts["decoded"] += _length(events.decoded)
         run.counts["extracted"] += sum(map(_length, events.extracted.values()))
@@ -176,7 +176,7 @@ class Account:
     def _save(self, run: Run, entry: HistoryEntry) -> None:
         checkpoint = entry.checkpoint
         consumer = f"trainer.{checkpoint.trainer}"
-        position = Position(checkpoint.position.pass_index, checkpoint.position.index)
+        position = Position(checkpoint.position.phase_index, checkpoint.position.index)
         skipped = run.skipped[run.spec.consumers()[consumer]]
         self.saved.append(
             Saved(
@@ -217,9 +217,9 @@ def open_clips(run: Run) -> int:
 
 def _carry_skipped(before: Run, after: Run) -> None:
     """What was skipped before all consumers of a stream began anew, was skipped for good."""
-    for stream, passes in after.skipped.items():
+    for stream, phases in after.skipped.items():
         starts = [after.start[name] for name, read in after.spec.consumers().items() if read == stream]
-        for number, marks in enumerate(passes):
+        for number, marks in enumerate(phases):
             for index in np.flatnonzero(before.skipped[stream][number]) if stream in before.skipped else ():
                 marks[index] = Position(number, int(index)) < min(starts)
 
@@ -235,7 +235,7 @@ def _mark(marks: Marks, runs: Runs) -> int:
 def _inside(runs: Runs, clips: int) -> Iterator[tuple[int, int]]:
     for begin, end in spans_of(runs):
         if end > clips:
-            raise ValueError(f"a pass of {clips} clips has none at {end - 1}")
+            raise ValueError(f"a phase of {clips} clips has none at {end - 1}")
         yield begin, end
 
 

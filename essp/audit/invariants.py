@@ -75,29 +75,29 @@ def _finding(invariant: str, checked: str, violations: list[str]) -> Finding:
 def _conservation(account: Account, run: Run) -> Finding:
     violations = []
     completed = account.state == JobState.COMPLETED
-    for number, plan in enumerate(run.snapshot.passes):
-        for consumer, passes in run.done.items():
-            marks, start = passes[number], run.start[consumer]
-            first = plan.clips if number < start.pass_index else start.clips * (number == start.pass_index)
+    for number, plan in enumerate(run.snapshot.phases):
+        for consumer, phases in run.done.items():
+            marks, start = phases[number], run.start[consumer]
+            first = plan.clips if number < start.phase_index else start.clips * (number == start.phase_index)
             unissued = np.flatnonzero((marks[first:] > 0) & (run.issued[number][first:] == 0)) + first
-            violations += [f"{consumer} trained clip {i} of pass {number}, which was not issued" for i in unissued]
+            violations += [f"{consumer} trained clip {i} of phase {number}, which was not issued" for i in unissued]
             if completed:
                 missing = np.flatnonzero(run.gone(consumer, number) == 0)
-                violations += [f"{consumer} never trained clip {i} of pass {number}" for i in missing]
-    clips = sum(plan.clips for plan in run.snapshot.passes)
-    what = f"{clips} clips of {len(run.snapshot.passes)} passes, {len(run.done)} consumers"
+                violations += [f"{consumer} never trained clip {i} of phase {number}" for i in missing]
+    clips = sum(plan.clips for plan in run.snapshot.phases)
+    what = f"{clips} clips of {len(run.snapshot.phases)} passes, {len(run.done)} consumers"
     return _finding("conservation", what if completed else f"{what}; {open_clips(run)} under way", violations)
 
 
 def _no_double_count(account: Account) -> Finding:
     violations, counted = [], 0
     for run in account.runs:
-        for consumer, passes in run.done.items():
-            for number, marks in enumerate(passes):
+        for consumer, phases in run.done.items():
+            for number, marks in enumerate(phases):
                 counted += int(np.count_nonzero(marks))
                 twice = np.flatnonzero(marks > 1)
                 violations += [
-                    f"{consumer} was credited with clip {i} of pass {number} {marks[i]} times" for i in twice
+                    f"{consumer} was credited with clip {i} of phase {number} {marks[i]} times" for i in twice
                 ]
     return _finding("no double count", f"{counted} clips trained in {len(account.runs)} runs", violations)
 
@@ -188,8 +188,8 @@ def _api_is_truth(account: Account, run: Run, status: JobStatus | None) -> Findi
         counts = {name: getattr(told.counts, name) for name in _COUNTED}
         agree = (lambda told, found: told == found) if ended else (lambda told, found: told >= found)
         violations += _differences("the API", counts, run, agree)
-        violations += _wrong_passes(told, run, agree)
-    return _finding("API = truth", f"{len(_COUNTED)} counters and the progress of each pass", violations)
+        violations += _wrong_phases(told, run, agree)
+    return _finding("API = truth", f"{len(_COUNTED)} counters and the progress of each phase", violations)
 
 
 def _differences(who: str, told: Mapping[str, int], run: Run, agree: Callable[[int, int], bool]) -> list[str]:
@@ -200,13 +200,13 @@ def _differences(who: str, told: Mapping[str, int], run: Run, agree: Callable[[i
     ]
 
 
-def _wrong_passes(status: JobStatus, run: Run, agree: Callable[[int, int], bool]) -> list[str]:
+def _wrong_phases(status: JobStatus, run: Run, agree: Callable[[int, int], bool]) -> list[str]:
     violations = []
-    for number, told in enumerate(status.passes):
+    for number, told in enumerate(status.phases):
         for consumer, done in told.done.items():
             found = int(np.count_nonzero(run.gone(consumer, number)))
             if not agree(done, found):
-                violations.append(f"the API says {consumer} did {done} clips of pass {number}, the history {found}")
+                violations.append(f"the API says {consumer} did {done} clips of phase {number}, the history {found}")
     return violations
 
 
@@ -215,4 +215,4 @@ def _told(saved: Saved) -> str:
 
 
 def _place(position: Position) -> str:
-    return f"clip {position.clips} of pass {position.pass_index}"
+    return f"clip {position.clips} of phase {position.phase_index}"

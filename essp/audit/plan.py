@@ -8,15 +8,15 @@ from essp_common.artifacts.layout import Position
 from essp_common.catalog.table import read_catalog
 from essp_common.job.spec import JobSpec
 from essp_common.planning.digest import as_text, clip_digest, joined
-from essp_common.planning.phases import Passes
+from essp_common.planning.phases import Phases
 from essp_common.wiring import Stores
 
 
 class Planned:
     """The plan of a job. The digests of whole passes are kept, since every checkpoint needs them again."""
 
-    def __init__(self, passes: Passes) -> None:
-        self._passes = passes
+    def __init__(self, phases: Phases) -> None:
+        self._phases = phases
         self._before: dict[Position, int] = {}
 
     def digest(self, until: Position, attempts: Mapping[tuple[int, int], int], skipped: Set[tuple[int, int]]) -> str:
@@ -34,19 +34,19 @@ class Planned:
             known = [position for position in self._before if position < until]
             begin = max(known, default=Position(0, 0))
             parts = [self._before.get(begin, 0)]
-            for number in range(begin.pass_index, min(until.pass_index + 1, len(self._passes.plans))):
-                first = begin.clips if number == begin.pass_index else 0
-                last = until.clips if number == until.pass_index else self._passes.plans[number].clips
+            for number in range(begin.phase_index, min(until.phase_index + 1, len(self._phases.plans))):
+                first = begin.clips if number == begin.phase_index else 0
+                last = until.clips if number == until.phase_index else self._phases.plans[number].clips
                 parts += (self._clip(number, index, 0) for index in range(first, last))
             self._before[until] = joined(parts)
         return self._before[until]
 
     def _clip(self, number: int, index: int, attempt: int) -> int:
-        clip = self._passes.plan(number).clip(index, attempt)
-        video = self._passes.view(number).rows[clip.video].id
+        clip = self._phases.plan(number).clip(index, attempt)
+        video = self._phases.view(number).rows[clip.video].id
         return clip_digest(number, index, attempt, video, clip.first_frame)
 
 
 def planned(spec: JobSpec, stores: Stores) -> Planned:
     """The plan of a job. Raises what reading the catalog raises."""
-    return Planned(Passes(spec, read_catalog(*stores.resolve(spec.data.catalog))))
+    return Planned(Phases(spec, read_catalog(*stores.resolve(spec.data.catalog))))

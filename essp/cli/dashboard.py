@@ -12,7 +12,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from essp.cli.uris import shown
-from essp_common.job.status import FailureStatus, JobState, JobStatus, PassStatus, PoolStatus, TrainerStatus
+from essp_common.job.status import FailureStatus, JobState, JobStatus, PhaseStatus, PoolStatus, TrainerStatus
 from essp_common.quantities import size
 
 _STATE_STYLE = {
@@ -71,7 +71,7 @@ def results(status: JobStatus) -> RenderableType:
     return Group(*parts)
 
 
-def pass_title(passed: PassStatus) -> str:
+def phase_title(passed: PhaseStatus) -> str:
     """`train, epoch 3`, counted from one; passes that happen once have no number."""
     return (
         f"{passed.purpose}, epoch {passed.epoch + 1}" if passed.purpose in ("train", "validation") else passed.purpose
@@ -100,10 +100,10 @@ def _gauges(status: JobStatus) -> RenderableType:
     if progress.eta_s is not None:
         facts.append(f"{duration(progress.eta_s)} to go")
     grid.add_row(_bar(progress.done, progress.total), Text(" · ".join(facts)))
-    if progress.current < len(status.passes):
-        now = status.passes[progress.current]
+    if progress.current < len(status.phases):
+        now = status.phases[progress.current]
         done = min(now.done.values(), default=0)
-        place = f"{pass_title(now)} ({progress.current + 1} of {len(status.passes)})"
+        place = f"{phase_title(now)} ({progress.current + 1} of {len(status.phases)})"
         grid.add_row(_bar(done, now.clips), Text(f"{place} · {done:,} of {now.clips:,} clips"))
     if cache is not None:
         text = f"frame cache {size(cache.used_bytes)} of {size(cache.limit_bytes)}"

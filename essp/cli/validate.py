@@ -19,7 +19,7 @@ from essp.embedded.composition import embedded_settings
 from essp_common.artifacts.checkpoint import read_latest
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import Purpose
-from essp_common.planning.phases import Passes
+from essp_common.planning.phases import Phases
 from essp_common.quantities import size
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores, open_cache
@@ -37,7 +37,7 @@ class Outlook:
     videos: dict[str, int]
     """Purpose -> videos it draws from."""
     clips: dict[str, int]
-    """Purpose -> clips of all its passes."""
+    """Purpose -> clips of all its phases."""
     most_bytes_per_clip: int
     """Of a clip and its features together."""
     clips_within_budget: int
@@ -85,13 +85,13 @@ def _print(outlook: Outlook) -> None:
 def foresee(spec: JobSpec, settings: Settings) -> Outlook:
     """Work out what a job would do. Raises `ConfigError` for one that cannot run."""
     stores = Stores(settings.stores)
-    passes = Passes(spec, catalog_of(spec, stores))
+    phases = Phases(spec, catalog_of(spec, stores))
     check_weights(spec, stores)
-    bounds = bounds_of(passes, parts_of(spec))
+    bounds = bounds_of(phases, parts_of(spec))
     unit_clips(spec, bounds)
     most = max(sum(parts) for parts in bounds)
     clips: dict[str, int] = {}
-    for (purpose, _), plan in zip(passes.order, passes.plans, strict=True):
+    for (purpose, _), plan in zip(phases.order, phases.plans, strict=True):
         clips[_name(purpose)] = clips.get(_name(purpose), 0) + plan.clips
     output = stores.under(spec.output)
     resumes = {}
@@ -103,13 +103,13 @@ def foresee(spec: JobSpec, settings: Settings) -> Outlook:
     return Outlook(
         job=spec.name,
         output=spec.output,
-        classes=len(passes.view(0).classes),
-        videos={_name(purpose): len(view) for purpose, view in passes.views},
+        classes=len(phases.view(0).classes),
+        videos={_name(purpose): len(view) for purpose, view in phases.views},
         clips=clips,
         most_bytes_per_clip=most,
         clips_within_budget=spec.limits.budget // most,
         resumes_at=resumes,
-        warnings=warnings_of(passes, bounds) if failing else (*warnings_of(passes, bounds), *_room(spec, settings)),
+        warnings=warnings_of(phases, bounds) if failing else (*warnings_of(phases, bounds), *_room(spec, settings)),
         failing=failing,
     )
 

@@ -6,7 +6,7 @@
         view.result(status)
 
 The live view and the plain lines go to stderr, results and JSON to stdout. Without a terminal (or with one that cannot
-redraw) the view is plain: a line when something came out of a pass or went wrong, and otherwise one every
+redraw) the view is plain: a line when something came out of a phase or went wrong, and otherwise one every
 `PLAIN_INTERVAL_S`. Colours follow `NO_COLOR`.
 """
 
@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from essp.cli.dashboard import dashboard, duration, pass_title, percent, results
-from essp_common.job.status import JobEvent, JobState, JobStatus, PassReport
+from essp.cli.dashboard import dashboard, duration, percent, phase_title, results
+from essp_common.job.status import JobEvent, JobState, JobStatus, PhaseReport
 
 PLAIN_INTERVAL_S = 10.0
 JSON_INTERVAL_S = 1.0
@@ -156,8 +156,8 @@ def _progress(status: JobStatus) -> str:
     progress = status.progress
     share = progress.done / progress.total if progress.total else 0.0
     parts = [f"{status.state} {percent(share)}"]
-    if status.state == JobState.RUNNING and progress.current < len(status.passes):
-        parts.append(pass_title(status.passes[progress.current]))
+    if status.state == JobState.RUNNING and progress.current < len(status.phases):
+        parts.append(phase_title(status.phases[progress.current]))
         parts.append(f"{progress.clips_per_s:.1f} clips/s")
     if progress.eta_s is not None:
         parts.append(f"about {duration(progress.eta_s)} to go")
@@ -172,7 +172,7 @@ def _progress(status: JobStatus) -> str:
     return ", ".join(parts)
 
 
-def _report(report: PassReport) -> str:
+def _report(report: PhaseReport) -> str:
     title = f"{report.purpose} {report.epoch + 1}" if report.purpose in ("train", "validation") else report.purpose
     figures = report.metrics
     shown = [f"loss {figures['loss']:.3f}"] if "loss" in figures else []

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essp_common.artifacts import checkpoint, layout, scores
-from essp_common.artifacts.checkpoint import PassRecord
+from essp_common.artifacts.checkpoint import PhaseRecord
 from essp_common.artifacts.fused_model import Evaluation, Figures, FusedModel, read_model
 from essp_common.artifacts.scores import VideoScores
 from essp_common.catalog.table import VideoRow, read_catalog
@@ -26,8 +26,8 @@ class Run:
     spec: JobSpec
     spec_text: str
     model: FusedModel
-    histories: Mapping[str, tuple[PassRecord, ...]]
-    """Trainer -> the figures of every pass, in order."""
+    histories: Mapping[str, tuple[PhaseRecord, ...]]
+    """Trainer -> the figures of every phase, in order."""
     split: str
     """`test`, or `validation` where the job had no test split: what the pictures and lists below are of."""
     scores: Mapping[str, VideoScores]

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from essp_common.artifacts.checkpoint import PassRecord
+from essp_common.artifacts.checkpoint import PhaseRecord
 
 _DPI = 110
 _LEGIBLE_CLASSES = 30
@@ -47,7 +47,7 @@ DARK = Theme(
 )
 
 
-def curves(histories: Mapping[str, Sequence[PassRecord]], best: Mapping[str, int], theme: Theme) -> bytes:
+def curves(histories: Mapping[str, Sequence[PhaseRecord]], best: Mapping[str, int], theme: Theme) -> bytes:
     """Loss and top-1 over the epochs: training dashed, validation solid, the chosen epoch marked."""
     figure = Figure(figsize=(11, 3.9), dpi=_DPI, layout="constrained")
     loss, accuracy = figure.subplots(1, 2)
@@ -118,7 +118,7 @@ def _colour(axes: Axes, theme: Theme) -> None:
         spine.set_color(theme.faint)
 
 
-def _series(history: Sequence[PassRecord], purpose: str, names: Sequence[str]) -> tuple[list[int], list[float]]:
+def _series(history: Sequence[PhaseRecord], purpose: str, names: Sequence[str]) -> tuple[list[int], list[float]]:
     points = [
         (record.epoch + 1, next(record.metrics[name] for name in names if name in record.metrics))
         for record in history
@@ -129,7 +129,7 @@ def _series(history: Sequence[PassRecord], purpose: str, names: Sequence[str]) -
 
 def _line(
     axes: Axes,
-    history: Sequence[PassRecord],
+    history: Sequence[PhaseRecord],
     purpose: str,
     names: Sequence[str],
     label: str,
@@ -142,7 +142,7 @@ def _line(
         axes.plot(epochs, values, style, color=colour, linewidth=1.7, label=label, **options)
 
 
-def _mark(axes: Axes, history: Sequence[PassRecord], epoch: int | None, colour: str) -> None:
+def _mark(axes: Axes, history: Sequence[PhaseRecord], epoch: int | None, colour: str) -> None:
     epochs, values = _series(history, "validation", ("video_top1", "top1"))
     if epoch is not None and epoch + 1 in epochs:
         axes.plot([epoch + 1], [values[epochs.index(epoch + 1)]], "o", color=colour, markersize=7, fillstyle="none")

@@ -11,7 +11,7 @@ read back and found equal. What a failed save has written is removed again, as f
 
 Whoever reads takes the newest checkpoint whose every byte is what its manifest says.
 
-A step is the number of clips the trainer had consumed, over all passes; so it grows with the position, and two
+A step is the number of clips the trainer had consumed, over all phases; so it grows with the position, and two
 runs of one job give equal names. The master reads positions from here, hence no torch.
 """
 
@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from essp_common.artifacts import layout
 from essp_common.artifacts.layout import Position
-from essp_common.errors import Conflict, EsspError, NotFound, PermanentError
+from essp_common.errors import EsspError, Fenced, NotFound, PermanentError
 from essp_common.objects.port import ObjectStore
 from essp_common.runtime.failpoints import failpoint
 
@@ -47,10 +47,6 @@ class BadCheckpoint(PermanentError):
     """A checkpoint that is not what its manifest promises."""
 
     kind = "damaged"
-
-
-class Overtaken(Conflict):
-    """A trainer of a later run of the job has saved a checkpoint: that one goes on, and this one has to leave."""
 
 
 class _Document(BaseModel):
@@ -83,8 +79,8 @@ class ModelDescription(_Document):
     """How many such squares of each frame are scored; see `AugmentSpec.evaluation_crops`."""
 
 
-class PassRecord(_Document):
-    """What came out of one pass."""
+class PhaseRecord(_Document):
+    """What came out of one phase."""
 
     purpose: str
     """train, validation or test."""
@@ -106,7 +102,7 @@ class Manifest(_Document):
     job: str
     trainer: str
     step: int
-    """Clips consumed so far, over all passes: the checkpoint's name."""
+    """Clips consumed so far, over all phases: the checkpoint's name."""
     updates: int
     """Optimiser steps taken."""
     epoch: int
@@ -114,7 +110,7 @@ class Manifest(_Document):
     position: Position
     """Where training goes on."""
     running: dict[str, float] = {}
-    """Sums of the pass that is half done there."""
+    """Sums of the phase that is half done there."""
     fence: int = 0
     """Of the run of the job that it belongs to; one of an earlier run cannot follow one of a later."""
     digest: str = ""
@@ -123,9 +119,9 @@ class Manifest(_Document):
     """Of all in the job that decides what the weights become; another one cannot be resumed from here."""
     model: ModelDescription
     metrics: dict[str, float] = {}
-    """Of the last pass that was over."""
+    """Of the last phase that was over."""
     best: Best | None = None
-    history: tuple[PassRecord, ...] = ()
+    history: tuple[PhaseRecord, ...] = ()
     scores: dict[str, str] = {}
     """Purpose -> key of the score table these weights gave (final checkpoints)."""
     versions: dict[str, str] = {}
@@ -144,7 +140,7 @@ def save(store: ObjectStore, manifest: Manifest, files: Mapping[str, bytes], kee
     """Store a checkpoint, make it the latest, and remove all but the newest `keep` and the best.
 
     Returns the manifest with its files and time filled in. Raises `BadCheckpoint` when the store gives back other
-    bytes than it was given, `Overtaken` for a trainer that should not be there any more, and what the store raises; the
+    bytes than it was given, `Fenced` for a trainer that should not be there any more, and what the store raises; the
     previous checkpoint then stays the latest. That older ones could not be removed is no failure.
     """
     _refuse_overtaken(store, manifest)
@@ -290,7 +286,7 @@ def _refuse_overtaken(store: ObjectStore, manifest: Manifest) -> None:
     except (NotFound, ValueError, AttributeError):  # none, or none that can be read: nothing to protect
         return
     if fence > manifest.fence:
-        raise Overtaken(
+        raise Fenced(
             f"trainer {manifest.trainer} has a checkpoint of a later run of the job (fence {fence}, this one has "
             f"{manifest.fence}): another trainer of this name goes on, and this one is not saved"
         )

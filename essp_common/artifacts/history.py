@@ -27,7 +27,7 @@ import zstandard
 from google.protobuf.message import DecodeError
 
 from essp_common.artifacts import layout
-from essp_common.errors import Conflict, NotFound, PermanentError
+from essp_common.errors import Conflict, Fenced, NotFound, PermanentError
 from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import HistorySegment, Runs
 
@@ -39,15 +39,6 @@ _MOST_BYTES = 2**30
 _CHAPTERS = layout.HISTORY + "chapters/"
 _READS = 5
 """How often a reader looks again because segments were joined under its eyes."""
-
-
-class Overtaken(Conflict):
-    """Another writer has appended to the history."""
-
-    def __init__(self, message: str, fence: int) -> None:
-        super().__init__(message)
-        self.fence = fence
-        """Of the other one."""
 
 
 class BadHistory(PermanentError):
@@ -94,7 +85,7 @@ class History:
         return stored[-1].last if stored else 0
 
     def append(self, segment: HistorySegment) -> int:
-        """Add the next segment, durably; its size in bytes. Raises `Overtaken` when there is another one already."""
+        """Add the next segment, durably; its size in bytes. Raises `Fenced` when there is another one already."""
         key, data = layout.segment(segment.last), pack(segment)
         try:
             self._store.put(key, data, if_absent=True)
@@ -102,7 +93,7 @@ class History:
             present = self._store.get(key)
             if present != data:
                 other = unpack(present, key)
-                raise Overtaken(
+                raise Fenced(
                     f"{self._store.uri(key)} was written by {other.writer} (fence {other.fence})", other.fence
                 ) from None
         return len(data)

@@ -4,8 +4,8 @@ spec.json                                        the job, exactly as it ran
 catalog.parquet                                  (predict jobs) the videos asked about
 trainers/<trainer>/checkpoints/<step>/...        weights and state, then manifest.json
 trainers/<trainer>/latest                        {"step": ...}; written last
-trainers/<trainer>/scores/<purpose>-<epoch>.parquet   per-clip scores of an evaluation pass
-trainers/<trainer>/history.json                  the metrics of every pass
+trainers/<trainer>/scores/<purpose>-<epoch>.parquet   per-clip scores of an evaluation phase
+trainers/<trainer>/history.json                  the metrics of every phase
 model/manifest.json                              the fused model: classes, streams, members, evidence; written last
 model/<trainer>.safetensors                      the weights of one member: `model/` can be copied and used alone
 predictor/...                                    (predict jobs) what is scored so far (see scored.py)
@@ -66,7 +66,7 @@ def latest(trainer: str) -> str:
 
 
 def scores(trainer: str, purpose: str, epoch: int) -> str:
-    """The scores of one evaluation pass."""
+    """The scores of one evaluation phase."""
     return f"trainers/{trainer}/scores/{purpose}-{epoch:04d}.parquet"
 
 
@@ -76,18 +76,18 @@ def model_weights(trainer: str) -> str:
 
 
 def history(trainer: str) -> str:
-    """The metrics of every pass of a trainer."""
+    """The metrics of every phase of a trainer."""
     return f"trainers/{trainer}/history.json"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """How far a consumer has come: everything before `clips` in pass number `pass_index` is done, and nothing after.
+    """How far a consumer has come: everything before `clips` in phase number `phase_index` is done, and nothing after.
 
     A position is this short because clips are consumed in the order of their indices.
     """
 
-    pass_index: int
-    """Position in `JobSnapshot.passes`."""
+    phase_index: int
+    """Position in `JobSnapshot.phases`."""
     clips: int
-    """Clips of that pass, from index 0, that are done."""
+    """Clips of that phase, from index 0, that are done."""

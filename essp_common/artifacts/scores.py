@@ -1,7 +1,7 @@
 """Class probabilities: per clip as a trainer writes them (Parquet), per video as fusion and reports read them.
 
 In the file one row a clip. Columns: `video_id` string, `class_id` int32 (the label; -1: not known), `clip_index` int64
-(the clip's index in its pass), `scores` fixed-size list of float32 (class probabilities, summing to 1). Class names
+(the clip's index in its phase), `scores` fixed-size list of float32 (class probabilities, summing to 1). Class names
 ride in the file's metadata, so that a score table can be read without its job.
 
 Clips that were skipped have no row. Rows are written in index order, so equal passes give equal files.
@@ -35,13 +35,13 @@ _COLUMNS = ("video_id", "class_id", "clip_index", "scores")
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """The scores of one pass, one row a clip."""
+    """The scores of one phase, one row a clip."""
 
     video_id: tuple[str, ...]
     class_id: NDArray[np.int32]
     """(N,) label of each clip, -1 where it is not known."""
     clip_index: NDArray[np.int64]
-    """(N,) index of each clip in its pass."""
+    """(N,) index of each clip in its phase."""
     probabilities: NDArray[np.float32]
     """(N, C) class probabilities of each clip."""
     classes: tuple[str, ...]
@@ -187,7 +187,7 @@ def unpacked(data: bytes) -> ScoreTable:
 
 
 def joined(tables: Sequence[ScoreTable]) -> ScoreTable:
-    """Parts of one pass, at least one, as a table in index order."""
+    """Parts of one phase, at least one, as a table in index order."""
     order = np.argsort(np.concatenate([table.clip_index for table in tables]))
     videos = [video for table in tables for video in table.video_id]
     return ScoreTable(

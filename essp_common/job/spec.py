@@ -274,7 +274,7 @@ class JobSpec(_Section):
     trainers: dict[Name, TrainerSpec] = {}
     """What is trained, by name."""
     epochs: int = Field(10, ge=1)
-    """Training epochs, each followed by a validation pass."""
+    """Training epochs, each followed by a validation phase."""
     aggregation: AggregationSpec = AggregationSpec()
     """How the streams become one classifier."""
     predictor: PredictorSpec | None = None

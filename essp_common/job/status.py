@@ -16,7 +16,7 @@ from essp_common.pb.v1.messages_pb2 import PREDICT, TEST, TRAIN, VALIDATION
 
 PurposeName = Literal["train", "validation", "test", "predict"]
 PURPOSES: dict[int, PurposeName] = {TRAIN: "train", VALIDATION: "validation", TEST: "test", PREDICT: "predict"}
-"""How people call what a pass is for."""
+"""How people call what a phase is for."""
 
 
 class JobState(StrEnum):
@@ -44,7 +44,7 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
 
-class PassStatus(_Model):
+class PhaseStatus(_Model):
     """One pass over a plan."""
 
     purpose: PurposeName
@@ -64,7 +64,7 @@ class PassStatus(_Model):
 
 
 class ProgressStatus(_Model):
-    """How far the job is, over all passes and consumers."""
+    """How far the job is, over all phases and consumers."""
 
     done: int
     total: int
@@ -73,7 +73,7 @@ class ProgressStatus(_Model):
     eta_s: float | None
     """Null: not known yet, paused or ended."""
     current: int
-    """Number of the pass (in `passes`) that the slowest consumer is at; the number of passes when all are over."""
+    """Number of the phase (in `phases`) that the slowest consumer is at; the number of phases when all are over."""
 
 
 class CreditStatus(_Model):
@@ -111,8 +111,8 @@ class PoolStatus(_Model):
     """Clips that wait to be made, or are being made."""
 
 
-class PassReport(_Model):
-    """What came out of a pass of one trainer."""
+class PhaseReport(_Model):
+    """What came out of a phase of one trainer."""
 
     purpose: PurposeName
     epoch: int
@@ -129,7 +129,7 @@ class TrainerStatus(_Model):
     """What it is at; null before its first report."""
     epoch: int
     clips_done: int
-    """In that pass."""
+    """In that phase."""
     loss: float | None
     top1: float | None
     data_wait_ratio: float | None
@@ -137,8 +137,8 @@ class TrainerStatus(_Model):
     clips_per_s: float | None
     queue: int | None
     """Clips ready in its prefetch queue."""
-    reports: tuple[PassReport, ...]
-    """All passes so far, in order."""
+    reports: tuple[PhaseReport, ...]
+    """All phases so far, in order."""
     checkpoint: str | None
     """URI of its newest checkpoint."""
     final: bool
@@ -208,7 +208,7 @@ class JobStatus(_Model):
     elapsed_s: float
     """Since it was (last) started, without pauses."""
     progress: ProgressStatus
-    passes: tuple[PassStatus, ...]
+    phases: tuple[PhaseStatus, ...]
     credits: CreditStatus
     cache: CacheStatus | None
     streams: dict[str, str]
@@ -245,7 +245,7 @@ class JobEvent(_Model):
     id: int
     """Ascending within the job."""
     time: datetime
-    kind: Literal["state", "pass", "report", "checkpoint", "failure", "warning", "finished"]
+    kind: Literal["state", "phase", "report", "checkpoint", "failure", "warning", "finished"]
     message: str
     """One line, for people."""
     data: dict[str, Any]

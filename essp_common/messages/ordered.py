@@ -1,6 +1,6 @@
 """A consumer's clips in the order of their indices, whatever order they arrive in.
 
-    bus ──poll──▶ reorder buffer, keyed by (pass, index) ──take──▶ clip 0, clip 1, ..., end of pass, clip 0, ...
+    bus ──poll──▶ reorder buffer, keyed by (pass, index) ──take──▶ clip 0, clip 1, ..., end of phase, clip 0, ...
 
 Used by every consumer of a stream (trainers, predictors): the run is then a function of the job alone, and "how far am
 I" is one `Position`. The buffer holds messages, not bytes, and the master never has more outstanding than the job's
@@ -8,14 +8,14 @@ budget, so it is small.
 
 Guarantees:
 
-- `take` gives every index of every pass from `start` on exactly once, in order, with its bytes, or as `skipped`; the
-  end of each pass is said too, also of a pass of which this rank has no clip.
+- `take` gives every index of every phase from `start` on exactly once, in order, with its bytes, or as `skipped`; the
+  end of each phase is said too, also of a phase of which this rank has no clip.
 - A message that is for other consumers is dropped, so that one which was left behind does not collect them.
 - A message for what was taken before is acked again and dropped: delivery is at least once, and a clip that was made
   again for another consumer has this one among those that must ack. If it was released before, that is reported
   again too, so that a master that starts anew learns how far this consumer is.
 - Bytes that are gone (`CacheMiss`) are reported as `lost`; the master issues the same seed again, and `take` goes on
-  with that index when its message arrives. `retake` does the same for bytes that turn out damaged.
+  with that index when its message arrives. `request_rebuild` does the same for bytes that turn out damaged.
 
 What was taken is given back in two steps: `release` frees the bytes and tells the master (the credits flow on);
 `commit` says that no redelivery is needed. A consumer whose state is durable only later (at a checkpoint, when
@@ -45,7 +45,7 @@ from essp_common.pb.v1.messages_pb2 import (
     ClipRef,
     Failed,
     FeatureReady,
-    PassPlan,
+    PhasePlan,
     Progress,
     Purpose,
     Recipe,
@@ -90,10 +90,10 @@ class IntakeOptions:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Taken:
+class Delivery:
     """One clip of the stream, in its turn."""
 
-    pass_index: int
+    phase_index: int
     clip: ClipRef
     key: str
     value: Buffer
@@ -105,15 +105,15 @@ class Taken:
     @property
     def position(self) -> Position:
         """Where a consumer stands that is done with this clip, and all before it."""
-        return Position(self.pass_index, self.clip.index + 1)
+        return Position(self.phase_index, self.clip.index + 1)
 
 
 @dataclass(frozen=True, slots=True)
-class PassEnd:
-    """All clips of a pass were taken."""
+class PhaseEnd:
+    """All clips of a phase were taken."""
 
-    pass_index: int
-    plan: PassPlan
+    phase_index: int
+    plan: PhasePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,17 +130,17 @@ class OrderedIntake:
     """Takes one stream of one job in index order."""
 
     def __init__(
-        self, bus: Bus, cache: FrameCache, options: IntakeOptions, passes: Sequence[PassPlan], start: Position
+        self, bus: Bus, cache: FrameCache, options: IntakeOptions, phases: Sequence[PhasePlan], start: Position
     ) -> None:
-        """`passes`: as in the job's snapshot. `start`: the first pass and index that is wanted."""
+        """`phases`: as in the job's snapshot. `start`: the first phase and index that is wanted."""
         self._bus = bus
         self._cache = cache
         self._options = options
-        self._passes = list(passes)
-        self._pass_of = {(plan.purpose, plan.epoch): i for i, plan in enumerate(self._passes)}
+        self._phases = list(phases)
+        self._phase_of = {(plan.purpose, plan.epoch): i for i, plan in enumerate(self._phases)}
         self._waiting: dict[tuple[int, int], _Arrival] = {}
         self._held: set[tuple[int, int]] = set()  # taken and not released
-        self._pass = start.pass_index
+        self._phase = start.phase_index
         self._index = self._owned_from(start.clips)
         topic = topics.stream_topic(options.feature)
         self._parse = _parse_clip if topic == topics.CLIPS else _parse_feature
@@ -149,8 +149,8 @@ class OrderedIntake:
 
     @property
     def finished(self) -> bool:
-        """Every pass is over."""
-        return self._pass >= len(self._passes)
+        """Every phase is over."""
+        return self._phase >= len(self._phases)
 
     @property
     def waiting(self) -> int:
@@ -161,18 +161,18 @@ class OrderedIntake:
         """Whether the clip at `index` of any pass is this rank's."""
         return self._options.owns(index)
 
-    def take(self, timeout_s: float = 0.1) -> Taken | PassEnd | None:
-        """The next clip or end of a pass; None when it has not come within about `timeout_s`, or all is over.
+    def take(self, timeout_s: float = 0.1) -> Delivery | PhaseEnd | None:
+        """The next clip or end of a phase; None when it has not come within about `timeout_s`, or all is over.
 
         When all is over, what still arrives is acked and dropped.
         """
         if self.finished:
             self._poll(timeout_s)
             return None
-        plan = self._passes[self._pass]
+        plan = self._phases[self._phase]
         if self._index >= plan.clips:
-            end = PassEnd(self._pass, plan)
-            self._pass, self._index = self._pass + 1, self._owned_from(0)
+            end = PhaseEnd(self._phase, plan)
+            self._phase, self._index = self._phase + 1, self._owned_from(0)
             return end
         taken = self._take_waiting()
         if taken is None:
@@ -180,18 +180,18 @@ class OrderedIntake:
             taken = self._take_waiting()
         return taken
 
-    def retake(self, item: Taken, reason: str) -> None:
+    def request_rebuild(self, item: Delivery, reason: str) -> None:
         """The bytes of the clip that was taken last are no good: have them made again, and take it once more."""
         self._cache.ack(item.key, self._options.consumer)
         self._make_again(item.clip, item.record, reason, 0)
-        self._held.discard((item.pass_index, item.clip.index))
-        self._pass, self._index = item.pass_index, item.clip.index
+        self._held.discard((item.phase_index, item.clip.index))
+        self._phase, self._index = item.phase_index, item.clip.index
 
-    def release(self, items: Iterable[Taken]) -> None:
+    def release(self, items: Iterable[Delivery]) -> None:
         """Done with these: free their bytes, and tell the master, durably."""
         clips: dict[tuple[Purpose, int], list[ClipRef]] = defaultdict(list)
         for item in items:
-            self._held.discard((item.pass_index, item.clip.index))
+            self._held.discard((item.phase_index, item.clip.index))
             if item.skipped:
                 continue
             self._cache.ack(item.key, self._options.consumer)
@@ -201,24 +201,24 @@ class OrderedIntake:
         if clips:
             self._bus.flush()
 
-    def commit(self, items: Iterable[Taken]) -> None:
+    def commit(self, items: Iterable[Delivery]) -> None:
         """These need no redelivery."""
         for item in items:
             self._subscription.done(item.record)
 
-    def finish(self, items: Sequence[Taken]) -> None:
+    def finish(self, items: Sequence[Delivery]) -> None:
         """`release` and `commit`."""
         self.release(items)
         self.commit(items)
 
-    def ask_again(self, start: Position, stop: Position) -> None:
+    def request_rebuild_range(self, start: Position, stop: Position) -> None:
         """Have all of this rank's clips between these positions made again, though their messages were committed.
 
         For a consumer whose state is older than what it had committed.
         """
-        for pass_index, plan in enumerate(self._passes):
+        for phase_index, plan in enumerate(self._phases):
             for index in filter(self.owns, range(plan.clips)):
-                if start <= Position(pass_index, index) < stop:
+                if start <= Position(phase_index, index) < stop:
                     clip = ClipRef(job=self._options.job, purpose=plan.purpose, epoch=plan.epoch, index=index)
                     self._report_lost(clip, "the checkpoint that held what it taught is damaged", 0)
         self._bus.flush()
@@ -232,8 +232,8 @@ class OrderedIntake:
             index += 1
         return index
 
-    def _take_waiting(self) -> Taken | None:
-        arrival = self._waiting.get((self._pass, self._index))
+    def _take_waiting(self) -> Delivery | None:
+        arrival = self._waiting.get((self._phase, self._index))
         if arrival is None:
             return None
         value: Buffer = b""
@@ -243,18 +243,18 @@ class OrderedIntake:
             except CacheMiss:
                 self._lost(arrival)
                 return None
-        del self._waiting[(self._pass, self._index)]
-        self._held.add((self._pass, self._index))
+        del self._waiting[(self._phase, self._index)]
+        self._held.add((self._phase, self._index))
         self._index = self._owned_from(self._index + 1)
-        return Taken(
-            self._pass_of[_pass_key(arrival)], arrival.clip, arrival.key, value, arrival.skipped, arrival.record
+        return Delivery(
+            self._phase_of[_phase_key(arrival)], arrival.clip, arrival.key, value, arrival.skipped, arrival.record
         )
 
     def _lost(self, arrival: _Arrival) -> None:
         """The bytes are gone: have them made again. Their new message takes this one's place."""
         reason = f"{arrival.key} is no longer in the cache"
         self._make_again(arrival.clip, arrival.record, reason, arrival.fence)
-        del self._waiting[(self._pass, self._index)]
+        del self._waiting[(self._phase, self._index)]
 
     def _make_again(self, clip: ClipRef, record: Record, reason: str, fence: int) -> None:
         self._report_lost(clip, reason, fence)
@@ -286,10 +286,10 @@ class OrderedIntake:
                 self._arrived(arrival)
 
     def _arrived(self, arrival: _Arrival) -> None:
-        pass_index = self._pass_of.get(_pass_key(arrival), -1)
-        place = (pass_index, arrival.clip.index)
-        if place < (self._pass, self._index):
-            if pass_index >= 0 and not arrival.skipped and place not in self._held:
+        phase_index = self._phase_of.get(_phase_key(arrival), -1)
+        place = (phase_index, arrival.clip.index)
+        if place < (self._phase, self._index):
+            if phase_index >= 0 and not arrival.skipped and place not in self._held:
                 self._report_trained([arrival.clip])
                 self._bus.flush()
             self._drop(arrival, ack=True)
@@ -309,7 +309,7 @@ class OrderedIntake:
         self._subscription.done(arrival.record)
 
     def _report_trained(self, clips: Sequence[ClipRef]) -> None:
-        """Clips of one pass."""
+        """Clips of one phase."""
         attempts = [clip.attempt for clip in clips]
         trained = Trained(
             job=self._options.job,
@@ -328,7 +328,7 @@ class OrderedIntake:
         self._bus.publish(topics.PROGRESS, self._options.job.encode(), progress.SerializeToString())
 
 
-def _pass_key(arrival: _Arrival) -> tuple[Purpose, int]:
+def _phase_key(arrival: _Arrival) -> tuple[Purpose, int]:
     return (arrival.clip.purpose, arrival.clip.epoch)
 
 

@@ -11,7 +11,7 @@ _MODES = {"none": Resize.NONE, "short_side": Resize.SHORT_SIDE, "exact": Resize.
 
 
 def recipe_of(spec: JobSpec) -> Recipe:
-    """The recipe of every pass of a job."""
+    """The recipe of every phase of a job."""
     resize = spec.clip.resize
     readers: dict[str, list[str]] = {stream: [] for stream in spec.streams}
     for consumer, stream in spec.consumers().items():

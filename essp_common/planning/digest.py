@@ -17,15 +17,15 @@ from essp_common.pb.v1.messages_pb2 import ClipRef
 _MODULUS = 2**128
 
 
-def clip_digest(pass_index: int, index: int, attempt: int, video: str, first_frame: int) -> int:
-    """The digest of one clip; `pass_index` is its pass's place in `JobSnapshot.passes`."""
-    identity = f"{pass_index} {index} {attempt} {first_frame} {video}".encode()
+def clip_digest(phase_index: int, index: int, attempt: int, video: str, first_frame: int) -> int:
+    """The digest of one clip; `phase_index` is its phase's place in `JobSnapshot.phases`."""
+    identity = f"{phase_index} {index} {attempt} {first_frame} {video}".encode()
     return int.from_bytes(blake2b(identity, digest_size=16).digest(), "little")
 
 
-def ref_digest(pass_index: int, clip: ClipRef) -> int:
+def ref_digest(phase_index: int, clip: ClipRef) -> int:
     """The digest of the clip that a message names."""
-    return clip_digest(pass_index, clip.index, clip.attempt, clip.video_id, clip.first_frame)
+    return clip_digest(phase_index, clip.index, clip.attempt, clip.video_id, clip.first_frame)
 
 
 def joined(digests: Iterable[int]) -> int:

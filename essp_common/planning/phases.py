@@ -1,7 +1,7 @@
-"""The passes of a job: in which order, over which videos, by which plan.
+"""The phases of a job: in which order, over which videos, by which plan.
 
 A training job is [train 0, validation 0, train 1, validation 1, ..., test 0], the last one only if there is a test
-split; a prediction is one pass over every usable video of its catalog.
+split; a prediction is one phase over every usable video of its catalog.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from functools import lru_cache
 from essp_common.catalog.table import Catalog, CatalogView
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
-from essp_common.pb.v1.messages_pb2 import PREDICT, TEST, TRAIN, VALIDATION, PassPlan, Purpose
+from essp_common.pb.v1.messages_pb2 import PREDICT, TEST, TRAIN, VALIDATION, PhasePlan, Purpose
 from essp_common.planning.plan import Plan, plan_of
 from essp_common.planning.splits import splits_of
 
 _DIGESTED = 256
-"""Clips of each pass that go into the digest: enough to tell two plans apart, few enough to cost nothing."""
+"""Clips of each phase that go into the digest: enough to tell two plans apart, few enough to cost nothing."""
 
 
-class Passes:
+class Phases:
     """What there is to issue. Plans are made when they are needed, and the last few are kept."""
 
     def __init__(self, spec: JobSpec, catalog: Catalog) -> None:
@@ -31,19 +31,19 @@ class Passes:
         self.order: tuple[tuple[Purpose, int], ...] = _order(spec, self._views)
         self.plan = lru_cache(maxsize=8)(self._plan)
         sizes = {purpose: len(plan_of(view, spec.clip, spec.sampling, purpose, 0)) for purpose, view in self.views}
-        self.plans = tuple(PassPlan(purpose=p, epoch=e, clips=sizes[p]) for p, e in self.order)
+        self.plans = tuple(PhasePlan(purpose=p, epoch=e, clips=sizes[p]) for p, e in self.order)
 
     @property
     def views(self) -> tuple[tuple[Purpose, CatalogView], ...]:
-        """What each kind of pass draws from."""
+        """What each kind of phase draws from."""
         return tuple(self._views.items())
 
     def view(self, number: int) -> CatalogView:
-        """The videos of a pass."""
+        """The videos of a phase."""
         return self._views[self.order[number][0]]
 
     def digest(self) -> int:
-        """A number that is equal for equal seeds: 256 clips of each pass of the first epoch go into it."""
+        """A number that is equal for equal seeds: 256 clips of each phase of the first epoch go into it."""
         crc = 0
         for number, (_, epoch) in enumerate(self.order):
             if epoch:

@@ -45,7 +45,7 @@ class PlannedClip(NamedTuple):
 
 
 class Plan(Protocol):
-    """The clips of one pass."""
+    """The clips of one phase."""
 
     def __len__(self) -> int: ...
 
@@ -241,7 +241,7 @@ def uniform(view: CatalogView, clip: ClipSpec, clips_per_video: int, locality: i
 
 
 def plan_of(view: CatalogView, clip: ClipSpec, sampling: SamplingSpec, purpose: Purpose, epoch: int) -> Plan:
-    """The plan of one pass of a job over the videos it draws from."""
+    """The plan of one phase of a job over the videos it draws from."""
     if purpose != TRAIN:
         return uniform(view, clip, sampling.clips_per_video, sampling.locality)
     size = sampling.clips_per_epoch or len(view)

@@ -24,7 +24,7 @@ _DEFAULT = DataSpec()
 
 @dataclass(frozen=True)
 class Splits:
-    """What each kind of pass draws from."""
+    """What each kind of phase draws from."""
 
     train: CatalogView
     validation: CatalogView

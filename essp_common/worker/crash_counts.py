@@ -31,7 +31,7 @@ TTL_S = 600.0
 _READER = "deliveries"
 
 
-class Deliveries:
+class CrashCounts:
     """The counts of one consumer group, as one worker keeps them. Thread-safe."""
 
     def __init__(self, cache: FrameCache, group: str, limit: int) -> None:

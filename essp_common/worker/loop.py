@@ -34,7 +34,7 @@ from essp_common.errors import BadVideo, CacheFull, EsspError, PermanentError, T
 from essp_common.runtime import metrics
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.logs import bound
-from essp_common.worker.crash_counts import Deliveries
+from essp_common.worker.crash_counts import CrashCounts
 from essp_common.worker.heartbeat import LaneLoad
 from essp_common.worker.log_context import subject
 from essp_common.worker.reports import Reports
@@ -98,7 +98,7 @@ class Worker:
         self._stage = stage
         self._reports = reports
         self._options = options
-        self._deliveries = Deliveries(cache, name, options.attempts)
+        self._deliveries = CrashCounts(cache, name, options.attempts)
         self._draining = threading.Event()
         self._changed = threading.Condition()
         self._ready: deque[Record] = deque()

@@ -30,8 +30,8 @@ from essp_common.video.codec import encode, frame_buffer, raw_bytes
 from essp_common.video.container import Limits
 from essp_common.video.selection import Tally
 from essp_common.wiring import Stores
-from essp_decoder.memory import Place
-from essp_decoder.protocol import READY, Channel, Greeting, Request, Shape, clip_shapes, is_raw
+from essp_decoder.memory import Slot
+from essp_decoder.protocol import READY, Channel, ChildConfig, Request, Shape, clip_shapes, is_raw
 from essp_decoder.sources import Shelf
 
 _OPEN_FILES = 256
@@ -41,7 +41,7 @@ _PR_SET_PDEATHSIG = 1
 class Child:
     """Decodes work units into shared memory."""
 
-    def __init__(self, greeting: Greeting, memory_fd: int) -> None:
+    def __init__(self, greeting: ChildConfig, memory_fd: int) -> None:
         limits = Limits(size_bytes=greeting.video_bytes, pixels=greeting.frame_pixels)
         self._shelf = Shelf(Stores(greeting.stores), limits, greeting.open_videos, greeting.address_bytes // 4)
         self._address_bytes = greeting.address_bytes
@@ -93,11 +93,11 @@ class Child:
                 clips.append(self._store(encode(array, unit.recipe.codec), place))
         return clips
 
-    def _raw_frames(self, shape: Shape, place: Place) -> NDArray[np.uint8]:
+    def _raw_frames(self, shape: Shape, place: Slot) -> NDArray[np.uint8]:
         """The frames of a raw value that is laid out in its place."""
         return frame_buffer(shape, "u1", self._memory[place.start : place.start + place.size])[1]
 
-    def _store(self, value: Buffer, place: Place) -> int | dict[str, Any]:
+    def _store(self, value: Buffer, place: Slot) -> int | dict[str, Any]:
         size = len(value)
         if size > place.size:
             return _told(BadVideo("the frames do not compress; use another codec for clips", "limit"))
@@ -125,7 +125,7 @@ def _die_with_parent() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _confine(greeting: Greeting) -> None:
+def _confine(greeting: ChildConfig) -> None:
     """Limits that hold even when the parent is gone. Files cannot be written; sockets and shared memory can."""
     _limit(resource.RLIMIT_AS, greeting.address_bytes)
     _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
@@ -139,7 +139,7 @@ def main(arguments: Sequence[str]) -> None:
     socket_fd, memory_fd = map(int, arguments)
     channel = Channel(socket.socket(fileno=socket_fd))
     with suppress(EOFError, ConnectionError):
-        greeting = Greeting.unpacked(channel.receive())
+        greeting = ChildConfig.unpacked(channel.receive())
         _confine(greeting)
         child = Child(greeting, memory_fd)
         channel.send(READY)

@@ -27,7 +27,7 @@ _FULL_RETRY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Slot:
     """A range of the memory."""
 
     start: int
@@ -43,9 +43,9 @@ class SharedMemory:
         """Of the whole memory, in bytes; it only grows."""
         self._mapped = mmap.mmap(-1, _PAGE)
         self._end = 0
-        self._free: defaultdict[int, list[Place]] = defaultdict(list)
+        self._free: defaultdict[int, list[Slot]] = defaultdict(list)
 
-    def take(self, size: int) -> Place:
+    def take(self, size: int) -> Slot:
         """A place of at least `size` bytes, with whatever was there before. Give it back, or hand out a view of it.
 
         Raises `Unavailable` when the machine has no memory for it now.
@@ -55,7 +55,7 @@ class SharedMemory:
             return self._free[size].pop()
         except IndexError:
             pass
-        place = Place(self._end, size)
+        place = Slot(self._end, size)
         if self._end + size > self.size:
             self._grow(self._end + size)
         self._end += size
@@ -71,15 +71,15 @@ class SharedMemory:
             raise Unavailable(message, _FULL_RETRY_S) from error
         self.size = size
 
-    def give_back(self, place: Place) -> None:
+    def give_back(self, place: Slot) -> None:
         """The place may be taken again."""
         self._free[place.size].append(place)
 
-    def copy(self, place: Place, length: int) -> bytes:
+    def copy(self, place: Slot, length: int) -> bytes:
         """The first bytes of a place, which stays taken."""
         return self._mapped[place.start : place.start + length]
 
-    def view(self, place: Place, length: int) -> memoryview:
+    def view(self, place: Slot, length: int) -> memoryview:
         """The first bytes of a place, read-only. The place comes back when the view and all made of it are gone."""
         array = np.frombuffer(self._mapped, np.uint8, length, place.start)
         weakref.finalize(array, self._free[place.size].append, place).atexit = False

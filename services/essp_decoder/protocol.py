@@ -1,6 +1,6 @@
 """What parent and child say to each other over their socket.
 
-    parent -> child   a greeting: JSON of `Greeting`
+    parent -> child   a greeting: JSON of `ChildConfig`
     child -> parent   `READY`
     parent -> child   a request: size of the shared memory, the place of each clip in it, a `DecodeSeed`
     child -> parent   an answer, JSON: {"clips": [bytes | {"reason", "kind"}, ...], "frames": {what: count}}, one
@@ -24,7 +24,7 @@ from essp_common.errors import PermanentError
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, FrameCodec
 from essp_common.video.codec import raw_bytes
 from essp_common.video.geometry import output_size
-from essp_decoder.memory import Place
+from essp_decoder.memory import Slot
 
 READY = b"ready"
 
@@ -38,7 +38,7 @@ Shape = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Greeting:
+class ChildConfig:
     """What a child is told once."""
 
     stores: tuple[str, ...]
@@ -55,7 +55,7 @@ class Greeting:
         return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def unpacked(cls, message: bytes) -> Greeting:
+    def unpacked(cls, message: bytes) -> ChildConfig:
         """As received."""
         told = json.loads(message)
         return cls(**{**told, "stores": tuple(told["stores"])})
@@ -66,7 +66,7 @@ class Request:
     """One work unit."""
 
     memory_bytes: int
-    places: Sequence[Place]
+    places: Sequence[Slot]
     unit: DecodeSeed
 
     def packed(self) -> bytes:
@@ -79,7 +79,7 @@ class Request:
         """As received."""
         memory_bytes, count = _HEAD.unpack_from(message)
         end = _HEAD.size + count * _PLACE.size
-        places = [Place(*place) for place in _PLACE.iter_unpack(message[_HEAD.size : end])]
+        places = [Slot(*place) for place in _PLACE.iter_unpack(message[_HEAD.size : end])]
         return cls(memory_bytes, places, DecodeSeed.FromString(message[end:]))
 
 
@@ -128,7 +128,7 @@ def is_raw(codec: FrameCodec) -> bool:
     return codec.name in ("", "raw")
 
 
-def place_bytes(shape: Shape, codec: FrameCodec) -> int:
+def slot_bytes(shape: Shape, codec: FrameCodec) -> int:
     """Room for a clip's value. What compresses badly may come out larger than it was."""
     raw = _value_bytes(shape)
     return raw if is_raw(codec) else 2 * raw + _SPARE_BYTES

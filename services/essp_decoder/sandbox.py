@@ -23,8 +23,8 @@ from essp_common.cache.port import Buffer
 from essp_common.errors import BadVideo, EsspError, PermanentError, TransientError, Unavailable
 from essp_common.pb.v1.messages_pb2 import DecodeSeed
 from essp_common.runtime import metrics
-from essp_decoder.memory import Place, SharedMemory
-from essp_decoder.protocol import READY, Channel, Greeting, Request, clip_shapes, place_bytes
+from essp_decoder.memory import SharedMemory, Slot
+from essp_decoder.protocol import READY, Channel, ChildConfig, Request, clip_shapes, slot_bytes
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONDONT
 class SandboxOptions:
     """How the child is kept."""
 
-    greeting: Greeting
+    greeting: ChildConfig
     timeout_s: float
     """Longest time for one work unit."""
     units: int
@@ -96,11 +96,11 @@ class Sandbox:
 
     def _attempt(self, unit: DecodeSeed) -> list[Outcome]:
         try:
-            sizes = [place_bytes(shape, unit.recipe.codec) for shape in clip_shapes(unit)]
+            sizes = [slot_bytes(shape, unit.recipe.codec) for shape in clip_shapes(unit)]
             self._check_size(sum(sizes))
         except EsspError as error:
             return [error] * len(unit.seeds)
-        places: list[Place] = []
+        places: list[Slot] = []
         try:
             for size in sizes:
                 places.append(self._memory.take(size))
@@ -117,7 +117,7 @@ class Sandbox:
             raise
         return [self._outcome(place, clip) for place, clip in zip(places, clips or [answer] * len(places), strict=True)]
 
-    def _outcome(self, place: Place, clip: int | dict[str, Any]) -> Outcome:
+    def _outcome(self, place: Slot, clip: int | dict[str, Any]) -> Outcome:
         if isinstance(clip, int) and 2 * clip > place.size:
             return self._memory.view(place, clip)
         try:

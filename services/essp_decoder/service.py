@@ -11,7 +11,7 @@ from essp_common.worker.heartbeat import Heart
 from essp_common.worker.loop import Worker, WorkerOptions
 from essp_common.worker.reports import Reports
 from essp_decoder.config import DecoderSettings
-from essp_decoder.protocol import Greeting
+from essp_decoder.protocol import ChildConfig
 from essp_decoder.sandbox import Sandbox, SandboxOptions
 from essp_decoder.stage import NAME, DecodeStage
 
@@ -58,7 +58,7 @@ def build(adapters: Adapters, settings: DecoderSettings, worker: str) -> Service
 
 def sandbox_options(settings: DecoderSettings) -> SandboxOptions:
     """How the children of a decoder are kept."""
-    greeting = Greeting(
+    greeting = ChildConfig(
         stores=settings.stores,
         open_videos=settings.decoder_open_videos,
         video_bytes=settings.decoder_video_bytes,

@@ -17,12 +17,12 @@ from essp_master.api.guard import Guard
 from essp_master.api.server import ApiServer
 from essp_master.api.standby import Front, create_standby
 from essp_master.config import MasterSettings
-from essp_master.pools.observe_only import AdviceDriver
+from essp_master.pools.observe_only import ObserveOnlyDriver
 from essp_master.pools.port import PoolDriver
 from essp_master.pools.processes import ProcessDriver
 from essp_master.pools.reconciler import Reconciler
 from essp_master.pools.trainings import Trainings
-from essp_master.pools.worker_registry import Roster
+from essp_master.pools.worker_registry import WorkerRegistry
 from essp_master.registrations import Registrations
 from essp_master.service import Master, build
 
@@ -93,9 +93,11 @@ class MasterProcess:
         tables = Registrations(adapters.stores.under(settings.state), settings.images) if settings.state else None
         declared = tables.declared if tables else dict
         master: Master = build(adapters, settings, self._worker, adopt=True, declared=declared)
-        driver = open_driver(settings, master.roster)
+        driver = open_driver(settings, master.worker_registry)
         trainings = Trainings(driver, settings.ranks, tables.trainers if tables else dict) if settings.ranks else None
-        reconciler = Reconciler(driver, master.roster, master.active, tables.extractors if tables else dict, trainings)
+        reconciler = Reconciler(
+            driver, master.worker_registry, master.active, tables.extractors if tables else dict, trainings
+        )
         self._front.app = create_app(master, settings, tables, reconciler)
         return master, reconciler
 
@@ -125,7 +127,7 @@ class _Part:
         self.drain = drain
 
 
-def open_driver(settings: MasterSettings, roster: Roster) -> PoolDriver:
+def open_driver(settings: MasterSettings, worker_registry: WorkerRegistry) -> PoolDriver:
     """Who starts and stops workers, as the settings say."""
     match settings.pools:
         case "processes":
@@ -137,7 +139,7 @@ def open_driver(settings: MasterSettings, roster: Roster) -> PoolDriver:
                 kubernetes_api(), namespace_of(settings), Path(settings.templates), settings.release
             )
         case _:
-            return AdviceDriver(roster)
+            return ObserveOnlyDriver(worker_registry)
 
 
 def kubernetes_api() -> ApiClient:

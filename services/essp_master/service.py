@@ -24,9 +24,8 @@ from collections.abc import Callable, Mapping, Sequence
 from google.protobuf.message import DecodeError
 
 from essp_common import topics
-from essp_common.artifacts.history import Overtaken
 from essp_common.bus.port import Record
-from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, TransientError, Unavailable
+from essp_common.errors import ConfigError, Conflict, EsspError, Fenced, NotFound, TransientError, Unavailable
 from essp_common.features.declared import DeclaredFeature
 from essp_common.job.lifecycle import change
 from essp_common.job.spec import JobSpec, stored_spec
@@ -45,7 +44,7 @@ from essp_master.job.job import COMMANDS, Job
 from essp_master.job.start_run import open_run
 from essp_master.job.status_view import status_of, summary_of, summary_of_past, usage_of
 from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction
-from essp_master.pools.worker_registry import Roster
+from essp_master.pools.worker_registry import WorkerRegistry
 from essp_master.translation import current
 
 log = logging.getLogger(__name__)
@@ -88,11 +87,11 @@ class Master:
             self._adopted.set()
         self._outbox = Outbox(self._bus)
         self._dispatch = Dispatch(adapters.bus, adapters.cache, self._outbox, self._lock)
-        self.roster = Roster()
+        self.worker_registry = WorkerRegistry()
         """The workers that are up, of all pools."""
         self._worker = worker
         self._past: dict[str, JobStatus] = {}  # what became of jobs that had ended before
-        self._overtaken: Overtaken | None = None
+        self._overtaken: Fenced | None = None
         self._subscription = self._bus.subscribe([topics.PROGRESS], GROUP if adopt else f"{GROUP}.{worker}")
         self._history = HistoryWriter(self._subscription, settings, worker, clock)
         self._ticked_s = self._swept_s = clock()
@@ -100,7 +99,7 @@ class Master:
     # --- the service ---
 
     def run(self) -> None:
-        """Account for progress until drained. Raises `Overtaken` when another master has taken over."""
+        """Account for progress until drained. Raises `Fenced` when another master has taken over."""
         feed: ControlFeed | None = None
         try:
             if self._adopt:
@@ -288,7 +287,7 @@ class Master:
             log.warning("record %d of %s is no progress message; ignored", record.offset, record.topic)
             return
         if progress.HasField("heartbeat"):
-            self.roster.note(progress.worker, progress.heartbeat, now_s)
+            self.worker_registry.note(progress.worker, progress.heartbeat, now_s)
             return
         job = self._jobs.get(progress.job)
         if job is None:
@@ -327,7 +326,7 @@ class Master:
         with self._lock:
             for name, error in self._history.lost():
                 job = self._jobs[name]
-                if isinstance(error, Overtaken):
+                if isinstance(error, Fenced):
                     self._let_go(job, error.fence)
                 elif not job.state.ended:
                     self._enter(job, JobState.FAILED, f"its history cannot be written: {error}")

@@ -30,7 +30,7 @@ from essp_common.wiring import Adapters
 from essp_predictor.answers import FusedAnswers
 from essp_predictor.config import PredictorSettings
 from essp_predictor.scoring import StreamScorer, device_of
-from essp_predictor.stream import StreamOptions, StreamPass
+from essp_predictor.stream import StreamOptions, StreamPhase
 
 log = logging.getLogger(__name__)
 
@@ -81,19 +81,19 @@ class PredictionJob:
         output = self._adapters.stores.under(spec.output)
         scored = Scored(output, spec, self._command.snapshot.plan_digest, model)
         device = device_of(self._settings.device)
-        [clips] = [plan.clips for plan in self._command.snapshot.passes]
-        streams: list[StreamPass] = []
+        [clips] = [plan.clips for plan in self._command.snapshot.phases]
+        streams: list[StreamPhase] = []
         try:
             for stream in spec.streams:
                 scorer = StreamScorer(model_store, model, stream, device)
                 intake = self._intake(stream, scored.stop(stream, clips))
                 options = StreamOptions(stream, clips, self._settings.batch_clips, model.classes)
-                streams.append(StreamPass(intake, scorer, scored, options))
+                streams.append(StreamPhase(intake, scorer, scored, options))
             if not self._score(streams):
                 return None
         finally:
-            for stream_pass in streams:
-                stream_pass.close()
+            for stream_phase in streams:
+                stream_phase.close()
         answers = FusedAnswers(scored, spec, model, clips)
         write_predictions(output, layout.PREDICTIONS, answers.predictions(), model.classes)
         if spec.predictor.segments:
@@ -110,15 +110,15 @@ class PredictionJob:
             worker=self._worker,
             fence=self._command.fence,
         )
-        passes = self._command.snapshot.passes
-        return OrderedIntake(self._adapters.bus, self._adapters.cache, options, passes, Position(0, start))
+        phases = self._command.snapshot.phases
+        return OrderedIntake(self._adapters.bus, self._adapters.cache, options, phases, Position(0, start))
 
-    def _score(self, streams: list[StreamPass]) -> bool:
+    def _score(self, streams: list[StreamPhase]) -> bool:
         """Run all streams side by side; False when told to leave."""
         with ThreadPoolExecutor(len(streams), thread_name_prefix="essp-predict") as pool:
             return all([done.result() for done in [pool.submit(self._run_stream, s) for s in streams]])
 
-    def _run_stream(self, stream: StreamPass) -> bool:
+    def _run_stream(self, stream: StreamPhase) -> bool:
         try:
             while not stream.finished:
                 if self._leave() or self._broken.is_set():

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from essp_common.artifacts.partial_scores import Scored, ScoredPart
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.errors import BadFrames
-from essp_common.messages.ordered import OrderedIntake, Taken
+from essp_common.messages.ordered import Delivery, OrderedIntake
 from essp_common.runtime.failpoints import failpoint
 from essp_predictor.scoring import Frames, Look, StreamScorer
 
@@ -34,7 +34,7 @@ class StreamOptions:
     classes: tuple[str, ...]
 
 
-class StreamPass:
+class StreamPhase:
     """The clips of one stream, on their way to scores. Used from one thread."""
 
     def __init__(self, intake: OrderedIntake, scorer: StreamScorer, scored: Scored, options: StreamOptions) -> None:
@@ -42,8 +42,8 @@ class StreamPass:
         self._scorer = scorer
         self._scored = scored
         self._options = options
-        self._waiting: list[tuple[Taken, Mapping[Look, Frames]]] = []
-        self._unreleased: list[Taken] = []
+        self._waiting: list[tuple[Delivery, Mapping[Look, Frames]]] = []
+        self._unreleased: list[Delivery] = []
         self._part = _Part()
         self._whole = False
         """The part is scored; it remains to be kept."""
@@ -60,7 +60,7 @@ class StreamPass:
             self._keep()
             return
         taken = self._intake.take(timeout_s)
-        if isinstance(taken, Taken):
+        if isinstance(taken, Delivery):
             self._receive(taken)
         else:
             self._release()
@@ -69,7 +69,7 @@ class StreamPass:
         """Leave the stream."""
         self._intake.close()
 
-    def _receive(self, taken: Taken) -> None:
+    def _receive(self, taken: Delivery) -> None:
         light = replace(taken, value=b"")
         if taken.skipped:
             self._part.errors[taken.clip.video_id] = taken.skipped
@@ -77,7 +77,7 @@ class StreamPass:
             try:
                 self._waiting.append((light, self._scorer.views(taken.value)))
             except BadFrames as error:
-                self._intake.retake(taken, str(error))
+                self._intake.request_rebuild(taken, str(error))
                 return
             self._unreleased.append(light)
         self._part.taken.append(light)
@@ -112,8 +112,8 @@ class StreamPass:
 class _Part:
     """What is known of the part under way."""
 
-    taken: list[Taken] = field(default_factory=list)
-    scored: list[Taken] = field(default_factory=list)
+    taken: list[Delivery] = field(default_factory=list)
+    scored: list[Delivery] = field(default_factory=list)
     probabilities: dict[str, list[NDArray[np.float32]]] = field(default_factory=lambda: defaultdict(list))
     errors: dict[str, str] = field(default_factory=dict)
     """Video -> why a clip of it is missing."""

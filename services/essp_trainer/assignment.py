@@ -11,7 +11,7 @@ from essp_common.artifacts.checkpoint import ModelDescription
 from essp_common.artifacts.layout import Position
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec, StreamSpec, TrainerSpec, stored_spec
-from essp_common.pb.v1.messages_pb2 import Control, PassPlan, Purpose
+from essp_common.pb.v1.messages_pb2 import Control, PhasePlan, Purpose
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Assignment:
     training: TrainerSpec
     stream: StreamSpec
     classes: tuple[str, ...]
-    passes: tuple[PassPlan, ...]
+    phases: tuple[PhasePlan, ...]
     versions: dict[str, str]
     fence: int
 
@@ -44,7 +44,7 @@ class Assignment:
             training=training,
             stream=spec.streams[training.stream],
             classes=tuple(snapshot.classes),
-            passes=tuple(snapshot.passes),
+            phases=tuple(snapshot.phases),
             versions=dict(snapshot.versions),
             fence=command.fence,
         )
@@ -74,15 +74,15 @@ class Assignment:
     @property
     def end(self) -> Position:
         """Where everything is done."""
-        return Position(len(self.passes), 0)
+        return Position(len(self.phases), 0)
 
     def clips_before(self, position: Position) -> int:
-        """Clips of all passes before a position."""
-        return sum(plan.clips for plan in self.passes[: position.pass_index]) + position.clips
+        """Clips of all phases before a position."""
+        return sum(plan.clips for plan in self.phases[: position.phase_index]) + position.clips
 
     def position_after(self, clips: int) -> Position:
-        """The inverse of `clips_before`; at the end of a pass, the beginning of the next."""
-        for number, plan in enumerate(self.passes):
+        """The inverse of `clips_before`; at the end of a phase, the beginning of the next."""
+        for number, plan in enumerate(self.phases):
             if clips < plan.clips:
                 return Position(number, clips)
             clips -= plan.clips

@@ -11,7 +11,7 @@ from essp_common.learning.models import build
 from essp_common.learning.networks import StateDict
 from essp_common.learning.randomness import Share, seed_of
 from essp_trainer.assignment import Assignment
-from essp_trainer.checkpoints.checkpoint_store import Archive
+from essp_trainer.checkpoints.checkpoint_store import CheckpointStore
 from essp_trainer.data.device import enough_memory
 from essp_trainer.data.prefetch import Batch
 from essp_trainer.distributed.ranks import Ranks
@@ -26,7 +26,7 @@ class Learner:
     def __init__(
         self,
         assignment: Assignment,
-        archive: Archive,
+        archive: CheckpointStore,
         device: torch.device,
         ranks: Ranks,
         weights: StateDict | None = None,
@@ -49,7 +49,7 @@ class Learner:
     def training(self) -> Training:
         """The model being trained. Raises `PermanentError` when no clip has come."""
         if self._training is None:
-            raise PermanentError("nothing has been trained: no clip of a training pass came")
+            raise PermanentError("nothing has been trained: no clip of a training phase came")
         return self._training
 
     def resume(self, manifest: Manifest) -> None:

@@ -1,4 +1,4 @@
-"""What a trainer tells the master: live numbers, the figures of each pass, checkpoints, and why it gave up."""
+"""What a trainer tells the master: live numbers, the figures of each phase, checkpoints, and why it gave up."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from essp_common.pb.v1.messages_pb2 import (
     CheckpointReady,
     ClipRef,
     Failed,
-    PassPlan,
-    PassReport,
+    PhasePlan,
+    PhaseReport,
     Place,
     Progress,
     StepReport,
@@ -30,7 +30,7 @@ Clock = Callable[[], float]
 
 @dataclass
 class Meter:
-    """The running figures of one pass. `sums` can be saved and given back, so that a resumed pass reports all of it."""
+    """The running figures of one phase. `sums` can be saved and given back, so a resumed phase reports all of it."""
 
     clock: Clock = time.monotonic
     loss_sum: float = 0.0
@@ -39,7 +39,7 @@ class Meter:
     waited_s: float = 0.0
     """Time in which the model had nothing to do."""
     earlier_s: float = 0.0
-    """Time spent on this pass before this meter was made."""
+    """Time spent on this phase before this meter was made."""
 
     def __post_init__(self) -> None:
         self._started = self.clock()
@@ -68,7 +68,7 @@ class Meter:
 
     @property
     def seconds(self) -> float:
-        """Time spent on the pass."""
+        """Time spent on the phase."""
         return self.earlier_s + self.clock() - self._started
 
     @property
@@ -88,7 +88,7 @@ class Meter:
 
     @property
     def clips_per_s(self) -> float:
-        """Over the whole pass so far."""
+        """Over the whole phase so far."""
         return self.clips / self.seconds if self.seconds > 0 else 0.0
 
     def sums(self) -> dict[str, float]:
@@ -122,7 +122,7 @@ class Reporter:
         self.clock = clock
         self._last_s = -math.inf
 
-    def step(self, plan: PassPlan, meter: Meter, clips_done: int, queue: int) -> None:
+    def step(self, plan: PhasePlan, meter: Meter, clips_done: int, queue: int) -> None:
         """Live numbers; dropped when the last were sent less than the interval ago."""
         if self.clock() - self._last_s < self._interval_s:
             return
@@ -140,16 +140,16 @@ class Reporter:
         )
         self._publish(Progress(step=report))
 
-    def pass_over(self, plan: PassPlan, metrics: dict[str, float]) -> None:
+    def phase_over(self, plan: PhasePlan, metrics: dict[str, float]) -> None:
         """The figures of a finished pass."""
-        report = PassReport(
+        report = PhaseReport(
             job=self._assignment.job,
             purpose=plan.purpose,
             epoch=plan.epoch,
             trainer=self._assignment.trainer,
             metrics=metrics,
         )
-        self._publish(Progress(pass_report=report))
+        self._publish(Progress(phase_report=report))
         self._bus.flush()
 
     def checkpoint(self, manifest: Manifest, uri: str, scores_uri: str) -> None:
@@ -161,7 +161,7 @@ class Reporter:
             epoch=manifest.epoch,
             final=manifest.final,
             scores_uri=scores_uri,
-            position=Place(pass_index=manifest.position.pass_index, index=manifest.position.clips),
+            position=Place(phase_index=manifest.position.phase_index, index=manifest.position.clips),
             step=manifest.step,
             digest=manifest.digest,
         )

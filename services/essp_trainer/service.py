@@ -23,16 +23,16 @@ from essp_common.learning.inputs import layout_of
 from essp_common.learning.models import starting_weights
 from essp_common.learning.networks import network
 from essp_common.messages.control import ENDED, ControlFeed
-from essp_common.messages.ordered import IntakeOptions, OrderedIntake, Taken
+from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake
 from essp_common.pb.v1.messages_pb2 import TRAIN, Control
 from essp_common.runtime.process import cpu_count
 from essp_common.wiring import Adapters
 from essp_trainer.assignment import Assignment
-from essp_trainer.checkpoints.checkpoint_store import Archive
-from essp_trainer.checkpoints.checkpointer import Keeper, SavePolicy
+from essp_trainer.checkpoints.checkpoint_store import CheckpointStore
+from essp_trainer.checkpoints.checkpointer import Checkpointer, SavePolicy
 from essp_trainer.config import TrainerConfig
 from essp_trainer.data.device import Frames, choose_device
-from essp_trainer.data.device_feed import Feed
+from essp_trainer.data.device_feed import DeviceFeed
 from essp_trainer.data.prefetch import Prefetch, PrefetchOptions, View
 from essp_trainer.distributed.consensus import Turns, Wish
 from essp_trainer.distributed.ranks import Alone, RankLost, Ranks
@@ -119,7 +119,7 @@ class Trainer:
         training, settings = assignment.training, self._config.settings
         torch.set_num_threads(training.threads or max(1, cpu_count() // settings.trainings // self._config.local_ranks))
         device = choose_device(training.device, self._config.local_rank, settings.deterministic)
-        archive = Archive(self._adapters.stores.under(assignment.spec.output), assignment)
+        archive = CheckpointStore(self._adapters.stores.under(assignment.spec.output), assignment)
         latest = self._latest(archive)
         if latest is not None and latest.final:
             if self._ranks.leads:
@@ -129,15 +129,15 @@ class Trainer:
         network(training.model)  # an unknown name is told now, not when the first clip shows the input's shape
         start = Position(0, 0) if latest is None else latest.position
         intake = OrderedIntake(
-            self._adapters.bus, self._adapters.cache, self._intake_options(assignment), assignment.passes, start
+            self._adapters.bus, self._adapters.cache, self._intake_options(assignment), assignment.phases, start
         )
         damaged = None if latest is None else archive.fell_behind(latest)
         if damaged is not None:
-            intake.ask_again(start, damaged)
+            intake.request_rebuild_range(start, damaged)
         policy = SavePolicy(settings.save_retry_s, settings.save_patience_s)
         with (
-            closing(Feed(self._prefetch(assignment, intake, start), device, assignment.trainer)) as feed,
-            closing(Keeper(archive, intake, reporter, self._ranks, policy, self._leaving, self._clock)) as keeper,
+            closing(DeviceFeed(self._prefetch(assignment, intake, start), device, assignment.trainer)) as feed,
+            closing(Checkpointer(archive, intake, reporter, self._ranks, policy, self._leaving, self._clock)) as keeper,
         ):
             weights = None if latest is not None else starting_weights(self._adapters.stores, training.weights)
             learner = Learner(assignment, archive, device, self._ranks, weights)
@@ -148,7 +148,7 @@ class Trainer:
             session.run()
             self._over = session.over
 
-    def _latest(self, archive: Archive) -> Manifest | None:
+    def _latest(self, archive: CheckpointStore) -> Manifest | None:
         """Where all ranks go on: the newest whole checkpoint, as rank 0 finds it."""
         found = archive.latest() if self._ranks.leads else None
         document = self._ranks.told(b"" if found is None else found.model_dump_json().encode())
@@ -185,7 +185,7 @@ class Trainer:
             wanted_frames=assignment.stream.params.get("frames", 1) if assignment.stream.feature == "rgb" else None,
             name=assignment.trainer,
         )
-        return Prefetch(intake, assignment.passes, start, _view(assignment), options)
+        return Prefetch(intake, assignment.phases, start, _view(assignment), options)
 
 
 def build(config: TrainerConfig, adapters: Adapters, control: ControlFeed, ranks: Ranks | None = None) -> Trainer:
@@ -197,7 +197,7 @@ def _view(assignment: Assignment) -> View:
     """What the model sees of a clip: a random part while training, the centre otherwise."""
     augment, layout = assignment.training.augment, layout_of(assignment.stream.feature)
 
-    def view(item: Taken, frames: Frames) -> Frames:
+    def view(item: Delivery, frames: Frames) -> Frames:
         if item.clip.purpose != TRAIN:
             return evaluation_view(frames, augment.crop, augment.evaluation_crops, layout)
         return training_view(frames, augment, layout, *assignment.identity, item.clip.epoch, item.clip.index)

@@ -1,4 +1,4 @@
-"""One training's way through the passes of its job.
+"""One training's way through the phases of its job.
 
     TRAIN 0 ▶ checkpoint ▶ VALIDATION 0 ▶ scores, best? ▶ TRAIN 1 ▶ ... ▶ TEST, by the best ▶ final checkpoint
 
@@ -22,17 +22,17 @@ from typing import TypeVar
 import torch
 
 from essp_common.artifacts import scores
-from essp_common.artifacts.checkpoint import Best, Manifest, PassRecord
+from essp_common.artifacts.checkpoint import Best, Manifest, PhaseRecord
 from essp_common.artifacts.layout import Position
 from essp_common.errors import PermanentError
-from essp_common.messages.ordered import PassEnd
-from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION, PassPlan
+from essp_common.messages.ordered import PhaseEnd
+from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION, PhasePlan
 from essp_common.planning.digest import joined
 from essp_common.runtime.failpoints import failpoint
 from essp_trainer.assignment import Assignment, purpose_name
-from essp_trainer.checkpoints.checkpoint_store import Archive, Standing
-from essp_trainer.checkpoints.checkpointer import Keeper, Unsaved
-from essp_trainer.data.device_feed import Feed
+from essp_trainer.checkpoints.checkpoint_store import CheckpointStore, TrainingState
+from essp_trainer.checkpoints.checkpointer import Checkpointer, Unsaved
+from essp_trainer.data.device_feed import DeviceFeed
 from essp_trainer.data.prefetch import Batch
 from essp_trainer.distributed.consensus import Turn, Turns, Wish
 from essp_trainer.learner import Learner
@@ -53,10 +53,10 @@ class Session:
     def __init__(
         self,
         assignment: Assignment,
-        feed: Feed,
+        feed: DeviceFeed,
         learner: Learner,
-        keeper: Keeper,
-        archive: Archive,
+        keeper: Checkpointer,
+        archive: CheckpointStore,
         reporter: Reporter,
         turns: Turns,
     ) -> None:
@@ -69,9 +69,9 @@ class Session:
         self._turns = turns
         self._ranks = turns.ranks
         self._clock = reporter.clock
-        self._standing = Standing()
+        self._standing = TrainingState()
         self._meter = Meter(self._clock)
-        self._in_hand: Batch | PassEnd | None = None
+        self._in_hand: Batch | PhaseEnd | None = None
         self._evaluated = 0
         """Digest of the clips of the evaluation under way: an interrupted one starts again at its first clip."""
 
@@ -85,7 +85,7 @@ class Session:
         self._keeper.saved = manifest
 
     def run(self) -> None:
-        """Until all passes are over, or until it is to leave. Raises `Unsaved` when it leaves without a checkpoint."""
+        """Until all phases are over, or until it is to leave. Raises `Unsaved` when it leaves without a checkpoint."""
         while not self.over:
             turn, waited_s = self._next()
             if turn.written:
@@ -127,12 +127,12 @@ class Session:
             self._meter.waited_s += waited_s
             self._do(item, turn)
         elif item is not None:
-            self._end_pass(item.plan)
+            self._end_phase(item.plan)
 
     def _between_batches(self) -> bool:
-        """Not between the last clip of a pass and its end, which needs no clip: those two are one checkpoint."""
+        """Not between the last clip of a phase and its end, which needs no clip: those two are one checkpoint."""
         position = self._standing.position
-        return position.clips == 0 or position.clips < self._assignment.passes[position.pass_index].clips
+        return position.clips == 0 or position.clips < self._assignment.phases[position.phase_index].clips
 
     def _do(self, batch: Batch, turn: Turn) -> None:
         if batch.plan.purpose == TRAIN:
@@ -162,30 +162,32 @@ class Session:
             return False
         return clips_before(self._standing.position) - clips_before(self._keeper.newest) >= every
 
-    def _end_pass(self, plan: PassPlan) -> None:
+    def _end_phase(self, plan: PhasePlan) -> None:
         metrics = self._end_training(plan) if plan.purpose == TRAIN else self._end_evaluation(plan)
         # Times differ between ranks: those of rank 0 are the training's.
         metrics = json.loads(self._ranks.told(json.dumps(metrics | self._meter.pace()).encode()))
         if plan.purpose == VALIDATION:
             self._judge(metrics)
-        self._standing.position = Position(self._standing.position.pass_index + 1, 0)
+        self._standing.position = Position(self._standing.position.phase_index + 1, 0)
         self._standing.digest, self._evaluated = joined([self._standing.digest, self._evaluated]), 0
-        self._standing.history.append(PassRecord(purpose=purpose_name(plan.purpose), epoch=plan.epoch, metrics=metrics))
+        self._standing.history.append(
+            PhaseRecord(purpose=purpose_name(plan.purpose), epoch=plan.epoch, metrics=metrics)
+        )
         self._meter = Meter(self._clock)
         if plan.purpose == TRAIN:
             self._begin_save()
         if self._ranks.leads:
             self._patiently(lambda: self._archive.write_history(self._standing))
-            self._patiently(lambda: self._reporter.pass_over(plan, metrics))
+            self._patiently(lambda: self._reporter.phase_over(plan, metrics))
 
-    def _end_training(self, plan: PassPlan) -> dict[str, float]:
+    def _end_training(self, plan: PhasePlan) -> dict[str, float]:
         if not self._meter.clips:
             raise PermanentError(f"no clip of training epoch {plan.epoch} could be decoded")
         rate = learning_rate(self._assignment.training.optimizer, self._assignment.spec.epochs, plan.epoch)
         return {"loss": self._meter.loss, "top1": self._meter.top1, "lr": rate}
 
-    def _end_evaluation(self, plan: PassPlan) -> dict[str, float]:
-        """The figures of a pass, on rank 0, where the scores of all ranks are put together."""
+    def _end_evaluation(self, plan: PhasePlan) -> dict[str, float]:
+        """The figures of a phase, on rank 0, where the scores of all ranks are put together."""
         own = self._learner.scored()
         if own is None:
             raise PermanentError(f"no clip of the {purpose_name(plan.purpose)} pass could be decoded")
@@ -216,13 +218,13 @@ class Session:
         if self._learner.begun:
             self._keeper.begin(self._learner.training, self._now())
 
-    def _now(self) -> Standing:
+    def _now(self) -> TrainingState:
         self._standing.running = self._meter.sums() if self._standing.position.clips else {}
         return self._standing
 
     def _report_step(self) -> None:
         if self._ranks.leads:
-            plan = self._assignment.passes[self._standing.position.pass_index]
+            plan = self._assignment.phases[self._standing.position.phase_index]
             self._reporter.step(plan, self._meter, self._meter.clips, self._feed.queued)
 
     def _of_all_ranks(self, result: StepResult) -> StepResult:

@@ -29,12 +29,12 @@ class Peer:
 
 def allowed(objects: list[Object], source: Peer, target: Peer, port: int, protocol: str = "TCP") -> bool:
     """Whether `source` can open a connection to a port of `target`."""
-    return _passes(objects, "Egress", source, target, target, port, protocol) and _passes(
+    return _phases(objects, "Egress", source, target, target, port, protocol) and _phases(
         objects, "Ingress", target, source, target, port, protocol
     )
 
 
-def _passes(objects: list[Object], way: str, own: Peer, other: Peer, target: Peer, port: int, protocol: str) -> bool:
+def _phases(objects: list[Object], way: str, own: Peer, other: Peer, target: Peer, port: int, protocol: str) -> bool:
     """What the policies of one end say. An end without a policy for this way lets everything pass."""
     policies = [made["spec"] for made in of_kind(objects, "NetworkPolicy") if _selects(made["spec"], own)]
     policies = [policy for policy in policies if way in policy["policyTypes"]]

@@ -171,7 +171,7 @@ def test_a_clip_that_kills_its_worker_is_given_up(
     assert 3 <= deaths <= 4
     expected = world.expected[12]
     assert run.taken["trainer.rgb"] == expected["trainer.rgb"]
-    missing = [index for pass_index, index, what in run.taken["trainer.flow"] if what.startswith("skipped")]
+    missing = [index for phase_index, index, what in run.taken["trainer.flow"] if what.startswith("skipped")]
     assert missing == [VICTIM]
     assert len(run.taken["trainer.flow"]) == len(expected["trainer.flow"])
     letter = DeadLetter.FromString(letters.poll(100, LIMIT_S)[-1].value)

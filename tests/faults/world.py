@@ -33,7 +33,7 @@ from essp_common.errors import TransientError
 from essp_common.job.spec import JobSpec, parse_spec
 from essp_common.job.status import JobState, JobStatus
 from essp_common.messages.control import ControlFeed
-from essp_common.messages.ordered import IntakeOptions, OrderedIntake, PassEnd
+from essp_common.messages.ordered import IntakeOptions, OrderedIntake, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import CheckpointReady, Finished, Progress
 from essp_common.runtime.failpoints import VARIABLE
 from essp_common.video import codec
@@ -54,7 +54,7 @@ CLIPS_AHEAD = "192KiB"
 
 LARGE_AHEAD = "1MiB"
 
-Taken = tuple[int, int, str]
+Delivery = tuple[int, int, str]
 """Pass, index, and the digest of the frames (or why there are none)."""
 
 _JOB = """
@@ -97,7 +97,7 @@ class World:
     folder: Path
     links: dict[str, Links] = field(default_factory=dict)
     processes: list[Process] = field(default_factory=list)
-    expected: dict[int, dict[str, list[Taken]]] = field(default_factory=dict)
+    expected: dict[int, dict[str, list[Delivery]]] = field(default_factory=dict)
     """What an undisturbed job comes to, by clips of an epoch, then by consumer."""
     _started: int = 0
 
@@ -205,7 +205,7 @@ class Run:
     def __init__(self, world: World, master: Master, adapters: Adapters, spec: JobSpec, hold_at: int = 0) -> None:
         """Start it. With `hold_at` the consumers stop after so many clips each, until `hold` or `go`."""
         self.name = spec.name
-        self.taken: dict[str, list[Taken]] = {consumer: [] for consumer in spec.consumers()}
+        self.taken: dict[str, list[Delivery]] = {consumer: [] for consumer in spec.consumers()}
         self._world, self._master, self._adapters, self._spec = world, master, adapters, spec
         self._hold_at = hold_at
         self._errors: list[BaseException] = []
@@ -219,7 +219,7 @@ class Run:
         finally:
             control.close()
         assert started is not None
-        self._passes = list(started.snapshot.passes)
+        self._phases = list(started.snapshot.phases)
         self._threads = [
             threading.Thread(target=self._consume, args=(consumer, stream), name=f"test-{consumer}")
             for consumer, stream in spec.consumers().items()
@@ -321,7 +321,7 @@ class Run:
             feature = self._spec.streams[stream].feature
             options = IntakeOptions(self.name, consumer, stream, feature)
             bus, cache = self._adapters.bus, self._adapters.cache
-            intake = OrderedIntake(bus, cache, options, self._passes, Position(0, 0))
+            intake = OrderedIntake(bus, cache, options, self._phases, Position(0, 0))
             try:
                 while not intake.finished and not self._closing.is_set():
                     self._take(intake, consumer)
@@ -335,10 +335,10 @@ class Run:
         with self._gate:
             self._gate.wait_for(lambda: not self._hold_at or len(taken) < self._hold_at)
         item = persistently(lambda: intake.take(0.1), self._closing)
-        if item is None or isinstance(item, PassEnd):
+        if item is None or isinstance(item, PhaseEnd):
             return
         what = f"skipped: {item.skipped}" if item.skipped else digest(codec.decode(item.value))
-        taken.append((item.pass_index, item.clip.index, what))
+        taken.append((item.phase_index, item.clip.index, what))
         self._closing.wait(self._pace_s.get(consumer, 0.0))
         persistently(lambda: intake.finish([item]), self._closing)
 

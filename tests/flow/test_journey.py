@@ -54,9 +54,9 @@ def test_every_clip_is_trained_once_by_every_trainer_and_nothing_stays_in_the_ca
         status = finish(job)
         assert job.adapters.cache.usage().keys == 0
     assert status.state is JobState.COMPLETED, status.reason
-    for passed in status.passes:
+    for passed in status.phases:
         assert passed.done == {"trainer.rgb": passed.clips, "trainer.flow": passed.clips}
-    assert status.counts.decoded == sum(passed.clips for passed in status.passes)
+    assert status.counts.decoded == sum(passed.clips for passed in status.phases)
     assert status.counts.skipped == status.counts.failed == status.counts.reissued == 0
     _, model = open_model(STORES, f"{spec.output}/model")
     assert model.classes == ("left", "right")
@@ -147,7 +147,7 @@ def test_damaged_videos_are_replaced_in_training_skipped_in_evaluation_and_count
     assert kinds == {"vanished", "changed"}
     assert status.counts.replaced > 0
     assert status.counts.skipped == 2
-    for passed in status.passes:
+    for passed in status.phases:
         assert passed.done == {"trainer.rgb": passed.clips, "trainer.flow": passed.clips}
     _, model = open_model(STORES, f"{spec.output}/model")
     assert model.test is not None

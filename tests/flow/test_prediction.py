@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 from essp.cli.main import app
 from essp.cli.predict import find, job_of, probe
 from essp.embedded.composition import Embedded
-from essp_common.artifacts import layout, scores
-from essp_common.artifacts import partial_scores as scored
+from essp_common.artifacts import layout, partial_scores, scores
 from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.layout import Position
 from essp_common.artifacts.partial_scores import Scored
@@ -93,7 +92,7 @@ def test_a_predict_job_that_fails_half_way_goes_on_where_it_was(
     trained: JobSpec, videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is kept is neither decoded nor scored again, and the answers are those of a job in one go."""
-    monkeypatch.setattr(scored, "_PART_CLIPS", 2)  # a video
+    monkeypatch.setattr(partial_scores, "_PART_CLIPS", 2)  # a video
     _, model = open_model(STORES, trained.output)
     rows = probe(find([str(videos / "test")], STORES), Settings())
     keep, kept = Scored.keep, []

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from essp_common.artifacts import checkpoint, layout, scores
-from essp_common.artifacts.checkpoint import Manifest, ModelDescription, PassRecord
+from essp_common.artifacts.checkpoint import Manifest, ModelDescription, PhaseRecord
 from essp_common.artifacts.layout import Position
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.job.spec import JobSpec
@@ -101,10 +101,10 @@ def score_table(trainer: str, purpose: str) -> ScoreTable:
     )
 
 
-def history() -> tuple[PassRecord, ...]:
+def history() -> tuple[PhaseRecord, ...]:
     """Two epochs of training and validation."""
     return tuple(
-        PassRecord(purpose=purpose, epoch=epoch, metrics={"loss": 2.0 - epoch, "top1": 0.3, "video_top1": 0.4})
+        PhaseRecord(purpose=purpose, epoch=epoch, metrics={"loss": 2.0 - epoch, "top1": 0.3, "video_top1": 0.4})
         for epoch in range(2)
         for purpose in ("train", "validation")
     )

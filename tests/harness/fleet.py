@@ -17,7 +17,7 @@ from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import clip_key, stream_key
 from essp_common.catalog.table import Catalog, VideoRow, write_catalog
 from essp_common.job.spec import JobSpec
-from essp_common.messages.ordered import IntakeOptions, OrderedIntake, Taken
+from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake
 from essp_common.messages.recipe import clip_consumers, extractor_consumer
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import (
@@ -30,7 +30,7 @@ from essp_common.pb.v1.messages_pb2 import (
     FeatureReady,
     Finished,
     Made,
-    PassPlan,
+    PhasePlan,
     Progress,
 )
 from essp_common.wiring import Adapters, Stores
@@ -64,7 +64,7 @@ def make_catalog(folder: Path, videos: int = 8) -> str:
         for split in ("train", "test")
         for n in range(videos)
     ]  # fmt: skip
-    store = DirectoryStore(folder)
+    store = DirectoryStore(str(folder))
     write_catalog(store, "catalog.parquet", Catalog(tuple(rows)))
     return store.uri("catalog.parquet")
 
@@ -86,7 +86,7 @@ def make_job(folder: Path, **more: Any) -> JobSpec:
 
 
 SIZES = [10, 4, 10, 4, 16]
-"""Clips of each pass of `make_job`: two epochs, each validated on the video of each class set aside, and the test."""
+"""Clips of each phase of `make_job`: two epochs, each validated on the video of each class set aside, and the test."""
 EVERYTHING = [(number, index) for number, clips in enumerate(SIZES) for index in range(clips)]
 
 
@@ -124,15 +124,15 @@ class Fleet:
         self.commands += new
         for command in new:
             if command.command == Control.START and not self.intakes:
-                self.open(list(command.snapshot.passes), {})
+                self.open(list(command.snapshot.phases), {})
         return new
 
-    def open(self, passes: list[PassPlan], start: dict[str, Position]) -> None:
+    def open(self, phases: list[PhasePlan], start: dict[str, Position]) -> None:
         """Have the consumers begin."""
         for consumer, stream in self.job.consumers().items():
             options = IntakeOptions(self.job.name, consumer, stream, self.job.streams[stream].feature)
             position = start.get(consumer, Position(0, 0))
-            self.intakes[consumer] = OrderedIntake(self.adapters.bus, self.adapters.cache, options, passes, position)
+            self.intakes[consumer] = OrderedIntake(self.adapters.bus, self.adapters.cache, options, phases, position)
             self.trained.setdefault(consumer, [])
 
     def decode(self, most: int = 1000) -> int:
@@ -166,9 +166,9 @@ class Fleet:
         """Take and finish clips; how many."""
         intake, count = self.intakes[consumer], 0
         while count < most and (taken := intake.take(0)) is not None:
-            if isinstance(taken, Taken):
+            if isinstance(taken, Delivery):
                 if not taken.skipped:
-                    self.trained[consumer].append((taken.pass_index, taken.clip.index))
+                    self.trained[consumer].append((taken.phase_index, taken.clip.index))
                 intake.finish([taken])
                 count += 1
         return count
@@ -193,8 +193,8 @@ class Fleet:
         self.adapters.bus.publish(topics.PROGRESS, self.job.name.encode(), progress.SerializeToString())
 
     def clips_of(self, number: int) -> list[int]:
-        """The indices issued of a pass, in order of issue."""
-        first = next(c for c in self.commands if c.command == Control.START).snapshot.passes[number]
+        """The indices issued of a phase, in order of issue."""
+        first = next(c for c in self.commands if c.command == Control.START).snapshot.phases[number]
         return [
             seed.index
             for unit in self.units

@@ -11,10 +11,10 @@ from essp_common.job.spec import ClipSpec, SamplingSpec
 from essp_common.pb.v1.messages_pb2 import (
     TRAIN,
     VALIDATION,
-    PassPlan,
+    PhasePlan,
 )
 from essp_common.planning.plan import Plan, plan_of
-from essp_master.ledger.config import Terms
+from essp_master.ledger.config import LedgerConfig
 from essp_master.ledger.parts import ClipParts
 
 CLIP_BYTES, STREAM_BYTES = 100, 60
@@ -45,8 +45,8 @@ def terms(
     dead_ratio: float = 1.0,
     kind: str = "class_balanced",
     lane: int = 0,
-) -> Terms:
-    """Epochs of training, each with a validation pass, over a small made-up catalog."""
+) -> LedgerConfig:
+    """Epochs of training, each with a validation phase, over a small made-up catalog."""
     view = view_of(videos)
     clip = ClipSpec(frames=5)
     sampling = SamplingSpec(kind=kind, clips_per_epoch=clips, clips_per_video=2, locality=locality)
@@ -57,8 +57,8 @@ def terms(
         return plan_of(view, clip, sampling, *purposes[number])
 
     parts = ClipParts(FEATURES, consumers)
-    return Terms(
-        passes=[PassPlan(purpose=p, epoch=e, clips=len(plan(n))) for n, (p, e) in enumerate(purposes)],
+    return LedgerConfig(
+        phases=[PhasePlan(purpose=p, epoch=e, clips=len(plan(n))) for n, (p, e) in enumerate(purposes)],
         plan_of=plan,
         parts=parts,
         bounds=[[CLIP_BYTES] + [STREAM_BYTES] * len(parts.streams)] * len(purposes),

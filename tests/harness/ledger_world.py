@@ -20,11 +20,11 @@ from essp_common.pb.v1.messages_pb2 import (
     Trained,
 )
 from essp_common.planning.plan import PlannedClip
-from essp_master.ledger.config import Terms
+from essp_master.ledger.config import LedgerConfig
 from essp_master.ledger.instructions import (
     CompleteJob,
     FailJob,
-    FinishPass,
+    FinishPhase,
     Instruction,
     IssueUnit,
     PublishSkip,
@@ -66,7 +66,7 @@ class Consumer:
 class World:
     """One job, with everybody who works for it."""
 
-    def __init__(self, the_terms: Terms, bad: Sequence[int] = (), bad_streams: Sequence[int] = ()) -> None:
+    def __init__(self, the_terms: LedgerConfig, bad: Sequence[int] = (), bad_streams: Sequence[int] = ()) -> None:
         """`bad`: videos that cannot be decoded; `bad_streams`: videos whose flow cannot be extracted."""
         self.terms = the_terms
         self.bad, self.bad_streams = set(bad), set(bad_streams)
@@ -76,7 +76,7 @@ class World:
         self.events: list[Progress] = []
         self.cache: dict[tuple[Place, int, str], set[str]] = {}
         self.used = self.most_used = 0
-        self.finished_passes: list[int] = []
+        self.finished_phases: list[int] = []
         self.issued: list[Place] = []
         self.end: CompleteJob | FailJob | None = None
         starts = {name: the_terms.start.get(name, Position(0, 0)) for name in the_terms.parts.consumers}
@@ -104,8 +104,8 @@ class World:
                 case ReleaseClip(number, clip, consumers):
                     for name in consumers:
                         self._ack((number, clip.index), clip.attempt, name)
-                case FinishPass(number):
-                    self.finished_passes.append(number)
+                case FinishPhase(number):
+                    self.finished_phases.append(number)
                 case CompleteJob() | FailJob():
                     self.end = instruction
 
@@ -167,7 +167,7 @@ class World:
         self.extractions += [(seed, stream) for stream in extracted]
 
     def gather(self) -> None:
-        """Have what workers made, and have not been heard of yet, told in one message for each pass and stream."""
+        """Have what workers made, and have not been heard of yet, told in one message for each phase and stream."""
         alike: dict[tuple[int, int, str], Made] = {}
         for event in [event for event in self.events if event.HasField("made")]:
             self.events.remove(event)
@@ -230,7 +230,7 @@ class World:
         """Make durable what a consumer has trained."""
         consumer = self.consumers[name]
         consumer.checkpoint, consumer.durable = consumer.position, list(consumer.trained)
-        here = (consumer.position.pass_index, consumer.position.clips)
+        here = (consumer.position.phase_index, consumer.position.clips)
         consumer.unacked = [m for m in consumer.unacked if m[0] >= here]
 
     def crash(self, name: str) -> None:
@@ -311,15 +311,15 @@ class World:
         return bound // 4 + (clip.first_frame * 7 + clip.video * 13) % (bound * 3 // 4 + 1)
 
     def _next(self, consumer: Consumer) -> Place | None:
-        number, index = consumer.position.pass_index, consumer.position.clips
-        while number < len(self.terms.passes):
-            if index < self.terms.passes[number].clips:
+        number, index = consumer.position.phase_index, consumer.position.clips
+        while number < len(self.terms.phases):
+            if index < self.terms.phases[number].clips:
                 return (number, index)
             number, index = number + 1, 0
         return None
 
     def _arrive(self, consumer: Consumer, place: Place, clip: PlannedClip, skipped: bool) -> None:
-        if place < (consumer.position.pass_index, consumer.position.clips):
+        if place < (consumer.position.phase_index, consumer.position.clips):
             self._ack(place, clip.attempt, consumer.name)
             if not skipped:
                 self.events.append(self._trained(consumer, place))
@@ -349,19 +349,19 @@ class World:
         return self.actual(self.terms.plan_of(number).clip(index, attempt), part)
 
     def _trained(self, consumer: Consumer, place: Place) -> Progress:
-        plan = self.terms.passes[place[0]]
+        plan = self.terms.phases[place[0]]
         return Progress(
             trained=Trained(purpose=plan.purpose, epoch=plan.epoch, consumer=consumer.name, indices=[place[1]])
         )
 
     def _made(self, seed: Seed, stream: str, size: int) -> Progress:
-        plan, clip = self.terms.passes[seed.number], seed.clip
+        plan, clip = self.terms.phases[seed.number], seed.clip
         made = Made(purpose=plan.purpose, epoch=plan.epoch, stream=stream, indices=[clip.index],
                     attempts=[clip.attempt] if clip.attempt else (), bytes=[size])  # fmt: skip
         return Progress(made=made)
 
     def _ref(self, number: int, clip: PlannedClip) -> ClipRef:
-        plan = self.terms.passes[number]
+        plan = self.terms.phases[number]
         return ClipRef(
             purpose=plan.purpose,
             epoch=plan.epoch,

@@ -34,7 +34,7 @@ from essp_common.pb.v1.messages_pb2 import (
     FeatureReady,
     FrameCodec,
     JobSnapshot,
-    PassPlan,
+    PhasePlan,
     Progress,
 )
 from essp_common.video import codec
@@ -145,8 +145,8 @@ class World:
         self.control(Control.START)
 
     def control(self, command: Control.Command) -> None:
-        passes = [PassPlan(purpose=PREDICT, epoch=0, clips=len(VIDEOS) * CLIPS_PER_VIDEO)]
-        snapshot = JobSnapshot(spec_json=self.spec.model_dump_json(), classes=CLASSES, passes=passes)
+        phases = [PhasePlan(purpose=PREDICT, epoch=0, clips=len(VIDEOS) * CLIPS_PER_VIDEO)]
+        snapshot = JobSnapshot(spec_json=self.spec.model_dump_json(), classes=CLASSES, phases=phases)
         control = Control(job=JOB, fence=2, command=command, snapshot=snapshot)
         self.bus.publish(topics.CONTROL, JOB.encode(), control.SerializeToString())
 

@@ -44,7 +44,7 @@ def _progress() -> dict[str, Any]:
     truncated = {"video": "a/[b].mp4", "reason": "the video ends before its frame 12"}
     return {
         "progress": {"done": 240, "total": 400, "clips_per_s": 12.34, "eta_s": 130.0, "current": 2},
-        "passes": [
+        "phases": [
             {"purpose": purpose, "epoch": n // 2, "clips": 100, "issued": 100, "done": by_consumer, "skipped": 0}
             for n, (purpose, by_consumer) in enumerate(zip(purposes, done, strict=True))
         ],

@@ -33,7 +33,7 @@ from essp_common.pb.v1.messages_pb2 import (
     FeatureReady,
     FrameCodec,
     JobSnapshot,
-    PassPlan,
+    PhasePlan,
     Progress,
     Purpose,
 )
@@ -46,7 +46,7 @@ from essp_trainer.service import Trainer
 CLASSES = ("left", "right", "still")
 SIDE = 20
 Place = tuple[int, int]
-"""Number of a pass, and index in it."""
+"""Number of a phase, and index in it."""
 
 
 def job_spec(output: Path, epochs: int = 2, feature: str = "rgb", **training: Any) -> JobSpec:
@@ -64,15 +64,15 @@ def job_spec(output: Path, epochs: int = 2, feature: str = "rgb", **training: An
     )
 
 
-def pass_plans(epochs: int, train: int = 10, validation: int = 6, test: int = 6) -> tuple[PassPlan, ...]:
-    """The passes of a job; no clips, no such passes."""
+def phase_plans(epochs: int, train: int = 10, validation: int = 6, test: int = 6) -> tuple[PhasePlan, ...]:
+    """The phases of a job; no clips, no such passes."""
     plans = []
     for epoch in range(epochs):
-        plans.append(PassPlan(purpose=TRAIN, epoch=epoch, clips=train))
+        plans.append(PhasePlan(purpose=TRAIN, epoch=epoch, clips=train))
         if validation:
-            plans.append(PassPlan(purpose=VALIDATION, epoch=epoch, clips=validation))
+            plans.append(PhasePlan(purpose=VALIDATION, epoch=epoch, clips=validation))
     if test:
-        plans.append(PassPlan(purpose=TEST, epoch=0, clips=test))
+        plans.append(PhasePlan(purpose=TEST, epoch=0, clips=test))
     return tuple(plans)
 
 
@@ -81,7 +81,7 @@ class Stage:
     """Plays master, decoder and extractor for one trainer."""
 
     spec: JobSpec
-    plans: tuple[PassPlan, ...]
+    plans: tuple[PhasePlan, ...]
     bus: MemoryBus = field(default_factory=MemoryBus)
     cache: MemoryCache = field(default_factory=lambda: MemoryCache.from_url("memory://?bytes=64MiB"))
     stores: Stores = field(default_factory=lambda: Stores(("file:///",)))
@@ -101,12 +101,12 @@ class Stage:
 
     def command(self, command: Control.Command) -> None:
         """Say something of the job on `essp.control`."""
-        snapshot = JobSnapshot(spec_json=self.spec.model_dump_json(), classes=CLASSES, passes=self.plans)
+        snapshot = JobSnapshot(spec_json=self.spec.model_dump_json(), classes=CLASSES, phases=self.plans)
         control = Control(job="tiny", fence=7, command=command, snapshot=snapshot)
         self.bus.publish(topics.CONTROL, b"tiny", control.SerializeToString())
 
     def every_place(self) -> list[Place]:
-        """All clips of all passes, in order."""
+        """All clips of all phases, in order."""
         return [(number, index) for number, plan in enumerate(self.plans) for index in range(plan.clips)]
 
     def feed(self, places: Iterable[Place], skipped: Iterable[Place] = (), frames: NDArray[Any] | None = None) -> None:
@@ -220,7 +220,7 @@ def crew(count: int) -> list[Ranks]:
         return list(pool.map(meet, range(count)))
 
 
-def clip_ref(plan: PassPlan, index: int) -> ClipRef:
+def clip_ref(plan: PhasePlan, index: int) -> ClipRef:
     """The clip at an index: classes in turn, two clips a video in evaluations."""
     video = index if plan.purpose == TRAIN else index // 2
     return ClipRef(
@@ -256,7 +256,7 @@ def train(
 
 def finished(path: Path, places: Sequence[Place] | None = None, **options: Any) -> Stage:
     """A job of two epochs, trained in one go."""
-    stage = Stage(job_spec(path, **options), pass_plans(2))
+    stage = Stage(job_spec(path, **options), phase_plans(2))
     train(stage, places)
     return stage
 

@@ -73,7 +73,7 @@ class World:
         """The job, once it is complete; every clip was trained once by every trainer, and the cache is empty."""
         status = self.api.until(job, "has ended", lambda status: status.state.ended)
         assert status.state is JobState.COMPLETED, status.reason
-        for passed in status.passes:
+        for passed in status.phases:
             assert passed.done == {"trainer.rgb": passed.clips, "trainer.flow": passed.clips}
         assert status.counts.failed == status.counts.skipped == 0
         self.empty_cache()
@@ -160,8 +160,8 @@ def world(
 
 
 def trained(status: JobStatus, trainer: str) -> int:
-    """Clips, of all passes, that a trainer is done with."""
-    return sum(passed.done[f"trainer.{trainer}"] for passed in status.passes)
+    """Clips, of all phases, that a trainer is done with."""
+    return sum(passed.done[f"trainer.{trainer}"] for passed in status.phases)
 
 
 def test_a_job_comes_to_the_same_over_real_servers(world: World, expected: Expected, tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_paused_job_issues_nothing_and_goes_on_when_resumed(world: World, expe
     # They train what was issued, and save when there is nothing more to do.
     paused = api.until("paused", "trainers save", lambda s: all(t.checkpoint is not None for t in s.trainers))
     assert paused.state is JobState.PAUSED
-    assert paused.counts.issued == before.counts.issued < sum(passed.clips for passed in paused.passes)
+    assert paused.counts.issued == before.counts.issued < sum(passed.clips for passed in paused.phases)
     assert BATCH <= trained(paused, "rgb") <= paused.counts.issued
 
     assert api.ask("paused", "resume") == 200

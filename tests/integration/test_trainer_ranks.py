@@ -27,7 +27,7 @@ from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.runtime.failpoints import VARIABLE
 from essp_common.wiring import open_bus, open_cache
 from essp_trainer.distributed.supervisor import EXIT_RANK_LOST
-from tests.harness.training_jobs import Stage, job_spec, pass_plans, train
+from tests.harness.training_jobs import Stage, job_spec, phase_plans, train
 from tests.integration.rank_process import start
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -64,7 +64,7 @@ class Servers:
         self._folder = folder
         self.environment = {"ESSP_BUS": kafka_url, "ESSP_CACHE": redis_url}
         spec = job_spec(folder / "run", checkpoint_clips=4)
-        self.stage = Stage(spec, pass_plans(2), open_bus(kafka_url), open_cache(redis_url))
+        self.stage = Stage(spec, phase_plans(2), open_bus(kafka_url), open_cache(redis_url))
         self._lives = 0
 
     def begin(self) -> None:
@@ -98,8 +98,8 @@ class Servers:
                 failed = progress.failed
                 if progress.WhichOneof("event") == "failed":
                     assert failed.kind == "lost", failed.reason
-                    passes = [(plan.purpose, plan.epoch) for plan in self.stage.plans]
-                    self.stage.feed([(passes.index((failed.clip.purpose, failed.clip.epoch)), failed.clip.index)])
+                    phases = [(plan.purpose, plan.epoch) for plan in self.stage.plans]
+                    self.stage.feed([(phases.index((failed.clip.purpose, failed.clip.epoch)), failed.clip.index)])
 
     def close(self) -> None:
         self.stage.bus.close()
@@ -127,7 +127,7 @@ def servers(own_kafka_url: str, empty_redis_url: str, tmp_path: Path) -> Iterato
 
 def uninterrupted(folder: Path, ranks: int) -> Stage:
     """The same job in this process."""
-    stage = Stage(job_spec(folder, checkpoint_clips=4), pass_plans(2))
+    stage = Stage(job_spec(folder, checkpoint_clips=4), phase_plans(2))
     train(stage, ranks=ranks)
     return stage
 
@@ -138,8 +138,8 @@ def kept(stage: Stage) -> dict[str, bytes]:
     assert final is not None
     assert final.final
     last = checkpoint.read(stage.store, "one", checkpoint.steps(stage.store, "one")[-2])
-    passes = (("validation", 0), ("validation", 1), ("test", 0))
-    found = {f"{purpose}-{epoch}": stage.store.get(layout.scores("one", purpose, epoch)) for purpose, epoch in passes}
+    phases = (("validation", 0), ("validation", 1), ("test", 0))
+    found = {f"{purpose}-{epoch}": stage.store.get(layout.scores("one", purpose, epoch)) for purpose, epoch in phases}
     found |= {f"final {name}": data for name, data in checkpoint.load_files(stage.store, final).items()}
     found |= {f"last {name}": data for name, data in checkpoint.load_files(stage.store, last).items()}
     return found | {"counts": counts(final) + counts(last)}

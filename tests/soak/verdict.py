@@ -31,7 +31,7 @@ class Round:
     weights: dict[str, str]
     """Trainer -> digest of the weights that were fused."""
     clips: int
-    """Clips of all its passes."""
+    """Clips of all its phases."""
     skipped: int
     """Of these, without frames."""
     keys_left: int
@@ -48,7 +48,7 @@ class Traffic:
 
     seeds_published: int = 0
     seeds: int = 0
-    """Different ones: of one attempt at one index of one pass of one job."""
+    """Different ones: of one attempt at one index of one phase of one job."""
     decoded: int = 0
     decoded_clips: int = 0
     """Different ones."""

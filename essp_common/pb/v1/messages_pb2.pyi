@@ -295,7 +295,7 @@ class Heartbeat(_message.Message):
     gauges: _containers.ScalarMap[str, float]
     def __init__(self, pool: _Optional[str] = ..., gauges: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
-class PassReport(_message.Message):
+class PhaseReport(_message.Message):
     __slots__ = ("job", "purpose", "epoch", "trainer", "metrics")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
@@ -366,7 +366,7 @@ class Finished(_message.Message):
     def __init__(self, job: _Optional[str] = ..., stage: _Optional[str] = ..., uri: _Optional[str] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("job", "worker", "fence", "decoded", "extracted", "trained", "failed", "heartbeat", "pass_report", "checkpoint", "finished", "step", "trouble", "made")
+    __slots__ = ("job", "worker", "fence", "decoded", "extracted", "trained", "failed", "heartbeat", "phase_report", "checkpoint", "finished", "step", "trouble", "made")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
@@ -375,7 +375,7 @@ class Progress(_message.Message):
     TRAINED_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
-    PASS_REPORT_FIELD_NUMBER: _ClassVar[int]
+    PHASE_REPORT_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -389,13 +389,13 @@ class Progress(_message.Message):
     trained: Trained
     failed: Failed
     heartbeat: Heartbeat
-    pass_report: PassReport
+    phase_report: PhaseReport
     checkpoint: CheckpointReady
     finished: Finished
     step: StepReport
     trouble: Trouble
     made: Made
-    def __init__(self, job: _Optional[str] = ..., worker: _Optional[str] = ..., fence: _Optional[int] = ..., decoded: _Optional[_Union[Decoded, _Mapping]] = ..., extracted: _Optional[_Union[Extracted, _Mapping]] = ..., trained: _Optional[_Union[Trained, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., pass_report: _Optional[_Union[PassReport, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointReady, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ..., trouble: _Optional[_Union[Trouble, _Mapping]] = ..., made: _Optional[_Union[Made, _Mapping]] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., worker: _Optional[str] = ..., fence: _Optional[int] = ..., decoded: _Optional[_Union[Decoded, _Mapping]] = ..., extracted: _Optional[_Union[Extracted, _Mapping]] = ..., trained: _Optional[_Union[Trained, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., phase_report: _Optional[_Union[PhaseReport, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointReady, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ..., trouble: _Optional[_Union[Trouble, _Mapping]] = ..., made: _Optional[_Union[Made, _Mapping]] = ...) -> None: ...
 
 class StepReport(_message.Message):
     __slots__ = ("trainer", "purpose", "epoch", "clips_done", "loss", "top1", "data_wait_ratio", "clips_per_s", "queue")
@@ -420,7 +420,7 @@ class StepReport(_message.Message):
     def __init__(self, trainer: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., clips_done: _Optional[int] = ..., loss: _Optional[float] = ..., top1: _Optional[float] = ..., data_wait_ratio: _Optional[float] = ..., clips_per_s: _Optional[float] = ..., queue: _Optional[int] = ...) -> None: ...
 
 class JobSnapshot(_message.Message):
-    __slots__ = ("spec_json", "classes", "versions", "passes", "plan_digest")
+    __slots__ = ("spec_json", "classes", "versions", "phases", "plan_digest")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -431,16 +431,16 @@ class JobSnapshot(_message.Message):
     SPEC_JSON_FIELD_NUMBER: _ClassVar[int]
     CLASSES_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
-    PASSES_FIELD_NUMBER: _ClassVar[int]
+    PHASES_FIELD_NUMBER: _ClassVar[int]
     PLAN_DIGEST_FIELD_NUMBER: _ClassVar[int]
     spec_json: str
     classes: _containers.RepeatedScalarFieldContainer[str]
     versions: _containers.ScalarMap[str, str]
-    passes: _containers.RepeatedCompositeFieldContainer[PassPlan]
+    phases: _containers.RepeatedCompositeFieldContainer[PhasePlan]
     plan_digest: int
-    def __init__(self, spec_json: _Optional[str] = ..., classes: _Optional[_Iterable[str]] = ..., versions: _Optional[_Mapping[str, str]] = ..., passes: _Optional[_Iterable[_Union[PassPlan, _Mapping]]] = ..., plan_digest: _Optional[int] = ...) -> None: ...
+    def __init__(self, spec_json: _Optional[str] = ..., classes: _Optional[_Iterable[str]] = ..., versions: _Optional[_Mapping[str, str]] = ..., phases: _Optional[_Iterable[_Union[PhasePlan, _Mapping]]] = ..., plan_digest: _Optional[int] = ...) -> None: ...
 
-class PassPlan(_message.Message):
+class PhasePlan(_message.Message):
     __slots__ = ("purpose", "epoch", "clips")
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -513,12 +513,12 @@ class Indices(_message.Message):
     def __init__(self, blocks: _Optional[_Iterable[int]] = ..., bits: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Place(_message.Message):
-    __slots__ = ("pass_index", "index")
-    PASS_INDEX_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("phase_index", "index")
+    PHASE_INDEX_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
-    pass_index: int
+    phase_index: int
     index: int
-    def __init__(self, pass_index: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
+    def __init__(self, phase_index: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
 
 class ConsumerState(_message.Message):
     __slots__ = ("consumer", "start", "below", "beyond")
@@ -539,7 +539,7 @@ class ConsumerState(_message.Message):
     beyond: _containers.MessageMap[int, Indices]
     def __init__(self, consumer: _Optional[str] = ..., start: _Optional[_Union[Place, _Mapping]] = ..., below: _Optional[_Iterable[int]] = ..., beyond: _Optional[_Mapping[int, Indices]] = ...) -> None: ...
 
-class PassState(_message.Message):
+class PhaseState(_message.Message):
     __slots__ = ("issued", "closed", "skipped")
     ISSUED_FIELD_NUMBER: _ClassVar[int]
     CLOSED_FIELD_NUMBER: _ClassVar[int]
@@ -578,16 +578,16 @@ class OutstandingClip(_message.Message):
     def __init__(self, place: _Optional[_Union[Place, _Mapping]] = ..., attempt: _Optional[int] = ..., left: _Optional[int] = ..., made: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., queued: _Optional[bool] = ..., shed: _Optional[bool] = ..., again: _Optional[bool] = ..., losses: _Optional[int] = ..., lane: _Optional[str] = ..., counted: _Optional[int] = ..., reissued: _Optional[bool] = ...) -> None: ...
 
 class IssueState(_message.Message):
-    __slots__ = ("pass_index", "begin", "end", "issued")
-    PASS_INDEX_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("phase_index", "begin", "end", "issued")
+    PHASE_INDEX_FIELD_NUMBER: _ClassVar[int]
     BEGIN_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     ISSUED_FIELD_NUMBER: _ClassVar[int]
-    pass_index: int
+    phase_index: int
     begin: int
     end: int
     issued: Indices
-    def __init__(self, pass_index: _Optional[int] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., issued: _Optional[_Union[Indices, _Mapping]] = ...) -> None: ...
+    def __init__(self, phase_index: _Optional[int] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., issued: _Optional[_Union[Indices, _Mapping]] = ...) -> None: ...
 
 class LaneState(_message.Message):
     __slots__ = ("consumer", "order", "joins")
@@ -608,7 +608,7 @@ class ReplacedClip(_message.Message):
     def __init__(self, place: _Optional[_Union[Place, _Mapping]] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class LedgerState(_message.Message):
-    __slots__ = ("consumers", "streams", "passes", "outstanding", "order", "counts", "finals", "lanes", "replaced")
+    __slots__ = ("consumers", "streams", "phases", "outstanding", "order", "counts", "finals", "lanes", "replaced")
     class CountsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -618,7 +618,7 @@ class LedgerState(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     CONSUMERS_FIELD_NUMBER: _ClassVar[int]
     STREAMS_FIELD_NUMBER: _ClassVar[int]
-    PASSES_FIELD_NUMBER: _ClassVar[int]
+    PHASES_FIELD_NUMBER: _ClassVar[int]
     OUTSTANDING_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
@@ -627,14 +627,14 @@ class LedgerState(_message.Message):
     REPLACED_FIELD_NUMBER: _ClassVar[int]
     consumers: _containers.RepeatedCompositeFieldContainer[ConsumerState]
     streams: _containers.RepeatedScalarFieldContainer[str]
-    passes: _containers.RepeatedCompositeFieldContainer[PassState]
+    phases: _containers.RepeatedCompositeFieldContainer[PhaseState]
     outstanding: _containers.RepeatedCompositeFieldContainer[OutstandingClip]
     order: IssueState
     counts: _containers.ScalarMap[str, int]
     finals: _containers.RepeatedScalarFieldContainer[str]
     lanes: _containers.RepeatedCompositeFieldContainer[LaneState]
     replaced: _containers.RepeatedCompositeFieldContainer[ReplacedClip]
-    def __init__(self, consumers: _Optional[_Iterable[_Union[ConsumerState, _Mapping]]] = ..., streams: _Optional[_Iterable[str]] = ..., passes: _Optional[_Iterable[_Union[PassState, _Mapping]]] = ..., outstanding: _Optional[_Iterable[_Union[OutstandingClip, _Mapping]]] = ..., order: _Optional[_Union[IssueState, _Mapping]] = ..., counts: _Optional[_Mapping[str, int]] = ..., finals: _Optional[_Iterable[str]] = ..., lanes: _Optional[_Iterable[_Union[LaneState, _Mapping]]] = ..., replaced: _Optional[_Iterable[_Union[ReplacedClip, _Mapping]]] = ...) -> None: ...
+    def __init__(self, consumers: _Optional[_Iterable[_Union[ConsumerState, _Mapping]]] = ..., streams: _Optional[_Iterable[str]] = ..., phases: _Optional[_Iterable[_Union[PhaseState, _Mapping]]] = ..., outstanding: _Optional[_Iterable[_Union[OutstandingClip, _Mapping]]] = ..., order: _Optional[_Union[IssueState, _Mapping]] = ..., counts: _Optional[_Mapping[str, int]] = ..., finals: _Optional[_Iterable[str]] = ..., lanes: _Optional[_Iterable[_Union[LaneState, _Mapping]]] = ..., replaced: _Optional[_Iterable[_Union[ReplacedClip, _Mapping]]] = ...) -> None: ...
 
 class Runs(_message.Message):
     __slots__ = ("lengths",)
@@ -642,8 +642,8 @@ class Runs(_message.Message):
     lengths: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, lengths: _Optional[_Iterable[int]] = ...) -> None: ...
 
-class PassEvents(_message.Message):
-    __slots__ = ("pass_index", "issued", "decoded", "extracted", "trained", "retrained", "skipped", "released")
+class PhaseEvents(_message.Message):
+    __slots__ = ("phase_index", "issued", "decoded", "extracted", "trained", "retrained", "skipped", "released")
     class ExtractedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -679,7 +679,7 @@ class PassEvents(_message.Message):
         key: str
         value: Runs
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Runs, _Mapping]] = ...) -> None: ...
-    PASS_INDEX_FIELD_NUMBER: _ClassVar[int]
+    PHASE_INDEX_FIELD_NUMBER: _ClassVar[int]
     ISSUED_FIELD_NUMBER: _ClassVar[int]
     DECODED_FIELD_NUMBER: _ClassVar[int]
     EXTRACTED_FIELD_NUMBER: _ClassVar[int]
@@ -687,7 +687,7 @@ class PassEvents(_message.Message):
     RETRAINED_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
-    pass_index: int
+    phase_index: int
     issued: Runs
     decoded: Runs
     extracted: _containers.MessageMap[str, Runs]
@@ -695,7 +695,7 @@ class PassEvents(_message.Message):
     retrained: _containers.MessageMap[str, Runs]
     skipped: _containers.MessageMap[str, Runs]
     released: _containers.MessageMap[str, Runs]
-    def __init__(self, pass_index: _Optional[int] = ..., issued: _Optional[_Union[Runs, _Mapping]] = ..., decoded: _Optional[_Union[Runs, _Mapping]] = ..., extracted: _Optional[_Mapping[str, Runs]] = ..., trained: _Optional[_Mapping[str, Runs]] = ..., retrained: _Optional[_Mapping[str, Runs]] = ..., skipped: _Optional[_Mapping[str, Runs]] = ..., released: _Optional[_Mapping[str, Runs]] = ...) -> None: ...
+    def __init__(self, phase_index: _Optional[int] = ..., issued: _Optional[_Union[Runs, _Mapping]] = ..., decoded: _Optional[_Union[Runs, _Mapping]] = ..., extracted: _Optional[_Mapping[str, Runs]] = ..., trained: _Optional[_Mapping[str, Runs]] = ..., retrained: _Optional[_Mapping[str, Runs]] = ..., skipped: _Optional[_Mapping[str, Runs]] = ..., released: _Optional[_Mapping[str, Runs]] = ...) -> None: ...
 
 class ClipFailure(_message.Message):
     __slots__ = ("place", "attempt", "stage", "kind", "video", "stream", "replaced")
@@ -741,7 +741,7 @@ class RunStart(_message.Message):
     def __init__(self, snapshot: _Optional[_Union[JobSnapshot, _Mapping]] = ..., start: _Optional[_Mapping[str, Place]] = ...) -> None: ...
 
 class HistoryEntry(_message.Message):
-    __slots__ = ("time_ms", "fence", "started", "taken_over", "state", "reason", "checkpoint", "passes", "failures", "attempts", "budget_bytes", "peak_bytes", "outstanding_bytes", "outstanding_clips", "swept", "stray_keys")
+    __slots__ = ("time_ms", "fence", "started", "taken_over", "state", "reason", "checkpoint", "phases", "failures", "attempts", "budget_bytes", "peak_bytes", "outstanding_bytes", "outstanding_clips", "swept", "stray_keys")
     TIME_MS_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
@@ -749,7 +749,7 @@ class HistoryEntry(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
-    PASSES_FIELD_NUMBER: _ClassVar[int]
+    PHASES_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     BUDGET_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -765,7 +765,7 @@ class HistoryEntry(_message.Message):
     state: str
     reason: str
     checkpoint: CheckpointReady
-    passes: _containers.RepeatedCompositeFieldContainer[PassEvents]
+    phases: _containers.RepeatedCompositeFieldContainer[PhaseEvents]
     failures: _containers.RepeatedCompositeFieldContainer[ClipFailure]
     attempts: _containers.RepeatedCompositeFieldContainer[TrainedAttempt]
     budget_bytes: int
@@ -774,7 +774,7 @@ class HistoryEntry(_message.Message):
     outstanding_clips: int
     swept: bool
     stray_keys: int
-    def __init__(self, time_ms: _Optional[int] = ..., fence: _Optional[int] = ..., started: _Optional[_Union[RunStart, _Mapping]] = ..., taken_over: _Optional[bool] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., checkpoint: _Optional[_Union[CheckpointReady, _Mapping]] = ..., passes: _Optional[_Iterable[_Union[PassEvents, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[ClipFailure, _Mapping]]] = ..., attempts: _Optional[_Iterable[_Union[TrainedAttempt, _Mapping]]] = ..., budget_bytes: _Optional[int] = ..., peak_bytes: _Optional[int] = ..., outstanding_bytes: _Optional[int] = ..., outstanding_clips: _Optional[int] = ..., swept: _Optional[bool] = ..., stray_keys: _Optional[int] = ...) -> None: ...
+    def __init__(self, time_ms: _Optional[int] = ..., fence: _Optional[int] = ..., started: _Optional[_Union[RunStart, _Mapping]] = ..., taken_over: _Optional[bool] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., checkpoint: _Optional[_Union[CheckpointReady, _Mapping]] = ..., phases: _Optional[_Iterable[_Union[PhaseEvents, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[ClipFailure, _Mapping]]] = ..., attempts: _Optional[_Iterable[_Union[TrainedAttempt, _Mapping]]] = ..., budget_bytes: _Optional[int] = ..., peak_bytes: _Optional[int] = ..., outstanding_bytes: _Optional[int] = ..., outstanding_clips: _Optional[int] = ..., swept: _Optional[bool] = ..., stray_keys: _Optional[int] = ...) -> None: ...
 
 class FailureTally(_message.Message):
     __slots__ = ("stage", "kind", "count", "examples")

@@ -27,7 +27,7 @@ class JobCollector(Collector):
         jobs = self._running()
         figures: list[tuple[str, str, Callable[[JobStatus], float]]] = [
             ("essp_job_clips_done", "Clips that every consumer is done with.", lambda job: job.progress.done),
-            ("essp_job_clips", "Clips of all passes.", lambda job: job.progress.total),
+            ("essp_job_clips", "Clips of all phases.", lambda job: job.progress.total),
             ("essp_job_outstanding_bytes", "Bytes reserved or stored.", lambda job: job.credits.outstanding_bytes),
             ("essp_job_budget_bytes", "Bytes that may be outstanding.", lambda job: job.credits.budget_bytes),
             ("essp_job_outstanding_clips", "Clips issued and not done.", lambda job: job.credits.outstanding_clips),

@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from essp_common.artifacts.history import History, Overtaken
+from essp_common.artifacts.history import History
 from essp_common.bus.port import Record, Subscription
-from essp_common.errors import EsspError, TransientError
+from essp_common.errors import EsspError, Fenced, TransientError
 from essp_common.pb.v1.messages_pb2 import HistorySegment
 from essp_common.runtime.failpoints import failpoint
 from essp_master.config import MasterSettings
@@ -131,7 +131,7 @@ class HistoryWriter:
                     return
             except EsspError as error:
                 self._lost.append((page.job, error))
-        if any(isinstance(error, Overtaken) for _, error in self._lost):
+        if any(isinstance(error, Fenced) for _, error in self._lost):
             return  # the other master accounts for these messages
         failpoint("master.history-written")
         self._finish(handled)
@@ -161,7 +161,7 @@ class HistoryWriter:
         if last_s is not None and time.monotonic() - last_s < _LONG_S:
             return
         if fence := page.history.fences_above(page.segment.fence):
-            raise Overtaken(f"fence {fence} was taken, and this master has {page.segment.fence}", fence)
+            raise Fenced(f"fence {fence} was taken, and this master has {page.segment.fence}", fence)
 
     def _join(self, page: Page) -> None:
         try:

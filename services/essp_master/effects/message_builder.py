@@ -11,7 +11,7 @@ from essp_common.catalog.table import VideoRow
 from essp_common.job.spec import JobSpec
 from essp_common.messages.recipe import recipe_of
 from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, DecodeSeed, FeatureReady, Recipe, Seed, Video
-from essp_common.planning.phases import Passes
+from essp_common.planning.phases import Phases
 from essp_common.planning.plan import PlannedClip, seek_to
 from essp_master.ledger.instructions import IssueUnit, PublishSkip, ReleaseClip
 
@@ -28,14 +28,14 @@ class _Sheet:
         self.seek = self.seed.seek
 
 
-class SeedWriter:
+class MessageBuilder:
     """Writes the messages of one job. Not thread-safe."""
 
-    def __init__(self, spec: JobSpec, passes: Passes, fence: int) -> None:
+    def __init__(self, spec: JobSpec, phases: Phases, fence: int) -> None:
         self._job = spec.name
         self._features = {name: stream.feature for name, stream in spec.streams.items()}
         self._consumers = spec.consumers()
-        self._passes = passes
+        self._phases = phases
         self._fence = fence
         self._whole = recipe_of(spec)
         self._head = lru_cache(maxsize=64)(self._head_of)
@@ -49,7 +49,7 @@ class SeedWriter:
         Messages of protobuf that follow one another are one that has the fields of all: what does not change from unit
         to unit, or from clip to clip of a video, is serialized once.
         """
-        number, clips, consumers = instruction.pass_index, instruction.clips, instruction.consumers
+        number, clips, consumers = instruction.phase_index, instruction.clips, instruction.consumers
         row, key, video = self._video(number, clips[0].video)
         message = self._head(number, consumers) + video
         for clip in clips:
@@ -58,7 +58,7 @@ class SeedWriter:
 
     def skips(self, instruction: PublishSkip) -> Iterator[tuple[str, ClipReady | FeatureReady]]:
         """Topic and message for each stream that has nothing at an index."""
-        clip = self._ref(instruction.pass_index, instruction.clip)
+        clip = self._ref(instruction.phase_index, instruction.clip)
         if any(self._features[stream] == "rgb" for stream in instruction.streams):
             yield topics.CLIPS, ClipReady(clip=clip, skipped=instruction.reason)
         for stream in instruction.streams:
@@ -68,14 +68,14 @@ class SeedWriter:
 
     def releases(self, instruction: ReleaseClip) -> Iterator[tuple[str, str]]:
         """Cache key and consumer of each ack that frees a clip."""
-        ref = self._ref(instruction.pass_index, instruction.clip)
+        ref = self._ref(instruction.phase_index, instruction.clip)
         clip = clip_key(ref.job, ref.purpose, ref.epoch, ref.index, ref.attempt)
         for consumer in instruction.consumers:
             stream = self._consumers[consumer]
             yield clip if self._features[stream] == "rgb" else stream_key(clip, stream), consumer
 
     def _ref(self, number: int, clip: PlannedClip) -> ClipRef:
-        purpose, epoch = self._passes.order[number]
+        purpose, epoch = self._phases.order[number]
         return ClipRef(
             job=self._job,
             purpose=purpose,
@@ -83,19 +83,19 @@ class SeedWriter:
             index=clip.index,
             attempt=clip.attempt,
             class_id=clip.class_id,
-            video_id=self._passes.view(number).rows[clip.video].id,
+            video_id=self._phases.view(number).rows[clip.video].id,
             first_frame=clip.first_frame,
         )
 
     def _head_of(self, number: int, consumers: tuple[str, ...]) -> bytes:
-        purpose, epoch = self._passes.order[number]
+        purpose, epoch = self._phases.order[number]
         recipe = self._recipe_for(consumers)
         return DecodeSeed(
             job=self._job, purpose=purpose, epoch=epoch, fence=self._fence, recipe=recipe
         ).SerializeToString()
 
     def _video_of(self, number: int, video: int) -> tuple[VideoRow, bytes, bytes]:
-        row = self._passes.view(number).rows[video]
+        row = self._phases.view(number).rows[video]
         message = Video(
             id=row.id,
             uri=row.uri,

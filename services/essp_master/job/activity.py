@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from essp_common.job import status
-from essp_common.pb.v1.messages_pb2 import PassReport, Progress, Purpose, StepReport
+from essp_common.pb.v1.messages_pb2 import PhaseReport, Progress, Purpose, StepReport
 
 WINDOW_S = 10.0
 _ALIVE_S = 30.0
@@ -71,7 +71,7 @@ class _Training:
     stream: str
     model: str
     step: StepReport | None = None
-    reports: list[status.PassReport] = field(default_factory=list)
+    reports: list[status.PhaseReport] = field(default_factory=list)
     checkpoint: str | None = None
 
 
@@ -94,14 +94,14 @@ class Activity:
             case "step":
                 if training := self._trainings.get(progress.step.trainer):
                     training.step = progress.step
-            case "pass_report":
-                if training := self._trainings.get(progress.pass_report.trainer):
-                    training.reports.append(_report(progress.pass_report))
+            case "phase_report":
+                if training := self._trainings.get(progress.phase_report.trainer):
+                    training.reports.append(_report(progress.phase_report))
             case "checkpoint":
                 if training := self._trainings.get(progress.checkpoint.trainer):
                     training.checkpoint = progress.checkpoint.uri
 
-    def recall(self, trainer: str, reports: list[status.PassReport], checkpoint: str) -> None:
+    def recall(self, trainer: str, reports: list[status.PhaseReport], checkpoint: str) -> None:
         """What an earlier run had come to."""
         self._trainings[trainer].reports = list(reports)
         self._trainings[trainer].checkpoint = checkpoint
@@ -165,5 +165,5 @@ def _trainer(name: str, training: _Training, final: bool) -> status.TrainerStatu
     )
 
 
-def _report(report: PassReport) -> status.PassReport:
-    return status.PassReport(purpose=purpose_name(report.purpose), epoch=report.epoch, metrics=dict(report.metrics))
+def _report(report: PhaseReport) -> status.PhaseReport:
+    return status.PhaseReport(purpose=purpose_name(report.purpose), epoch=report.epoch, metrics=dict(report.metrics))

@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from essp_common.artifacts.history import Overtaken
+from essp_common.errors import Fenced
 from essp_common.job import lifecycle, status
 from essp_common.job.status import PURPOSES, JobState
 from essp_common.pb.v1.messages_pb2 import Control, Failed, HistorySegment, Progress
 from essp_common.pb.v1.messages_pb2 import FailureTally as FailureMessage
-from essp_master.effects.message_builder import SeedWriter
+from essp_master.effects.message_builder import MessageBuilder
 from essp_master.job.activity import Activity, Rate, purpose_name
 from essp_master.job.events import EventLog
 from essp_master.job.preflight import Launch
 from essp_master.job.recorder import Recorder
-from essp_master.ledger.instructions import CompleteJob, FailJob, FinishPass, Instruction
+from essp_master.ledger.instructions import CompleteJob, FailJob, FinishPhase, Instruction
 
 COMMANDS = {
     JobState.PAUSED: Control.PAUSE,
@@ -56,9 +56,9 @@ class Job:
         self.fence = launch.fence
         self.ledger = launch.ledger
         self.recorder = Recorder(
-            launch.ledger, {(p.purpose, p.epoch): n for n, p in enumerate(launch.passes.plans)}, launch.fence
+            launch.ledger, {(p.purpose, p.epoch): n for n, p in enumerate(launch.phases.plans)}, launch.fence
         )
-        self.seeds = SeedWriter(spec, launch.passes, launch.fence)
+        self.seeds = MessageBuilder(spec, launch.phases, launch.fence)
         self.state = JobState.PENDING
         self.reason = ""
         self.result: status.ResultStatus | None = None
@@ -114,13 +114,13 @@ class Job:
         self.log.add("state", f"job {self.name}: {wanted}" + (f": {reason}" if reason else ""), {"state": wanted})
         return True
 
-    def let_go(self, fence: int, now_s: float) -> Overtaken | None:
+    def let_go(self, fence: int, now_s: float) -> Fenced | None:
         """Another master has the job, if this fence is higher: leave it to that one, and say so."""
         if fence <= self.fence or self.state.ended:
             return None
         self.enter(JobState.STOPPED, now_s, "another master has taken the job over")
         self.overtaken = True
-        return Overtaken(
+        return Fenced(
             f"another master has taken job {self.name} over (its fence is {fence}, this one's {self.fence}); "
             "only one master may run on a bus, so this one leaves",
             fence,
@@ -185,7 +185,7 @@ class Job:
             self.leftovers |= kind == "made"
             self.recorder.afterwards(progress)
             return ()
-        if kind in ("step", "pass_report") and getattr(progress, kind).purpose not in PURPOSES:
+        if kind in ("step", "phase_report") and getattr(progress, kind).purpose not in PURPOSES:
             return ()  # of a trainer of another version
         self.activity.note(progress, now_s)
         before = self.ledger.closed, self.ledger.counts.failed
@@ -194,7 +194,7 @@ class Job:
             self.pace.add(self.ledger.closed - before[0], now_s)
         if self.ledger.counts.failed != before[1]:
             self._failure(progress.failed)
-        elif kind in ("pass_report", "checkpoint", "trouble"):
+        elif kind in ("phase_report", "checkpoint", "trouble"):
             self._tell(progress)
         if out:
             self._tell_outcome(out)
@@ -265,7 +265,7 @@ class Job:
         for name, manifest in self.launch.manifests.items():
             purposes = {value: value for value in status.PURPOSES.values()}
             reports = [
-                status.PassReport(purpose=purposes[r.purpose], epoch=r.epoch, metrics=r.metrics)
+                status.PhaseReport(purpose=purposes[r.purpose], epoch=r.epoch, metrics=r.metrics)
                 for r in manifest.history
                 if r.purpose in purposes
             ]
@@ -289,8 +289,8 @@ class Job:
         self.log.add("failure", f"{failed.stage}: {video}: {failed.reason}", data)
 
     def _tell(self, progress: Progress) -> None:
-        if progress.HasField("pass_report"):
-            report = progress.pass_report
+        if progress.HasField("phase_report"):
+            report = progress.phase_report
             purpose, metrics = purpose_name(report.purpose), dict(report.metrics)
             figures = ", ".join(f"{name} {value:.4g}" for name, value in sorted(metrics.items()))
             data = {"trainer": report.trainer, "purpose": purpose, "epoch": report.epoch, "metrics": metrics}
@@ -307,10 +307,10 @@ class Job:
     def _tell_outcome(self, out: Sequence[Instruction]) -> None:
         for instruction in out:
             match instruction:
-                case FinishPass(number):
-                    purpose, epoch = self.launch.passes.order[number]
+                case FinishPhase(number):
+                    purpose, epoch = self.launch.phases.order[number]
                     name = purpose_name(purpose)
-                    self.log.add("pass", f"{name} {epoch} is over", {"purpose": name, "epoch": epoch})
+                    self.log.add("phase", f"{name} {epoch} is over", {"purpose": name, "epoch": epoch})
                 case CompleteJob(uri, metrics):
                     self.result = status.ResultStatus(uri=uri, metrics=dict(metrics))
                     self.log.add("finished", f"made {uri}", {"uri": uri, "metrics": dict(metrics)})

@@ -32,12 +32,12 @@ from essp_common.features.declared import DeclaredFeature
 from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import TRAIN, HistorySegment, JobSnapshot
-from essp_common.planning.phases import Passes
+from essp_common.planning.phases import Phases
 from essp_common.planning.plan import empty_classes
 from essp_common.runtime.failpoints import failpoint
 from essp_common.wiring import Stores
 from essp_master.job.sizing import bounds_of, lane_bytes, parts_of, uncoupled_budget, unit_clips
-from essp_master.ledger.config import Terms
+from essp_master.ledger.config import LedgerConfig
 from essp_master.ledger.ledger import Ledger
 from essp_master.ledger.parts import ClipParts
 
@@ -56,7 +56,7 @@ class Launch:
     """A job that may begin."""
 
     spec: JobSpec
-    passes: Passes
+    phases: Phases
     ledger: Ledger
     snapshot: JobSnapshot
     fence: int
@@ -88,9 +88,9 @@ def launch(
     """
     catalog = catalog_of(spec, stores)
     check_weights(spec, stores)
-    passes = Passes(spec, catalog)
+    phases = Phases(spec, catalog)
     parts = parts_of(spec)
-    bounds = bounds_of(passes, parts, declared)
+    bounds = bounds_of(phases, parts, declared)
     unit_clips(spec, bounds)  # refuses a budget that is too small, before anything is written
     output = stores.under(spec.output)
     history = History(output)
@@ -102,19 +102,19 @@ def launch(
     continued = newest if newest is not None and since and newest.since == since else None
     manifests = {name: found for name in spec.trainers if (found := read_latest(output, name)) is not None}
     start = {name: Position(0, 0) for name in parts.consumers}
-    start |= {f"trainer.{name}": _start(found, passes) for name, found in manifests.items()}
-    start |= _scored(spec, stores, passes)
-    terms = _terms(spec, passes, parts, bounds, start, manifests)
+    start |= {f"trainer.{name}": _start(found, phases) for name, found in manifests.items()}
+    start |= _scored(spec, stores, phases)
+    terms = _terms(spec, phases, parts, bounds, start, manifests)
     snapshot = JobSnapshot(
         spec_json=spec.model_dump_json(),
         classes=catalog.classes,
         versions=_versions(),
-        passes=passes.plans,
-        plan_digest=passes.digest(),
+        phases=phases.plans,
+        plan_digest=phases.digest(),
     )
     return Launch(
         spec=spec,
-        passes=passes,
+        phases=phases,
         ledger=Ledger(terms, None if continued is None else continued.ledger),
         snapshot=snapshot,
         fence=fence,
@@ -124,24 +124,24 @@ def launch(
         continued=continued,
         manifests=manifests,
         start=start,
-        warnings=warnings_of(passes, bounds),
+        warnings=warnings_of(phases, bounds),
     )
 
 
 def _terms(
     spec: JobSpec,
-    passes: Passes,
+    phases: Phases,
     parts: ClipParts,
     bounds: Sequence[Sequence[int]],
     start: Mapping[str, Position],
     manifests: Mapping[str, Manifest],
-) -> Terms:
-    return Terms(
-        passes=passes.plans,
-        plan_of=passes.plan,
+) -> LedgerConfig:
+    return LedgerConfig(
+        phases=phases.plans,
+        plan_of=phases.plan,
         parts=parts,
         bounds=bounds,
-        replaceable=[purpose == TRAIN for purpose, _ in passes.order],
+        replaceable=[purpose == TRAIN for purpose, _ in phases.order],
         start=start,
         finals=frozenset(name for name, found in manifests.items() if found.final),
         budget_bytes=spec.limits.budget,
@@ -208,12 +208,12 @@ def _differing(known: Any, wanted: Any, where: str = "") -> list[str]:
     return [] if known == wanted else [where]
 
 
-def _start(manifest: Manifest, passes: Passes) -> Position:
+def _start(manifest: Manifest, phases: Phases) -> Position:
     """Where a trainer goes on; one that is done, after everything."""
-    return Position(len(passes.plans), 0) if manifest.final else manifest.position
+    return Position(len(phases.plans), 0) if manifest.final else manifest.position
 
 
-def _scored(spec: JobSpec, stores: Stores, passes: Passes) -> dict[str, Position]:
+def _scored(spec: JobSpec, stores: Stores, phases: Phases) -> dict[str, Position]:
     """Where the consumers of a predict job go on."""
     if spec.predictor is None:
         return {}
@@ -221,8 +221,8 @@ def _scored(spec: JobSpec, stores: Stores, passes: Passes) -> dict[str, Position
         _, model = open_model(stores, spec.predictor.model)
     except (ConfigError, NotFound, PermanentError):
         return {}  # the predictor says so; or it lies where only the predictor can read
-    scored = Scored(stores.under(spec.output), spec, passes.digest(), model)
-    [plan] = passes.plans
+    scored = Scored(stores.under(spec.output), spec, phases.digest(), model)
+    [plan] = phases.plans
     return {
         consumer: Position(0, stop)
         for consumer, stream in spec.consumers().items()
@@ -253,9 +253,9 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def warnings_of(passes: Passes, bounds: Sequence[Sequence[int]]) -> tuple[str, ...]:
+def warnings_of(phases: Phases, bounds: Sequence[Sequence[int]]) -> tuple[str, ...]:
     """What a user should know of a job that runs all the same."""
-    spec, view = passes.spec, passes.view(0)
+    spec, view = phases.spec, phases.view(0)
     found = []
     if spec.predictor is None and (missing := empty_classes(view)):
         few = f"{', '.join(missing[:10])}{', ...' if len(missing) > 10 else ''}"

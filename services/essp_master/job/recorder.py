@@ -18,7 +18,7 @@ from essp_common.pb.v1.messages_pb2 import (
     ClipFailure,
     HistoryEntry,
     JobSnapshot,
-    PassEvents,
+    PhaseEvents,
     Place,
     Progress,
     Purpose,
@@ -31,14 +31,14 @@ from essp_master.ledger.instructions import Instruction, IssueUnit, PublishSkip,
 from essp_master.ledger.ledger import Ledger
 
 _Fact = tuple[str, str]
-"""What happened (a field of `PassEvents`), and to which stream or consumer, if to one."""
+"""What happened (a field of `PhaseEvents`), and to which stream or consumer, if to one."""
 
 
 class Recorder:
     """Has a ledger account for what comes, and notes what became of it."""
 
     def __init__(self, ledger: Ledger, numbers: Mapping[tuple[Purpose, int], int], fence: int) -> None:
-        """`numbers`: purpose and epoch of a pass -> its place among the passes."""
+        """`numbers`: purpose and epoch of a phase -> its place among the phases."""
         self._ledger = ledger
         self._numbers = numbers
         self._fence = fence
@@ -107,7 +107,7 @@ class Recorder:
 
     def started(self, snapshot: JobSnapshot, start: Mapping[str, Position], now_ms: int) -> None:
         """A run of the job begins, its consumers at these positions."""
-        places = {name: Place(pass_index=at.pass_index, index=at.clips) for name, at in start.items()}
+        places = {name: Place(phase_index=at.phase_index, index=at.clips) for name, at in start.items()}
         self._alone(HistoryEntry(time_ms=now_ms, started=RunStart(snapshot=snapshot, start=places)))
 
     def taken_over(self, now_ms: int) -> None:
@@ -154,7 +154,7 @@ class Recorder:
     def _note_attempt(self, number: int, index: int, consumer: str, attempt: int) -> None:
         if attempt:
             self.pending = True
-            place = Place(pass_index=number, index=index)
+            place = Place(phase_index=number, index=index)
             self._present.attempts.append(TrainedAttempt(place=place, consumer=consumer, attempt=attempt))
 
     def _handle_failed(self, progress: Progress) -> list[Instruction]:
@@ -166,7 +166,7 @@ class Recorder:
             self.pending = True
             self._present.failures.append(
                 ClipFailure(
-                    place=Place(pass_index=number, index=failed.clip.index),
+                    place=Place(phase_index=number, index=failed.clip.index),
                     attempt=failed.clip.attempt,
                     stage=failed.stage,
                     kind=failed.kind,
@@ -196,14 +196,14 @@ class Recorder:
         present, facts = self._present, self._facts
         if not facts and not present.failures and not present.attempts:
             return
-        present.passes.extend(_events(number, facts[number]) for number in sorted(facts))
+        present.phases.extend(_events(number, facts[number]) for number in sorted(facts))
         self._entries.append(present)
         self._present = HistoryEntry()
         self._facts = defaultdict(lambda: defaultdict(set))
 
 
-def _events(number: int, facts: Mapping[_Fact, set[int]]) -> PassEvents:
-    events = PassEvents(pass_index=number)
+def _events(number: int, facts: Mapping[_Fact, set[int]]) -> PhaseEvents:
+    events = PhaseEvents(phase_index=number)
     for (what, whom), indices in facts.items():
         runs: Runs = getattr(events, what)[whom] if whom else getattr(events, what)
         runs.CopyFrom(runs_of(indices))

@@ -2,7 +2,7 @@
 
 Credits are reserved before anything is decoded, so they need bounds: of each part of a clip (`ClipParts`), from the
 specification, the sizes of the videos in the catalog, what the extractors declare, and the codec's worst case. Where
-frames differ in size from video to video, the largest video of a pass counts until a clip is decoded.
+frames differ in size from video to video, the largest video of a phase counts until a clip is decoded.
 
 A trainer frees the clips of a batch together, and clips of a locality window come in any order. If the budget could not
 hold a batch, and a window where there is one, the job would stand still: that is a `ConfigError` here.
@@ -23,7 +23,7 @@ from essp_common.features.registry import output_of
 from essp_common.job.spec import CodecSpec, JobSpec
 from essp_common.messages.recipe import recipe_of
 from essp_common.pb.v1.messages_pb2 import Resize
-from essp_common.planning.phases import Passes
+from essp_common.planning.phases import Phases
 from essp_common.quantities import size
 from essp_common.video.geometry import output_size
 from essp_master.ledger.parts import ClipParts
@@ -44,14 +44,14 @@ def parts_of(spec: JobSpec) -> ClipParts:
 
 
 def bounds_of(
-    passes: Passes, parts: ClipParts, declared: Mapping[str, DeclaredFeature] | None = None
+    phases: Phases, parts: ClipParts, declared: Mapping[str, DeclaredFeature] | None = None
 ) -> list[list[int]]:
-    """For each pass, the most bytes of each part of a clip. Raises `ConfigError` for features that cannot be made.
+    """For each phase, the most bytes of each part of a clip. Raises `ConfigError` for features that cannot be made.
 
     `declared`: features that are registered, and whose code is not here.
     """
-    bounds = {purpose: _bounds(passes.spec, view, parts.streams, declared) for purpose, view in passes.views}
-    return [bounds[purpose] for purpose, _ in passes.order]
+    bounds = {purpose: _bounds(phases.spec, view, parts.streams, declared) for purpose, view in phases.views}
+    return [bounds[purpose] for purpose, _ in phases.order]
 
 
 def lane_bytes(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:

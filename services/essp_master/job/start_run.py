@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from essp_common.artifacts.history import Overtaken
-from essp_common.errors import Conflict
+from essp_common.errors import Conflict, Fenced
 from essp_common.features.declared import DeclaredFeature
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
@@ -43,7 +42,7 @@ def open_run(
         job.enter(JobState.PAUSED if paused else JobState.RUNNING, clock())
         try:
             job.launch.history.append(job.segment(worker, clock()))
-        except Overtaken as error:  # by a master that was still writing, or that started the job at the same time
+        except Fenced as error:  # by a master that was still writing, or that started the job at the same time
             if error.fence > job.fence:
                 raise
             continue

@@ -31,7 +31,7 @@ def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobSta
         ended=job.ended,
         elapsed_s=job.elapsed_s(now_s),
         progress=_progress(job, now_s),
-        passes=_passes(job),
+        phases=_phases(job),
         credits=status.CreditStatus(
             budget_bytes=ledger.credits.budget_bytes,
             outstanding_bytes=ledger.credits.outstanding_bytes,
@@ -113,7 +113,7 @@ def _kind(job: Job) -> Literal["train", "predict"]:
 
 
 def _progress(job: Job, now_s: float) -> status.ProgressStatus:
-    ledger, plans = job.ledger, job.launch.passes.plans
+    ledger, plans = job.ledger, job.launch.phases.plans
     done, total = ledger.closed, sum(plan.clips for plan in plans)
     rate = job.pace.per_s(now_s) if job.state is JobState.RUNNING else 0.0
     return status.ProgressStatus(
@@ -121,14 +121,14 @@ def _progress(job: Job, now_s: float) -> status.ProgressStatus:
         total=total,
         clips_per_s=rate,
         eta_s=(total - done) / rate if rate > 0 else None,
-        current=min(consumption.position().pass_index for consumption in ledger.consumption.values()),
+        current=min(consumption.position().phase_index for consumption in ledger.consumption.values()),
     )
 
 
-def _passes(job: Job) -> tuple[status.PassStatus, ...]:
+def _phases(job: Job) -> tuple[status.PhaseStatus, ...]:
     ledger = job.ledger
     return tuple(
-        status.PassStatus(
+        status.PhaseStatus(
             purpose=purpose_name(plan.purpose),
             epoch=plan.epoch,
             clips=plan.clips,
@@ -136,7 +136,7 @@ def _passes(job: Job) -> tuple[status.PassStatus, ...]:
             done={name: consumption.done(number) for name, consumption in ledger.consumption.items()},
             skipped=len(account.skipped),
         )
-        for number, (plan, account) in enumerate(zip(job.launch.passes.plans, ledger.passes, strict=True))
+        for number, (plan, account) in enumerate(zip(job.launch.phases.plans, ledger.phases, strict=True))
     )
 
 

@@ -1,4 +1,4 @@
-"""The ledger in figures: of the whole job, and of each pass."""
+"""The ledger in figures: of the whole job, and of each phase."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Counts:
 
 
 @dataclass(slots=True)
-class PassAccount:
-    """What became of the clips of one pass."""
+class PhaseAccount:
+    """What became of the clips of one phase."""
 
     issued: int = 0
     closed: int = 0

@@ -16,15 +16,15 @@ from essp_master.ledger.endings import Endings
 from essp_master.ledger.instructions import Instruction
 from essp_master.ledger.outstanding import Entry, Outstanding
 from essp_master.ledger.parts import CLIP, ClipParts
-from essp_master.ledger.stragglers import Laggards
+from essp_master.ledger.stragglers import Stragglers
 
 
 class News(NamedTuple):
-    """What was found out about clips of one pass."""
+    """What was found out about clips of one phase."""
 
-    pass_index: int
+    phase_index: int
     what: str
-    """A field of `PassEvents`: decoded, extracted, trained, retrained."""
+    """A field of `PhaseEvents`: decoded, extracted, trained, retrained."""
     whom: str
     """The stream or the consumer, if it is about one."""
     indices: list[int]
@@ -38,7 +38,7 @@ class Batches:
         parts: ClipParts,
         outstanding: Outstanding,
         consumption: Mapping[str, Consumption],
-        lag: Laggards,
+        lag: Stragglers,
         counts: Counts,
         endings: Endings,
     ) -> None:
@@ -52,7 +52,7 @@ class Batches:
         """Who reads the clips themselves."""
 
     def made(self, number: int, event: Made, news: list[News], out: list[Instruction]) -> None:
-        """Clips of pass `number` were decoded, or one stream of them was extracted."""
+        """Clips of phase `number` were decoded, or one stream of them was extracted."""
         part = self._parts.part_of_stream.get(event.stream, CLIP) if event.stream else CLIP
         if event.stream and part == CLIP:
             self._counts.duplicates += len(event.indices)
@@ -82,7 +82,7 @@ class Batches:
         self._count(number, part, counted, delivered, news)
 
     def trained(self, number: int, event: Trained, news: list[News], out: list[Instruction]) -> None:
-        """A consumer is done with clips of pass `number`."""
+        """A consumer is done with clips of phase `number`."""
         consumption = self._consumption[event.consumer]
         bit, part = self._parts.bit[event.consumer], self._parts.part[event.consumer]
         outstanding, find, ended = self._outstanding, self._outstanding.get, self._endings.acked

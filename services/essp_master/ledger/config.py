@@ -6,23 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from essp_common.artifacts.layout import Position
-from essp_common.pb.v1.messages_pb2 import PassPlan
+from essp_common.pb.v1.messages_pb2 import PhasePlan
 from essp_common.planning.plan import Plan
 from essp_master.ledger.parts import ClipParts
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class LedgerConfig:
     """All that a ledger needs to know of its job."""
 
-    passes: Sequence[PassPlan]
+    phases: Sequence[PhasePlan]
     plan_of: Callable[[int], Plan]
-    """The plan of a pass, by its number."""
+    """The plan of a phase, by its number."""
     parts: ClipParts
     bounds: Sequence[Sequence[int]]
-    """For each pass, the most bytes of each part of a clip."""
+    """For each phase, the most bytes of each part of a clip."""
     replaceable: Sequence[bool]
-    """For each pass, whether another video may take the place of one that fails."""
+    """For each phase, whether another video may take the place of one that fails."""
     start: Mapping[str, Position]
     """Where each consumer stands; those who are not named, at the beginning."""
     finals: frozenset[str]

@@ -1,6 +1,6 @@
 """Which clips a consumer is done with, kept as small as the order of consumption allows.
 
-Consumers take clips in index order, so of each pass a watermark tells nearly all; what is done beyond it, for reports
+Consumers take clips in index order, so of each phase a watermark tells nearly all; what is done beyond it, for reports
 may overtake one another and ranks each other, is a small set.
 """
 
@@ -14,69 +14,69 @@ from essp_master.ledger.indices import IndexSet
 
 
 class Consumption:
-    """The clips one consumer is done with, over all passes."""
+    """The clips one consumer is done with, over all phases."""
 
     def __init__(self, sizes: Sequence[int], start: Position) -> None:
-        """`sizes`: clips of each pass. Everything before `start` is done."""
+        """`sizes`: clips of each phase. Everything before `start` is done."""
         self.start = start
         self._sizes = sizes
         self._below = [self._before(number) for number in range(len(sizes))]
         self._beyond: dict[int, IndexSet] = {}
         self.total = sum(self._below)
-        """How many clips of all passes are done."""
+        """How many clips of all phases are done."""
 
     def state(self, consumer: str) -> ConsumerState:
         """All of it, as a message."""
         return ConsumerState(
             consumer=consumer,
-            start=Place(pass_index=self.start.pass_index, index=self.start.clips),
+            start=Place(phase_index=self.start.phase_index, index=self.start.clips),
             below=self._below,
             beyond={number: beyond.message() for number, beyond in self._beyond.items()},
         )
 
     def restore(self, state: ConsumerState) -> None:
         """Become what `state` tells."""
-        self.start = Position(state.start.pass_index, state.start.index)
+        self.start = Position(state.start.phase_index, state.start.index)
         self._below = list(state.below)
         self._beyond = {number: IndexSet.of(beyond) for number, beyond in state.beyond.items()}
         self.total = sum(self._below) + sum(map(len, self._beyond.values()))
 
-    def add(self, pass_index: int, index: int) -> bool:
+    def add(self, phase_index: int, index: int) -> bool:
         """Count a clip as done; False if it was before."""
-        below = self._below[pass_index]
-        if index == below and pass_index not in self._beyond:
-            self._below[pass_index] = below + 1
+        below = self._below[phase_index]
+        if index == below and phase_index not in self._beyond:
+            self._below[phase_index] = below + 1
             self.total += 1
             return True
         if index < below:
             return False
-        beyond = self._beyond.setdefault(pass_index, IndexSet())
+        beyond = self._beyond.setdefault(phase_index, IndexSet())
         if not beyond.add(index):
             return False
         self.total += 1
         while below in beyond:
             beyond.remove(below)
             below += 1
-        self._below[pass_index] = below
+        self._below[phase_index] = below
         if not beyond:
-            del self._beyond[pass_index]
+            del self._beyond[phase_index]
         return True
 
-    def has(self, pass_index: int, index: int) -> bool:
+    def has(self, phase_index: int, index: int) -> bool:
         """Whether this clip is done."""
-        return index < self._below[pass_index] or index in self._beyond.get(pass_index, ())
+        return index < self._below[phase_index] or index in self._beyond.get(phase_index, ())
 
-    def wants(self, pass_index: int, index: int) -> bool:
+    def wants(self, phase_index: int, index: int) -> bool:
         """Whether this clip lies at or after where the consumer started."""
-        return (pass_index, index) >= (self.start.pass_index, self.start.clips)
+        return (phase_index, index) >= (self.start.phase_index, self.start.clips)
 
-    def owes(self, pass_index: int, index: int) -> bool:
+    def owes(self, phase_index: int, index: int) -> bool:
         """Whether the consumer is not done with this clip, and wants it."""
-        return self.wants(pass_index, index) and not self.has(pass_index, index)
+        return self.wants(phase_index, index) and not self.has(phase_index, index)
 
-    def done(self, pass_index: int) -> int:
-        """How many clips of a pass are done."""
-        return self._below[pass_index] + len(self._beyond.get(pass_index, ()))
+    def done(self, phase_index: int) -> int:
+        """How many clips of a phase are done."""
+        return self._below[phase_index] + len(self._beyond.get(phase_index, ()))
 
     def position(self) -> Position:
         """The first clip that is not done."""
@@ -85,7 +85,7 @@ class Consumption:
                 return Position(number, below)
         return Position(len(self._sizes), 0)
 
-    def _before(self, pass_index: int) -> int:
-        if pass_index < self.start.pass_index:
-            return self._sizes[pass_index]
-        return min(self.start.clips, self._sizes[pass_index]) if pass_index == self.start.pass_index else 0
+    def _before(self, phase_index: int) -> int:
+        if phase_index < self.start.phase_index:
+            return self._sizes[phase_index]
+        return min(self.start.clips, self._sizes[phase_index]) if phase_index == self.start.phase_index else 0

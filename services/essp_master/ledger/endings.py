@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from essp_common.pb.v1.messages_pb2 import PassPlan
-from essp_master.ledger.accounts import PassAccount
+from essp_common.pb.v1.messages_pb2 import PhasePlan
+from essp_master.ledger.accounts import PhaseAccount
 from essp_master.ledger.consumption import Consumption
-from essp_master.ledger.instructions import FinishPass, Instruction
+from essp_master.ledger.instructions import FinishPhase, Instruction
 from essp_master.ledger.order import Place
 from essp_master.ledger.outstanding import Entry, Outstanding
 from essp_master.ledger.parts import ClipParts
-from essp_master.ledger.stragglers import Laggards
+from essp_master.ledger.stragglers import Stragglers
 
 
 class Endings:
@@ -20,20 +20,20 @@ class Endings:
     def __init__(
         self,
         parts: ClipParts,
-        plans: Sequence[PassPlan],
+        plans: Sequence[PhasePlan],
         outstanding: Outstanding,
         consumption: Mapping[str, Consumption],
-        lag: Laggards,
-        passes: Sequence[PassAccount],
+        lag: Stragglers,
+        phases: Sequence[PhaseAccount],
     ) -> None:
-        self.total = sum(account.closed for account in passes)
-        """Clips of all passes that every consumer is done with, or that were skipped."""
+        self.total = sum(account.closed for account in phases)
+        """Clips of all phases that every consumer is done with, or that were skipped."""
         self._everyone = parts.everyone
         self._clips = [plan.clips for plan in plans]
         self._outstanding = outstanding
         self._consumption = consumption
         self._lag = lag
-        self._passes = passes
+        self._phases = phases
 
     def acked(self, entry: Entry, out: list[Instruction]) -> None:
         """A consumer is done with a clip; close it if it was the last."""
@@ -58,8 +58,8 @@ class Endings:
                 return
             self._lag.forget(place)
         number = place[0]
-        account = self._passes[number]
+        account = self._phases[number]
         account.closed += 1
         self.total += 1
         if account.closed == self._clips[number]:
-            out.append(FinishPass(number))
+            out.append(FinishPhase(number))

@@ -12,7 +12,7 @@ from essp_common.planning.plan import PlannedClip
 class IssueUnit(NamedTuple):
     """Publish one work unit: clips of one video, to be made for these consumers."""
 
-    pass_index: int
+    phase_index: int
     clips: tuple[PlannedClip, ...]
     consumers: tuple[str, ...]
 
@@ -21,7 +21,7 @@ class IssueUnit(NamedTuple):
 class PublishSkip:
     """Tell the consumers of these streams that there is nothing at an index, so that they step over it."""
 
-    pass_index: int
+    phase_index: int
     clip: PlannedClip
     streams: tuple[str, ...]
     reason: str
@@ -31,16 +31,16 @@ class PublishSkip:
 class ReleaseClip:
     """Free a clip's bytes on behalf of these consumers; it is made again when one of them asks for it."""
 
-    pass_index: int
+    phase_index: int
     clip: PlannedClip
     consumers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class FinishPass:
-    """Every consumer is done with every clip of this pass."""
+class FinishPhase:
+    """Every consumer is done with every clip of this phase."""
 
-    pass_index: int
+    phase_index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,4 +58,4 @@ class FailJob:
     reason: str
 
 
-Instruction: TypeAlias = IssueUnit | PublishSkip | ReleaseClip | FinishPass | CompleteJob | FailJob
+Instruction: TypeAlias = IssueUnit | PublishSkip | ReleaseClip | FinishPhase | CompleteJob | FailJob

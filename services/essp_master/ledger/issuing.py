@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from essp_master.ledger.accounts import Counts, PassAccount
+from essp_master.ledger.accounts import Counts, PhaseAccount
 from essp_master.ledger.instructions import Instruction, IssueUnit
 from essp_master.ledger.order import IssueOrder
 from essp_master.ledger.outstanding import Outstanding
 from essp_master.ledger.parts import ClipParts
-from essp_master.ledger.stragglers import Laggards
+from essp_master.ledger.stragglers import Stragglers
 
 
 class Issuer:
@@ -20,16 +20,16 @@ class Issuer:
         parts: ClipParts,
         outstanding: Outstanding,
         order: IssueOrder,
-        lag: Laggards,
+        lag: Stragglers,
         counts: Counts,
-        passes: Sequence[PassAccount],
+        phases: Sequence[PhaseAccount],
     ) -> None:
         self._parts = parts
         self._outstanding = outstanding
         self._order = order
         self._lag = lag
         self._counts = counts
-        self._passes = passes
+        self._phases = phases
 
     def issue(self, out: list[Instruction]) -> None:
         """Add to `out` what can be issued now."""
@@ -59,5 +59,5 @@ class Issuer:
                 out.append(IssueUnit(number, clips, self._parts.names(consumers)))
                 issued += len(clips)
             order.take()
-            self._passes[number].issued += len(clips)
+            self._phases[number].issued += len(clips)
         self._counts.issued += issued

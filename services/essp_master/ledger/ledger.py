@@ -8,7 +8,7 @@ what a consumer said before a restart may not come after what it says since (`es
                          │   └── lost, stalled, replaced: issued again, in place
                          └──▶ skipped: undecodable, and nothing may take its place
 
-Clips are issued in the order of the passes (`order.py`), as far as the budget goes (`outstanding.py`), and without a
+Clips are issued in the order of the phases (`order.py`), as far as the budget goes (`outstanding.py`), and without a
 barrier between passes.
 
 A consumer that restarts from a checkpoint asks (`lost`) for clips that it had reported as trained. Those come back
@@ -33,14 +33,14 @@ from essp_common.pb.v1.messages_pb2 import (
     Failed,
     LedgerState,
     Made,
-    PassState,
+    PhaseState,
     Progress,
     Trained,
 )
 from essp_common.planning.plan import PlannedClip
-from essp_master.ledger.accounts import Counts, PassAccount
+from essp_master.ledger.accounts import Counts, PhaseAccount
 from essp_master.ledger.batches import Batches, News
-from essp_master.ledger.config import Terms
+from essp_master.ledger.config import LedgerConfig
 from essp_master.ledger.consumption import Consumption
 from essp_master.ledger.credits import Credits
 from essp_master.ledger.endings import Endings
@@ -51,7 +51,7 @@ from essp_master.ledger.losses import Losses, missing_consumer
 from essp_master.ledger.order import IssueOrder
 from essp_master.ledger.outstanding import Entry, Outstanding
 from essp_master.ledger.parts import CLIP
-from essp_master.ledger.stragglers import Laggards
+from essp_master.ledger.stragglers import Stragglers
 
 _LOSSES = 10
 """A clip whose bytes vanish this often has no bad luck: something removes them."""
@@ -60,17 +60,17 @@ _LOSSES = 10
 class Ledger:
     """The account of one job. Not thread-safe."""
 
-    def __init__(self, terms: Terms, state: LedgerState | None = None) -> None:
+    def __init__(self, terms: LedgerConfig, state: LedgerState | None = None) -> None:
         """`state`: of an earlier ledger of this job, which this one continues; see `state`.
 
         Raises `ConfigError` for the state of another job.
         """
-        sizes = [plan.clips for plan in terms.passes]
+        sizes = [plan.clips for plan in terms.phases]
         start = {name: terms.start.get(name, Position(0, 0)) for name in terms.parts.consumers}
         self.counts = Counts()
         self.consumption = {name: Consumption(sizes, position) for name, position in start.items()}
-        self.passes = [PassAccount() for _ in sizes]
-        for number, account in enumerate(self.passes):
+        self.phases = [PhaseAccount() for _ in sizes]
+        for number, account in enumerate(self.phases):
             account.issued = account.closed = min(c.done(number) for c in self.consumption.values())
         self.finals = set(terms.finals)
         self.ended = False
@@ -78,7 +78,7 @@ class Ledger:
         """What the last message told that was not known; duplicates and late messages are no news."""
         self._terms = terms
         self._parts = terms.parts
-        self._number = {(plan.purpose, plan.epoch): number for number, plan in enumerate(terms.passes)}
+        self._number = {(plan.purpose, plan.epoch): number for number, plan in enumerate(terms.phases)}
         self._outstanding = Outstanding(terms.parts, terms.bounds, terms.budget_bytes)
         self.paused = False
         self._clips = sum(sizes)
@@ -86,7 +86,7 @@ class Ledger:
             self._restore(state)
         starts = {terms.parts.bit[name]: consumption.start for name, consumption in self.consumption.items()}
         self._order = self._order_of(starts)
-        self._lag = Laggards(
+        self._lag = Stragglers(
             terms.parts,
             sizes,
             terms.plan_of,
@@ -98,10 +98,10 @@ class Ledger:
             terms.lag,
             terms.lane_bytes,
         )
-        self._endings = Endings(terms.parts, terms.passes, self._outstanding, self.consumption, self._lag, self.passes)
+        self._endings = Endings(terms.parts, terms.phases, self._outstanding, self.consumption, self._lag, self.phases)
         self._batches = Batches(terms.parts, self._outstanding, self.consumption, self._lag, self.counts, self._endings)
         self._losses = Losses(terms.parts, self._outstanding, self.consumption, terms.plan_of)
-        self._issuer = Issuer(terms.parts, self._outstanding, self._order, self._lag, self.counts, self.passes)
+        self._issuer = Issuer(terms.parts, self._outstanding, self._order, self._lag, self.counts, self.phases)
         if state is not None:
             self._order.restore(state.order)
             self._lag.restore(state.lanes, state.replaced)
@@ -174,7 +174,7 @@ class Ledger:
         return LedgerState(
             consumers=[consumption.state(name) for name, consumption in self.consumption.items()],
             streams=self._parts.streams,
-            passes=[PassState(issued=a.issued, closed=a.closed, skipped=a.skipped.message()) for a in self.passes],
+            phases=[PhaseState(issued=a.issued, closed=a.closed, skipped=a.skipped.message()) for a in self.phases],
             outstanding=self._outstanding.state(),
             order=self._order.state(),
             counts=asdict(self.counts),
@@ -186,22 +186,22 @@ class Ledger:
     def _restore(self, state: LedgerState) -> None:
         consumers = tuple(consumer.consumer for consumer in state.consumers)
         if (consumers, tuple(state.streams)) != (self._parts.consumers, self._parts.streams) or len(
-            state.passes
-        ) != len(self.passes):
+            state.phases
+        ) != len(self.phases):
             raise ConfigError(f"the ledger's state is of another job, with the consumers {', '.join(consumers)}")
         for consumer in state.consumers:
             self.consumption[consumer.consumer].restore(consumer)
-        self.passes = [PassAccount(p.issued, p.closed, IndexSet.of(p.skipped)) for p in state.passes]
+        self.phases = [PhaseAccount(p.issued, p.closed, IndexSet.of(p.skipped)) for p in state.phases]
         self.counts = Counts(**{f.name: state.counts.get(f.name, 0) for f in fields(Counts)})
         self.finals |= set(state.finals)
 
     def _restore_outstanding(self, state: LedgerState) -> None:
         for entry in state.outstanding:
-            clip = self._terms.plan_of(entry.place.pass_index).clip(entry.place.index, entry.attempt)
+            clip = self._terms.plan_of(entry.place.phase_index).clip(entry.place.index, entry.attempt)
             self._outstanding.restore(entry, clip)
 
     def _order_of(self, starts: Mapping[int, Position]) -> IssueOrder:
-        sizes = [plan.clips for plan in self._terms.passes]
+        sizes = [plan.clips for plan in self._terms.phases]
         return IssueOrder(sizes, self._terms.plan_of, starts, self._terms.unit_clips, self._terms.locality)
 
     # --- for reading ---
@@ -213,7 +213,7 @@ class Ledger:
 
     @property
     def closed(self) -> int:
-        """Clips of all passes that every consumer is done with, or that were skipped."""
+        """Clips of all phases that every consumer is done with, or that were skipped."""
         return self._endings.total
 
     @property
@@ -305,7 +305,7 @@ class Ledger:
     def _skip(self, entry: Entry, consumers: int, reason: str, out: list[Instruction]) -> None:
         number, index = entry.place
         self.counts.skipped += 1
-        self.passes[number].skipped.add(index)
+        self.phases[number].skipped.add(index)
         names = self._parts.names((entry.left | self._lag.owing(entry.place)) & consumers)
         parts = {self._parts.part[name] for name in names}
         streams = tuple(s for s, part in self._parts.part_of_stream.items() if part in parts)

@@ -32,7 +32,7 @@ class Losses:
         self._plan_of = plan_of
 
     def missed(self, number: int, event: Failed) -> Entry | None:
-        """The clip of pass `number` that has to be made again because of this; None: it is under way, or not needed."""
+        """The clip of phase `number` that has to be made again; None: it is under way, or not needed."""
         consumer, place = missing_consumer(event), (number, event.clip.index)
         entry = self._outstanding.get(place) or self._fallen_back(place, event.clip.attempt, consumer)
         if entry is None or not self._is_missed(entry, event, consumer):

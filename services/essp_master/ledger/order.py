@@ -1,6 +1,6 @@
-"""The order of issue: every clip of every pass that some consumer still wants, as work units.
+"""The order of issue: every clip of every phase that some consumer still wants, as work units.
 
-A function of the plans and of where the consumers start, never of timing. The passes follow one another; within one
+A function of the plans and of where the consumers start, never of timing. The phases follow one another; within one
 the order is that of `Plan.units`, of which long units are divided. Plans are asked for a stretch of indices at a time:
 a locality window, or as many as are planned at once without one.
 """
@@ -18,7 +18,7 @@ from essp_master.ledger.indices import IndexSet
 Place: TypeAlias = tuple[int, int]
 """Pass number and index."""
 Unit: TypeAlias = tuple[int, tuple[PlannedClip, ...], int]
-"""Number of the pass, clips of one video, and the consumers who want them (bits of `ClipParts`)."""
+"""Number of the phase, clips of one video, and the consumers who want them (bits of `ClipParts`)."""
 
 _STRETCH = 64
 """Indices that are planned at once when there is no locality window."""
@@ -35,7 +35,7 @@ class IssueOrder:
         unit_clips: int,
         locality: int,
     ) -> None:
-        """`sizes`: clips of each pass. `start`: where each consumer (its bit) stands. `unit_clips`: most clips of a
+        """`sizes`: clips of each phase. `start`: where each consumer (its bit) stands. `unit_clips`: most clips of a
         unit."""
         self._sizes = sizes
         self._plan_of = plan_of
@@ -45,7 +45,7 @@ class IssueOrder:
         self._everyone = sum(start)
         self._last = max(start.values())
         first = min(start.values())
-        self._number = first.pass_index
+        self._number = first.phase_index
         self._begin = self._end = first.clips
         self._units: list[Unit] = []
         """Of the stretch from `_begin` to `_end`, those to come, the next one last."""
@@ -54,11 +54,11 @@ class IssueOrder:
         """How far it has come, as a message."""
         coming = self._coming()
         issued = IndexSet(index for index in range(self._begin, self._end) if index not in coming)
-        return IssueState(pass_index=self._number, begin=self._begin, end=self._end, issued=issued.message())
+        return IssueState(phase_index=self._number, begin=self._begin, end=self._end, issued=issued.message())
 
     def restore(self, state: IssueState) -> None:
         """Go on where `state` had come to."""
-        self._number, self._begin, self._end = state.pass_index, state.begin, state.end
+        self._number, self._begin, self._end = state.phase_index, state.begin, state.end
         issued = IndexSet.of(state.issued)
         units = [unit for unit in self._stretch() if unit[1][0].index not in issued]
         self._units = units[::-1]
@@ -114,7 +114,7 @@ class IssueOrder:
                 parts.append(unit)
             else:
                 parts += [unit[place : place + most] for place in range(0, len(unit), most)]
-        if self.begin >= (self._last.pass_index, self._last.clips):
+        if self.begin >= (self._last.phase_index, self._last.clips):
             return [(number, tuple(clips), everyone) for clips in parts]
         return [unit for clips in parts for unit in self._by_consumers(number, clips)]
 

@@ -59,7 +59,7 @@ class Outstanding:
     """The entries of one job."""
 
     def __init__(self, parts: ClipParts, bounds: Sequence[Sequence[int]], budget_bytes: int) -> None:
-        """`bounds`: for each pass, the most bytes of each part of a clip."""
+        """`bounds`: for each phase, the most bytes of each part of a clip."""
         self.credits = Credits(budget_bytes)
         self.lanes: dict[str, Lane] = {}
         """By consumer."""
@@ -71,7 +71,7 @@ class Outstanding:
         """The entry of a clip, if it is outstanding."""
         self._again: list[Place] = []  # a heap
         self._shed = 0
-        self._needs: dict[tuple[int, int], tuple[int, list[int], int]] = {}  # by pass and consumers
+        self._needs: dict[tuple[int, int], tuple[int, list[int], int]] = {}  # by phase and consumers
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -91,7 +91,7 @@ class Outstanding:
 
     def restore(self, state: OutstandingClip, clip: PlannedClip) -> None:
         """Take up an entry that `state` told of."""
-        place = (state.place.pass_index, state.place.index)
+        place = (state.place.phase_index, state.place.index)
         entry = Entry(
             place,
             clip,
@@ -303,7 +303,7 @@ class Outstanding:
 
 def _message(entry: Entry) -> OutstandingClip:
     return OutstandingClip(
-        place=PlaceMessage(pass_index=entry.place[0], index=entry.place[1]),
+        place=PlaceMessage(phase_index=entry.place[0], index=entry.place[1]),
         attempt=entry.clip.attempt,
         left=entry.left,
         made=entry.made,

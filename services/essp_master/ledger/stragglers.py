@@ -34,7 +34,7 @@ from essp_master.ledger.outstanding import Entry, Outstanding
 from essp_master.ledger.parts import ClipParts
 
 
-class Laggards:
+class Stragglers:
     """The lanes of one job, and what is in none."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Laggards:
         self._lag = lag
         self._share_bytes = share_bytes
         self._before = [0, *accumulate(sizes)]
-        """Clips of all passes before each."""
+        """Clips of all phases before each."""
         self._replaced: dict[Place, int] = {}
         """The attempt that made a clip which some lane has yet to issue, where it was not the first."""
 
@@ -143,10 +143,10 @@ class Laggards:
     def restore(self, lanes: Sequence[LaneState], replaced: Sequence[ReplacedClip]) -> None:
         """Become what `state` told."""
         for state in lanes:
-            lane = self._open(state.consumer, Position(state.order.pass_index, state.order.begin))
+            lane = self._open(state.consumer, Position(state.order.phase_index, state.order.begin))
             lane.order.restore(state.order)
-            lane.joins = (state.joins.pass_index, state.joins.index) if state.HasField("joins") else None
-        self._replaced = {(r.place.pass_index, r.place.index): r.attempt for r in replaced}
+            lane.joins = (state.joins.phase_index, state.joins.index) if state.HasField("joins") else None
+        self._replaced = {(r.place.phase_index, r.place.index): r.attempt for r in replaced}
 
     # --- how far they are ---
 
@@ -298,4 +298,4 @@ class Laggards:
 
 
 def _message(place: Place) -> PlaceMessage:
-    return PlaceMessage(pass_index=place[0], index=place[1])
+    return PlaceMessage(phase_index=place[0], index=place[1])

@@ -71,7 +71,7 @@ function action(job, name) {
 
 /** How far a job is, and, while it runs, how fast and how long yet. */
 function progressLine(job, done) {
-  const { progress, credits } = job, now = job.passes[progress.current];
+  const { progress, credits } = job, now = job.phases[progress.current];
   const parts = [progress.total ? `${percent(done)} of ${progress.total.toLocaleString()} clips` : "no clips yet"];
   if (now) parts.push(`${now.purpose}${now.purpose === "train" || now.purpose === "validation" ? ` ${now.epoch + 1}` : ""}`);
   if (job.state === "running") {

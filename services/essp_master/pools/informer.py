@@ -36,7 +36,7 @@ _SYNC_S = 10.0
 _GONE = 410
 
 
-class View:
+class Informer:
     """The objects of one kind, by name. Thread-safe; keeps a thread from `start` to `close`."""
 
     def __init__(

@@ -25,7 +25,7 @@ from typing import Any
 from kubernetes import client
 
 from essp_common.errors import ConfigError, PermanentError
-from essp_master.pools.informer import TIMEOUT_S, Exists, View, answers
+from essp_master.pools.informer import TIMEOUT_S, Exists, Informer, answers
 from essp_master.pools.manifests import (
     MADE_OF,
     TRAINING,
@@ -75,7 +75,7 @@ class KubernetesDriver:
         pauses_s: tuple[float, float] = (1.0, 30.0),
     ) -> None:
         """`templates`: folder with `extractor-deployment.yaml` and `trainer-job.yaml`. `release`: whose pools these
-        are; empty: all of the namespace. `pauses_s`: see `View`."""
+        are; empty: all of the namespace. `pauses_s`: see `Informer`."""
         # Not as their own types: those leave every field of every object optional.
         self._apps: Any = client.AppsV1Api(api)
         self._core: Any = client.CoreV1Api(api)
@@ -86,8 +86,8 @@ class KubernetesDriver:
         self._trainings: dict[str, _Training] = {}
         self._lock = threading.RLock()
         self._changed: Callable[[], None] = lambda: None
-        self._deployments = View("deployments", "V1Deployment", self._list_deployments, self._on_change, pauses_s)
-        self._jobs = View("jobs", "V1Job", self._list_jobs, self._on_change, pauses_s)
+        self._deployments = Informer("deployments", "V1Deployment", self._list_deployments, self._on_change, pauses_s)
+        self._jobs = Informer("jobs", "V1Job", self._list_jobs, self._on_change, pauses_s)
         self._trains = (templates / "trainer-job.yaml").exists()
 
     def start(self, changed: Callable[[], None]) -> None:

@@ -7,17 +7,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from essp_master.pools.port import PoolSize
-from essp_master.pools.worker_registry import Roster
+from essp_master.pools.worker_registry import WorkerRegistry
 from essp_master.registrations import ExtractorRow, TrainerRow
 
 log = logging.getLogger(__name__)
 
 
-class AdviceDriver:
+class ObserveOnlyDriver:
     """Implements `essp_master.pools.port.PoolDriver`. Pools are what the heartbeats tell of."""
 
-    def __init__(self, roster: Roster, clock: Callable[[], float] = time.monotonic) -> None:
-        self._roster = roster
+    def __init__(self, worker_registry: WorkerRegistry, clock: Callable[[], float] = time.monotonic) -> None:
+        self._roster = worker_registry
         self._clock = clock
 
     def start(self, changed: Callable[[], None]) -> None:

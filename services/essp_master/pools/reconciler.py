@@ -22,7 +22,7 @@ from essp_master.pools.autoscaler import Autoscaler, Decision, Limits, Saturatio
 from essp_master.pools.load import PoolRates, loads
 from essp_master.pools.port import PoolDriver, PoolSize
 from essp_master.pools.trainings import Trainings
-from essp_master.pools.worker_registry import PoolState, Roster
+from essp_master.pools.worker_registry import PoolState, WorkerRegistry
 from essp_master.registrations import ExtractorRow
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class Reconciler:
     def __init__(
         self,
         driver: PoolDriver,
-        roster: Roster,
+        worker_registry: WorkerRegistry,
         jobs: Callable[[], Sequence[JobStatus]],
         extractors: Callable[[], Mapping[str, ExtractorRow]] = dict,
         trainings: Trainings | None = None,
@@ -86,7 +86,7 @@ class Reconciler:
         """`jobs`: what there is to do. `extractors`: what is registered, by feature. `trainings`: who deals ranks out;
         None: trainers are started by somebody else."""
         self._driver = driver
-        self._roster = roster
+        self._roster = worker_registry
         self._jobs = jobs
         self._extractors = extractors
         self._trainings = trainings
@@ -116,7 +116,7 @@ class Reconciler:
                 self._try(self.step)
                 while self._is_woken(next_s):  # however often: the next step is not to wait for it
                     self._woken.clear()
-                    self._try(self.mend)
+                    self._try(self.repair)
         finally:
             self._driver.close()
 
@@ -125,7 +125,7 @@ class Reconciler:
         self._draining.set()
         self._woken.set()
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Repair what is not as it was decided, and decide nothing else."""
         with self._lock:
             self._follow_registrations()
@@ -140,7 +140,7 @@ class Reconciler:
 
     def step(self) -> None:
         """Look once, and do what is to be done."""
-        self.mend()
+        self.repair()
         with self._lock:
             now_s = self._clock()
             jobs = self._jobs()

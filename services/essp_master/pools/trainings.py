@@ -74,7 +74,7 @@ class Trainings:
         return done
 
     def _training(self, key: Key, job: JobStatus, trainer: TrainerStatus, row: TrainerRow | None) -> Training:
-        epoch = next((p.clips for p in job.passes if p.purpose == "train"), 1)
+        epoch = next((p.clips for p in job.phases if p.purpose == "train"), 1)
         present = max(1, self._shares.get(key, 1))
         speed = (trainer.clips_per_s or 1.0) / max(epoch, 1) / present**SCALING
         return Training(

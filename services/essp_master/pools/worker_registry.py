@@ -51,7 +51,7 @@ class PoolState:
         return [w.name for w in sorted(self.workers, key=lambda w: (not w.stuck, w.in_hand, w.busy))]
 
 
-class Roster:
+class WorkerRegistry:
     """All workers of all pools. Thread-safe: the master's thread notes, others look."""
 
     def __init__(self) -> None:

@@ -9,20 +9,20 @@ import safetensors.torch
 from torch import Tensor
 
 from essp_common.artifacts import checkpoint, layout, scores
-from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE, Best, Manifest, PassRecord
+from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE, Best, Manifest, PhaseRecord
 from essp_common.artifacts.layout import Position
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.errors import ConfigError
 from essp_common.learning.models import Classifier, load_state, on_host, packed, restore
 from essp_common.objects.port import ObjectStore
-from essp_common.pb.v1.messages_pb2 import PassPlan
+from essp_common.pb.v1.messages_pb2 import PhasePlan
 from essp_common.planning.digest import as_text, from_text
 from essp_trainer.assignment import Assignment, purpose_name
 from essp_trainer.model.training import Training
 
 
 @dataclass
-class Standing:
+class TrainingState:
     """How far a training has come, but for the weights."""
 
     position: Position = field(default_factory=lambda: Position(0, 0))
@@ -31,9 +31,9 @@ class Standing:
     digest: int = 0
     """Of the clips before `position` that this rank has seen; see `essp_common/planning/digest.py`."""
     best: Best | None = None
-    history: list[PassRecord] = field(default_factory=list)
+    history: list[PhaseRecord] = field(default_factory=list)
     running: dict[str, float] = field(default_factory=dict)
-    """Sums of the pass that is half done at `position`."""
+    """Sums of the phase that is half done at `position`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Snapshot:
     files: dict[str, dict[str, Tensor]]
 
 
-class Archive:
+class CheckpointStore:
     """Reads and writes one training's folder."""
 
     def __init__(self, store: ObjectStore, assignment: Assignment) -> None:
@@ -66,9 +66,9 @@ class Archive:
         step = checkpoint.latest_step(self._store, self._assignment.trainer)
         return None if step is None or step <= manifest.step else self._assignment.position_after(step)
 
-    def standing(self, manifest: Manifest) -> Standing:
+    def standing(self, manifest: Manifest) -> TrainingState:
         """How far a checkpoint had come."""
-        return Standing(
+        return TrainingState(
             position=manifest.position,
             epoch=manifest.epoch,
             digest=from_text(manifest.digest),
@@ -91,7 +91,7 @@ class Archive:
         """The weights that validated best."""
         return restore(self._store, checkpoint.read(self._store, self._assignment.trainer, best.step))
 
-    def snapshot(self, training: Training, standing: Standing) -> Snapshot:
+    def snapshot(self, training: Training, standing: TrainingState) -> Snapshot:
         """The training as it stands between two batches, in host memory."""
         files = {
             MODEL_FILE: on_host(training.evaluated.state_dict()),
@@ -102,7 +102,7 @@ class Archive:
         step = self._assignment.clips_before(standing.position)
         return Snapshot(self._manifest(step, training.updates, training, standing), files)
 
-    def final_snapshot(self, training: Training, standing: Standing) -> Snapshot:
+    def final_snapshot(self, training: Training, standing: TrainingState) -> Snapshot:
         """The end: the weights that validated best, and where their scores are."""
         epoch, updates, weights = standing.epoch, training.updates, training.evaluated.state_dict()
         if standing.best is not None:
@@ -120,12 +120,12 @@ class Archive:
         files = {name: packed(tensors) for name, tensors in snapshot.files.items()}
         return checkpoint.save(self._store, snapshot.manifest, files, self._assignment.training.keep_checkpoints)
 
-    def write_scores(self, plan: PassPlan, table: ScoreTable) -> None:
-        """The scores of an evaluation pass."""
+    def write_scores(self, plan: PhasePlan, table: ScoreTable) -> None:
+        """The scores of an evaluation phase."""
         scores.write(self._store, self._score_key(purpose_name(plan.purpose), plan.epoch), table)
 
-    def write_history(self, standing: Standing) -> None:
-        """The figures of every pass so far, for people and reports."""
+    def write_history(self, standing: TrainingState) -> None:
+        """The figures of every phase so far, for people and reports."""
         records = [record.model_dump() for record in standing.history]
         self._store.put(layout.history(self._assignment.trainer), json.dumps(records, indent=1).encode())
 
@@ -138,7 +138,7 @@ class Archive:
         key = manifest.scores.get("validation") or manifest.scores.get("test")
         return self._store.uri(key) if key else ""
 
-    def _manifest(self, step: int, updates: int, training: Training, standing: Standing) -> Manifest:
+    def _manifest(self, step: int, updates: int, training: Training, standing: TrainingState) -> Manifest:
         return Manifest(
             job=self._assignment.job,
             trainer=self._assignment.trainer,
@@ -157,7 +157,7 @@ class Archive:
             versions=self._assignment.versions,
         )
 
-    def _score_keys(self, standing: Standing) -> dict[str, str]:
+    def _score_keys(self, standing: TrainingState) -> dict[str, str]:
         keys = {}
         if standing.best is not None:
             keys["validation"] = self._score_key("validation", standing.best.epoch)

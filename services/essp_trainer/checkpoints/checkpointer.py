@@ -22,14 +22,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from essp_common.artifacts.checkpoint import Manifest, Overtaken
+from essp_common.artifacts.checkpoint import Manifest
 from essp_common.artifacts.layout import Position
-from essp_common.errors import EsspError, PermanentError, TransientError
-from essp_common.messages.ordered import OrderedIntake, Taken
+from essp_common.errors import EsspError, Fenced, PermanentError, TransientError
+from essp_common.messages.ordered import Delivery, OrderedIntake
 from essp_common.planning.digest import as_text, from_text, joined
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.metrics import CHECKPOINTS
-from essp_trainer.checkpoints.checkpoint_store import Archive, Standing
+from essp_trainer.checkpoints.checkpoint_store import CheckpointStore, TrainingState
 from essp_trainer.distributed.ranks import Ranks
 from essp_trainer.model.training import Training
 from essp_trainer.progress import Clock, Reporter
@@ -58,12 +58,12 @@ class SavePolicy:
     patience_s: float
 
 
-class Keeper:
+class Checkpointer:
     """Saves one training."""
 
     def __init__(
         self,
-        archive: Archive,
+        archive: CheckpointStore,
         intake: OrderedIntake,
         reporter: Reporter,
         ranks: Ranks,
@@ -85,14 +85,14 @@ class Keeper:
         self._failed_s = 0.0
         self._told = ""
         """The last trouble that the master was told of."""
-        self._uncommitted: list[Taken] = []
+        self._uncommitted: list[Delivery] = []
         self._begun: Position | None = None
         """Where the checkpoint stands that is being written; on every rank."""
         self._writing: Future[Manifest] | None = None
         """On rank 0."""
         self._writer = ThreadPoolExecutor(1, "essp-save")
 
-    def hold(self, items: Sequence[Taken]) -> None:
+    def hold(self, items: Sequence[Delivery]) -> None:
         """The training is done with these clips; no checkpoint holds yet what they taught."""
         self._uncommitted += items
 
@@ -117,7 +117,7 @@ class Keeper:
         """The checkpoint that was begun is written, or failed: `settle` takes no time. As `due`."""
         return self._writing is not None and self._writing.done()
 
-    def begin(self, training: Training, standing: Standing) -> None:
+    def begin(self, training: Training, standing: TrainingState) -> None:
         """Have a checkpoint of the training written as it stands, unless there is one. All ranks together."""
         if self._begun not in (None, standing.position):
             self.settle()
@@ -136,13 +136,13 @@ class Keeper:
         self._begun = None
         self._conclude(self._outcome)
 
-    def save(self, training: Training, standing: Standing) -> bool:
+    def save(self, training: Training, standing: TrainingState) -> bool:
         """A checkpoint of the training as it stands, at once; False when it could not be made. All ranks together."""
         self.begin(training, standing)
         self.settle()
         return self.holds(standing.position)
 
-    def finish(self, training: Training, standing: Standing) -> None:
+    def finish(self, training: Training, standing: TrainingState) -> None:
         """The final checkpoint. Raises `CannotSave`. All ranks together."""
         self.settle()
         deadline = self._clock() + self._policy.patience_s
@@ -172,7 +172,7 @@ class Keeper:
         """Wait for what is being written; whole or not, it is what it says. Idempotent."""
         self._writer.shutdown()
 
-    def _of_all_ranks(self, standing: Standing) -> Standing:
+    def _of_all_ranks(self, standing: TrainingState) -> TrainingState:
         """With the clips that any rank has seen, in place of those of this one."""
         parts = self._ranks.gathered(as_text(standing.digest).encode())
         return replace(standing, digest=joined(from_text(part.decode()) for part in parts))
@@ -184,7 +184,7 @@ class Keeper:
             raise RuntimeError("no checkpoint is being written")
         try:
             return writing.result()
-        except Overtaken:
+        except Fenced:
             raise
         except EsspError as error:
             self._trouble(error)
@@ -234,5 +234,5 @@ def _wait(seconds: float) -> None:
     time.sleep(max(seconds, _INSIST_S))
 
 
-def _place(item: Taken) -> Position:
-    return Position(item.pass_index, item.clip.index)
+def _place(item: Delivery) -> Position:
+    return Position(item.phase_index, item.clip.index)

@@ -95,7 +95,7 @@ def choose_device(wanted: str, local_rank: int, deterministic: bool) -> torch.de
     if local_rank >= torch.cuda.device_count():
         raise ConfigError(f"rank {local_rank} of this machine has no GPU: it has {torch.cuda.device_count()}")
     torch.cuda.set_device(local_rank)
-    torch.backends.cudnn.benchmark = not deterministic  # batches have one shape but for a pass's last: worth trying
+    torch.backends.cudnn.benchmark = not deterministic  # batches have one shape but for a phase's last: worth trying
     torch.backends.cudnn.deterministic = deterministic
     return torch.device("cuda", local_rank)
 

@@ -14,14 +14,14 @@ from dataclasses import replace
 
 import torch
 
-from essp_common.messages.ordered import PassEnd, Taken
+from essp_common.messages.ordered import Delivery, PhaseEnd
 from essp_trainer.data.device import enough_memory, transfer_to
 from essp_trainer.data.prefetch import Batch, Prefetch
 
 _NEXT_S = 0.1
 
 
-class Feed:
+class DeviceFeed:
     """The batches of a training, one after the other. `next` and `release` are used from one thread."""
 
     def __init__(self, prefetch: Prefetch, device: torch.device, name: str) -> None:
@@ -29,7 +29,7 @@ class Feed:
         self._prefetch = prefetch
         self._device = device
         self._transfer = transfer_to(device)
-        self._waiting: Batch | PassEnd | None = None
+        self._waiting: Batch | PhaseEnd | None = None
         self._failure: BaseException | None = None
         self._changed = threading.Condition()
         self._closing = False
@@ -42,8 +42,8 @@ class Feed:
         waiting = self._waiting
         return self._prefetch.queued + (len(waiting.items) if isinstance(waiting, Batch) else 0)
 
-    def next(self, timeout_s: float) -> Batch | PassEnd | None:
-        """The next batch, or the end of a pass after its last one; None when it is not ready within `timeout_s`.
+    def next(self, timeout_s: float) -> Batch | PhaseEnd | None:
+        """The next batch, or the end of a phase after its last one; None when it is not ready within `timeout_s`.
 
         Raises what stopped the preparation.
         """
@@ -56,7 +56,7 @@ class Feed:
             self._changed.notify_all()
         return item
 
-    def release(self, items: Sequence[Taken]) -> None:
+    def release(self, items: Sequence[Delivery]) -> None:
         """Done with these clips: free their bytes, and tell the master."""
         self._prefetch.release(items)
 
@@ -79,13 +79,13 @@ class Feed:
                 self._failure = error
                 self._changed.notify_all()
 
-    def _sent(self, item: Batch | PassEnd) -> Batch | PassEnd:
+    def _sent(self, item: Batch | PhaseEnd) -> Batch | PhaseEnd:
         if not isinstance(item, Batch) or not item.frames:
             return item
         with enough_memory(self._device, len(item.frames)):
             return replace(item, frames=(), input=self._transfer(item.frames))
 
-    def _offer(self, item: Batch | PassEnd) -> None:
+    def _offer(self, item: Batch | PhaseEnd) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._closing or self._waiting is None)
             self._waiting = item

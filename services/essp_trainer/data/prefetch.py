@@ -2,9 +2,9 @@
 
     intake ──take──▶ decode (one thread) ──▶ crop, resize, mirror (pool of loaders) ──▶ queue ──next──▶ batches
 
-Batch b of a pass holds the indices `[b * size, (b + 1) * size)`; an index that was skipped leaves its batch smaller,
-and the last batch of a pass has what is left. So what is in a batch depends on the job alone, and a training that stops
-between two batches goes on with the very same ones. A rank gets its share of each batch, which may be none of it.
+Batch b of a phase holds the indices `[b * size, (b + 1) * size)`; an index that was skipped leaves its batch smaller,
+and the last batch of a phase has what is left. So what is in a batch depends on the job alone, and a training that
+stops between two batches goes on with the very same ones. A rank gets its share of each batch, which may be none of it.
 
 At most `ahead` clips are held beyond the batch being gathered. Bytes of the cache that turn out damaged are treated as
 lost: they are made again. What stops the thread is raised by `next`.
@@ -28,15 +28,15 @@ from numpy.typing import NDArray
 from essp_common.artifacts.layout import Position
 from essp_common.errors import BadFrames, ConfigError
 from essp_common.features.sampling import evenly_spaced
-from essp_common.messages.ordered import OrderedIntake, PassEnd, Taken
-from essp_common.pb.v1.messages_pb2 import PassPlan
+from essp_common.messages.ordered import Delivery, OrderedIntake, PhaseEnd
+from essp_common.pb.v1.messages_pb2 import PhasePlan
 from essp_common.planning.digest import joined, ref_digest
 from essp_common.video import codec
 from essp_trainer.data.device import Frames, Input
 from essp_trainer.retry import persistently
 
 T = TypeVar("T")
-View = Callable[[Taken, Frames], Frames]
+View = Callable[[Delivery, Frames], Frames]
 """What the model is to see of a clip: `(T, H, W, C)` -> `(T, crop, crop, C)`."""
 
 _TAKE_S = 0.1
@@ -44,15 +44,15 @@ _TAKE_S = 0.1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Clips of one pass that are trained together, as far as they are this rank's."""
+    """Clips of one phase that are trained together, as far as they are this rank's."""
 
-    pass_index: int
-    plan: PassPlan
+    phase_index: int
+    plan: PhasePlan
     begin: int
     """Its first index, on whatever rank."""
     stop: int
     """The index after its last one, on whatever rank."""
-    items: tuple[Taken, ...]
+    items: tuple[Delivery, ...]
     """In index order, with those that were skipped; without their bytes."""
     frames: tuple[Frames, ...]
     """What the model sees of each clip that was not skipped, until it is on its way to the device."""
@@ -60,18 +60,18 @@ class Batch:
     """The same for the model; None: this rank has no clip of the batch."""
 
     @property
-    def clips(self) -> tuple[Taken, ...]:
+    def clips(self) -> tuple[Delivery, ...]:
         """The items that have frames."""
         return tuple(item for item in self.items if not item.skipped)
 
     @property
     def position(self) -> Position:
         """Where a trainer stands that is done with this batch."""
-        return Position(self.pass_index, self.stop)
+        return Position(self.phase_index, self.stop)
 
     def digest(self) -> int:
         """Of its clips, as they are; see `essp_common/planning/digest.py`."""
-        return joined(ref_digest(self.pass_index, item.clip) for item in self.clips)
+        return joined(ref_digest(self.phase_index, item.clip) for item in self.clips)
 
     def labels(self) -> NDArray[np.int64]:
         """`(N,)` class ids."""
@@ -80,7 +80,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Prepared:
-    item: Taken
+    item: Delivery
     frames: Future[Frames] | None
     """None: skipped."""
 
@@ -105,22 +105,22 @@ class Prefetch:
     def __init__(
         self,
         intake: OrderedIntake,
-        passes: Sequence[PassPlan],
+        phases: Sequence[PhasePlan],
         start: Position,
         view: View,
         options: PrefetchOptions,
     ) -> None:
         """Start preparing at `start`. `intake` belongs to this object from now on, but for `commit`."""
         self._intake = intake
-        self._passes = passes
+        self._phases = phases
         self._view = view
         self._options = options
-        self._queue: deque[_Prepared | PassEnd] = deque()
+        self._queue: deque[_Prepared | PhaseEnd] = deque()
         self._changed = threading.Condition()
         self._closing = threading.Event()
         self._failure: BaseException | None = None
-        self._pass, self._begin = start.pass_index, start.clips
-        self._partial: list[tuple[Taken, Frames | None]] = []
+        self._pass, self._begin = start.phase_index, start.clips
+        self._partial: list[tuple[Delivery, Frames | None]] = []
         self._pool = ThreadPoolExecutor(options.loaders, f"essp-load-{options.name}", torch.set_num_threads, (1,))
         self._thread = threading.Thread(target=self._run, name=f"essp-intake-{options.name}", daemon=True)
         self._thread.start()
@@ -130,10 +130,10 @@ class Prefetch:
         """Clips prepared or being prepared."""
         return len(self._queue)
 
-    def next(self, timeout_s: float) -> Batch | PassEnd | None:
-        """The next batch, or the end of a pass after its last one; None when it is not ready within `timeout_s`."""
+    def next(self, timeout_s: float) -> Batch | PhaseEnd | None:
+        """The next batch, or the end of a phase after its last one; None when it is not ready within `timeout_s`."""
         deadline = time.monotonic() + timeout_s
-        plan = self._passes[self._pass]
+        plan = self._phases[self._pass]
         stop = min(plan.clips, (self._begin // self._options.batch_size + 1) * self._options.batch_size)
         share = sum(1 for index in range(self._begin, stop) if self._intake.owns(index))
         while len(self._partial) < share:
@@ -152,7 +152,7 @@ class Prefetch:
             return end
         return self._cut(plan, stop)
 
-    def release(self, items: Sequence[Taken]) -> None:
+    def release(self, items: Sequence[Delivery]) -> None:
         """Done with these clips: free their bytes, and tell the master."""
         self._intake.release(items)
 
@@ -165,13 +165,13 @@ class Prefetch:
         self._pool.shutdown(cancel_futures=True)
         self._intake.close()
 
-    def _cut(self, plan: PassPlan, stop: int) -> Batch:
+    def _cut(self, plan: PhasePlan, stop: int) -> Batch:
         items = tuple(item for item, _ in self._partial)
         frames = tuple(frames for _, frames in self._partial if frames is not None)
         begin, self._begin, self._partial = self._begin, stop, []
         return Batch(self._pass, plan, begin, stop, items, frames)
 
-    def _pop(self, deadline: float) -> tuple[Taken, Frames | None] | PassEnd | None:
+    def _pop(self, deadline: float) -> tuple[Delivery, Frames | None] | PhaseEnd | None:
         """The head of the queue once it is ready."""
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._failure, max(0.0, deadline - time.monotonic()))
@@ -180,8 +180,8 @@ class Prefetch:
                     raise self._failure
                 return None
             head = self._queue[0]
-        ready: tuple[Taken, Frames | None] | PassEnd
-        if isinstance(head, PassEnd):
+        ready: tuple[Delivery, Frames | None] | PhaseEnd
+        if isinstance(head, PhaseEnd):
             ready = head
         elif head.frames is None:
             ready = (head.item, None)
@@ -210,9 +210,9 @@ class Prefetch:
                 self._failure = error
                 self._changed.notify_all()
 
-    def _take(self) -> _Prepared | PassEnd | None:
+    def _take(self) -> _Prepared | PhaseEnd | None:
         item = self._patiently(lambda: self._intake.take(_TAKE_S))
-        if item is None or isinstance(item, PassEnd):
+        if item is None or isinstance(item, PhaseEnd):
             return item
         if item.skipped:
             return _Prepared(item, None)
@@ -220,7 +220,7 @@ class Prefetch:
             frames = self._decode(item)
         except BadFrames as error:
             reason = f"{item.key}: {error}"
-            self._patiently(lambda: self._intake.retake(item, reason))
+            self._patiently(lambda: self._intake.request_rebuild(item, reason))
             return None
         light = replace(item, value=b"")  # the bytes live as long as their decoded view needs them
         return _Prepared(light, self._pool.submit(self._view, light, frames))
@@ -228,7 +228,7 @@ class Prefetch:
     def _patiently(self, call: Callable[[], T]) -> T:
         return persistently(call, self._closing.is_set, self._closing.wait)
 
-    def _decode(self, item: Taken) -> Frames:
+    def _decode(self, item: Delivery) -> Frames:
         wanted = self._options.wanted_frames
         if wanted is None:
             return codec.decode(item.value)

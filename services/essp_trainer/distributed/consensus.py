@@ -13,7 +13,7 @@ from enum import IntEnum
 import torch
 
 from essp_common.learning.randomness import Share
-from essp_common.messages.ordered import PassEnd
+from essp_common.messages.ordered import PhaseEnd
 from essp_trainer.data.prefetch import Batch
 from essp_trainer.distributed.ranks import Ranks
 
@@ -39,7 +39,7 @@ class Turn:
     written: bool
     """Rank 0 has written the checkpoint that was begun, or failed to."""
     ready: bool
-    """Every rank has its share of the next batch, or the end of the pass."""
+    """Every rank has its share of the next batch, or the end of the phase."""
     channels: int
     """Of the frames of its clips; 0: there is no clip in it."""
     share: Share
@@ -55,7 +55,7 @@ class Turns:
         self.wish = wish
         self._batch_size = batch_size
 
-    def agree(self, item: Batch | PassEnd | None, save: bool = False, written: bool = False) -> Turn:
+    def agree(self, item: Batch | PhaseEnd | None, save: bool = False, written: bool = False) -> Turn:
         """What all ranks do next. `item`: what this one has ready; `save`, `written`: see `Turn`."""
         own: list[int] = []
         numbers = torch.zeros(_FIXED + self._batch_size, dtype=torch.int64)

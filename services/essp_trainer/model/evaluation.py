@@ -1,4 +1,4 @@
-"""One evaluation pass: class probabilities of every clip, and what they are worth.
+"""One evaluation phase: class probabilities of every clip, and what they are worth.
 
 Figures are by clip and by video (the mean of its clips' probabilities): top-1, top-5 (or top-K for fewer classes),
 top-1 and mAP as means over the classes that occur, each counting the same, all by torchmetrics; and the cross entropy.
@@ -17,7 +17,7 @@ from essp_common.artifacts.scores import ScoreTable, by_video
 from essp_common.errors import PermanentError
 from essp_common.learning.models import Classifier
 from essp_common.learning.torchvision_compat import torchmetrics
-from essp_common.messages.ordered import Taken
+from essp_common.messages.ordered import Delivery
 from essp_trainer.data.device import enough_memory
 from essp_trainer.data.prefetch import Batch
 from essp_trainer.model.training import StepResult
@@ -27,13 +27,13 @@ _LEAST = 1e-12
 
 
 class Evaluation:
-    """The scores of the clips of one pass that are here, in index order."""
+    """The scores of the clips of one phase that are here, in index order."""
 
     def __init__(self, model: Classifier, device: torch.device, classes: tuple[str, ...]) -> None:
         self._model = model.to(device)
         self._device = device
         self._classes = classes
-        self._items: list[Taken] = []
+        self._items: list[Delivery] = []
         self._probabilities: list[NDArray[np.float32]] = []
 
     def add(self, batch: Batch) -> StepResult:
@@ -65,7 +65,7 @@ class Evaluation:
 def figures(table: ScoreTable) -> dict[str, float]:
     """`loss`, `top1`, `top5`, `mean_class`, `mAP` by clip, `video_...` by video. Raises `PermanentError` when empty."""
     if len(table) == 0:
-        raise PermanentError("an evaluation pass has no clips: none of its videos could be decoded")
+        raise PermanentError("an evaluation phase has no clips: none of its videos could be decoded")
     videos = by_video(table)
     clip = _of(table.probabilities, table.class_id)
     video = _of(videos.probabilities, videos.class_id)

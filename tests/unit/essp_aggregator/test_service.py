@@ -21,7 +21,7 @@ from essp_common.artifacts.scores import ScoreTable
 from essp_common.bus.memory import MemoryBus
 from essp_common.cache.memory import MemoryCache
 from essp_common.errors import NotFound, PermanentError
-from essp_common.pb.v1.messages_pb2 import CheckpointReady, Control, JobSnapshot, PassReport, Progress
+from essp_common.pb.v1.messages_pb2 import CheckpointReady, Control, JobSnapshot, PhaseReport, Progress
 from essp_common.wiring import Adapters, Stores
 from tests.harness.finished_job import BEST_EPOCH, CLASSES, JOB, FinishedJob, finished_job, save_final
 from tests.harness.running import running
@@ -83,7 +83,7 @@ def test_the_last_trainer_sets_it_off(job: FinishedJob, tmp_path: Path) -> None:
     with world.aggregator():
         world.checkpoint_ready("rgb")
         world.checkpoint_ready("flow", final=False)
-        world.send(Progress(pass_report=PassReport(job=JOB, trainer="flow")))
+        world.send(Progress(phase_report=PhaseReport(job=JOB, trainer="flow")))
         save_final(job.store, job.spec, "flow")
         world.checkpoint_ready("flow")
         progress = world.answer()

@@ -14,9 +14,9 @@ from essp_common.wiring import Adapters
 from essp_master.api.standby import LEADER
 from essp_master.assembly import MasterProcess, namespace_of, open_driver
 from essp_master.config import MasterSettings
-from essp_master.pools.observe_only import AdviceDriver
+from essp_master.pools.observe_only import ObserveOnlyDriver
 from essp_master.pools.processes import ProcessDriver
-from essp_master.pools.worker_registry import Roster
+from essp_master.pools.worker_registry import WorkerRegistry
 from tests.harness.kubernetes_api import ApiServer
 from tests.harness.running import running
 from tests.unit.essp_master.pools.test_reconciler import until
@@ -84,9 +84,9 @@ def test_while_nobody_leads_it_says_so(adapters: Adapters, cluster: ApiServer) -
 
 
 def test_the_driver_is_the_one_that_is_set(tmp_path: Path) -> None:
-    assert isinstance(open_driver(SETTINGS, Roster()), AdviceDriver)
+    assert isinstance(open_driver(SETTINGS, WorkerRegistry()), ObserveOnlyDriver)
     sized = SETTINGS.model_copy(update={"pools": "processes", "pool_sizes": {"decoder": 0}})
-    assert isinstance(open_driver(sized, Roster()), ProcessDriver)
+    assert isinstance(open_driver(sized, WorkerRegistry()), ProcessDriver)
     with pytest.raises(ConfigError, match="no pool"):
-        open_driver(sized.model_copy(update={"pool_sizes": {"encoder": 1}}), Roster())
+        open_driver(sized.model_copy(update={"pool_sizes": {"encoder": 1}}), WorkerRegistry())
     assert namespace_of(MasterSettings()) == "default"

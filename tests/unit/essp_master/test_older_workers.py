@@ -17,7 +17,7 @@ OLD = {
     "extracted": "0a05736d616c6c12036f6c6418012a2c0a180a05736d616c6c100130013a0963312f76312e6d7034400c120464696666"
     "18f40321000000000000e03f",
 }
-"""Version 0.1 on clip 0 of the first training pass of job `small`: 1000 bytes in 0.25 s, and 500 bytes of stream
+"""Version 0.1 on clip 0 of the first training phase of job `small`: 1000 bytes in 0.25 s, and 500 bytes of stream
 `diff` in 0.5 s."""
 
 

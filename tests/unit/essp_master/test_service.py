@@ -12,7 +12,7 @@ from essp_common.cache.port import job_prefix
 from essp_common.errors import Conflict, Unavailable
 from essp_common.job.status import JobState
 from essp_common.messages.control import ControlFeed
-from essp_common.pb.v1.messages_pb2 import Control, Failed, Finished, PassReport, Progress, StepReport
+from essp_common.pb.v1.messages_pb2 import Control, Failed, Finished, PhaseReport, Progress, StepReport
 from essp_common.wiring import Adapters
 from essp_master.config import MasterSettings
 from essp_master.service import build
@@ -33,12 +33,12 @@ def test_a_job_runs_to_its_end(adapters: Adapters, fleet_of: FleetOf) -> None:
     master, fleet = master_over(adapters), fleet_of()
     started = master.start(fleet.job)
     assert started.state is JobState.RUNNING
-    assert [p.clips for p in started.passes] == SIZES
+    assert [p.clips for p in started.phases] == SIZES
     run_to_rest(master, fleet)
     assert fleet.trained == {"trainer.rgb": EVERYTHING, "trainer.diff": EVERYTHING}
     assert fleet.most_bytes <= fleet.job.limits.budget
     status = master.status("small")
-    assert all(p.finished and p.issued == p.clips for p in status.passes)
+    assert all(p.finished and p.issued == p.clips for p in status.phases)
     assert (status.progress.done, status.progress.total, status.progress.current) == (44, 44, 5)
     assert status.credits.outstanding_bytes == 0
     assert status.state is JobState.RUNNING, "the fused model is still to come"
@@ -63,11 +63,11 @@ def test_a_trainer_that_stands_still_is_left_behind_and_loses_nothing(
         assert adapters.cache.usage().used_bytes <= job.limits.budget
         assert fleet.intakes["trainer.diff"].waiting == 0
     counts = master.status("small").counts
-    assert len(fleet.trained["trainer.rgb"]) == sum(p.clips for p in master.status("small").passes)
+    assert len(fleet.trained["trainer.rgb"]) == sum(p.clips for p in master.status("small").phases)
     assert counts.released > 0
     run_to_rest(master, fleet)
     assert fleet.trained["trainer.diff"] == fleet.trained["trainer.rgb"]
-    assert all(p.finished for p in master.status("small").passes)
+    assert all(p.finished for p in master.status("small").phases)
     assert master.status("small").counts.redecoded > 0
     assert adapters.cache.usage().keys == 0
 
@@ -119,9 +119,9 @@ def test_bad_videos_are_replaced_or_skipped_and_counted(adapters: Adapters, flee
     master.start(fleet.job)
     run_to_rest(master, fleet)
     status = master.status("small")
-    assert all(p.finished for p in status.passes)
+    assert all(p.finished for p in status.phases)
     assert status.counts.failed > 0
-    assert status.passes[4].skipped == 2, "two clips of the one test video"
+    assert status.phases[4].skipped == 2, "two clips of the one test video"
     trained = [place for place in fleet.trained["trainer.diff"] if place[0] == 4]
     assert len(trained) == 14
     assert status.failures[0].stage == "decoder"
@@ -190,10 +190,10 @@ def test_silence_has_clips_issued_again_less_and_less_often(adapters: Adapters, 
     master.step(0)
     assert master.status("small").counts.reissued == seeds, "the second wait is twice as long"
     run_to_rest(master, fleet)
-    assert all(p.finished for p in master.status("small").passes)
+    assert all(p.finished for p in master.status("small").phases)
 
 
-@pytest.mark.parametrize("report", [{"step": StepReport(trainer="rgb")}, {"pass_report": PassReport(trainer="rgb")}])
+@pytest.mark.parametrize("report", [{"step": StepReport(trainer="rgb")}, {"phase_report": PhaseReport(trainer="rgb")}])
 def test_a_report_about_no_kind_of_pass_is_ignored(adapters: Adapters, fleet_of: FleetOf, report: Any) -> None:
     """A trainer of a later version may know passes that this master does not."""
     master, fleet = master_over(adapters), fleet_of()
@@ -201,7 +201,7 @@ def test_a_report_about_no_kind_of_pass_is_ignored(adapters: Adapters, fleet_of:
     fleet.report(Progress(**report))
     run_to_rest(master, fleet)
     assert master.status("small").trainers[0].purpose is None
-    assert all(p.finished for p in master.status("small").passes)
+    assert all(p.finished for p in master.status("small").phases)
 
 
 def test_another_master_takes_a_job_over(adapters: Adapters, fleet_of: FleetOf) -> None:
@@ -241,7 +241,7 @@ def test_a_new_master_takes_up_what_was_under_way(adapters: Adapters, fleet_of: 
     try:
         assert taken_up.wait(30), "as paused as it was"
         second.resume("small")
-        while not all(p.finished for p in second.status("small").passes):
+        while not all(p.finished for p in second.status("small").phases):
             fleet.work()
         assert fleet.trained == {"trainer.rgb": EVERYTHING, "trainer.diff": EVERYTHING}
     finally:
@@ -271,7 +271,7 @@ def test_nothing_is_lost_while_the_bus_is_away(
                 master.step(0)
             except Unavailable:
                 continue
-    assert all(p.finished for p in master.status("small").passes)
+    assert all(p.finished for p in master.status("small").phases)
     assert len(fleet.trained["trainer.diff"]) == len(set(fleet.trained["trainer.diff"]))
 
 
@@ -281,7 +281,7 @@ def test_people_are_told_what_trainers_report(adapters: Adapters, fleet_of: Flee
     fleet.report(
         Progress(step=StepReport(trainer="rgb", purpose=1, epoch=1, clips_done=4, loss=0.5, top1=0.75, queue=3))
     )
-    fleet.report(Progress(pass_report=PassReport(trainer="rgb", purpose=2, epoch=0, metrics={"top1": 0.5})))
+    fleet.report(Progress(phase_report=PhaseReport(trainer="rgb", purpose=2, epoch=0, metrics={"top1": 0.5})))
     run_to_rest(master, fleet)
     status = master.status("small")
     rgb = status.trainers[0]
@@ -290,7 +290,7 @@ def test_people_are_told_what_trainers_report(adapters: Adapters, fleet_of: Flee
     assert {pool.name: pool.done for pool in status.pools} == {"decoder": 44, "extractor.frame_diff": 44}
     assert status.pools[0].seconds_per_clip == pytest.approx(0.01)
     kinds = [event.kind for event in master.events("small")]
-    assert kinds.count("pass") == 5
+    assert kinds.count("phase") == 5
     assert "report" in kinds
     assert next(event.id for event in master.events("small", after=2)) == 3
 

@@ -36,7 +36,7 @@ def test_a_stopped_job_goes_on_at_its_checkpoints(adapters: Adapters, fleet_of: 
     fleet.decode()
     fleet.units.clear()
     status = master.start(fleet.job)
-    assert status.passes[0].done == {"trainer.rgb": 6, "trainer.diff": 10}
+    assert status.phases[0].done == {"trainer.rgb": 6, "trainer.diff": 10}
     fleet.decode()
     wanted = {
         (unit.purpose, unit.epoch, seed.index): {name for stream in unit.recipe.streams for name in stream.consumers}
@@ -68,8 +68,8 @@ def test_an_output_of_another_job_is_refused(adapters: Adapters, fleet_of: Fleet
     with pytest.raises(ConfigError, match=r"differs in epochs; choose another name and output, or start with --fresh"):
         master.start(other)
     save_checkpoint(DirectoryStore(tmp_path / "out"), "rgb", Position(0, 6))
-    assert len(master.start(other, fresh=True).passes) == 11
-    assert master.status("small").passes[0].done == {"trainer.rgb": 0, "trainer.diff": 0}
+    assert len(master.start(other, fresh=True).phases) == 11
+    assert master.status("small").phases[0].done == {"trainer.rgb": 0, "trainer.diff": 0}
     assert json.loads((tmp_path / "out" / "spec.json").read_bytes())["epochs"] == 5
     assert (tmp_path / "catalog.parquet").exists()
 

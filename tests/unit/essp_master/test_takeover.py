@@ -11,8 +11,8 @@ import pytest
 
 from essp.audit.account import account_of
 from essp.audit.invariants import check
-from essp_common.artifacts.history import History, Overtaken
-from essp_common.errors import Conflict, Unavailable
+from essp_common.artifacts.history import History
+from essp_common.errors import Conflict, Fenced, Unavailable
 from essp_common.job.status import JobState
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
@@ -70,7 +70,7 @@ def test_a_new_master_stands_where_the_history_ends(adapters: Adapters, fleet: F
     assert fleet.trained == BOTH
     assert fleet.most_bytes <= fleet.job.limits.budget
     status = second.status("small")
-    assert all(passed.finished for passed in status.passes)
+    assert all(passed.finished for passed in status.phases)
     assert status.credits.outstanding_bytes == 0
     assert status.counts.issued - status.counts.reissued == sum(SIZES), "nothing is forgotten, nothing is planned twice"
 
@@ -112,8 +112,8 @@ def test_no_message_is_done_before_the_history_holds_it(
     second = master_named("m2", adapters)
     run_to_rest(second, fleet)
     after = second.status("small")
-    assert all(passed.finished for passed in after.passes)
-    assert [passed.done for passed in after.passes] == [passed.done for passed in told.passes]
+    assert all(passed.finished for passed in after.phases)
+    assert [passed.done for passed in after.phases] == [passed.done for passed in told.phases]
     assert fleet.trained == BOTH
 
 
@@ -122,7 +122,7 @@ def test_of_two_masters_the_later_one_goes_on_and_the_other_leaves(adapters: Ada
     first.start(fleet.job)
     fleet.work()
     second = master_named("m2", adapters)
-    with pytest.raises(Overtaken, match=r"another master has taken job small over \(its fence is 2, this one's 1\)"):
+    with pytest.raises(Fenced, match=r"another master has taken job small over \(its fence is 2, this one's 1\)"):
         first.run()
     assert first.status("small").state is JobState.STOPPED
     run_to_rest(second, fleet)

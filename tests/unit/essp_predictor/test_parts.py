@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from essp_common import topics
-from essp_common.artifacts import layout
-from essp_common.artifacts import partial_scores as scored
+from essp_common.artifacts import layout, partial_scores
 from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.partial_scores import Scored, ScoredPart
 from essp_common.artifacts.scores import ScoreTable
@@ -31,7 +30,7 @@ from tests.harness.waiting import until
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A part is one video."""
-    monkeypatch.setattr(scored, "_PART_CLIPS", CLIPS_PER_VIDEO)
+    monkeypatch.setattr(partial_scores, "_PART_CLIPS", CLIPS_PER_VIDEO)
 
 
 def kept(world: World) -> int:

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from essp_common.artifacts import checkpoint, layout
-from essp_common.artifacts.checkpoint import Overtaken
 from essp_common.artifacts.layout import Position
-from essp_common.errors import ConfigError, EsspError, Unavailable
+from essp_common.errors import ConfigError, EsspError, Fenced, Unavailable
 from essp_common.job.spec import TrainerSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo, ObjectStore
@@ -32,7 +31,7 @@ from tests.harness.training_jobs import (
     finished,
     job_spec,
     last_training_state,
-    pass_plans,
+    phase_plans,
     train,
 )
 
@@ -40,7 +39,7 @@ from tests.harness.training_jobs import (
 @pytest.mark.parametrize("stop_after", [(0, 4), (0, 7), (0, 9), (1, 3), (2, 5), (4, 2)])
 def test_resumed_equals_uninterrupted(tmp_path: Path, stop_after: Place) -> None:
     whole = finished(tmp_path / "whole")
-    stage = Stage(job_spec(tmp_path / "parts"), pass_plans(2))
+    stage = Stage(job_spec(tmp_path / "parts"), phase_plans(2))
     places = stage.every_place()
     fed = places.index(stop_after) + 1
     stage.command(Control.START)
@@ -73,7 +72,7 @@ def _batch_is_complete(stage: Stage, fed: Sequence[Place], number: int, index: i
 
 
 def test_a_drained_trainer_stands_between_two_batches(tmp_path: Path) -> None:
-    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage = Stage(job_spec(tmp_path), phase_plans(2))
     stage.command(Control.START)
     stage.feed([(0, i) for i in range(7)])
     with Running(stage) as running:
@@ -89,7 +88,7 @@ def test_a_drained_trainer_stands_between_two_batches(tmp_path: Path) -> None:
 
 def test_what_no_checkpoint_holds_is_delivered_again(tmp_path: Path) -> None:
     """A trainer that dies is played by one whose store refuses its last checkpoint."""
-    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage = Stage(job_spec(tmp_path), phase_plans(2))
     stage.command(Control.START)
     stage.feed([(0, i) for i in range(10)] + [(1, i) for i in range(6)] + [(2, i) for i in range(4)])
     with Running(stage) as running:
@@ -105,7 +104,7 @@ def test_what_no_checkpoint_holds_is_delivered_again(tmp_path: Path) -> None:
 
 def test_the_best_validation_is_kept_tested_and_made_final(tmp_path: Path) -> None:
     """The second epoch shows nothing but black, which ruins what the first has learned."""
-    plans = pass_plans(2, train=40)
+    plans = phase_plans(2, train=40)
     stage = Stage(job_spec(tmp_path / "two", keep_checkpoints=1), plans)
     stage.command(Control.START)
     stage.feed(place for place in stage.every_place() if place[0] != 2)
@@ -120,7 +119,7 @@ def test_the_best_validation_is_kept_tested_and_made_final(tmp_path: Path) -> No
     assert checkpoint.steps(stage.store, "one") == [40, manifest.step]
     assert manifest.scores["validation"] == layout.scores("one", "validation", 0)
 
-    only = Stage(job_spec(tmp_path / "one", epochs=1), pass_plans(1, train=40))
+    only = Stage(job_spec(tmp_path / "one", epochs=1), phase_plans(1, train=40))
     train(only)
     assert final_weights(stage) == final_weights(only)
     assert stage.store.get(manifest.scores["test"]) == only.store.get(layout.scores("one", "test", 0))
@@ -145,7 +144,7 @@ def test_a_finished_training_only_says_so_again(tmp_path: Path) -> None:
 
 
 def test_without_validation_and_test_the_last_weights_are_final(tmp_path: Path) -> None:
-    stage = Stage(job_spec(tmp_path), pass_plans(1, validation=0, test=0))
+    stage = Stage(job_spec(tmp_path), phase_plans(1, validation=0, test=0))
     train(stage)
     manifest = checkpoint.read_latest(stage.store, "one")
     assert manifest is not None
@@ -155,12 +154,12 @@ def test_without_validation_and_test_the_last_weights_are_final(tmp_path: Path) 
 
 
 def test_other_settings_cannot_be_resumed(tmp_path: Path) -> None:
-    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage = Stage(job_spec(tmp_path), phase_plans(2))
     stage.command(Control.START)
     stage.feed([(0, i) for i in range(4)])
     with Running(stage):
         stage.wait_for("trained")
-    other = Stage(job_spec(tmp_path, dropout=0.1), pass_plans(2))
+    other = Stage(job_spec(tmp_path, dropout=0.1), phase_plans(2))
     with pytest.raises(ConfigError, match="made with other"):
         train(other)
 
@@ -169,8 +168,8 @@ def test_a_field_that_a_later_version_adds_is_no_other_training(tmp_path: Path) 
     class Later(TrainerSpec):
         sharpness: float = 0.0
 
-    stage = Stage(job_spec(tmp_path), pass_plans(1))
-    snapshot = JobSnapshot(spec_json=stage.spec.model_dump_json(), classes=CLASSES, passes=stage.plans)
+    stage = Stage(job_spec(tmp_path), phase_plans(1))
+    snapshot = JobSnapshot(spec_json=stage.spec.model_dump_json(), classes=CLASSES, phases=stage.plans)
     now = Assignment.of(Control(job="tiny", snapshot=snapshot), "one")
     later = Later.model_validate(now.training.model_dump())
     assert replace(now, training=later).digest() == now.digest()
@@ -206,7 +205,7 @@ def test_a_checkpoint_that_cannot_be_saved_is_told_and_tried_again(
 ) -> None:
     failed = CHECKPOINTS.labels("failed")._value.get()
     stores = Unreliable(error)
-    stage = Stage(job_spec(tmp_path / "full", checkpoint_clips=4), pass_plans(2), stores=stores)
+    stage = Stage(job_spec(tmp_path / "full", checkpoint_clips=4), phase_plans(2), stores=stores)
     stage.command(Control.START)
     places = stage.every_place()
     stage.feed(places[:20])
@@ -223,7 +222,7 @@ def test_a_checkpoint_that_cannot_be_saved_is_told_and_tried_again(
         running.join()
     assert running.error is None
     assert CHECKPOINTS.labels("failed")._value.get() - failed == len(stores.refused) > 0
-    plain = Stage(job_spec(tmp_path / "plain"), pass_plans(2))
+    plain = Stage(job_spec(tmp_path / "plain"), phase_plans(2))
     train(plain, ranks=ranks)
     assert final_weights(stage) == final_weights(plain)
     manifest = checkpoint.read_latest(stage.store, "one")
@@ -233,7 +232,7 @@ def test_a_checkpoint_that_cannot_be_saved_is_told_and_tried_again(
 
 
 def test_a_final_checkpoint_that_cannot_be_saved_fails_the_training(tmp_path: Path) -> None:
-    stage = Stage(job_spec(tmp_path), pass_plans(1), stores=Unreliable(Unavailable("No space left on device")))
+    stage = Stage(job_spec(tmp_path), phase_plans(1), stores=Unreliable(Unavailable("No space left on device")))
     stage.command(Control.START)
     stage.feed(stage.every_place())
     with Running(stage, save_patience_s=0.1) as running:
@@ -245,22 +244,22 @@ def test_a_final_checkpoint_that_cannot_be_saved_fails_the_training(tmp_path: Pa
 
 
 def test_who_was_overtaken_by_a_later_run_leaves(tmp_path: Path) -> None:
-    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage = Stage(job_spec(tmp_path), phase_plans(2))
     stage.command(Control.START)
     stage.feed([(0, i) for i in range(7)])
     with Running(stage) as running:
         stage.wait_for("trained")
         stage.store.put(layout.latest("one"), b'{"step": 4, "fence": 8}')
-    assert isinstance(running.error, Overtaken)
+    assert isinstance(running.error, Fenced)
 
 
 def test_a_damaged_checkpoint_costs_what_it_held(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The one before is gone on from, and the clips since, whose messages are long committed, are asked for."""
-    stage = Stage(job_spec(tmp_path / "damaged", checkpoint_clips=4), pass_plans(2))
+    stage = Stage(job_spec(tmp_path / "damaged", checkpoint_clips=4), phase_plans(2))
     stage.command(Control.START)
     stage.feed(stage.every_place()[:24])
     with Running(stage):
-        stage.wait_for("checkpoint", 5)  # at 4, 8, 10 (the end of the pass), 20 and 24
+        stage.wait_for("checkpoint", 5)  # at 4, 8, 10 (the end of the phase), 20 and 24
     damaged = layout.checkpoint("one", checkpoint.steps(stage.store, "one")[-1]) + checkpoint.MODEL_FILE
     stage.store.put(damaged, stage.store.get(damaged)[:-1] + b"?")
     with Running(stage) as running:
@@ -275,7 +274,7 @@ def test_a_damaged_checkpoint_costs_what_it_held(tmp_path: Path, caplog: pytest.
 
 def test_other_classes_cannot_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The catalog was built anew under its name, with another class."""
-    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage = Stage(job_spec(tmp_path), phase_plans(2))
     stage.command(Control.START)
     stage.feed([(0, i) for i in range(4)])
     with Running(stage):
@@ -288,12 +287,12 @@ def test_other_classes_cannot_be_resumed(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_another_catalog_under_the_same_name_cannot_be_resumed(tmp_path: Path) -> None:
-    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage = Stage(job_spec(tmp_path), phase_plans(2))
     stage.command(Control.START)
     stage.feed(stage.every_place()[:20])
     with Running(stage):
         stage.wait_for("trained", 6)
-    again = Stage(stage.spec, pass_plans(2, validation=8))
+    again = Stage(stage.spec, phase_plans(2, validation=8))
     with pytest.raises(ConfigError, match="passes of other lengths"):
         train(again, [])
 
@@ -321,7 +320,7 @@ class Slow(Stores):
 def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, ranks: int) -> None:
     """What is written is the state at its moment, not what training makes of it meanwhile."""
     stores = Slow()
-    stage = Stage(job_spec(tmp_path / "slow", checkpoint_clips=8, keep_checkpoints=9), pass_plans(2), stores=stores)
+    stage = Stage(job_spec(tmp_path / "slow", checkpoint_clips=8, keep_checkpoints=9), phase_plans(2), stores=stores)
     stage.command(Control.START)
     stage.feed(stage.every_place())
     with Running(stage, ranks) as running:
@@ -332,7 +331,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, ranks: i
         stores.allowed.set()
         running.join()
     assert running.error is None
-    plain = Stage(job_spec(tmp_path / "plain", checkpoint_clips=8, keep_checkpoints=9), pass_plans(2))
+    plain = Stage(job_spec(tmp_path / "plain", checkpoint_clips=8, keep_checkpoints=9), phase_plans(2))
     train(plain, ranks=ranks)
     steps = checkpoint.steps(plain.store, "one")
     assert checkpoint.steps(stage.store, "one") == steps == [8, 10, 20, 26, 39]
@@ -344,7 +343,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, ranks: i
 
 def test_a_checkpoint_under_way_is_finished_before_an_error_ends_the_process(tmp_path: Path) -> None:
     stores = Slow()
-    stage = Stage(job_spec(tmp_path, feature="heat", checkpoint_clips=4), pass_plans(2), stores=stores)
+    stage = Stage(job_spec(tmp_path, feature="heat", checkpoint_clips=4), phase_plans(2), stores=stores)
     stage.command(Control.START)
     stage.feed([(0, i) for i in range(4)], frames=np.zeros((1, 20, 20, 4), np.float32))
     with Running(stage) as running:

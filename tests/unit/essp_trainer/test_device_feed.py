@@ -17,20 +17,20 @@ import pytest
 import torch
 
 from essp_common.errors import OutOfMemory
-from essp_common.messages.ordered import PassEnd, Taken
-from essp_common.pb.v1.messages_pb2 import TRAIN, ClipRef, PassPlan
+from essp_common.messages.ordered import Delivery, PhaseEnd
+from essp_common.pb.v1.messages_pb2 import TRAIN, ClipRef, PhasePlan
 from essp_trainer.data import device as device_module
 from essp_trainer.data.device import OnHost, ToGpu, choose_device, half_type
-from essp_trainer.data.device_feed import Feed
+from essp_trainer.data.device_feed import DeviceFeed
 from essp_trainer.data.prefetch import Batch
 from tests.harness.waiting import until
 
 CPU = torch.device("cpu")
-PLAN = PassPlan(purpose=TRAIN, clips=6)
+PLAN = PhasePlan(purpose=TRAIN, clips=6)
 
 
 class Source:
-    """A prefetch that has so many batches of two clips, then the end of the pass, then fails or waits."""
+    """A prefetch that has so many batches of two clips, then the end of the phase, then fails or waits."""
 
     def __init__(self, batches: int, failure: Exception | None = None) -> None:
         self.given = 0
@@ -39,12 +39,12 @@ class Source:
         self._failure = failure
         self.queued = 3
 
-    def next(self, timeout_s: float) -> Batch | PassEnd | None:
+    def next(self, timeout_s: float) -> Batch | PhaseEnd | None:
         number, self.given = self.given, self.given + 1
         if number < self._batches:
             return batch(number)
         if number == self._batches:
-            return PassEnd(0, PLAN)
+            return PhaseEnd(0, PLAN)
         if self._failure is not None:
             raise self._failure
         time.sleep(timeout_s)
@@ -59,13 +59,13 @@ class Source:
 
 def batch(number: int) -> Batch:
     frames = tuple(np.full((1, 4, 4, 3), 2 * number + i, np.uint8) for i in range(2))
-    items = tuple(Taken(0, ClipRef(index=2 * number + i), "", b"", "", None) for i in range(2))  # type: ignore[arg-type]
+    items = tuple(Delivery(0, ClipRef(index=2 * number + i), "", b"", "", None) for i in range(2))  # type: ignore[arg-type]
     return Batch(0, PLAN, 2 * number, 2 * number + 2, items, frames)
 
 
 @contextmanager
-def feeding(source: Source) -> Iterator[Feed]:
-    feed = Feed(source, CPU, "test")  # type: ignore[arg-type]
+def feeding(source: Source) -> Iterator[DeviceFeed]:
+    feed = DeviceFeed(source, CPU, "test")  # type: ignore[arg-type]
     try:
         yield feed
     finally:
@@ -83,7 +83,7 @@ def test_batches_come_in_order_gathered_and_without_their_frames() -> None:
             assert item.frames == ()
             assert item.input is not None
             assert item.input.here()[:, 0, 0, 0, 0].tolist() == [2 * number, 2 * number + 1]
-        assert isinstance(feed.next(30), PassEnd)
+        assert isinstance(feed.next(30), PhaseEnd)
         assert feed.next(0.01) is None
 
 
@@ -100,7 +100,7 @@ def test_no_more_than_two_batches_are_ahead() -> None:
 def test_what_stops_it_is_raised_after_what_was_ready() -> None:
     with feeding(Source(1, ValueError("no such clip"))) as feed:
         assert isinstance(feed.next(30), Batch)
-        assert isinstance(feed.next(30), PassEnd)
+        assert isinstance(feed.next(30), PhaseEnd)
         with pytest.raises(ValueError, match="no such clip"):
             feed.next(30)
 

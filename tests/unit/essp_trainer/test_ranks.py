@@ -24,10 +24,10 @@ from essp_common.pb.v1.messages_pb2 import Control
 from essp_trainer.config import Rendezvous
 from essp_trainer.distributed.consensus import Turns, Wish
 from essp_trainer.distributed.ranks import Group, RankLost, Ranks, join
-from tests.harness.training_jobs import Place, Running, Stage, crew, job_spec, pass_plans, train
+from tests.harness.training_jobs import Place, Running, Stage, crew, job_spec, phase_plans, train
 
 SKIPPED = [(0, 2), (0, 4), (0, 5), (0, 6), (0, 7), (1, 0), (2, 9)]
-"""Within a batch, a whole batch, the first of a pass, and the last."""
+"""Within a batch, a whole batch, the first of a phase, and the last."""
 TOLERANCE = 1e-4
 """Of parameters, momentum and statistics after five updates, relative and absolute: ranks differ in nothing but the
 order in which floats are added, as the test of the normalisation in double precision shows."""
@@ -66,7 +66,7 @@ def small_job(path: Path, **options: int) -> JobSpec:
 
 
 def run(path: Path, ranks: int, **options: int) -> Stage:
-    stage = Stage(small_job(path, **options), pass_plans(2))
+    stage = Stage(small_job(path, **options), phase_plans(2))
     train(stage, ranks=ranks, skipped=SKIPPED)
     return stage
 
@@ -86,8 +86,8 @@ def test_every_clip_is_reported_once_and_every_event_by_one_rank(tmp_path: Path)
     stage = run(tmp_path, 3)
     every = {(stage.plans[n].purpose, stage.plans[n].epoch, i) for n, i in stage.every_place() if (n, i) not in SKIPPED}
     assert sorted(trained_places(stage)) == sorted(every)
-    assert [(r.purpose, r.epoch) for r in stage.reports("pass_report")] == [(p.purpose, p.epoch) for p in stage.plans]
-    assert [report.metrics["clips"] for report in stage.reports("pass_report")] == [5, 5, 9, 6, 6]
+    assert [(r.purpose, r.epoch) for r in stage.reports("phase_report")] == [(p.purpose, p.epoch) for p in stage.plans]
+    assert [report.metrics["clips"] for report in stage.reports("phase_report")] == [5, 5, 9, 6, 6]
     assert [report.final for report in stage.reports("checkpoint")] == [False, False, True]
     assert stage.cache.usage().keys == 0
     assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 0
@@ -95,7 +95,7 @@ def test_every_clip_is_reported_once_and_every_event_by_one_rank(tmp_path: Path)
 
 def test_the_same_ranks_give_the_same_bits_whatever_the_order(tmp_path: Path) -> None:
     plain = run(tmp_path / "plain", 2)
-    stage = Stage(small_job(tmp_path / "mixed"), pass_plans(2))
+    stage = Stage(small_job(tmp_path / "mixed"), phase_plans(2))
     places = stage.every_place()
     random.Random(5).shuffle(places)
     train(stage, places, SKIPPED, ranks=2)
@@ -104,7 +104,7 @@ def test_the_same_ranks_give_the_same_bits_whatever_the_order(tmp_path: Path) ->
 
 def train_in_parts(path: Path, parts: list[tuple[int, Place | None]]) -> Stage:
     """Train with so many ranks up to a place, drain, start anew with other ranks, and so on."""
-    spec, plans = small_job(path), pass_plans(2)
+    spec, plans = small_job(path), phase_plans(2)
     start = Position(0, 0)
     for ranks, last in parts:
         stage = Stage(spec, plans)  # a new process: nothing is left but the store
@@ -143,7 +143,7 @@ def test_resumed_on_as_many_ranks_is_the_same_to_the_bit(tmp_path: Path) -> None
 
 
 def test_when_one_rank_is_to_leave_all_save_and_leave(tmp_path: Path) -> None:
-    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage = Stage(job_spec(tmp_path), phase_plans(2))
     stage.command(Control.START)
     stage.feed([(0, i) for i in range(7)])
     with Running(stage, 3) as running:
@@ -160,7 +160,7 @@ def test_when_one_rank_is_to_leave_all_save_and_leave(tmp_path: Path) -> None:
 
 def test_a_rank_that_fails_takes_the_others_along(tmp_path: Path) -> None:
     """Clip 5 has too few frames, which only rank 1 of 2 sees; the other leaves, for all to be started again."""
-    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage = Stage(job_spec(tmp_path), phase_plans(2))
     stage.command(Control.START)
     stage.feed([(0, i) for i in range(5)])
     stage.feed([(0, 5)], frames=np.zeros((1, 20, 20, 3), np.uint8))

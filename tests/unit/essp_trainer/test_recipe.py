@@ -24,7 +24,7 @@ from essp_trainer.model.ema import Average
 from essp_trainer.model.optimiser import Optimiser
 from essp_trainer.model.schedule import learning_rate
 from essp_trainer.model.training import Diverged
-from tests.harness.training_jobs import Running, Stage, job_spec, pass_plans, train
+from tests.harness.training_jobs import Running, Stage, job_spec, phase_plans, train
 
 
 def torch_rates(make: Any, epochs: int) -> Iterator[float]:
@@ -138,9 +138,9 @@ def all_files(stage: Stage) -> dict[str, bytes]:
 @pytest.mark.usefixtures("half_on_cpu")
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_recipe_resumes_to_the_bit(tmp_path: Path, recipe: str) -> None:
-    whole = Stage(job_spec(tmp_path / "whole", **RECIPES[recipe]), pass_plans(2))
+    whole = Stage(job_spec(tmp_path / "whole", **RECIPES[recipe]), phase_plans(2))
     train(whole)
-    parts = Stage(job_spec(tmp_path / "parts", **RECIPES[recipe]), pass_plans(2))
+    parts = Stage(job_spec(tmp_path / "parts", **RECIPES[recipe]), phase_plans(2))
     parts.command(Control.START)
     parts.feed([(0, index) for index in range(4)])
     with Running(parts) as running:
@@ -150,7 +150,7 @@ def test_every_recipe_resumes_to_the_bit(tmp_path: Path, recipe: str) -> None:
     again = Stage(parts.spec, parts.plans)
     train(again, [place for place in again.every_place() if Position(*place) >= Position(0, 4)])
     assert all_files(again) == all_files(whole)
-    plain = Stage(job_spec(tmp_path / "plain"), pass_plans(2))
+    plain = Stage(job_spec(tmp_path / "plain"), phase_plans(2))
     train(plain)
     same = all_files(plain)[MODEL_FILE] == all_files(whole)[MODEL_FILE]
     assert same == (recipe == "crops"), "the recipe does something, and evaluation changes no weight"
@@ -161,7 +161,7 @@ def test_every_recipe_resumes_to_the_bit(tmp_path: Path, recipe: str) -> None:
 def test_ranks_take_the_step_of_one(tmp_path: Path, recipe: str) -> None:
     """One step: rounding, which several would amplify, is all that differs."""
     own = RECIPES[recipe] | {"augment": {"crop": 32}}
-    stages = [Stage(job_spec(tmp_path / str(ranks), **own), pass_plans(1, train=4)) for ranks in (1, 2)]
+    stages = [Stage(job_spec(tmp_path / str(ranks), **own), phase_plans(1, train=4)) for ranks in (1, 2)]
     for stage, ranks in zip(stages, (1, 2), strict=True):
         train(stage, ranks=ranks)
     one, two = ({n: safetensors.torch.load(d) for n, d in all_files(stage).items()} for stage in stages)
@@ -172,7 +172,7 @@ def test_ranks_take_the_step_of_one(tmp_path: Path, recipe: str) -> None:
 
 
 def test_what_is_kept_is_the_average(tmp_path: Path) -> None:
-    stage = Stage(job_spec(tmp_path, average=0.9), pass_plans(1))
+    stage = Stage(job_spec(tmp_path, average=0.9), phase_plans(1))
     train(stage)
     files = all_files(stage)
     assert files["final"] == files[MODEL_FILE] != files[TRAINED_FILE]
@@ -189,7 +189,7 @@ def test_a_scale_that_is_too_large_costs_a_step_and_halves(tmp_path: Path, monke
         backward(self * torch.inf if len(seen) == 1 else self, *args, **options)
 
     monkeypatch.setattr(Tensor, "backward", overflowing)
-    stage = Stage(job_spec(tmp_path, amp=True, checkpoint_clips=4, keep_checkpoints=9), pass_plans(1))
+    stage = Stage(job_spec(tmp_path, amp=True, checkpoint_clips=4, keep_checkpoints=9), phase_plans(1))
     train(stage)
     saved = [checkpoint.read(stage.store, "one", step) for step in (4, 8)]
     scales = [
@@ -205,7 +205,7 @@ def test_a_scale_that_is_too_large_costs_a_step_and_halves(tmp_path: Path, monke
 def test_gradients_that_no_scale_mends_end_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backward = Tensor.backward
     monkeypatch.setattr(Tensor, "backward", lambda self, *a, **o: backward(self * torch.inf, *a, **o))
-    stage = Stage(job_spec(tmp_path, amp=True, batch_size=1), pass_plans(3, train=10))
+    stage = Stage(job_spec(tmp_path, amp=True, batch_size=1), phase_plans(3, train=10))
     with pytest.raises(Diverged, match=r"gradient norm (inf|nan) at update 16 of epoch 1"):
         train(stage)
 
@@ -213,8 +213,8 @@ def test_gradients_that_no_scale_mends_end_the_training(tmp_path: Path, monkeypa
 def test_a_cosine_belongs_to_a_number_of_epochs(tmp_path: Path) -> None:
     cosine = {"lr": 0.05, "schedule": "cosine"}
     for name, optimizer in (("steps", {"lr": 0.05}), ("cosine", cosine)):
-        train(Stage(job_spec(tmp_path / name, epochs=1, optimizer=optimizer), pass_plans(1, test=0)))
-        longer = Stage(job_spec(tmp_path / name, epochs=2, optimizer=optimizer), pass_plans(2, test=0))
+        train(Stage(job_spec(tmp_path / name, epochs=1, optimizer=optimizer), phase_plans(1, test=0)))
+        longer = Stage(job_spec(tmp_path / name, epochs=2, optimizer=optimizer), phase_plans(2, test=0))
         if name == "cosine":
             with pytest.raises(ConfigError, match="made with other"):
                 train(longer, [])

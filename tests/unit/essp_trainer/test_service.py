@@ -29,7 +29,7 @@ from tests.harness.training_jobs import (
     finished,
     job_spec,
     last_training_state,
-    pass_plans,
+    phase_plans,
     train,
 )
 
@@ -61,9 +61,9 @@ def test_the_master_hears_of_every_clip_once_and_of_every_pass(tmp_path: Path) -
     stage = finished(tmp_path)
     trained = [(report.purpose, report.epoch, index) for report in stage.reports("trained") for index in report.indices]
     assert trained == [(plan.purpose, plan.epoch, i) for plan in stage.plans for i in range(plan.clips)]
-    passes = [(report.purpose, report.epoch) for report in stage.reports("pass_report")]
-    assert passes == [(plan.purpose, plan.epoch) for plan in stage.plans]
-    evaluation = stage.reports("pass_report")[1].metrics
+    phases = [(report.purpose, report.epoch) for report in stage.reports("phase_report")]
+    assert phases == [(plan.purpose, plan.epoch) for plan in stage.plans]
+    evaluation = stage.reports("phase_report")[1].metrics
     assert {"top1", "top5", "mAP", "video_top1", "video_mAP", "loss", "data_wait_ratio"} <= set(evaluation)
     ready = stage.reports("checkpoint")
     assert [report.final for report in ready] == [False, False, True]
@@ -91,7 +91,7 @@ def test_arrival_order_and_repeated_messages_do_not_change_the_weights(tmp_path:
     plain = finished(tmp_path / "plain")
     places = plain.every_place()
     random.Random(5).shuffle(places)
-    stage = Stage(job_spec(tmp_path / "mixed"), pass_plans(2))
+    stage = Stage(job_spec(tmp_path / "mixed"), phase_plans(2))
     stage.command(Control.START)
     stage.feed(places[:20])
     stage.announce_again(places[3:15])
@@ -107,7 +107,7 @@ def test_arrival_order_and_repeated_messages_do_not_change_the_weights(tmp_path:
 
 def test_skipped_indices_are_stepped_over(tmp_path: Path) -> None:
     skipped = [(0, 2), (0, 4), (0, 5), (0, 6), (0, 7), (1, 0), (3, 1), (4, 5)]
-    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage = Stage(job_spec(tmp_path), phase_plans(2))
     train(stage, skipped=skipped)
     trained = {(r.purpose, r.epoch, i) for r in stage.reports("trained") for i in r.indices}
     assert (TRAIN, 0, 2) not in trained
@@ -120,7 +120,7 @@ def test_skipped_indices_are_stepped_over(tmp_path: Path) -> None:
 
 
 def test_lost_bytes_are_asked_for_again(tmp_path: Path) -> None:
-    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage = Stage(job_spec(tmp_path), phase_plans(2))
     places = stage.every_place()
     stage.command(Control.START)
     stage.announce_again([(0, 1)])
@@ -135,7 +135,7 @@ def test_lost_bytes_are_asked_for_again(tmp_path: Path) -> None:
 
 
 def test_damaged_bytes_are_asked_for_again(tmp_path: Path) -> None:
-    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage = Stage(job_spec(tmp_path), phase_plans(2))
     places = stage.every_place()
     stage.command(Control.START)
     stage.feed(places)
@@ -152,7 +152,7 @@ def test_damaged_bytes_are_asked_for_again(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_not_finite_touches_no_parameter(tmp_path: Path) -> None:
-    stage = Stage(job_spec(tmp_path, feature="heat"), pass_plans(2))
+    stage = Stage(job_spec(tmp_path, feature="heat"), phase_plans(2))
     stage.command(Control.START)
     stage.feed([(0, i) for i in range(4)], frames=np.zeros((1, 20, 20, 4), np.float32))
     stage.feed([(0, i) for i in range(4, 8)], frames=np.full((1, 20, 20, 4), np.nan, np.float32))
@@ -167,7 +167,7 @@ def test_a_loss_that_is_not_finite_touches_no_parameter(tmp_path: Path) -> None:
 
 
 def test_a_pause_saves_and_a_resume_goes_on(tmp_path: Path) -> None:
-    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage = Stage(job_spec(tmp_path), phase_plans(2))
     places = stage.every_place()
     stage.command(Control.START)
     stage.feed(places[:6])
@@ -183,8 +183,8 @@ def test_a_pause_saves_and_a_resume_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_pause_within_an_evaluation_keeps_its_messages(tmp_path: Path) -> None:
-    """It will begin again at the first clip of its pass, should the process end."""
-    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    """It will begin again at the first clip of its phase, should the process end."""
+    stage = Stage(job_spec(tmp_path), phase_plans(2))
     stage.command(Control.START)
     stage.feed(stage.every_place()[:-2])
     with Running(stage):
@@ -199,7 +199,7 @@ def test_a_pause_within_an_evaluation_keeps_its_messages(tmp_path: Path) -> None
 
 
 def test_a_stop_saves_and_leaves(tmp_path: Path) -> None:
-    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage = Stage(job_spec(tmp_path), phase_plans(2))
     stage.command(Control.START)
     stage.feed([(0, i) for i in range(9)])
     with Running(stage) as running:
@@ -213,7 +213,7 @@ def test_a_stop_saves_and_leaves(tmp_path: Path) -> None:
 
 
 def test_waiting_for_clips_is_measured(tmp_path: Path) -> None:
-    stage = Stage(job_spec(tmp_path), pass_plans(1, test=0))
+    stage = Stage(job_spec(tmp_path), phase_plans(1, test=0))
     places = stage.every_place()
     stage.command(Control.START)
     stage.feed(places[:9])
@@ -223,7 +223,7 @@ def test_waiting_for_clips_is_measured(tmp_path: Path) -> None:
         stage.feed(places[9:])
         running.join()
     assert running.error is None
-    metrics = stage.reports("pass_report")[0].metrics
+    metrics = stage.reports("phase_report")[0].metrics
     assert 0 < metrics["data_wait_ratio"] <= 1
     waiting = [report.data_wait_ratio for report in stage.reports("step") if report.clips_done == 8]
     assert waiting == sorted(waiting)
@@ -239,15 +239,15 @@ def test_flow_comes_from_its_own_topic(tmp_path: Path) -> None:
 
 def test_unknown_names_are_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="package:wide"):
-        train(Stage(job_spec(tmp_path, weights="package:wide"), pass_plans(1)), places=[])
+        train(Stage(job_spec(tmp_path, weights="package:wide"), phase_plans(1)), places=[])
     missing = (tmp_path / "none.safetensors").as_uri()
     with pytest.raises(ConfigError, match="weights"):
-        train(Stage(job_spec(tmp_path, weights=missing), pass_plans(1)), places=[])
+        train(Stage(job_spec(tmp_path, weights=missing), phase_plans(1)), places=[])
 
 
 def test_two_trainings_in_one_process_do_not_influence_each_other(tmp_path: Path) -> None:
     alone = finished(tmp_path / "alone")
-    stages = [Stage(job_spec(tmp_path / name), pass_plans(2)) for name in ("first", "second")]
+    stages = [Stage(job_spec(tmp_path / name), phase_plans(2)) for name in ("first", "second")]
     for stage in stages:
         stage.command(Control.START)
         stage.feed(stage.every_place())
@@ -260,13 +260,13 @@ def test_two_trainings_in_one_process_do_not_influence_each_other(tmp_path: Path
 
 
 def test_a_job_that_is_over_is_not_waited_for(tmp_path: Path) -> None:
-    stage = Stage(job_spec(tmp_path), pass_plans(1))
+    stage = Stage(job_spec(tmp_path), phase_plans(1))
     stage.command(Control.COMPLETE)
     with Running(stage) as running:
         running.join()
     with pytest.raises(NotFound):
         stage.store.head(layout.latest("one"))
-    assert VALIDATION not in {report.purpose for report in stage.reports("pass_report")}
+    assert VALIDATION not in {report.purpose for report in stage.reports("phase_report")}
 
 
 def test_partial_batch_normalisation_keeps_all_statistics_but_the_first(tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_partial_batch_normalisation_keeps_all_statistics_but_the_first(tmp_path
 
 def test_a_training_that_is_over_was_not_interrupted(tmp_path: Path) -> None:
     """Whoever is told to leave after the end, or finds that the end was reached before, has nothing left to do."""
-    stage = Stage(job_spec(tmp_path), pass_plans(1))
+    stage = Stage(job_spec(tmp_path), phase_plans(1))
     assert not train(stage).trainers[0].interrupted
     with Running(stage) as again:
         again.join()
@@ -295,7 +295,7 @@ def test_a_gpu_without_room_says_what_helps(tmp_path: Path, monkeypatch: pytest.
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(Classifier, "forward", forward)
-    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage = Stage(job_spec(tmp_path), phase_plans(2))
     with pytest.raises(OutOfMemory, match="batch of 4 clips; lower batch_size, set amp: true"):
         train(stage)
     [failed] = stage.reports("failed")
@@ -305,7 +305,7 @@ def test_a_gpu_without_room_says_what_helps(tmp_path: Path, monkeypatch: pytest.
 def test_a_gpu_that_fails_is_no_fault_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever started the process starts another one; the job goes on."""
     monkeypatch.setattr(Classifier, "forward", _raising(torch.AcceleratorError("CUDA error: uncorrectable ECC error")))
-    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage = Stage(job_spec(tmp_path), phase_plans(2))
     with pytest.raises(DeviceLost, match=r"ECC.*goes on from its last checkpoint"):
         train(stage)
     assert stage.reports("failed") == []
@@ -313,7 +313,7 @@ def test_a_gpu_that_fails_is_no_fault_of_the_job(tmp_path: Path, monkeypatch: py
 
 def test_a_defect_is_told_to_the_master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Classifier, "forward", _raising(ZeroDivisionError("division by zero")))
-    stage = Stage(job_spec(tmp_path), pass_plans(2))
+    stage = Stage(job_spec(tmp_path), phase_plans(2))
     with pytest.raises(ZeroDivisionError):
         train(stage)
     [failed] = stage.reports("failed")

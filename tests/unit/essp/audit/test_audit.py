@@ -14,16 +14,17 @@ import pytest
 from essp.audit.account import account_of
 from essp.audit.invariants import Finding, check
 from essp.audit.plan import Planned, planned
-from essp_common.artifacts.history import History, Overtaken
+from essp_common.artifacts.history import History
 from essp_common.artifacts.layout import Position
-from essp_common.messages.ordered import OrderedIntake, Taken
+from essp_common.errors import Fenced
+from essp_common.messages.ordered import Delivery, OrderedIntake
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import (
     CheckpointReady,
     Finished,
     HistoryEntry,
     HistorySegment,
-    PassEvents,
+    PhaseEvents,
     Place,
     Progress,
 )
@@ -80,7 +81,7 @@ class Audited:
                     trainer=trainer,
                     final=True,
                     step=45,
-                    position=Place(pass_index=LAST.pass_index),
+                    position=Place(phase_index=LAST.phase_index),
                     digest=as_text(joined(self.seen[f"trainer.{trainer}"])),
                 ),
             )
@@ -92,8 +93,8 @@ class Audited:
     def _watch(self, intake: OrderedIntake, seen: list[int]) -> None:
         finish = intake.finish
 
-        def watched(items: list[Taken]) -> None:
-            seen.extend(ref_digest(item.pass_index, item.clip) for item in items if not item.skipped)
+        def watched(items: list[Delivery]) -> None:
+            seen.extend(ref_digest(item.phase_index, item.clip) for item in items if not item.skipped)
             finish(items)
 
         intake.finish = watched  # type: ignore[method-assign, assignment]
@@ -123,11 +124,11 @@ def entries(segments: list[HistorySegment]) -> Iterator[HistoryEntry]:
         yield from segment.entries
 
 
-def trained(segments: list[HistorySegment]) -> tuple[HistoryEntry, PassEvents]:
-    """Some entry in which clips of the first pass are trained."""
+def trained(segments: list[HistorySegment]) -> tuple[HistoryEntry, PhaseEvents]:
+    """Some entry in which clips of the first phase are trained."""
     for entry in entries(segments):
-        for events in entry.passes:
-            if events.pass_index == 0 and events.trained["trainer.rgb"].lengths:
+        for events in entry.phases:
+            if events.phase_index == 0 and events.trained["trainer.rgb"].lengths:
                 return entry, events
     raise AssertionError("nothing was trained")
 
@@ -138,13 +139,13 @@ def lose_a_clip(segments: list[HistorySegment]) -> None:
 
 def train_a_clip_twice(segments: list[HistorySegment]) -> None:
     entry, events = trained(segments)
-    segments[-1].entries.add(time_ms=entry.time_ms, fence=entry.fence, passes=[events])
+    segments[-1].entries.add(time_ms=entry.time_ms, fence=entry.fence, phases=[events])
 
 
 def train_what_was_not_issued(segments: list[HistorySegment]) -> None:
     for entry in entries(segments):
-        for events in entry.passes:
-            if events.pass_index == 0:
+        for events in entry.phases:
+            if events.phase_index == 0:
                 del events.issued.lengths[:]
 
 
@@ -192,12 +193,12 @@ def tell_wrong(segments: list[HistorySegment]) -> None:
 
 
 DOCTORED: dict[Callable[[list[HistorySegment]], None], tuple[str, str]] = {
-    lose_a_clip: ("conservation", "trainer.rgb never trained clip 0 of pass 0"),
-    train_a_clip_twice: ("no double count", "was credited with clip 0 of pass 0 2 times"),
-    train_what_was_not_issued: ("conservation", "trained clip 0 of pass 0, which was not issued"),
+    lose_a_clip: ("conservation", "trainer.rgb never trained clip 0 of phase 0"),
+    train_a_clip_twice: ("no double count", "was credited with clip 0 of phase 0 2 times"),
+    train_what_was_not_issued: ("conservation", "trained clip 0 of phase 0, which was not issued"),
     exceed_the_budget: ("no leak", "65537 bytes were outstanding, the budget is 65536"),
     leak_a_key: ("no leak", "1 keys of the job were left in the cache"),
-    train_another_clip: ("exact resume", "checkpoint 45 of rgb (at clip 0 of pass 5) has seen other clips"),
+    train_another_clip: ("exact resume", "checkpoint 45 of rgb (at clip 0 of phase 5) has seen other clips"),
     forget_the_final_checkpoint: ("exact resume", "trainer rgb has no final checkpoint"),
     accept_a_lower_fence: ("one master", "an entry with fence 1 was accepted after one with 2"),
     begin_with_a_used_fence: ("one master", "a master began with fence 1, which was another one's"),
@@ -257,7 +258,7 @@ def test_writes_without_a_condition_are_found_out(
         history.append(HistorySegment(first=number, last=number, fence=fence, entries=[beginning]))
         number += 1
     late = HistorySegment(first=number - 1, last=number - 1, fence=2, entries=[HistoryEntry(fence=1, time_ms=1)])
-    with pytest.raises(Overtaken):
+    with pytest.raises(Fenced):
         history.append(late)
     assert broken(audit(job, list(history.read()))) == {}
     put = DirectoryStore.put

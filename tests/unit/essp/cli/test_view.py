@@ -90,7 +90,7 @@ def test_dashboard_of_a_failed_job_says_why() -> None:
 
 def test_dashboard_of_a_job_that_has_not_begun() -> None:
     progress = {"done": 0, "total": 0, "clips_per_s": 0.0, "eta_s": None, "current": 0}
-    shown = text(dashboard(status(state="pending", progress=progress, passes=[], pools=[], trainers=[], cache=None)))
+    shown = text(dashboard(status(state="pending", progress=progress, phases=[], pools=[], trainers=[], cache=None)))
     assert "demo pending" in shown
     assert "0.0 % · no clips yet" in shown
     assert "to go" not in shown
@@ -167,7 +167,7 @@ def test_json_lines_are_statuses_events_and_the_result() -> None:
     out, err = consoles(terminal=True)
     with open_view(json_lines=True, out=out, err=err) as view:
         assert isinstance(view, JsonView)
-        event = JobEvent(id=8, time=WHEN, kind="pass", message="pass over", data={"epoch": 1})
+        event = JobEvent(id=8, time=WHEN, kind="phase", message="pass over", data={"epoch": 1})
         view.show(status(elapsed_s=10.0), [event])
         view.show(status(elapsed_s=10.5))
         view.show(status(elapsed_s=11.0))

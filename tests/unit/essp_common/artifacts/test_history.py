@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from essp_common.artifacts import layout
-from essp_common.artifacts.history import BadHistory, History, Overtaken, pack, runs_of, spans_of, unpack
-from essp_common.errors import Unavailable
+from essp_common.artifacts.history import BadHistory, History, pack, runs_of, spans_of, unpack
+from essp_common.errors import Fenced, Unavailable
 from essp_common.objects.port import ObjectInfo, ObjectStore
-from essp_common.pb.v1.messages_pb2 import HistoryEntry, HistorySegment, PassEvents
+from essp_common.pb.v1.messages_pb2 import HistoryEntry, HistorySegment, PhaseEvents
 from essp_common.wiring import open_store
 
 
@@ -54,7 +54,7 @@ def test_what_is_appended_is_read_in_order(store: ObjectStore) -> None:
 
 def test_of_two_writers_one_wins_and_the_other_learns_whom_it_met(store: ObjectStore) -> None:
     History(store).append(segment(1, fence=2, writer="m2"))
-    with pytest.raises(Overtaken, match=r"written by m2 \(fence 2\)") as caught:
+    with pytest.raises(Fenced, match=r"written by m2 \(fence 2\)") as caught:
         History(store).append(segment(1, fence=1))
     assert caught.value.fence == 2
     assert [s.writer for s in History(store).read()] == ["m2"]
@@ -130,13 +130,13 @@ def test_ten_million_clips_are_a_few_megabytes() -> None:
     chance, size, step, entries = random.Random(7), 100_000, 1000, []
     for begin in range(0, size, step):
         ahead = chance.sample(range(begin, begin + 2 * step), step)
-        events = PassEvents(
+        events = PhaseEvents(
             issued=runs_of(range(begin, begin + step)),
             decoded=runs_of(ahead),
             extracted={"flow": runs_of(chance.sample(ahead, step // 2))},
             trained={f"trainer.{name}": runs_of(range(begin, begin + step)) for name in ("rgb", "flow")},
         )
-        entries.append(HistoryEntry(time_ms=10**12 + begin, fence=1, passes=[events]))
+        entries.append(HistoryEntry(time_ms=10**12 + begin, fence=1, phases=[events]))
     chapter = HistorySegment(first=1, last=100, entries=entries)
     data = pack(chapter)
     assert unpack(data, "") == chapter

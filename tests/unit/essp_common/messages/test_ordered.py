@@ -15,14 +15,14 @@ from essp_common.bus.memory import MemoryBus
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import clip_key, stream_key
 from essp_common.errors import Unavailable
-from essp_common.messages.ordered import IntakeOptions, OrderedIntake, PassEnd, Taken
+from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import (
     TRAIN,
     VALIDATION,
     ClipReady,
     ClipRef,
     FeatureReady,
-    PassPlan,
+    PhasePlan,
     Progress,
     Recipe,
     StreamRequest,
@@ -35,8 +35,8 @@ RGB = IntakeOptions(job=JOB, consumer="trainer.rgb", stream="rgb", feature="rgb"
 BEGINNING = Position(0, 0)
 
 
-def plan(purpose: int, epoch: int, clips: int) -> PassPlan:
-    return PassPlan(purpose=purpose, epoch=epoch, clips=clips)
+def plan(purpose: int, epoch: int, clips: int) -> PhasePlan:
+    return PhasePlan(purpose=purpose, epoch=epoch, clips=clips)
 
 
 class World:
@@ -49,7 +49,7 @@ class World:
 
     def feature(
         self,
-        pass_plan: PassPlan,
+        phase_plan: PhasePlan,
         index: int,
         attempt: int = 0,
         skipped: str = "",
@@ -58,7 +58,7 @@ class World:
         fence: int = 0,
     ) -> str:
         """An extractor's effects: bytes into the cache, then the message."""
-        clip = ClipRef(job=job, purpose=pass_plan.purpose, epoch=pass_plan.epoch, index=index, attempt=attempt)
+        clip = ClipRef(job=job, purpose=phase_plan.purpose, epoch=phase_plan.epoch, index=index, attempt=attempt)
         key = "" if skipped else stream_key(clip_key(job, clip.purpose, clip.epoch, index, attempt), stream)
         if key:
             self.cache.put(key, f"{clip.purpose}.{clip.epoch}.{index}.{attempt}".encode(), [CONSUMER], 60)
@@ -71,9 +71,9 @@ class World:
 
     @contextmanager
     def intake(
-        self, passes: list[PassPlan], options: IntakeOptions = FLOW, start: Position = BEGINNING
+        self, phases: list[PhasePlan], options: IntakeOptions = FLOW, start: Position = BEGINNING
     ) -> Iterator[OrderedIntake]:
-        intake = OrderedIntake(self.bus, self.cache, options, passes, start)
+        intake = OrderedIntake(self.bus, self.cache, options, phases, start)
         try:
             yield intake
         finally:
@@ -94,7 +94,7 @@ def world() -> Iterator[World]:
     world.bus.close()
 
 
-def take_all(intake: OrderedIntake) -> list[Taken | PassEnd]:
+def take_all(intake: OrderedIntake) -> list[Delivery | PhaseEnd]:
     """Everything that can be taken now."""
     found = []
     while (taken := intake.take(0)) is not None:
@@ -102,8 +102,8 @@ def take_all(intake: OrderedIntake) -> list[Taken | PassEnd]:
     return found
 
 
-def places(taken: list[Taken | PassEnd]) -> list[tuple[int, int | str]]:
-    return [(t.pass_index, t.clip.index if isinstance(t, Taken) else "end") for t in taken]
+def places(taken: list[Delivery | PhaseEnd]) -> list[tuple[int, int | str]]:
+    return [(t.phase_index, t.clip.index if isinstance(t, Delivery) else "end") for t in taken]
 
 
 @st.composite
@@ -113,8 +113,8 @@ def deliveries(draw: st.DrawFn) -> tuple[list[int], list[tuple[int, int]], set[t
     twice = draw(st.lists(st.sampled_from(clips), max_size=6)) if clips else []
     order = draw(st.permutations(clips + twice))
     skipped = set(draw(st.lists(st.sampled_from(clips), max_size=3))) if clips else set()
-    start_pass = draw(st.integers(0, len(sizes) - 1))
-    start = Position(start_pass, draw(st.integers(0, sizes[start_pass])))
+    start_phase = draw(st.integers(0, len(sizes) - 1))
+    start = Position(start_phase, draw(st.integers(0, sizes[start_phase])))
     return sizes, order, skipped, start, draw(st.sampled_from([1, 2, 3, 64]))
 
 
@@ -125,27 +125,27 @@ def test_every_clip_from_the_start_on_comes_once_in_order(
 ) -> None:
     sizes, order, skipped, start, world_size = case
     world = World()
-    passes = [plan(TRAIN, epoch, size) for epoch, size in enumerate(sizes)]
+    phases = [plan(TRAIN, epoch, size) for epoch, size in enumerate(sizes)]
     for p, i in order:
-        world.feature(passes[p], i, skipped="gone" if (p, i) in skipped else "")
+        world.feature(phases[p], i, skipped="gone" if (p, i) in skipped else "")
     together: list[tuple[int, int | str]] = []
     for rank in range(world_size):
         options = IntakeOptions(JOB, CONSUMER, "flow10", "flow", rank=rank, world_size=world_size)
-        with world.intake(passes, options, start) as intake:
+        with world.intake(phases, options, start) as intake:
             taken = take_all(intake)
             assert intake.finished
             mine = [(p, i) for p, size in enumerate(sizes) for i in range(size) if i % 64 % world_size == rank]
             clips = [place for place in places(taken) if place[1] != "end"]
-            assert clips == [place for place in mine if place >= (start.pass_index, start.clips)]
-            assert [p for p, i in places(taken) if i == "end"] == list(range(start.pass_index, len(sizes)))
+            assert clips == [place for place in mine if place >= (start.phase_index, start.clips)]
+            assert [p for p, i in places(taken) if i == "end"] == list(range(start.phase_index, len(sizes)))
             for t in taken:
-                if isinstance(t, Taken):
-                    assert bool(t.skipped) == ((t.pass_index, t.clip.index) in skipped)
-                    assert bytes(t.value) == (b"" if t.skipped else f"1.{t.pass_index}.{t.clip.index}.0".encode())
-            intake.finish([t for t in taken if isinstance(t, Taken)])
+                if isinstance(t, Delivery):
+                    assert bool(t.skipped) == ((t.phase_index, t.clip.index) in skipped)
+                    assert bytes(t.value) == (b"" if t.skipped else f"1.{t.phase_index}.{t.clip.index}.0".encode())
+            intake.finish([t for t in taken if isinstance(t, Delivery)])
             together += clips
     reported = [(p.trained.epoch, i) for p in world.progress() for i in p.trained.indices]
-    first = (start.pass_index, start.clips)
+    first = (start.phase_index, start.clips)
     assert sorted(r for r in reported if r >= first) == sorted(place for place in together if place not in skipped)
     before = {place for place in order if place < first and place not in skipped}
     assert {r for r in reported if r < first} == before, "done long ago, and the master asks: it has to be told"
@@ -155,32 +155,32 @@ def test_every_clip_from_the_start_on_comes_once_in_order(
 
 
 def test_the_end_of_a_pass_comes_before_the_next_one(world: World) -> None:
-    passes = [plan(TRAIN, 0, 2), plan(VALIDATION, 0, 0), plan(TRAIN, 1, 1)]
-    world.feature(passes[2], 0)
-    world.feature(passes[0], 1)
-    with world.intake(passes) as intake:
+    phases = [plan(TRAIN, 0, 2), plan(VALIDATION, 0, 0), plan(TRAIN, 1, 1)]
+    world.feature(phases[2], 0)
+    world.feature(phases[0], 1)
+    with world.intake(phases) as intake:
         assert take_all(intake) == []
         assert intake.waiting == 2
-        world.feature(passes[0], 0)
+        world.feature(phases[0], 0)
         assert places(take_all(intake)) == [(0, 0), (0, 1), (0, "end"), (1, "end"), (2, 0), (2, "end")]
         assert intake.finished
 
 
 def test_a_clip_says_where_its_consumer_stands(world: World) -> None:
-    passes = [plan(TRAIN, 0, 3)]
-    world.feature(passes[0], 2)
-    with world.intake(passes, start=Position(0, 2)) as intake:
+    phases = [plan(TRAIN, 0, 3)]
+    world.feature(phases[0], 2)
+    with world.intake(phases, start=Position(0, 2)) as intake:
         taken = intake.take(0)
-        assert isinstance(taken, Taken)
+        assert isinstance(taken, Delivery)
         assert taken.position == Position(0, 3)
 
 
 def test_a_message_for_what_was_taken_before_is_acked_and_dropped(world: World) -> None:
-    passes = [plan(TRAIN, 0, 2)]
-    world.feature(passes[0], 0)
-    with world.intake(passes) as intake:
-        intake.finish([t for t in take_all(intake) if isinstance(t, Taken)])
-        world.feature(passes[0], 0)  # made again, for somebody else
+    phases = [plan(TRAIN, 0, 2)]
+    world.feature(phases[0], 0)
+    with world.intake(phases) as intake:
+        intake.finish([t for t in take_all(intake) if isinstance(t, Delivery)])
+        world.feature(phases[0], 0)  # made again, for somebody else
         assert world.cache.usage().keys == 1
         assert take_all(intake) == []
         assert world.cache.usage().keys == 0
@@ -189,11 +189,11 @@ def test_a_message_for_what_was_taken_before_is_acked_and_dropped(world: World) 
 
 
 def test_a_message_for_what_is_in_hand_is_no_report(world: World) -> None:
-    passes = [plan(TRAIN, 0, 1)]
-    world.feature(passes[0], 0)
-    with world.intake(passes) as intake:
-        taken = [t for t in take_all(intake) if isinstance(t, Taken)]
-        world.feature(passes[0], 0)
+    phases = [plan(TRAIN, 0, 1)]
+    world.feature(phases[0], 0)
+    with world.intake(phases) as intake:
+        taken = [t for t in take_all(intake) if isinstance(t, Delivery)]
+        world.feature(phases[0], 0)
         assert take_all(intake) == []
         assert world.progress() == []
         intake.finish(taken)
@@ -201,12 +201,12 @@ def test_a_message_for_what_is_in_hand_is_no_report(world: World) -> None:
 
 
 def test_messages_of_other_jobs_streams_and_passes_are_left_alone_or_dropped(world: World) -> None:
-    passes = [plan(TRAIN, 0, 1)]
-    world.feature(passes[0], 0, job="another")
-    world.feature(passes[0], 0, stream="flow5")
-    world.feature(plan(TRAIN, 7, 1), 0)  # a pass this job does not have
+    phases = [plan(TRAIN, 0, 1)]
+    world.feature(phases[0], 0, job="another")
+    world.feature(phases[0], 0, stream="flow5")
+    world.feature(plan(TRAIN, 7, 1), 0)  # a phase this job does not have
     world.send(topics.features("flow"), 0, b"\xff\xff not protobuf")
-    with world.intake(passes) as intake:
+    with world.intake(phases) as intake:
         assert take_all(intake) == []
         assert intake.waiting == 0
         assert world.cache.usage().keys == 2, "the bytes of others are theirs to free"
@@ -216,53 +216,53 @@ def test_messages_of_other_jobs_streams_and_passes_are_left_alone_or_dropped(wor
 @pytest.mark.parametrize(("told", "reported"), [(2, 2), (0, 3)])
 def test_the_master_learns_which_runs_bytes_are_missed(world: World, told: int, reported: int) -> None:
     """Those of an earlier run may be gone: it is told the fence of the seed or, if that is not known, of this run."""
-    passes = [plan(TRAIN, 0, 1)]
-    world.cache.purge(world.feature(passes[0], 0, fence=told))
-    with world.intake(passes) as intake:
+    phases = [plan(TRAIN, 0, 1)]
+    world.cache.purge(world.feature(phases[0], 0, fence=told))
+    with world.intake(phases) as intake:
         assert intake.take(0) is None
     assert [(p.failed.kind, p.fence) for p in world.progress()] == [("lost", reported)]
 
 
 def test_lost_bytes_are_reported_and_waited_for(world: World) -> None:
-    passes = [plan(TRAIN, 0, 2)]
-    key = world.feature(passes[0], 0)
-    world.feature(passes[0], 1)
+    phases = [plan(TRAIN, 0, 2)]
+    key = world.feature(phases[0], 0)
+    world.feature(phases[0], 1)
     world.cache.purge(key)
-    with world.intake(passes) as intake:
+    with world.intake(phases) as intake:
         assert take_all(intake) == []
         (report,) = world.progress()
         assert (report.job, report.worker, report.fence) == (JOB, "w1", 3)
         assert (report.failed.kind, report.failed.stage, report.failed.stream) == ("lost", "trainer", "flow10")
         assert report.failed.clip.index == 0
         assert take_all(intake) == [], "index 1 waits for its turn"
-        world.feature(passes[0], 0)
+        world.feature(phases[0], 0)
         assert places(take_all(intake)) == [(0, 0), (0, 1), (0, "end")]
 
 
 def test_damaged_bytes_are_made_again_and_taken_again(world: World) -> None:
-    passes = [plan(TRAIN, 0, 2)]
+    phases = [plan(TRAIN, 0, 2)]
     for index in range(2):
-        world.feature(passes[0], index)
-    with world.intake(passes) as intake:
+        world.feature(phases[0], index)
+    with world.intake(phases) as intake:
         damaged = intake.take(0)
-        assert isinstance(damaged, Taken)
-        intake.retake(damaged, "checksum")
+        assert isinstance(damaged, Delivery)
+        intake.request_rebuild(damaged, "checksum")
         assert [(p.failed.kind, p.failed.reason) for p in world.progress()] == [("lost", "checksum")]
         assert take_all(intake) == []
-        world.feature(passes[0], 0)
+        world.feature(phases[0], 0)
         assert places(take_all(intake)) == [(0, 0), (0, 1), (0, "end")]
 
 
 @pytest.mark.parametrize("late", [0, 1])
 def test_of_two_attempts_the_later_one_counts_in_either_order(world: World, late: int) -> None:
-    passes = [plan(TRAIN, 0, 2)]
+    phases = [plan(TRAIN, 0, 2)]
     for attempt in (late, 1 - late):
-        world.feature(passes[0], 1, attempt=attempt)
-    with world.intake(passes) as intake:
+        world.feature(phases[0], 1, attempt=attempt)
+    with world.intake(phases) as intake:
         assert take_all(intake) == []
         assert world.cache.usage().keys == 1, "the bytes of the other attempt are freed"
-        world.feature(passes[0], 0)
-        taken = [t for t in take_all(intake) if isinstance(t, Taken)]
+        world.feature(phases[0], 0)
+        taken = [t for t in take_all(intake) if isinstance(t, Delivery)]
         assert [t.clip.attempt for t in taken] == [0, 1]
         intake.finish(taken)
         assert world.cache.usage().keys == 0
@@ -271,19 +271,19 @@ def test_of_two_attempts_the_later_one_counts_in_either_order(world: World, late
 
 def test_released_but_not_committed_is_delivered_again_and_found_missing(world: World) -> None:
     """What a consumer that dies before its checkpoint relies on."""
-    passes = [plan(TRAIN, 0, 2)]
+    phases = [plan(TRAIN, 0, 2)]
     for index in range(2):
-        world.feature(passes[0], index)
-    with world.intake(passes) as intake:
-        intake.release([t for t in take_all(intake) if isinstance(t, Taken)])
+        world.feature(phases[0], index)
+    with world.intake(phases) as intake:
+        intake.release([t for t in take_all(intake) if isinstance(t, Delivery)])
         assert world.cache.usage().keys == 0
         assert world.backlog() == 2
-    with world.intake(passes) as intake:
+    with world.intake(phases) as intake:
         assert take_all(intake) == []
         assert [p.failed.clip.index for p in world.progress() if p.HasField("failed")] == [0]
         for index in range(2):
-            world.feature(passes[0], index)
-        taken = [t for t in take_all(intake) if isinstance(t, Taken)]
+            world.feature(phases[0], index)
+        taken = [t for t in take_all(intake) if isinstance(t, Delivery)]
         assert [t.clip.index for t in taken] == [0, 1]
         intake.commit(taken)
         assert world.backlog() == 0
@@ -295,7 +295,7 @@ def test_rgb_takes_the_clips_themselves(world: World) -> None:
     world.cache.put(key, b"frames", ["trainer.rgb", "extractor.flow"], 60)
     world.send(topics.CLIPS, 0, ClipReady(clip=clip, key=key, bytes=6).SerializeToString())
     with world.intake([plan(TRAIN, 0, 1)], RGB) as intake:
-        taken = [t for t in take_all(intake) if isinstance(t, Taken)]
+        taken = [t for t in take_all(intake) if isinstance(t, Delivery)]
         assert [bytes(t.value) for t in taken] == [b"frames"]
         intake.finish(taken)
     assert world.cache.usage().keys == 1, "the extractor has not acked yet"
@@ -316,13 +316,13 @@ def test_what_is_made_for_others_is_left_to_them(world: World) -> None:
 
 
 def test_an_outage_of_the_cache_costs_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    passes = [plan(TRAIN, 0, 1)]
-    world.feature(passes[0], 0)
+    phases = [plan(TRAIN, 0, 1)]
+    world.feature(phases[0], 0)
 
     def down(key: str) -> bytes:
         raise Unavailable(f"no cache for {key}")
 
-    with world.intake(passes) as intake:
+    with world.intake(phases) as intake:
         with monkeypatch.context() as patch:
             patch.setattr(world.cache, "get", down)
             with pytest.raises(Unavailable):

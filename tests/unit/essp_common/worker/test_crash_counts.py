@@ -12,7 +12,7 @@ from essp_common.bus.port import Record
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import Buffer
 from essp_common.errors import CacheFull, TransientError, Unavailable
-from essp_common.worker.crash_counts import TTL_S, Deliveries
+from essp_common.worker.crash_counts import TTL_S, CrashCounts
 
 LIMIT = 3
 
@@ -27,7 +27,7 @@ _dead: list[AbstractContextManager[int]] = []
 
 def die(cache: MemoryCache, item: Record, group: str = "g") -> int:
     """A worker begins a record and dies of it; how many it knew of that had died before."""
-    _dead.append(Deliveries(cache, group, LIMIT).begun(item))
+    _dead.append(CrashCounts(cache, group, LIMIT).begun(item))
     return _dead[-1].__enter__()
 
 
@@ -41,7 +41,7 @@ def test_what_a_worker_survives_is_forgotten(error: Exception | None) -> None:
     cache = MemoryCache()
     die(cache, record())
     try:
-        with Deliveries(cache, "g", LIMIT).begun(record()) as deaths:
+        with CrashCounts(cache, "g", LIMIT).begun(record()) as deaths:
             assert deaths == 1
             if error is not None:
                 raise error
@@ -53,7 +53,7 @@ def test_what_a_worker_survives_is_forgotten(error: Exception | None) -> None:
 
 def test_first_deliveries_cost_nothing() -> None:
     cache = MemoryCache()
-    with Deliveries(cache, "g", LIMIT).begun(record(redelivered=False)) as deaths:
+    with CrashCounts(cache, "g", LIMIT).begun(record(redelivered=False)) as deaths:
         assert deaths == 0
         assert cache.usage().keys == 0
 
@@ -72,7 +72,7 @@ def test_a_death_is_blamed_on_one_suspect_only() -> None:
     first, second = record(1), record(2)
     die(cache, first)
     die(cache, second)
-    worker, order = Deliveries(cache, "g", LIMIT), []
+    worker, order = CrashCounts(cache, "g", LIMIT), []
 
     def lane() -> None:
         with worker.begun(second):
@@ -94,7 +94,7 @@ def test_a_cache_that_does_not_answer_stops_nobody(error: TransientError) -> Non
         def put(self, key: str, value: Buffer, consumers: Sequence[str], ttl_s: float) -> None:
             raise error
 
-    with Deliveries(Failing(), "g", LIMIT).begun(record()) as deaths:
+    with CrashCounts(Failing(), "g", LIMIT).begun(record()) as deaths:
         assert deaths == 0
 
 

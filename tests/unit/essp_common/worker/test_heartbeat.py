@@ -8,7 +8,7 @@ from essp_common import topics
 from essp_common.bus.memory import MemoryBus
 from essp_common.pb.v1.messages_pb2 import Heartbeat, Progress
 from essp_common.worker.heartbeat import Heart, LaneLoad
-from essp_master.pools.worker_registry import GONE_S, STUCK_S, Roster
+from essp_master.pools.worker_registry import GONE_S, STUCK_S, WorkerRegistry
 from tests.harness.fleet import Clock
 
 
@@ -81,15 +81,15 @@ def beat(pool: str = "decoder", **gauges: float) -> Heartbeat:
 
 
 def test_the_roster_knows_who_is_up_busy_and_stuck() -> None:
-    roster = Roster()
-    roster.note("a", beat(busy=1.0, in_hand=2), 0.0)
-    roster.note("b", beat(busy=0.5, in_hand=1), 1.0)
-    roster.note("c", beat(busy=1.0, in_hand=1, oldest=STUCK_S + 1), 1.0)
-    roster.note("d", beat("extractor.flow"), 1.0)
-    pools = roster.pools(2.0)
+    worker_registry = WorkerRegistry()
+    worker_registry.note("a", beat(busy=1.0, in_hand=2), 0.0)
+    worker_registry.note("b", beat(busy=0.5, in_hand=1), 1.0)
+    worker_registry.note("c", beat(busy=1.0, in_hand=1, oldest=STUCK_S + 1), 1.0)
+    worker_registry.note("d", beat("extractor.flow"), 1.0)
+    pools = worker_registry.pools(2.0)
     assert set(pools) == {"decoder", "extractor.flow"}
     decoder = pools["decoder"]
     assert (decoder.ready, decoder.stuck) == (3, 1)
     assert decoder.idlest() == ["c", "b", "a"], "who hangs is spared first, then who has least to do"
-    assert set(roster.pools(GONE_S + 0.5)["decoder"].idlest()) == {"b", "c"}
-    assert roster.pools(1000.0) == {}
+    assert set(worker_registry.pools(GONE_S + 0.5)["decoder"].idlest()) == {"b", "c"}
+    assert worker_registry.pools(1000.0) == {}

@@ -13,7 +13,7 @@ from essp_common.bus.memory import MemoryBus
 from essp_common.bus.port import Record, Subscription
 from essp_common.cache.memory import MemoryCache
 from essp_common.errors import BadVideo, CacheFull, CacheMiss, EsspError, TransientError, Unavailable
-from essp_common.worker.crash_counts import Deliveries
+from essp_common.worker.crash_counts import CrashCounts
 from essp_common.worker.loop import Worker, WorkerOptions, WorkerStuck
 from essp_common.worker.reports import Reports
 
@@ -237,7 +237,7 @@ def test_a_record_that_brought_workers_down_is_rejected(bus: MemoryBus, start: C
     for _ in range(2):
         dying = bus.subscribe(["t"], "g")
         (record,) = dying.poll(1, 0.0)
-        in_hand.append(Deliveries(cache, "test", 2).begun(record))
+        in_hand.append(CrashCounts(cache, "test", 2).begun(record))
         in_hand[-1].__enter__()
         dying.close()
     stage = Script()

@@ -22,7 +22,7 @@ from schemathesis.specs.openapi.checks import (
 from essp_common.wiring import open_store
 from essp_master.api.app import create_app
 from essp_master.config import MasterSettings
-from essp_master.pools.observe_only import AdviceDriver
+from essp_master.pools.observe_only import ObserveOnlyDriver
 from essp_master.pools.reconciler import Reconciler
 from essp_master.registrations import Registrations
 from tests.harness.fleet import adapters_in, make_job, master_over
@@ -43,7 +43,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         master.start(job)
         master.stop(job.name)
         tables = Registrations(open_store((folder / "state").as_uri()), ["registry.example/"])
-        reconciler = Reconciler(AdviceDriver(master.roster), master.roster, master.active, tables.extractors)
+        reconciler = Reconciler(
+            ObserveOnlyDriver(master.worker_registry), master.worker_registry, master.active, tables.extractors
+        )
         with served(create_app(master, MasterSettings(), tables, reconciler)) as url:
             yield url
 

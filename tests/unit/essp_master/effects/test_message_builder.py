@@ -5,8 +5,8 @@ from __future__ import annotations
 from essp_common.catalog.table import Catalog, VideoRow
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, Seed, Video
-from essp_common.planning.phases import Passes
-from essp_master.effects.message_builder import SeedWriter
+from essp_common.planning.phases import Phases
+from essp_master.effects.message_builder import MessageBuilder
 from essp_master.ledger.instructions import IssueUnit
 
 ROW = VideoRow(
@@ -41,9 +41,9 @@ def unit(count: int = 3) -> DecodeSeed:
             "trainers": {"rgb": {"stream": "rgb", "batch_size": 2}},
         }
     )
-    passes = Passes(spec, Catalog((ROW,)))
-    clips = tuple(passes.plan(0).clip(index) for index in range(count))
-    key, message = SeedWriter(spec, passes, fence=7).unit(IssueUnit(0, clips, ("trainer.rgb",)))
+    phases = Phases(spec, Catalog((ROW,)))
+    clips = tuple(phases.plan(0).clip(index) for index in range(count))
+    key, message = MessageBuilder(spec, phases, fence=7).unit(IssueUnit(0, clips, ("trainer.rgb",)))
     assert key == ROW.uri.encode()
     return DecodeSeed.FromString(message)
 

@@ -12,7 +12,7 @@ from essp_common.errors import ConfigError
 from essp_common.features.port import ArraySpec
 from essp_common.job.spec import CodecSpec, JobSpec
 from essp_common.pb.v1.messages_pb2 import PREDICT, TEST, TRAIN, VALIDATION, FrameCodec
-from essp_common.planning.phases import Passes
+from essp_common.planning.phases import Phases
 from essp_common.video import codec
 from essp_master.job.sizing import bounds_of, lane_bytes, most_bytes, parts_of, unit_clips
 
@@ -61,36 +61,36 @@ def test_noise_stays_within_the_bound(
 
 
 def test_the_passes_of_a_training_end_with_the_test() -> None:
-    order = Passes(job(), catalog("train", "validation", "test")).order
+    order = Phases(job(), catalog("train", "validation", "test")).order
     assert order == ((TRAIN, 0), (VALIDATION, 0), (TRAIN, 1), (VALIDATION, 1), (TEST, 0))
-    assert Passes(job(), catalog("train")).order == order[:-1]
+    assert Phases(job(), catalog("train")).order == order[:-1]
 
 
 def test_a_prediction_is_one_pass_over_everything() -> None:
     spec = job(trainers={}, predictor={"model": "file:///model"})
-    passes = Passes(spec, catalog("train", "other"))
-    assert passes.order == ((PREDICT, 0),)
-    assert passes.plans[0].clips == 16 * spec.sampling.clips_per_video
+    phases = Phases(spec, catalog("train", "other"))
+    assert phases.order == ((PREDICT, 0),)
+    assert phases.plans[0].clips == 16 * spec.sampling.clips_per_video
 
 
 def test_the_digest_tells_plans_apart() -> None:
     videos = catalog("train", "test")
-    assert Passes(job(), videos).digest() == Passes(job(), videos).digest()
-    assert Passes(job(), videos).digest() != Passes(job(sampling={"seed": 1}), videos).digest()
+    assert Phases(job(), videos).digest() == Phases(job(), videos).digest()
+    assert Phases(job(), videos).digest() != Phases(job(sampling={"seed": 1}), videos).digest()
 
 
 def test_bounds_cover_each_part() -> None:
-    passes = Passes(job(), catalog("train"))
-    parts = parts_of(passes.spec)
-    clip, flow = bounds_of(passes, parts)[0]
+    phases = Phases(job(), catalog("train"))
+    parts = parts_of(phases.spec)
+    clip, flow = bounds_of(phases, parts)[0]
     assert clip == 64 + 11 * 32 * 32 * 3
     assert flow >= 10 * 32 * 32 * 2
 
 
 def test_the_largest_video_counts_where_sizes_differ() -> None:
     spec = job(clip={"frames": 11, "resize": {"mode": "none"}})
-    passes = Passes(spec, catalog("train", sizes=((64, 48), (320, 240))))
-    assert bounds_of(passes, parts_of(spec))[0][0] == 64 + 11 * 320 * 240 * 3
+    phases = Phases(spec, catalog("train", sizes=((64, 48), (320, 240))))
+    assert bounds_of(phases, parts_of(spec))[0][0] == 64 + 11 * 320 * 240 * 3
 
 
 def test_a_stream_without_a_consumer_costs_nothing() -> None:
@@ -108,16 +108,16 @@ def test_a_stream_without_a_consumer_costs_nothing() -> None:
 )
 def test_a_budget_that_is_too_small_is_refused_with_the_remedy(change: dict[str, object], words: list[str]) -> None:
     spec = job(limits={"budget": "200KiB"}, **change)
-    passes = Passes(spec, catalog("train"))
+    phases = Phases(spec, catalog("train"))
     with pytest.raises(ConfigError) as error:
-        unit_clips(spec, bounds_of(passes, parts_of(spec)))
+        unit_clips(spec, bounds_of(phases, parts_of(spec)))
     assert all(word in str(error.value) for word in [*words, "raise it to"])
 
 
 def test_units_leave_room_for_a_batch() -> None:
     spec = job()
-    passes = Passes(spec, catalog("train"))
-    bounds = bounds_of(passes, parts_of(spec))
+    phases = Phases(spec, catalog("train"))
+    bounds = bounds_of(phases, parts_of(spec))
     largest = sum(bounds[0])
     tight = spec.model_copy(update={"limits": spec.limits.model_copy(update={"budget": 10 * largest})})
     assert unit_clips(tight, bounds) == 3, "7 of a batch of 8, and 3 more"
@@ -126,8 +126,8 @@ def test_units_leave_room_for_a_batch() -> None:
 
 def test_a_lane_holds_two_batches_or_there_is_none() -> None:
     spec = job()
-    passes = Passes(spec, catalog("train"))
-    bounds = bounds_of(passes, parts_of(spec))
+    phases = Phases(spec, catalog("train"))
+    bounds = bounds_of(phases, parts_of(spec))
 
     def lane(clips: int, **limits: object) -> int:
         given = {"budget": clips * sum(bounds[0]), **limits}
@@ -146,4 +146,4 @@ def test_a_lane_holds_two_batches_or_there_is_none() -> None:
 def test_clips_too_short_for_a_feature_are_refused() -> None:
     spec = job(clip={"frames": 5, "resize": {"height": 32, "width": 32}})
     with pytest.raises(ConfigError, match=r"clip\.frames"):
-        bounds_of(Passes(spec, catalog("train")), parts_of(spec))
+        bounds_of(Phases(spec, catalog("train")), parts_of(spec))

@@ -8,7 +8,7 @@ import pytest
 from kubernetes.client.exceptions import ApiException
 
 from essp_common.errors import PermanentError, Unavailable
-from essp_master.pools.informer import View
+from essp_master.pools.informer import Informer
 from essp_master.pools.kubernetes import KubernetesDriver
 from essp_master.pools.port import PoolSize
 from tests.harness.kubernetes_api import Cluster
@@ -106,7 +106,7 @@ def test_the_longer_it_is_away_the_more_seldom_it_is_asked(cluster: Cluster) -> 
         tried.set()
         raise ApiException(status=503, reason="away")
 
-    view = View("deployments", "V1Deployment", lists, lambda: None, (3600.0, 7200.0))
+    view = Informer("deployments", "V1Deployment", lists, lambda: None, (3600.0, 7200.0))
     view.start()
     assert tried.wait(10)
     with pytest.raises(Unavailable, match="503 away"):
@@ -119,7 +119,7 @@ def test_a_right_that_is_missing_is_named(cluster: Cluster) -> None:
     def lists(**_: object) -> object:
         raise ApiException(status=403, reason="Forbidden")
 
-    view = View("jobs", "V1Job", lists, lambda: None, PAUSES_S)
+    view = Informer("jobs", "V1Job", lists, lambda: None, PAUSES_S)
     view.start()
     with pytest.raises(PermanentError, match="the chart's Role"):
         view.objects()

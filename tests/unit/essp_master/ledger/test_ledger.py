@@ -21,7 +21,7 @@ def test_a_job_runs_to_its_end_in_order() -> None:
     world.run()
     check_at_rest(world)
     assert world.issued == every(world)
-    assert world.finished_passes == [0, 1, 2, 3]
+    assert world.finished_phases == [0, 1, 2, 3]
     counts = world.ledger.counts
     clips = len(every(world))
     assert (counts.issued, counts.decoded, counts.extracted) == (clips, clips, clips)
@@ -109,8 +109,8 @@ def test_a_bad_video_is_replaced_by_another_of_its_class() -> None:
     counts = world.ledger.counts
     assert counts.replaced > 0
     assert counts.failed >= counts.replaced
-    assert not world.ledger.passes[0].skipped
-    assert world.ledger.passes[1].skipped == {0, 1}, "evaluation replaces nothing: the two clips of video 0"
+    assert not world.ledger.phases[0].skipped
+    assert world.ledger.phases[1].skipped == {0, 1}, "evaluation replaces nothing: the two clips of video 0"
 
 
 def test_what_nothing_can_replace_is_skipped() -> None:

@@ -89,7 +89,7 @@ def test_a_consumer_whose_checkpoint_is_damaged_is_given_what_took_the_place_of_
     fallen = world.consumers["trainer.rgb"]
     lost = [(0, index) for index in range(fallen.position.clips)]
     assert 0 < world.ledger.counts.replaced < len(lost)
-    assert list(world.ledger.passes[0].skipped)
+    assert list(world.ledger.phases[0].skipped)
     fallen.position, fallen.trained, fallen.unacked = Position(0, 0), [], []
     for number, index in lost:
         clip = world.terms.plan_of(number).clip(index, 0)

@@ -117,7 +117,7 @@ def test_a_clip_is_replaced_by_the_same_one_for_those_who_come_later() -> None:
 def test_what_a_consumer_had_taken_when_it_was_released_counts_once() -> None:
     world = lagging()
     work(world, 200, without="trainer.flow")
-    outstanding = {(o.place.pass_index, o.place.index) for o in world.ledger.state().outstanding}
+    outstanding = {(o.place.phase_index, o.place.index) for o in world.ledger.state().outstanding}
     owed = next(i for i in range(60) if (0, i) not in outstanding)
     before = world.ledger.consumption["trainer.flow"].total, world.ledger.closed
     for _ in range(2):

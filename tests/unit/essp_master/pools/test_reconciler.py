@@ -21,7 +21,7 @@ from essp_master.pools.load import PoolRates, loads
 from essp_master.pools.port import PoolSize
 from essp_master.pools.processes import ProcessDriver
 from essp_master.pools.reconciler import PoolRule, Reconciler
-from essp_master.pools.worker_registry import Roster
+from essp_master.pools.worker_registry import WorkerRegistry
 from essp_master.registrations import ExtractorRow, TrainerRow
 from tests.harness.fleet import Clock
 from tests.harness.statuses import document
@@ -81,14 +81,16 @@ class World:
     def __init__(self, **sizes: int) -> None:
         self.clock = Clock()
         self.driver = Recorded(sizes)
-        self.roster = Roster()
+        self.worker_registry = WorkerRegistry()
         self.jobs: list[JobStatus] = []
         self.rows: dict[str, ExtractorRow] = {}
-        self.reconciler = Reconciler(self.driver, self.roster, lambda: self.jobs, lambda: self.rows, clock=self.clock)
+        self.reconciler = Reconciler(
+            self.driver, self.worker_registry, lambda: self.jobs, lambda: self.rows, clock=self.clock
+        )
 
     def beat(self, worker: str, busy: float, pool: str = "decoder") -> None:
         gauges = {"busy": busy, "in_hand": 1, "oldest": 0}
-        self.roster.note(worker, Heartbeat(pool=pool, gauges=gauges), self.clock())
+        self.worker_registry.note(worker, Heartbeat(pool=pool, gauges=gauges), self.clock())
 
     def pass_time(self, seconds: int, decoded_per_s: float, wait: float) -> None:
         done = 0.0
@@ -170,7 +172,7 @@ def test_who_is_woken_all_the_time_decides_all_the_same() -> None:
         asked.append(1)
         return []
 
-    reconciler = Reconciler(Restless({"decoder": 1}), Roster(), jobs, period_s=0.01)
+    reconciler = Reconciler(Restless({"decoder": 1}), WorkerRegistry(), jobs, period_s=0.01)
     thread = threading.Thread(target=reconciler.run)
     thread.start()
     try:
