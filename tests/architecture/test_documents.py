@@ -1,0 +1,120 @@
+"""What the Markdown files promise: links lead somewhere, named files, commands and make verbs exist, lines are short."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from essp.cli.commands import SECTIONS
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("docs", "charts", "docker", "essp", "essp_common", "services", "tests", "tools")
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), ROOT / "benchmarks" / "README.md", *(p for f in FOLDERS for p in (ROOT / f).rglob("*.md"))]
+)
+COLUMNS = 120
+MADE_BY_PROGRAMS = ("<!-- values", "<!-- figures")
+"""Marks after which a program has written the text, up to the mark that says `end of`."""
+each_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+
+
+def without_generated(text: str) -> str:
+    for mark in MADE_BY_PROGRAMS:
+        text = re.sub(rf"{mark}.*?<!-- end of [^>]*-->", "", text, flags=re.DOTALL)
+    return text
+
+
+def without_fences(text: str) -> str:
+    return re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def code_of(text: str) -> list[str]:
+    """What stands in code blocks and between backticks."""
+    blocks = re.findall(r"^ *```[a-z]*\n(.*?)^ *```", text, flags=re.DOTALL | re.MULTILINE)
+    indented = re.findall(r"^    .*$", without_fences(text), flags=re.MULTILINE)
+    return blocks + indented + re.findall(r"`([^`\n]+)`", without_fences(text))
+
+
+def anchors_of(document: Path) -> set[str]:
+    text = without_fences(document.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ +(.*)$", text, flags=re.MULTILINE)
+    slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return slugs | set(re.findall(r'<a id="([^"]+)">', text))
+
+
+@cache
+def tests() -> set[str]:
+    """The names of all tests there are."""
+    modules = (ROOT / "tests").rglob("test_*.py")
+    return {name for module in modules for name in re.findall(r"def (test_\w+)\(", module.read_text(encoding="utf-8"))}
+
+
+@each_document
+def test_links_lead_somewhere(path: Path) -> None:
+    targets = re.findall(r"\]\(([^)\s]+)\)", without_fences(path.read_text(encoding="utf-8")))
+    for target in targets:
+        if target.startswith(("http://", "https://", "mailto:")):
+            continue
+        file, _, anchor = target.partition("#")
+        document = (path.parent / file).resolve() if file else path
+        assert document.exists(), target
+        if anchor:
+            assert anchor in anchors_of(document), target
+
+
+@each_document
+def test_lines_are_short(path: Path) -> None:
+    """Tables, code and addresses may be as long as they need to be."""
+    text = without_fences(without_generated(path.read_text(encoding="utf-8")))
+    too_long = [
+        line
+        for line in text.splitlines()
+        if len(line) > COLUMNS and not line.startswith(("|", "    ")) and "://" not in line
+    ]
+    assert too_long == []
+
+
+@each_document
+def test_make_verbs_exist(path: Path) -> None:
+    verbs = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    text = path.read_text(encoding="utf-8")
+    used = {verb for code in code_of(text) for verb in re.findall(r"^make ([a-z-]+)", code, flags=re.MULTILINE)}
+    assert used <= verbs
+
+
+@each_document
+def test_commands_exist(path: Path) -> None:
+    commands = {name for section in SECTIONS.values() for name in section}
+    text = path.read_text(encoding="utf-8")
+    pattern = r"(?:^|[;&|] |run --rm )essp ([a-z][a-z-]*)"
+    used = {name for code in code_of(text) for name in re.findall(pattern, code, flags=re.MULTILINE)}
+    assert used <= commands
+
+
+@each_document
+def test_named_files_exist(path: Path) -> None:
+    """A name with a folder is looked for from the root, from `tests` and from beside the document; a module anywhere."""
+    text = without_fences(without_generated(path.read_text(encoding="utf-8")))
+    for name in re.findall(r"`([\w./-]+\.(?:py|md|tpl|proto|sh|css|js))(?:::[\w\[\].]+)?`", text):
+        nearby = any((folder / name).exists() for folder in (ROOT, ROOT / "tests", path.parent, *path.parent.parents))
+        modules = (ROOT / folder for folder in (*FOLDERS, "benchmarks", "proto"))
+        assert nearby or any(next(folder.rglob(f"*/{name}"), None) for folder in modules), name
+
+
+@each_document
+def test_named_tests_exist(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for name in re.findall(r"`(?:[\w/]+\.py::)?(test_\w+)(?:\[[^`]*\])?`", text):
+        assert name in tests(), name
+
+
+def test_the_glossary_says_each_word_once() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    entries = re.findall(r'^- <a id="([^"]+)"></a>\*\*([^*]+)\*\*: ', text, flags=re.MULTILINE)
+    assert len(entries) == len(re.findall(r"^- ", text, flags=re.MULTILINE))
+    words = [word for _, word in entries]
+    assert sorted(set(words)) == sorted(words)
+    assert [anchor for anchor, _ in entries] == [word.replace(" ", "-") for word in words]
