@@ -1,4 +1,4 @@
-"""What the Markdown files promise: links lead somewhere, named files, commands and make verbs exist, lines are short."""
+"""What the Markdown files promise: links lead somewhere, named files, commands and make verbs exist, lines fit."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def anchors_of(document: Path) -> set[str]:
 
 
 @cache
-def tests() -> set[str]:
+def names_of_tests() -> set[str]:
     """The names of all tests there are."""
     modules = (ROOT / "tests").rglob("test_*.py")
     return {name for module in modules for name in re.findall(r"def (test_\w+)\(", module.read_text(encoding="utf-8"))}
@@ -96,7 +96,7 @@ def test_commands_exist(path: Path) -> None:
 
 @each_document
 def test_named_files_exist(path: Path) -> None:
-    """A name with a folder is looked for from the root, from `tests` and from beside the document; a module anywhere."""
+    """A name with a folder is looked for from the root, `tests` and the document; a module anywhere."""
     text = without_fences(without_generated(path.read_text(encoding="utf-8")))
     for name in re.findall(r"`([\w./-]+\.(?:py|md|tpl|proto|sh|css|js))(?:::[\w\[\].]+)?`", text):
         nearby = any((folder / name).exists() for folder in (ROOT, ROOT / "tests", path.parent, *path.parent.parents))
@@ -108,7 +108,7 @@ def test_named_files_exist(path: Path) -> None:
 def test_named_tests_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     for name in re.findall(r"`(?:[\w/]+\.py::)?(test_\w+)(?:\[[^`]*\])?`", text):
-        assert name in tests(), name
+        assert name in names_of_tests(), name
 
 
 def test_the_glossary_says_each_word_once() -> None:
