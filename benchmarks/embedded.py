@@ -18,12 +18,12 @@ import numpy as np
 
 from essp.embedded.composition import Embedded, EmbeddedOptions
 from essp_common import topics
-from essp_common.artifacts.layout import Position
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
 from essp_common.messages.control import ControlFeed
 from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import Control, Finished, Progress
+from essp_common.planning.position import Position
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import run_all
 from essp_common.runtime.service import Service

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essp_common.artifacts.history import spans_of
-from essp_common.artifacts.layout import Position
 from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.pb.v1.messages_pb2 import HistoryEntry, HistorySegment, JobSnapshot, LedgerState, PhaseEvents, Runs
+from essp_common.planning.position import Position
 
 Marks = NDArray[np.uint8]
 """`(clips,)` of one phase: how often."""
@@ -46,7 +46,7 @@ class Run:
         self.skipped = {stream: self._marks() for stream in self.spec.consumers().values()}
         for name, start in self.start.items():
             for number, marks in enumerate(self.done[name]):
-                before = len(marks) if number < start.phase_index else start.clips * (number == start.phase_index)
+                before = len(marks) if number < start.phase_index else start.index * (number == start.phase_index)
                 marks[:before] = 1
 
     def gone(self, consumer: str, number: int) -> Marks:
@@ -68,8 +68,8 @@ class Saved:
     position: Position
     digest: str
     final: bool
-    attempts: dict[tuple[int, int], int]
-    skipped: frozenset[tuple[int, int]]
+    attempts: dict[Position, int]
+    skipped: frozenset[Position]
     """(pass, index) of what was skipped before its position."""
 
 
@@ -94,7 +94,7 @@ class Account:
     status_json: str = ""
     last_ms: int = 0
     takeovers: int = 0
-    _attempts: dict[str, dict[tuple[int, int], int]] = field(default_factory=dict)
+    _attempts: dict[str, dict[Position, int]] = field(default_factory=dict)
 
     @property
     def state(self) -> str:
@@ -123,8 +123,8 @@ class Account:
             for events in entry.phases:
                 self._note(self.runs[-1], events)
             for attempt in entry.attempts:
-                place = (attempt.place.phase_index, attempt.place.index)
-                self._attempts.setdefault(attempt.consumer, {})[place] = attempt.attempt
+                position = Position.of(attempt.position)
+                self._attempts.setdefault(attempt.consumer, {})[position] = attempt.attempt
             self._note_failures(self.runs[-1], entry)
         if entry.HasField("checkpoint") and self.runs:
             self._save(self.runs[-1], entry)
@@ -135,11 +135,11 @@ class Account:
     def _begin(self, entry: HistoryEntry) -> None:
         started = entry.started
         spec = stored_spec(started.snapshot.spec_json, "the job of this history")
-        start = {name: Position(place.phase_index, place.index) for name, place in started.start.items()}
+        start = {name: Position.of(position) for name, position in started.start.items()}
         run = Run(entry.fence, started.snapshot, spec, start)
         for name, position in start.items():
             known = self._attempts.get(name, {})
-            self._attempts[name] = {p: a for p, a in known.items() if Position(*p) < position}
+            self._attempts[name] = {p: a for p, a in known.items() if p < position}
         if self.runs:
             _carry_skipped(self.runs[-1], run)
         self.runs.append(run)
@@ -162,8 +162,8 @@ class Account:
         """Until something else is said of them, these clips were trained as they were planned."""
         if known := self._attempts.get(consumer):
             for begin, end in spans_of(runs):
-                for place in [p for p in known if p[0] == number and begin <= p[1] < end]:
-                    del known[place]
+                for position in [p for p in known if p.phase_index == number and begin <= p.index < end]:
+                    del known[position]
 
     def _note_failures(self, run: Run, entry: HistoryEntry) -> None:
         for failure in entry.failures:
@@ -176,7 +176,7 @@ class Account:
     def _save(self, run: Run, entry: HistoryEntry) -> None:
         checkpoint = entry.checkpoint
         consumer = f"trainer.{checkpoint.trainer}"
-        position = Position(checkpoint.position.phase_index, checkpoint.position.index)
+        position = Position.of(checkpoint.position)
         skipped = run.skipped[run.spec.consumers()[consumer]]
         self.saved.append(
             Saved(
@@ -187,10 +187,10 @@ class Account:
                 final=checkpoint.final,
                 attempts=dict(self._attempts.get(consumer, {})),
                 skipped=frozenset(
-                    (number, int(index))
+                    Position(number, int(index))
                     for number, marks in enumerate(skipped)
                     for index in np.flatnonzero(marks)
-                    if Position(number, int(index)) < position
+                    if (number, int(index)) < position
                 ),
             )
         )

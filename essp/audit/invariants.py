@@ -19,9 +19,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from essp.audit.account import Account, Run, Saved, open_clips
-from essp_common.artifacts.layout import Position
 from essp_common.job.lifecycle import allows
 from essp_common.job.status import JobState, JobStatus
+from essp_common.planning.position import Position
 
 _SHOWN = 10
 _SILENCE_MS = 15 * 60 * 1000
@@ -46,9 +46,7 @@ class Finding(BaseModel):
 class PlanDigests(Protocol):
     """Digests of clips as they are planned."""
 
-    def digest(
-        self, until: Position, attempts: Mapping[tuple[int, int], int], skipped: Set[tuple[int, int]]
-    ) -> str: ...
+    def digest(self, until: Position, attempts: Mapping[Position, int], skipped: Set[Position]) -> str: ...
 
 
 def check(account: Account, plan: PlanDigests | None, status: JobStatus | None, now_ms: int) -> list[Finding]:
@@ -78,7 +76,7 @@ def _conservation(account: Account, run: Run) -> Finding:
     for number, plan in enumerate(run.snapshot.phases):
         for consumer, phases in run.done.items():
             marks, start = phases[number], run.start[consumer]
-            first = plan.clips if number < start.phase_index else start.clips * (number == start.phase_index)
+            first = plan.clips if number < start.phase_index else start.index * (number == start.phase_index)
             unissued = np.flatnonzero((marks[first:] > 0) & (run.issued[number][first:] == 0)) + first
             violations += [f"{consumer} trained clip {i} of phase {number}, which was not issued" for i in unissued]
             if completed:
@@ -215,4 +213,4 @@ def _told(saved: Saved) -> str:
 
 
 def _place(position: Position) -> str:
-    return f"clip {position.clips} of phase {position.phase_index}"
+    return f"clip {position.index} of phase {position.phase_index}"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from essp_common.artifacts.layout import Position
 from essp_common.catalog.table import read_catalog
 from essp_common.job.spec import JobSpec
 from essp_common.planning.digest import as_text, clip_digest, joined
 from essp_common.planning.phases import Phases
+from essp_common.planning.position import Position
 from essp_common.wiring import Stores
 
 
@@ -19,14 +19,14 @@ class Planned:
         self._phases = phases
         self._before: dict[Position, int] = {}
 
-    def digest(self, until: Position, attempts: Mapping[tuple[int, int], int], skipped: Set[tuple[int, int]]) -> str:
+    def digest(self, until: Position, attempts: Mapping[Position, int], skipped: Set[Position]) -> str:
         """Of all clips before `until`, some of them replaced, some left out."""
-        changed = {place for place in (*attempts, *skipped) if Position(*place) < until}
+        changed = {position for position in (*attempts, *skipped) if position < until}
         parts = [self._as_planned(until)]
-        for number, index in changed:
-            parts.append(-self._clip(number, index, 0))
-            if (number, index) not in skipped:
-                parts.append(self._clip(number, index, attempts[(number, index)]))
+        for position in changed:
+            parts.append(-self._clip(*position, 0))
+            if position not in skipped:
+                parts.append(self._clip(*position, attempts[position]))
         return as_text(joined(parts))
 
     def _as_planned(self, until: Position) -> int:
@@ -35,8 +35,8 @@ class Planned:
             begin = max(known, default=Position(0, 0))
             parts = [self._before.get(begin, 0)]
             for number in range(begin.phase_index, min(until.phase_index + 1, len(self._phases.plans))):
-                first = begin.clips if number == begin.phase_index else 0
-                last = until.clips if number == until.phase_index else self._phases.plans[number].clips
+                first = begin.index if number == begin.phase_index else 0
+                last = until.index if number == until.phase_index else self._phases.plans[number].clips
                 parts += (self._clip(number, index, 0) for index in range(first, last))
             self._before[until] = joined(parts)
         return self._before[until]

@@ -23,13 +23,14 @@ import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, PlainSerializer, ValidationError
 
 from essp_common.artifacts import layout
-from essp_common.artifacts.layout import Position
 from essp_common.errors import EsspError, Fenced, NotFound, PermanentError
 from essp_common.objects.port import ObjectStore
+from essp_common.planning.position import Position
 from essp_common.runtime.failpoints import failpoint
 
 _log = logging.getLogger(__name__)
@@ -107,7 +108,7 @@ class Manifest(_Document):
     """Optimiser steps taken."""
     epoch: int
     """The epoch whose training the weights saw last."""
-    position: Position
+    position: Annotated[Position, PlainSerializer(Position._asdict)]
     """Where training goes on."""
     running: dict[str, float] = {}
     """Sums of the phase that is half done there."""

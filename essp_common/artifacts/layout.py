@@ -1,4 +1,4 @@
-"""Where a job keeps what it makes, below its `output` URI, and how far a trainer had come.
+"""Where a job keeps what it makes, below its `output` URI.
 
 spec.json                                        the job, exactly as it ran
 catalog.parquet                                  (predict jobs) the videos asked about
@@ -8,7 +8,7 @@ trainers/<trainer>/scores/<purpose>-<epoch>.parquet   per-clip scores of an eval
 trainers/<trainer>/history.json                  the metrics of every phase
 model/manifest.json                              the fused model: classes, streams, members, evidence; written last
 model/<trainer>.safetensors                      the weights of one member: `model/` can be copied and used alone
-predictor/...                                    (predict jobs) what is scored so far (see scored.py)
+predictor/...                                    (predict jobs) what is scored so far (see partial_scores.py)
 predictions.parquet                              (predict jobs)
 segments.parquet                                 (predict jobs that ask for it) where in each video
 history/<number>                                 what became of its clips, a few seconds each (see history.py)
@@ -20,8 +20,6 @@ deadletters/<time>-<number>.json                 (jobs in one process) what coul
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 SPEC = "spec.json"
 MODEL_MANIFEST = "model/manifest.json"
@@ -78,16 +76,3 @@ def model_weights(trainer: str) -> str:
 def history(trainer: str) -> str:
     """The metrics of every phase of a trainer."""
     return f"trainers/{trainer}/history.json"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Position:
-    """How far a consumer has come: everything before `clips` in phase number `phase_index` is done, and nothing after.
-
-    A position is this short because clips are consumed in the order of their indices.
-    """
-
-    phase_index: int
-    """Position in `JobSnapshot.phases`."""
-    clips: int
-    """Clips of that phase, from index 0, that are done."""

@@ -36,7 +36,6 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from essp_common import topics
-from essp_common.artifacts.layout import Position
 from essp_common.bus.port import Bus, Record
 from essp_common.cache.port import Buffer, FrameCache
 from essp_common.errors import CacheMiss
@@ -51,6 +50,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Recipe,
     Trained,
 )
+from essp_common.planning.position import Position
 
 _POLL_RECORDS = 256
 
@@ -141,7 +141,7 @@ class OrderedIntake:
         self._waiting: dict[tuple[int, int], _Arrival] = {}
         self._held: set[tuple[int, int]] = set()  # taken and not released
         self._phase = start.phase_index
-        self._index = self._owned_from(start.clips)
+        self._index = self._owned_from(start.index)
         topic = topics.stream_topic(options.feature)
         self._parse = _parse_clip if topic == topics.CLIPS else _parse_feature
         bus.ensure_topics({topic: topics.partitions(topic)})

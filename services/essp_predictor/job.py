@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 from essp_common.artifacts import layout
 from essp_common.artifacts.fused_model import open_model
-from essp_common.artifacts.layout import Position
 from essp_common.artifacts.partial_scores import Scored
 from essp_common.artifacts.predictions import write_predictions
 from essp_common.artifacts.segments import write_segments
@@ -25,6 +24,7 @@ from essp_common.errors import TransientError
 from essp_common.job.spec import stored_spec
 from essp_common.messages.ordered import IntakeOptions, OrderedIntake
 from essp_common.pb.v1.messages_pb2 import Control
+from essp_common.planning.position import Position
 from essp_common.runtime.failpoints import failpoint
 from essp_common.wiring import Adapters
 from essp_predictor.answers import FusedAnswers

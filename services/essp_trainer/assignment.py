@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Self
 
 from essp_common.artifacts.checkpoint import ModelDescription
-from essp_common.artifacts.layout import Position
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec, StreamSpec, TrainerSpec, stored_spec
 from essp_common.pb.v1.messages_pb2 import Control, PhasePlan, Purpose
+from essp_common.planning.position import Position
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Assignment:
 
     def clips_before(self, position: Position) -> int:
         """Clips of all phases before a position."""
-        return sum(plan.clips for plan in self.phases[: position.phase_index]) + position.clips
+        return sum(plan.clips for plan in self.phases[: position.phase_index]) + position.index
 
     def position_after(self, clips: int) -> Position:
         """The inverse of `clips_before`; at the end of a phase, the beginning of the next."""

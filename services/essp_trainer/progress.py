@@ -17,7 +17,6 @@ from essp_common.pb.v1.messages_pb2 import (
     Failed,
     PhasePlan,
     PhaseReport,
-    Place,
     Progress,
     StepReport,
     Trouble,
@@ -161,7 +160,7 @@ class Reporter:
             epoch=manifest.epoch,
             final=manifest.final,
             scores_uri=scores_uri,
-            position=Place(phase_index=manifest.position.phase_index, index=manifest.position.clips),
+            position=manifest.position.message(),
             step=manifest.step,
             digest=manifest.digest,
         )

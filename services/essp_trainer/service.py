@@ -16,7 +16,6 @@ from contextlib import closing
 import torch
 
 from essp_common.artifacts.checkpoint import Manifest
-from essp_common.artifacts.layout import Position
 from essp_common.errors import DeviceLost, TransientError
 from essp_common.learning.augment import evaluation_view, training_view
 from essp_common.learning.inputs import layout_of
@@ -25,6 +24,7 @@ from essp_common.learning.networks import network
 from essp_common.messages.control import ENDED, ControlFeed
 from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake
 from essp_common.pb.v1.messages_pb2 import TRAIN, Control
+from essp_common.planning.position import Position
 from essp_common.runtime.process import cpu_count
 from essp_common.wiring import Adapters
 from essp_trainer.assignment import Assignment

@@ -23,11 +23,11 @@ import torch
 
 from essp_common.artifacts import scores
 from essp_common.artifacts.checkpoint import Best, Manifest, PhaseRecord
-from essp_common.artifacts.layout import Position
 from essp_common.errors import PermanentError
 from essp_common.messages.ordered import PhaseEnd
 from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION, PhasePlan
 from essp_common.planning.digest import joined
+from essp_common.planning.position import Position
 from essp_common.runtime.failpoints import failpoint
 from essp_trainer.assignment import Assignment, purpose_name
 from essp_trainer.checkpoints.checkpoint_store import CheckpointStore, TrainingState
@@ -132,7 +132,7 @@ class Session:
     def _between_batches(self) -> bool:
         """Not between the last clip of a phase and its end, which needs no clip: those two are one checkpoint."""
         position = self._standing.position
-        return position.clips == 0 or position.clips < self._assignment.phases[position.phase_index].clips
+        return position.index == 0 or position.index < self._assignment.phases[position.phase_index].clips
 
     def _do(self, batch: Batch, turn: Turn) -> None:
         if batch.plan.purpose == TRAIN:
@@ -219,7 +219,7 @@ class Session:
             self._keeper.begin(self._learner.training, self._now())
 
     def _now(self) -> TrainingState:
-        self._standing.running = self._meter.sums() if self._standing.position.clips else {}
+        self._standing.running = self._meter.sums() if self._standing.position.index else {}
         return self._standing
 
     def _report_step(self) -> None:

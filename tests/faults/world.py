@@ -28,13 +28,13 @@ from numpy.typing import NDArray
 
 from essp.servers.servers import KafkaServer, RedisServer
 from essp_common import topics
-from essp_common.artifacts.layout import Position
 from essp_common.errors import TransientError
 from essp_common.job.spec import JobSpec, parse_spec
 from essp_common.job.status import JobState, JobStatus
 from essp_common.messages.control import ControlFeed
 from essp_common.messages.ordered import IntakeOptions, OrderedIntake, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import CheckpointReady, Finished, Progress
+from essp_common.planning.position import Position
 from essp_common.runtime.failpoints import VARIABLE
 from essp_common.video import codec
 from essp_common.wiring import Adapters, Stores, open_bus, open_cache

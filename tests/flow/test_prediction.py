@@ -14,12 +14,12 @@ from essp.cli.predict import find, job_of, probe
 from essp.embedded.composition import Embedded
 from essp_common.artifacts import layout, partial_scores, scores
 from essp_common.artifacts.fused_model import open_model
-from essp_common.artifacts.layout import Position
 from essp_common.artifacts.partial_scores import Scored
 from essp_common.catalog.table import Catalog, write_catalog
 from essp_common.errors import PermanentError
 from essp_common.job.spec import JobSpec, parse_spec
 from essp_common.job.status import JobState
+from essp_common.planning.position import Position
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from essp_master.job.preflight import launch

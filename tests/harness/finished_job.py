@@ -9,10 +9,10 @@ import numpy as np
 
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.artifacts.checkpoint import Manifest, ModelDescription, PhaseRecord
-from essp_common.artifacts.layout import Position
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.job.spec import JobSpec
 from essp_common.objects.directory import DirectoryStore
+from essp_common.planning.position import Position
 
 JOB = "two-stream"
 CLASSES = ("brick-left", "brick-right", "grass-left", "grass-right")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from essp_common import topics
-from essp_common.artifacts.layout import Position
 from essp_common.bus.memory import MemoryBus
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import clip_key, stream_key
@@ -33,6 +32,7 @@ from essp_common.pb.v1.messages_pb2 import (
     PhasePlan,
     Progress,
 )
+from essp_common.planning.position import Position
 from essp_common.wiring import Adapters, Stores
 from essp_master.config import MasterSettings
 from essp_master.service import Master, build

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from essp_common.artifacts.layout import Position
+from essp_common.planning.position import Position
 from essp_master.ledger.indices import IndexSet
 from tests.harness.ledger_world import World
 
@@ -18,7 +18,7 @@ def check_at_rest(world: World) -> None:
         start = (consumer.position.phase_index, 0)
         assert start[0] >= len(world.terms.phases) - 1
         begun = world.terms.start.get(name, Position(0, 0))
-        wanted = [p for p in every(world) if p >= (begun.phase_index, begun.clips)]
+        wanted = [p for p in every(world) if p >= begun]
         skipped = {(n, i) for n, account in enumerate(ledger.phases) for i in account.skipped}
         assert sorted(set(consumer.trained) | skipped & set(wanted)) == wanted, name
         assert len(set(consumer.trained)) == len(consumer.trained), "trained once"
@@ -34,9 +34,9 @@ def check_account(world: World) -> None:
     ledger, state = world.ledger, world.ledger.state()
     credits = ledger.credits
     assert sum(sum(o.sizes) for o in state.outstanding) == credits.outstanding_bytes <= credits.budget_bytes
-    left = {(o.place.phase_index, o.place.index): o.left for o in state.outstanding}
+    left = {(o.position.phase_index, o.position.index): o.left for o in state.outstanding}
     assert len(left) == len(state.outstanding)
-    counted = {(o.place.phase_index, o.place.index) for o in state.outstanding if not o.again}
+    counted = {(o.position.phase_index, o.position.index) for o in state.outstanding if not o.again}
     issued = IndexSet.of(state.order.issued)
     lanes = {lane.consumer for lane in state.lanes}
     unfinished = [0] * len(ledger.phases)

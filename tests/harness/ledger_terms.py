@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from essp_common.artifacts.layout import Position
 from essp_common.catalog.table import Catalog, CatalogView, VideoRow
 from essp_common.job.spec import ClipSpec, SamplingSpec
 from essp_common.pb.v1.messages_pb2 import (
@@ -14,6 +13,7 @@ from essp_common.pb.v1.messages_pb2 import (
     PhasePlan,
 )
 from essp_common.planning.plan import Plan, plan_of
+from essp_common.planning.position import Position
 from essp_master.ledger.config import LedgerConfig
 from essp_master.ledger.parts import ClipParts
 

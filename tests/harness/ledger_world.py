@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from essp_common.artifacts.layout import Position
 from essp_common.pb.v1.messages_pb2 import (
     ClipRef,
     Failed,
@@ -20,6 +19,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Trained,
 )
 from essp_common.planning.plan import PlannedClip
+from essp_common.planning.position import Position
 from essp_master.ledger.config import LedgerConfig
 from essp_master.ledger.instructions import (
     CompleteJob,
@@ -230,7 +230,7 @@ class World:
         """Make durable what a consumer has trained."""
         consumer = self.consumers[name]
         consumer.checkpoint, consumer.durable = consumer.position, list(consumer.trained)
-        here = (consumer.position.phase_index, consumer.position.clips)
+        here = consumer.position
         consumer.unacked = [m for m in consumer.unacked if m[0] >= here]
 
     def crash(self, name: str) -> None:
@@ -311,7 +311,7 @@ class World:
         return bound // 4 + (clip.first_frame * 7 + clip.video * 13) % (bound * 3 // 4 + 1)
 
     def _next(self, consumer: Consumer) -> Place | None:
-        number, index = consumer.position.phase_index, consumer.position.clips
+        number, index = consumer.position
         while number < len(self.terms.phases):
             if index < self.terms.phases[number].clips:
                 return (number, index)
@@ -319,7 +319,7 @@ class World:
         return None
 
     def _arrive(self, consumer: Consumer, place: Place, clip: PlannedClip, skipped: bool) -> None:
-        if place < (consumer.position.phase_index, consumer.position.clips):
+        if place < consumer.position:
             self._ack(place, clip.attempt, consumer.name)
             if not skipped:
                 self.events.append(self._trained(consumer, place))

@@ -225,7 +225,7 @@ def test_a_stopped_job_is_saved_and_goes_on_when_started_again(world: World, exp
     world.fleet.ended(trainer)
     saved = read_latest(world.stores.under(world.output("stopped")), "rgb")
     assert saved is not None
-    assert saved.position.clips >= BATCH
+    assert saved.position.index >= BATCH
     for action, code in (("pause", 409), ("resume", 409), ("stop", 200)):
         assert api.ask("stopped", action) == code
     trainers = [world.trainer("stopped", "rgb"), world.trainer("stopped", "flow")]

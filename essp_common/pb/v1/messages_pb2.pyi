@@ -333,10 +333,10 @@ class CheckpointReady(_message.Message):
     epoch: int
     final: bool
     scores_uri: str
-    position: Place
+    position: Position
     step: int
     digest: str
-    def __init__(self, job: _Optional[str] = ..., trainer: _Optional[str] = ..., uri: _Optional[str] = ..., epoch: _Optional[int] = ..., final: _Optional[bool] = ..., scores_uri: _Optional[str] = ..., position: _Optional[_Union[Place, _Mapping]] = ..., step: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., trainer: _Optional[str] = ..., uri: _Optional[str] = ..., epoch: _Optional[int] = ..., final: _Optional[bool] = ..., scores_uri: _Optional[str] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., step: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...
 
 class Trouble(_message.Message):
     __slots__ = ("trainer", "reason")
@@ -512,7 +512,7 @@ class Indices(_message.Message):
     bits: _containers.RepeatedScalarFieldContainer[bytes]
     def __init__(self, blocks: _Optional[_Iterable[int]] = ..., bits: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
-class Place(_message.Message):
+class Position(_message.Message):
     __slots__ = ("phase_index", "index")
     PHASE_INDEX_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -534,10 +534,10 @@ class ConsumerState(_message.Message):
     BELOW_FIELD_NUMBER: _ClassVar[int]
     BEYOND_FIELD_NUMBER: _ClassVar[int]
     consumer: str
-    start: Place
+    start: Position
     below: _containers.RepeatedScalarFieldContainer[int]
     beyond: _containers.MessageMap[int, Indices]
-    def __init__(self, consumer: _Optional[str] = ..., start: _Optional[_Union[Place, _Mapping]] = ..., below: _Optional[_Iterable[int]] = ..., beyond: _Optional[_Mapping[int, Indices]] = ...) -> None: ...
+    def __init__(self, consumer: _Optional[str] = ..., start: _Optional[_Union[Position, _Mapping]] = ..., below: _Optional[_Iterable[int]] = ..., beyond: _Optional[_Mapping[int, Indices]] = ...) -> None: ...
 
 class PhaseState(_message.Message):
     __slots__ = ("issued", "closed", "skipped")
@@ -550,8 +550,8 @@ class PhaseState(_message.Message):
     def __init__(self, issued: _Optional[int] = ..., closed: _Optional[int] = ..., skipped: _Optional[_Union[Indices, _Mapping]] = ...) -> None: ...
 
 class OutstandingClip(_message.Message):
-    __slots__ = ("place", "attempt", "left", "made", "sizes", "queued", "shed", "again", "losses", "lane", "counted", "reissued")
-    PLACE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("position", "attempt", "left", "made", "sizes", "queued", "shed", "again", "losses", "lane", "counted", "reissued")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
     MADE_FIELD_NUMBER: _ClassVar[int]
@@ -563,7 +563,7 @@ class OutstandingClip(_message.Message):
     LANE_FIELD_NUMBER: _ClassVar[int]
     COUNTED_FIELD_NUMBER: _ClassVar[int]
     REISSUED_FIELD_NUMBER: _ClassVar[int]
-    place: Place
+    position: Position
     attempt: int
     left: int
     made: int
@@ -575,7 +575,7 @@ class OutstandingClip(_message.Message):
     lane: str
     counted: int
     reissued: bool
-    def __init__(self, place: _Optional[_Union[Place, _Mapping]] = ..., attempt: _Optional[int] = ..., left: _Optional[int] = ..., made: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., queued: _Optional[bool] = ..., shed: _Optional[bool] = ..., again: _Optional[bool] = ..., losses: _Optional[int] = ..., lane: _Optional[str] = ..., counted: _Optional[int] = ..., reissued: _Optional[bool] = ...) -> None: ...
+    def __init__(self, position: _Optional[_Union[Position, _Mapping]] = ..., attempt: _Optional[int] = ..., left: _Optional[int] = ..., made: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., queued: _Optional[bool] = ..., shed: _Optional[bool] = ..., again: _Optional[bool] = ..., losses: _Optional[int] = ..., lane: _Optional[str] = ..., counted: _Optional[int] = ..., reissued: _Optional[bool] = ...) -> None: ...
 
 class IssueState(_message.Message):
     __slots__ = ("phase_index", "begin", "end", "issued")
@@ -596,16 +596,16 @@ class LaneState(_message.Message):
     JOINS_FIELD_NUMBER: _ClassVar[int]
     consumer: str
     order: IssueState
-    joins: Place
-    def __init__(self, consumer: _Optional[str] = ..., order: _Optional[_Union[IssueState, _Mapping]] = ..., joins: _Optional[_Union[Place, _Mapping]] = ...) -> None: ...
+    joins: Position
+    def __init__(self, consumer: _Optional[str] = ..., order: _Optional[_Union[IssueState, _Mapping]] = ..., joins: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class ReplacedClip(_message.Message):
-    __slots__ = ("place", "attempt")
-    PLACE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("position", "attempt")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
-    place: Place
+    position: Position
     attempt: int
-    def __init__(self, place: _Optional[_Union[Place, _Mapping]] = ..., attempt: _Optional[int] = ...) -> None: ...
+    def __init__(self, position: _Optional[_Union[Position, _Mapping]] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class LedgerState(_message.Message):
     __slots__ = ("consumers", "streams", "phases", "outstanding", "order", "counts", "finals", "lanes", "replaced")
@@ -698,32 +698,32 @@ class PhaseEvents(_message.Message):
     def __init__(self, phase_index: _Optional[int] = ..., issued: _Optional[_Union[Runs, _Mapping]] = ..., decoded: _Optional[_Union[Runs, _Mapping]] = ..., extracted: _Optional[_Mapping[str, Runs]] = ..., trained: _Optional[_Mapping[str, Runs]] = ..., retrained: _Optional[_Mapping[str, Runs]] = ..., skipped: _Optional[_Mapping[str, Runs]] = ..., released: _Optional[_Mapping[str, Runs]] = ...) -> None: ...
 
 class ClipFailure(_message.Message):
-    __slots__ = ("place", "attempt", "stage", "kind", "video", "stream", "replaced")
-    PLACE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("position", "attempt", "stage", "kind", "video", "stream", "replaced")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     VIDEO_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     REPLACED_FIELD_NUMBER: _ClassVar[int]
-    place: Place
+    position: Position
     attempt: int
     stage: str
     kind: str
     video: str
     stream: str
     replaced: bool
-    def __init__(self, place: _Optional[_Union[Place, _Mapping]] = ..., attempt: _Optional[int] = ..., stage: _Optional[str] = ..., kind: _Optional[str] = ..., video: _Optional[str] = ..., stream: _Optional[str] = ..., replaced: _Optional[bool] = ...) -> None: ...
+    def __init__(self, position: _Optional[_Union[Position, _Mapping]] = ..., attempt: _Optional[int] = ..., stage: _Optional[str] = ..., kind: _Optional[str] = ..., video: _Optional[str] = ..., stream: _Optional[str] = ..., replaced: _Optional[bool] = ...) -> None: ...
 
 class TrainedAttempt(_message.Message):
-    __slots__ = ("place", "consumer", "attempt")
-    PLACE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("position", "consumer", "attempt")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
-    place: Place
+    position: Position
     consumer: str
     attempt: int
-    def __init__(self, place: _Optional[_Union[Place, _Mapping]] = ..., consumer: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
+    def __init__(self, position: _Optional[_Union[Position, _Mapping]] = ..., consumer: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class RunStart(_message.Message):
     __slots__ = ("snapshot", "start")
@@ -732,13 +732,13 @@ class RunStart(_message.Message):
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
-        value: Place
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Place, _Mapping]] = ...) -> None: ...
+        value: Position
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     snapshot: JobSnapshot
-    start: _containers.MessageMap[str, Place]
-    def __init__(self, snapshot: _Optional[_Union[JobSnapshot, _Mapping]] = ..., start: _Optional[_Mapping[str, Place]] = ...) -> None: ...
+    start: _containers.MessageMap[str, Position]
+    def __init__(self, snapshot: _Optional[_Union[JobSnapshot, _Mapping]] = ..., start: _Optional[_Mapping[str, Position]] = ...) -> None: ...
 
 class HistoryEntry(_message.Message):
     __slots__ = ("time_ms", "fence", "started", "taken_over", "state", "reason", "checkpoint", "phases", "failures", "attempts", "budget_bytes", "peak_bytes", "outstanding_bytes", "outstanding_clips", "swept", "stray_keys")

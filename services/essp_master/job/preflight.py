@@ -24,7 +24,6 @@ from essp_common.artifacts import layout
 from essp_common.artifacts.checkpoint import Manifest, read_latest
 from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.history import History
-from essp_common.artifacts.layout import Position
 from essp_common.artifacts.partial_scores import Scored
 from essp_common.catalog.table import Catalog, read_catalog
 from essp_common.errors import ConfigError, Conflict, NotFound, PermanentError
@@ -34,6 +33,7 @@ from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import TRAIN, HistorySegment, JobSnapshot
 from essp_common.planning.phases import Phases
 from essp_common.planning.plan import empty_classes
+from essp_common.planning.position import Position
 from essp_common.runtime.failpoints import failpoint
 from essp_common.wiring import Stores
 from essp_master.job.sizing import bounds_of, lane_bytes, parts_of, uncoupled_budget, unit_clips

@@ -12,14 +12,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from essp_common.artifacts.history import runs_of
-from essp_common.artifacts.layout import Position
 from essp_common.pb.v1.messages_pb2 import (
     CheckpointReady,
     ClipFailure,
     HistoryEntry,
     JobSnapshot,
     PhaseEvents,
-    Place,
     Progress,
     Purpose,
     Runs,
@@ -27,6 +25,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Trained,
     TrainedAttempt,
 )
+from essp_common.planning.position import Position
 from essp_master.ledger.instructions import Instruction, IssueUnit, PublishSkip, ReleaseClip
 from essp_master.ledger.ledger import Ledger
 
@@ -107,8 +106,8 @@ class Recorder:
 
     def started(self, snapshot: JobSnapshot, start: Mapping[str, Position], now_ms: int) -> None:
         """A run of the job begins, its consumers at these positions."""
-        places = {name: Place(phase_index=at.phase_index, index=at.clips) for name, at in start.items()}
-        self._alone(HistoryEntry(time_ms=now_ms, started=RunStart(snapshot=snapshot, start=places)))
+        positions = {name: position.message() for name, position in start.items()}
+        self._alone(HistoryEntry(time_ms=now_ms, started=RunStart(snapshot=snapshot, start=positions)))
 
     def taken_over(self, now_ms: int) -> None:
         """Another master goes on with the run."""
@@ -154,8 +153,8 @@ class Recorder:
     def _note_attempt(self, number: int, index: int, consumer: str, attempt: int) -> None:
         if attempt:
             self.pending = True
-            place = Place(phase_index=number, index=index)
-            self._present.attempts.append(TrainedAttempt(place=place, consumer=consumer, attempt=attempt))
+            position = Position(number, index).message()
+            self._present.attempts.append(TrainedAttempt(position=position, consumer=consumer, attempt=attempt))
 
     def _handle_failed(self, progress: Progress) -> list[Instruction]:
         failed, counts = progress.failed, self._ledger.counts
@@ -166,7 +165,7 @@ class Recorder:
             self.pending = True
             self._present.failures.append(
                 ClipFailure(
-                    place=Place(phase_index=number, index=failed.clip.index),
+                    position=Position(number, failed.clip.index).message(),
                     attempt=failed.clip.attempt,
                     stage=failed.stage,
                     kind=failed.kind,

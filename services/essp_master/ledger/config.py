@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from essp_common.artifacts.layout import Position
 from essp_common.pb.v1.messages_pb2 import PhasePlan
 from essp_common.planning.plan import Plan
+from essp_common.planning.position import Position
 from essp_master.ledger.parts import ClipParts
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from essp_common.artifacts.layout import Position
-from essp_common.pb.v1.messages_pb2 import ConsumerState, Place
+from essp_common.pb.v1.messages_pb2 import ConsumerState
+from essp_common.planning.position import Position
 from essp_master.ledger.indices import IndexSet
 
 
@@ -29,14 +29,14 @@ class Consumption:
         """All of it, as a message."""
         return ConsumerState(
             consumer=consumer,
-            start=Place(phase_index=self.start.phase_index, index=self.start.clips),
+            start=self.start.message(),
             below=self._below,
             beyond={number: beyond.message() for number, beyond in self._beyond.items()},
         )
 
     def restore(self, state: ConsumerState) -> None:
         """Become what `state` tells."""
-        self.start = Position(state.start.phase_index, state.start.index)
+        self.start = Position.of(state.start)
         self._below = list(state.below)
         self._beyond = {number: IndexSet.of(beyond) for number, beyond in state.beyond.items()}
         self.total = sum(self._below) + sum(map(len, self._beyond.values()))
@@ -68,7 +68,7 @@ class Consumption:
 
     def wants(self, phase_index: int, index: int) -> bool:
         """Whether this clip lies at or after where the consumer started."""
-        return (phase_index, index) >= (self.start.phase_index, self.start.clips)
+        return (phase_index, index) >= self.start
 
     def owes(self, phase_index: int, index: int) -> bool:
         """Whether the consumer is not done with this clip, and wants it."""
@@ -88,4 +88,4 @@ class Consumption:
     def _before(self, phase_index: int) -> int:
         if phase_index < self.start.phase_index:
             return self._sizes[phase_index]
-        return min(self.start.clips, self._sizes[phase_index]) if phase_index == self.start.phase_index else 0
+        return min(self.start.index, self._sizes[phase_index]) if phase_index == self.start.phase_index else 0

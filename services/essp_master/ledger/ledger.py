@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 
-from essp_common.artifacts.layout import Position
 from essp_common.errors import ConfigError
 from essp_common.pb.v1.messages_pb2 import (
     ClipRef,
@@ -38,6 +37,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Trained,
 )
 from essp_common.planning.plan import PlannedClip
+from essp_common.planning.position import Position
 from essp_master.ledger.accounts import Counts, PhaseAccount
 from essp_master.ledger.batches import Batches, News
 from essp_master.ledger.config import LedgerConfig
@@ -197,7 +197,7 @@ class Ledger:
 
     def _restore_outstanding(self, state: LedgerState) -> None:
         for entry in state.outstanding:
-            clip = self._terms.plan_of(entry.place.phase_index).clip(entry.place.index, entry.attempt)
+            clip = self._terms.plan_of(entry.position.phase_index).clip(entry.position.index, entry.attempt)
             self._outstanding.restore(entry, clip)
 
     def _order_of(self, starts: Mapping[int, Position]) -> IssueOrder:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from essp_common.artifacts.layout import Position
 from essp_common.pb.v1.messages_pb2 import IssueState
 from essp_common.planning.plan import Plan, PlannedClip
+from essp_common.planning.position import Position
 from essp_master.ledger.indices import IndexSet
 
 Place: TypeAlias = tuple[int, int]
@@ -46,7 +46,7 @@ class IssueOrder:
         self._last = max(start.values())
         first = min(start.values())
         self._number = first.phase_index
-        self._begin = self._end = first.clips
+        self._begin = self._end = first.index
         self._units: list[Unit] = []
         """Of the stretch from `_begin` to `_end`, those to come, the next one last."""
 
@@ -114,7 +114,7 @@ class IssueOrder:
                 parts.append(unit)
             else:
                 parts += [unit[place : place + most] for place in range(0, len(unit), most)]
-        if self.begin >= (self._last.phase_index, self._last.clips):
+        if self.begin >= self._last:
             return [(number, tuple(clips), everyone) for clips in parts]
         return [unit for clips in parts for unit in self._by_consumers(number, clips)]
 

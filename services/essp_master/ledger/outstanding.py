@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from essp_common.pb.v1.messages_pb2 import OutstandingClip
-from essp_common.pb.v1.messages_pb2 import Place as PlaceMessage
+from essp_common.pb.v1.messages_pb2 import Position as PositionMessage
 from essp_common.planning.plan import PlannedClip
 from essp_master.ledger.catch_up import Lane
 from essp_master.ledger.credits import Credits
@@ -91,7 +91,7 @@ class Outstanding:
 
     def restore(self, state: OutstandingClip, clip: PlannedClip) -> None:
         """Take up an entry that `state` told of."""
-        place = (state.place.phase_index, state.place.index)
+        place = (state.position.phase_index, state.position.index)
         entry = Entry(
             place,
             clip,
@@ -303,7 +303,7 @@ class Outstanding:
 
 def _message(entry: Entry) -> OutstandingClip:
     return OutstandingClip(
-        place=PlaceMessage(phase_index=entry.place[0], index=entry.place[1]),
+        position=PositionMessage(phase_index=entry.place[0], index=entry.place[1]),
         attempt=entry.clip.attempt,
         left=entry.left,
         made=entry.made,

@@ -21,10 +21,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
-from essp_common.artifacts.layout import Position
 from essp_common.pb.v1.messages_pb2 import LaneState, ReplacedClip
-from essp_common.pb.v1.messages_pb2 import Place as PlaceMessage
+from essp_common.pb.v1.messages_pb2 import Position as PositionMessage
 from essp_common.planning.plan import Plan, PlannedClip
+from essp_common.planning.position import Position
 from essp_master.ledger.accounts import Counts
 from essp_master.ledger.catch_up import Lane
 from essp_master.ledger.consumption import Consumption
@@ -138,7 +138,7 @@ class Stragglers:
             LaneState(consumer=name, order=lane.order.state(), joins=_message(lane.joins) if lane.joins else None)
             for name, lane in self._lanes.items()
         ]
-        return lanes, [ReplacedClip(place=_message(p), attempt=attempt) for p, attempt in self._replaced.items()]
+        return lanes, [ReplacedClip(position=_message(p), attempt=attempt) for p, attempt in self._replaced.items()]
 
     def restore(self, lanes: Sequence[LaneState], replaced: Sequence[ReplacedClip]) -> None:
         """Become what `state` told."""
@@ -146,7 +146,7 @@ class Stragglers:
             lane = self._open(state.consumer, Position(state.order.phase_index, state.order.begin))
             lane.order.restore(state.order)
             lane.joins = (state.joins.phase_index, state.joins.index) if state.HasField("joins") else None
-        self._replaced = {(r.place.phase_index, r.place.index): r.attempt for r in replaced}
+        self._replaced = {(r.position.phase_index, r.position.index): r.attempt for r in replaced}
 
     # --- how far they are ---
 
@@ -297,5 +297,5 @@ class Stragglers:
                 self._go_back(lane, entry.place)
 
 
-def _message(place: Place) -> PlaceMessage:
-    return PlaceMessage(phase_index=place[0], index=place[1])
+def _message(place: Place) -> PositionMessage:
+    return PositionMessage(phase_index=place[0], index=place[1])

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE, Best, Manifest, PhaseRecord
-from essp_common.artifacts.layout import Position
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.errors import ConfigError
 from essp_common.learning.models import Classifier, load_state, on_host, packed, restore
 from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import PhasePlan
 from essp_common.planning.digest import as_text, from_text
+from essp_common.planning.position import Position
 from essp_trainer.assignment import Assignment, purpose_name
 from essp_trainer.model.training import Training
 

@@ -23,10 +23,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from essp_common.artifacts.checkpoint import Manifest
-from essp_common.artifacts.layout import Position
 from essp_common.errors import EsspError, Fenced, PermanentError, TransientError
 from essp_common.messages.ordered import Delivery, OrderedIntake
 from essp_common.planning.digest import as_text, from_text, joined
+from essp_common.planning.position import Position
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.metrics import CHECKPOINTS
 from essp_trainer.checkpoints.checkpoint_store import CheckpointStore, TrainingState

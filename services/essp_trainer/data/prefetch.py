@@ -25,12 +25,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from essp_common.artifacts.layout import Position
 from essp_common.errors import BadFrames, ConfigError
 from essp_common.features.sampling import evenly_spaced
 from essp_common.messages.ordered import Delivery, OrderedIntake, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import PhasePlan
 from essp_common.planning.digest import joined, ref_digest
+from essp_common.planning.position import Position
 from essp_common.video import codec
 from essp_trainer.data.device import Frames, Input
 from essp_trainer.retry import persistently
@@ -119,7 +119,7 @@ class Prefetch:
         self._changed = threading.Condition()
         self._closing = threading.Event()
         self._failure: BaseException | None = None
-        self._pass, self._begin = start.phase_index, start.clips
+        self._pass, self._begin = start
         self._partial: list[tuple[Delivery, Frames | None]] = []
         self._pool = ThreadPoolExecutor(options.loaders, f"essp-load-{options.name}", torch.set_num_threads, (1,))
         self._thread = threading.Thread(target=self._run, name=f"essp-intake-{options.name}", daemon=True)

@@ -10,9 +10,9 @@ import pytest
 
 from essp_common import topics
 from essp_common.artifacts import checkpoint
-from essp_common.artifacts.layout import Position
 from essp_common.errors import ConfigError, Conflict, NotFound
 from essp_common.objects.directory import DirectoryStore
+from essp_common.planning.position import Position
 from essp_common.wiring import Adapters
 from tests.harness.fleet import FleetOf, make_job, master_over
 
@@ -54,7 +54,7 @@ def save_checkpoint(store: DirectoryStore, trainer: str, position: Position, fin
         name="small", feature="rgb", channels=3, classes=("c0", "c1"), dropout=0.5, crop=16
     )
     manifest = checkpoint.Manifest(
-        job="small", trainer=trainer, step=position.clips + 1, updates=1, epoch=0, position=position,
+        job="small", trainer=trainer, step=position.index + 1, updates=1, epoch=0, position=position,
         spec_digest="", model=model, final=final,
     )  # fmt: skip
     checkpoint.save(store, manifest, {checkpoint.MODEL_FILE: b"weights"}, keep=2)

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from essp_common.artifacts import checkpoint, layout
-from essp_common.artifacts.layout import Position
 from essp_common.errors import ConfigError, EsspError, Fenced, Unavailable
 from essp_common.job.spec import TrainerSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.pb.v1.messages_pb2 import TRAIN, Control, JobSnapshot
+from essp_common.planning.position import Position
 from essp_common.runtime.metrics import CHECKPOINTS
 from essp_common.wiring import Stores
 from essp_trainer.assignment import Assignment
@@ -55,7 +55,7 @@ def test_resumed_equals_uninterrupted(tmp_path: Path, stop_after: Place) -> None
 
     again = Stage(stage.spec, stage.plans)  # a new process: nothing is left but the store
     again.command(Control.START)
-    again.feed(place for place in places if Position(*place) >= start)
+    again.feed(place for place in places if place >= start)
     with Running(again) as running:
         running.join()
     assert running.error is None

@@ -15,12 +15,12 @@ from numpy.testing import assert_allclose
 from torch import Tensor, nn
 
 from essp_common.artifacts import checkpoint, layout, scores
-from essp_common.artifacts.layout import Position
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
 from essp_common.learning.normalisation import share_batches
 from essp_common.learning.randomness import DropoutGenerator, Share
 from essp_common.pb.v1.messages_pb2 import Control
+from essp_common.planning.position import Position
 from essp_trainer.config import Rendezvous
 from essp_trainer.distributed.consensus import Turns, Wish
 from essp_trainer.distributed.ranks import Group, RankLost, Ranks, join
@@ -108,7 +108,7 @@ def train_in_parts(path: Path, parts: list[tuple[int, Place | None]]) -> Stage:
     start = Position(0, 0)
     for ranks, last in parts:
         stage = Stage(spec, plans)  # a new process: nothing is left but the store
-        places = [place for place in stage.every_place() if Position(*place) >= start]
+        places = [place for place in stage.every_place() if place >= start]
         fed = places if last is None else places[: places.index(last) + 1]
         stage.command(Control.START)
         stage.feed(fed, [place for place in SKIPPED if place in fed])

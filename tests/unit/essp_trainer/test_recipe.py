@@ -14,11 +14,11 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, MultiStepLR, S
 
 from essp_common.artifacts import checkpoint
 from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE, Manifest
-from essp_common.artifacts.layout import Position
 from essp_common.errors import ConfigError
 from essp_common.job.spec import OptimizerSpec
 from essp_common.learning.models import Classifier, build, load_state
 from essp_common.pb.v1.messages_pb2 import Control
+from essp_common.planning.position import Position
 from essp_trainer.model import training as training_module
 from essp_trainer.model.ema import Average
 from essp_trainer.model.optimiser import Optimiser
@@ -148,7 +148,7 @@ def test_every_recipe_resumes_to_the_bit(tmp_path: Path, recipe: str) -> None:
     assert running.error is None
     assert newest(parts).position == Position(0, 4)
     again = Stage(parts.spec, parts.plans)
-    train(again, [place for place in again.every_place() if Position(*place) >= Position(0, 4)])
+    train(again, [place for place in again.every_place() if place >= Position(0, 4)])
     assert all_files(again) == all_files(whole)
     plain = Stage(job_spec(tmp_path / "plain"), phase_plans(2))
     train(plain)

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from essp_aggregator import metrics
 from essp_common.artifacts import checkpoint, layout, scores
-from essp_common.artifacts.layout import Position
 from essp_common.cache.port import clip_key
 from essp_common.errors import ConfigError, DeviceLost, NotFound, OutOfMemory
 from essp_common.learning.models import Classifier, Scores
 from essp_common.pb.v1.messages_pb2 import TEST, TRAIN, VALIDATION, Control
+from essp_common.planning.position import Position
 from essp_trainer.model.evaluation import figures
 from essp_trainer.model.training import Diverged
 from tests.harness.training_jobs import (

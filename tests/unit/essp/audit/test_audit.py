@@ -15,7 +15,6 @@ from essp.audit.account import account_of
 from essp.audit.invariants import Finding, check
 from essp.audit.plan import Planned, planned
 from essp_common.artifacts.history import History
-from essp_common.artifacts.layout import Position
 from essp_common.errors import Fenced
 from essp_common.messages.ordered import Delivery, OrderedIntake
 from essp_common.objects.directory import DirectoryStore
@@ -25,10 +24,10 @@ from essp_common.pb.v1.messages_pb2 import (
     HistoryEntry,
     HistorySegment,
     PhaseEvents,
-    Place,
     Progress,
 )
 from essp_common.planning.digest import as_text, joined, ref_digest
+from essp_common.planning.position import Position
 from essp_common.wiring import Adapters
 from essp_master.ledger.credits import Credits
 from essp_master.service import Master
@@ -81,7 +80,7 @@ class Audited:
                     trainer=trainer,
                     final=True,
                     step=45,
-                    position=Place(phase_index=LAST.phase_index),
+                    position=LAST.message(),
                     digest=as_text(joined(self.seen[f"trainer.{trainer}"])),
                 ),
             )

@@ -12,9 +12,9 @@ import pytest
 
 from essp_common.artifacts import checkpoint, layout
 from essp_common.artifacts.checkpoint import BadCheckpoint, Best, Manifest, ModelDescription
-from essp_common.artifacts.layout import Position
 from essp_common.errors import Unavailable
 from essp_common.objects.port import ObjectInfo, ObjectStore
+from essp_common.planning.position import Position
 from essp_common.wiring import open_store
 
 FILES = {"model.safetensors": b"weights" * 100, "optimizer.safetensors": b"momentum" * 50}

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from essp_common import topics
-from essp_common.artifacts.layout import Position
 from essp_common.bus.memory import MemoryBus
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import clip_key, stream_key
@@ -27,6 +26,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Recipe,
     StreamRequest,
 )
+from essp_common.planning.position import Position
 
 JOB = "job-1"
 CONSUMER = "trainer.flow"
@@ -136,7 +136,7 @@ def test_every_clip_from_the_start_on_comes_once_in_order(
             assert intake.finished
             mine = [(p, i) for p, size in enumerate(sizes) for i in range(size) if i % 64 % world_size == rank]
             clips = [place for place in places(taken) if place[1] != "end"]
-            assert clips == [place for place in mine if place >= (start.phase_index, start.clips)]
+            assert clips == [place for place in mine if place >= start]
             assert [p for p, i in places(taken) if i == "end"] == list(range(start.phase_index, len(sizes)))
             for t in taken:
                 if isinstance(t, Delivery):
@@ -145,7 +145,7 @@ def test_every_clip_from_the_start_on_comes_once_in_order(
             intake.finish([t for t in taken if isinstance(t, Delivery)])
             together += clips
     reported = [(p.trained.epoch, i) for p in world.progress() for i in p.trained.indices]
-    first = (start.phase_index, start.clips)
+    first = start
     assert sorted(r for r in reported if r >= first) == sorted(place for place in together if place not in skipped)
     before = {place for place in order if place < first and place not in skipped}
     assert {r for r in reported if r < first} == before, "done long ago, and the master asks: it has to be told"

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from essp_common.artifacts.layout import Position
 from essp_common.pb.v1.messages_pb2 import CheckpointReady, ClipRef, Failed, Finished, Made, Progress, Trained
+from essp_common.planning.position import Position
 from essp_master.ledger.instructions import CompleteJob, FailJob, IssueUnit
 from tests.harness.ledger_checks import check_at_rest, every
 from tests.harness.ledger_terms import CLIP_BYTES, STREAM_BYTES, terms

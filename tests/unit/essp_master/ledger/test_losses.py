@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from essp_common.artifacts.layout import Position
 from essp_common.pb.v1.messages_pb2 import Failed, Progress, Trained
 from essp_common.planning.plan import PlannedClip
+from essp_common.planning.position import Position
 from essp_master.ledger.instructions import FailJob, Instruction, IssueUnit, ReleaseClip
 from essp_master.ledger.outstanding import Entry, Outstanding
 from essp_master.ledger.parts import ClipParts
@@ -87,7 +87,7 @@ def test_a_consumer_whose_checkpoint_is_damaged_is_given_what_took_the_place_of_
             world.take("trainer.flow")
     world.make_all()
     fallen = world.consumers["trainer.rgb"]
-    lost = [(0, index) for index in range(fallen.position.clips)]
+    lost = [(0, index) for index in range(fallen.position.index)]
     assert 0 < world.ledger.counts.replaced < len(lost)
     assert list(world.ledger.phases[0].skipped)
     fallen.position, fallen.trained, fallen.unacked = Position(0, 0), [], []

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from essp_common.artifacts.layout import Position
 from essp_common.pb.v1.messages_pb2 import Progress
+from essp_common.planning.position import Position
 from tests.harness.ledger_checks import check_account, check_at_rest
 from tests.harness.ledger_terms import CLIP_BYTES, CONSUMERS, STREAM_BYTES, terms
 from tests.harness.ledger_world import World

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from essp_common.artifacts.layout import Position
 from essp_common.errors import ConfigError
 from essp_common.pb.v1.messages_pb2 import Indices, LedgerState, Progress
+from essp_common.planning.position import Position
 from essp_master.ledger.indices import IndexSet
 from essp_master.ledger.instructions import Instruction
 from essp_master.ledger.ledger import Ledger

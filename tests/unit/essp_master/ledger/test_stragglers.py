@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from essp_common.artifacts.layout import Position
 from essp_common.pb.v1.messages_pb2 import TRAIN, Progress, Trained
+from essp_common.planning.position import Position
 from tests.harness.ledger_checks import check_account, check_at_rest
 from tests.harness.ledger_terms import CLIP_BYTES, STREAM_BYTES, terms
 from tests.harness.ledger_world import World
@@ -117,7 +117,7 @@ def test_a_clip_is_replaced_by_the_same_one_for_those_who_come_later() -> None:
 def test_what_a_consumer_had_taken_when_it_was_released_counts_once() -> None:
     world = lagging()
     work(world, 200, without="trainer.flow")
-    outstanding = {(o.place.phase_index, o.place.index) for o in world.ledger.state().outstanding}
+    outstanding = {(o.position.phase_index, o.position.index) for o in world.ledger.state().outstanding}
     owed = next(i for i in range(60) if (0, i) not in outstanding)
     before = world.ledger.consumption["trainer.flow"].total, world.ledger.closed
     for _ in range(2):
