@@ -181,7 +181,7 @@ class Essp:
             )
             for name, pool in cluster.pools.items()
         ]
-        for decision in self._autoscaler.decide([(load, Limits(least=1)) for load in loads], now_s):
+        for decision in self._autoscaler.decide([(load, Limits(min=1)) for load in loads], now_s):
             cluster.pools[decision.pool].scale(decision.wanted, now_s)
 
 

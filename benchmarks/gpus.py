@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.figures import Figure, Scale
-from essp_master.pools.gpus import Training, allocate, fair_shares
+from essp_master.pools.gpus import Training, allocate
 
 GPUS = 8
 _PERIOD_S = 300
@@ -20,6 +20,13 @@ _MOVE_S = 45
 _SPEEDUP = 0.9
 _NEARLY = 0.9
 _END_S = 48 * 3600
+
+
+def fair_shares(trainings: Sequence[Training], gpus: int) -> dict[str, int]:
+    """The same for every training, as far as that goes: the rule that allocation by improvement is compared with."""
+    share, rest = divmod(gpus, len(trainings)) if trainings else (0, 0)
+    return {t.name: min(t.max, share + (n < rest)) for n, t in enumerate(trainings)}
+
 
 Rule = Callable[[Sequence[Training], int, Mapping[str, int]], Mapping[str, int]]
 RULES: dict[str, Rule] = {
@@ -65,7 +72,7 @@ class Run:
 
     def seen(self) -> Training:
         """As the rule sees it."""
-        return Training(name=self.name, losses=self.losses, epochs_per_s=self.epochs_per_s, most=GPUS)
+        return Training(name=self.name, losses=self.losses, epochs_per_s=self.epochs_per_s, max=GPUS)
 
 
 def runs(seed: int, count: int = 10) -> list[Run]:

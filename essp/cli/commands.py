@@ -87,7 +87,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "job wait": ("essp job wait catalog --timeout 3600",),
     "job events": ("essp job events catalog",),
     "pool ls": ("essp pool ls",),
-    "pool set": ("essp pool set decoder --least 2 --most 16", "essp pool set decoder --replicas 4"),
+    "pool set": ("essp pool set decoder --min 2 --max 16", "essp pool set decoder --replicas 4"),
     "pool events": ("essp pool events",),
     "registry ls": ("essp registry ls --kind extractors",),
     "registry get": ("essp registry get extractors depth",),

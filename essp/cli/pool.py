@@ -1,4 +1,4 @@
-"""`essp pool`: how large the pools of a running master are, why, and between what they are kept."""
+"""`essp pool`: how large the pools of a running master are, why, and their bounds."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def list_pools(server: Server = SERVER, token: Token = "", as_json: AsJson = Fal
 @app.command("set")
 def set_pool(
     name: Annotated[str, typer.Argument(help="The pool, as `essp pool ls` names it.")],
-    least: Annotated[int, typer.Option(help="Fewest workers.", min=0)] = 1,
-    most: Annotated[int, typer.Option(help="Most workers.", min=0)] = 64,
+    min_workers: Annotated[int, typer.Option("--min", help="Fewest workers.", min=0)] = 1,
+    max_workers: Annotated[int, typer.Option("--max", help="Most workers.", min=0)] = 64,
     replicas: Annotated[int | None, typer.Option(help="A fixed size, in place of the autoscaler's.", min=0)] = None,
     server: Server = SERVER,
     token: Token = "",
 ) -> None:
     """Keep a pool between bounds, or at a fixed size."""
-    rule = {"least": least, "most": most, "replicas": replicas}
+    rule = {"min": min_workers, "max": max_workers, "replicas": replicas}
     with connect(server, token) as client:
         ask(client, "PUT", f"/v1/pools/{name}", json=rule)
     typer.echo(f"{name}: {_kept(rule)}", err=True)
@@ -65,4 +65,4 @@ def events(server: Server = SERVER, token: Token = "", as_json: AsJson = False) 
 
 
 def _kept(rule: dict[str, Any]) -> str:
-    return f"{rule['least']} to {rule['most']}" if rule["replicas"] is None else f"at {rule['replicas']}"
+    return f"{rule['min']} to {rule['max']}" if rule["replicas"] is None else f"at {rule['replicas']}"

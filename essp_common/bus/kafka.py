@@ -5,7 +5,7 @@ could not be delivered is reported by the next `flush` of every thread, as the b
 Commits never overtake publishing: before offsets are committed, everything published before their records were
 done is flushed; if that failed for good, the records are delivered again instead (`kafka_subscription.py`).
 
-No transactions (docs/decisions/0008-at-least-once-without-transactions.md). Errors of kafka-python are mapped here and chained.
+No transactions (decision 8). Errors of kafka-python are mapped here and chained.
 """
 
 from __future__ import annotations

@@ -59,9 +59,9 @@ class ExtractorRow(_Row):
     output: DeclaredOutput
     """What it makes of a clip."""
     resources: Resources = Resources()
-    least: int = Field(1, ge=0, le=1000)
+    min: int = Field(1, ge=0, le=1000)
     """Fewest workers."""
-    most: int = Field(16, ge=1, le=1000)
+    max: int = Field(16, ge=1, le=1000)
     """Most workers."""
     environment: Mapping[Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]{0,62}$")], str] = {}
     """Settings of the worker; no secrets."""
@@ -76,7 +76,7 @@ class TrainerRow(_Row):
     models: tuple[str, ...] = Field(min_length=1)
     """The models (`trainers.*.model` of a job) that it is for."""
     resources: Resources = Resources(cpu="4", memory="16Gi", gpus=1)
-    most_ranks: int = Field(8, ge=1, le=1024)
+    max_ranks: int = Field(8, ge=1, le=1024)
     environment: Mapping[Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]{0,62}$")], str] = {}
 
 

@@ -45,7 +45,6 @@ from essp_master.job.start_run import open_run
 from essp_master.job.status_view import status_of, summary_of, summary_of_past, usage_of
 from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction
 from essp_master.pools.worker_registry import WorkerRegistry
-from essp_master.translation import current
 
 log = logging.getLogger(__name__)
 
@@ -282,7 +281,7 @@ class Master:
 
     def _receive(self, record: Record, now_s: float) -> None:
         try:
-            progress = current(Progress.FromString(record.value))
+            progress = Progress.FromString(record.value)
         except DecodeError:
             log.warning("record %d of %s is no progress message; ignored", record.offset, record.topic)
             return

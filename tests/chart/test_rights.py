@@ -173,7 +173,7 @@ def made_of(server: ApiServer, kind: str, name: str, api: str) -> Object:
 
 def test_the_master_finds_the_pools_that_it_scales(driver: KubernetesDriver) -> None:
     """With the bounds that the values give them."""
-    bounds = {name: (size.least, size.most) for name, size in driver.sizes().items()}
+    bounds = {name: (size.min, size.max) for name, size in driver.sizes().items()}
     assert bounds == {GROUP: (2, 40), group_of(["flow"]): (1, 64)}
 
 

@@ -21,7 +21,7 @@ from tests.harness.waiting import until
 NAMESPACE = os.environ.get("ESSP_TEST_NAMESPACE", "essp-test")
 IMAGE = "registry.example/depth@sha256:" + "0f" * 32
 DEPTH = ExtractorRow(
-    name="depth_map", image=IMAGE, output=DeclaredOutput(shape=("T",)), least=2, resources=Resources(cpu="2", gpus=1)
+    name="depth_map", image=IMAGE, output=DeclaredOutput(shape=("T",)), min=2, resources=Resources(cpu="2", gpus=1)
 )
 TIMES_S = (3, 2, 1)
 PAUSES_S = (0.01, 0.05)

@@ -208,28 +208,6 @@ class FeatureReady(_message.Message):
     fence: int
     def __init__(self, clip: _Optional[_Union[ClipRef, _Mapping]] = ..., stream: _Optional[str] = ..., key: _Optional[str] = ..., bytes: _Optional[int] = ..., skipped: _Optional[str] = ..., consumers: _Optional[_Iterable[str]] = ..., fence: _Optional[int] = ...) -> None: ...
 
-class Decoded(_message.Message):
-    __slots__ = ("clip", "bytes", "seconds")
-    CLIP_FIELD_NUMBER: _ClassVar[int]
-    BYTES_FIELD_NUMBER: _ClassVar[int]
-    SECONDS_FIELD_NUMBER: _ClassVar[int]
-    clip: ClipRef
-    bytes: int
-    seconds: float
-    def __init__(self, clip: _Optional[_Union[ClipRef, _Mapping]] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
-
-class Extracted(_message.Message):
-    __slots__ = ("clip", "stream", "bytes", "seconds")
-    CLIP_FIELD_NUMBER: _ClassVar[int]
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    BYTES_FIELD_NUMBER: _ClassVar[int]
-    SECONDS_FIELD_NUMBER: _ClassVar[int]
-    clip: ClipRef
-    stream: str
-    bytes: int
-    seconds: float
-    def __init__(self, clip: _Optional[_Union[ClipRef, _Mapping]] = ..., stream: _Optional[str] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
-
 class Made(_message.Message):
     __slots__ = ("purpose", "epoch", "stream", "indices", "attempts", "bytes", "seconds")
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
@@ -366,12 +344,11 @@ class Finished(_message.Message):
     def __init__(self, job: _Optional[str] = ..., stage: _Optional[str] = ..., uri: _Optional[str] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("job", "worker", "fence", "decoded", "extracted", "trained", "failed", "heartbeat", "phase_report", "checkpoint", "finished", "step", "trouble", "made")
+    __slots__ = ("job", "worker", "fence", "made", "trained", "failed", "heartbeat", "phase_report", "checkpoint", "finished", "step", "trouble")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
-    DECODED_FIELD_NUMBER: _ClassVar[int]
-    EXTRACTED_FIELD_NUMBER: _ClassVar[int]
+    MADE_FIELD_NUMBER: _ClassVar[int]
     TRAINED_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
@@ -380,12 +357,10 @@ class Progress(_message.Message):
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
-    MADE_FIELD_NUMBER: _ClassVar[int]
     job: str
     worker: str
     fence: int
-    decoded: Decoded
-    extracted: Extracted
+    made: Made
     trained: Trained
     failed: Failed
     heartbeat: Heartbeat
@@ -394,8 +369,7 @@ class Progress(_message.Message):
     finished: Finished
     step: StepReport
     trouble: Trouble
-    made: Made
-    def __init__(self, job: _Optional[str] = ..., worker: _Optional[str] = ..., fence: _Optional[int] = ..., decoded: _Optional[_Union[Decoded, _Mapping]] = ..., extracted: _Optional[_Union[Extracted, _Mapping]] = ..., trained: _Optional[_Union[Trained, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., phase_report: _Optional[_Union[PhaseReport, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointReady, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ..., trouble: _Optional[_Union[Trouble, _Mapping]] = ..., made: _Optional[_Union[Made, _Mapping]] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., worker: _Optional[str] = ..., fence: _Optional[int] = ..., made: _Optional[_Union[Made, _Mapping]] = ..., trained: _Optional[_Union[Trained, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., phase_report: _Optional[_Union[PhaseReport, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointReady, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ..., trouble: _Optional[_Union[Trouble, _Mapping]] = ...) -> None: ...
 
 class StepReport(_message.Message):
     __slots__ = ("trainer", "purpose", "epoch", "clips_done", "loss", "top1", "data_wait_ratio", "clips_per_s", "queue")

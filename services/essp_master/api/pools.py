@@ -1,4 +1,4 @@
-"""Pools: how large they are and why, and between what they are kept."""
+"""Pools: how large they are and why, and their bounds."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ thread-safe; `service.py` guards it.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -316,10 +315,6 @@ class Job:
                     self.log.add("finished", f"made {uri}", {"uri": uri, "metrics": dict(metrics)})
                 case FailJob(reason):
                     self.reason = reason
-
-    def causes(self) -> Counter[str]:
-        """Failures by kind."""
-        return Counter({f"{stage}.{kind}": tally.count for (stage, kind), tally in self.failures.items()})
 
 
 def _now_ms() -> int:

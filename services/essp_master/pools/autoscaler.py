@@ -62,12 +62,12 @@ class PoolLoad:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Between what a pool may be."""
+    """The bounds of a pool's size."""
 
-    least: int = 0
-    most: int = 64
-    most_because: str = "the setting"
-    """What limits it, for people: partitions, the quota, the setting."""
+    min: int = 0
+    max: int = 64
+    max_because: str = "the setting"
+    """What sets `max`, for people: partitions, the quota, the setting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,8 +233,8 @@ def classify(load: PoolLoad, policy: Policy) -> Saturation:
 
 
 def _bounded(load: PoolLoad, limits: Limits, wanted: int, reason: str) -> tuple[int, str]:
-    if wanted > limits.most:
-        return max(limits.most, limits.least), f"{reason}; {limits.most} is the most ({limits.most_because})"
-    if wanted < limits.least:
-        return limits.least, f"{reason}; {limits.least} is the least"
+    if wanted > limits.max:
+        return max(limits.max, limits.min), f"{reason}; the maximum is {limits.max} ({limits.max_because})"
+    if wanted < limits.min:
+        return limits.min, f"{reason}; the minimum is {limits.min}"
     return wanted, reason

@@ -2,7 +2,7 @@
 
 After each epoch of a training its next improvement is predicted from its last ones: the fall of its loss in an epoch,
 as a share of all that it has fallen, shrinking by the factor by which it shrank lately. GPUs then go one by one to the
-training whose predicted improvement grows most by one more. Every training keeps its least; one with too little history
+training whose predicted improvement grows most by one more. Every training keeps its minimum; one with little history
 counts as improving fast, so that newcomers are not starved; one that waits for data gets no more, since it could not
 use them. A move costs a checkpoint and a restart, so the present shares stay unless others are clearly better.
 
@@ -34,8 +34,8 @@ class Training:
     """Validation loss after each epoch."""
     epochs_per_s: float
     """Of one GPU."""
-    least: int = 1
-    most: int = 8
+    min: int = 1
+    max: int = 8
     starved: bool = False
     """It waits for data."""
 
@@ -62,14 +62,14 @@ class Training:
 def allocate(
     trainings: Sequence[Training], gpus: int, present: Mapping[str, int], period_s: float = 300.0
 ) -> dict[str, int]:
-    """GPUs of each training. Those for whom not even `least` is left get none; the first ones come first.
+    """GPUs of each training. Those for whom not even `min` is left get none; the first ones come first.
 
     `present`: what they have now. `period_s`: for how long the shares will stand.
     """
     shares: dict[str, int] = {}
     left = gpus
     for training in trainings:
-        shares[training.name] = training.least if training.least <= left else 0
+        shares[training.name] = training.min if training.min <= left else 0
         left -= shares[training.name]
     able = [training for training in trainings if shares[training.name]]
     while left:
@@ -82,14 +82,8 @@ def allocate(
     return shares if _is_worth_it(trainings, shares, present, gpus, period_s) else dict(present)
 
 
-def fair_shares(trainings: Sequence[Training], gpus: int) -> dict[str, int]:
-    """The same for everybody, as far as that goes: what allocation by improvement is compared with."""
-    share, rest = divmod(gpus, len(trainings)) if trainings else (0, 0)
-    return {t.name: min(t.most, share + (place < rest)) for place, t in enumerate(trainings)}
-
-
 def _gain(training: Training, share: int, present: int, period_s: float) -> float:
-    if share >= training.most or (training.starved and share >= present):
+    if share >= training.max or (training.starved and share >= present):
         return 0.0
     return training.improvement(share + 1, period_s) - training.improvement(share, period_s)
 
@@ -100,7 +94,7 @@ def _is_worth_it(
     names = {training.name for training in trainings}
     if names != set(present) or sum(present.values()) > gpus:
         return True
-    if any(present[t.name] < t.least for t in trainings) or sum(present.values()) < sum(shares.values()):
+    if any(present[t.name] < t.min for t in trainings) or sum(present.values()) < sum(shares.values()):
         return True
 
     def total(of: Mapping[str, int]) -> float:

@@ -41,7 +41,7 @@ from essp_master.registrations import ExtractorRow, TrainerRow
 POOL = "essp.dev/pool"
 SCALED_BY = "essp.dev/scaled-by"
 RELEASE = "app.kubernetes.io/instance"
-LEAST, MOST = "essp.dev/min-replicas", "essp.dev/max-replicas"
+MIN_REPLICAS, MAX_REPLICAS = "essp.dev/min-replicas", "essp.dev/max-replicas"
 COST = "controller.kubernetes.io/pod-deletion-cost"
 _BUSY, _IDLE = "100", "-100"
 _HIDDEN = 3
@@ -270,9 +270,9 @@ def _work(found: Any) -> str:
 
 def _bounds(metadata: Any) -> tuple[int, int]:
     """As the chart says; what makes no sense counts as not said."""
-    found = [(metadata.annotations or {}).get(name, "") for name in (LEAST, MOST)]
-    least, most = (int(text) if text.isdigit() else default for text, default in zip(found, (1, 64), strict=True))
-    return least, max(least, most)
+    found = [(metadata.annotations or {}).get(name, "") for name in (MIN_REPLICAS, MAX_REPLICAS)]
+    low, high = (int(text) if text.isdigit() else default for text, default in zip(found, (1, 64), strict=True))
+    return low, max(low, high)
 
 
 def _conditions(job: Any) -> dict[str, str]:

@@ -31,7 +31,7 @@ def extractor_deployment(template: str, row: ExtractorRow) -> Manifest:
     """The pool of a registered extractor."""
     body = _named(template, f"extractor-{row.name.replace('_', '-')}")
     body["metadata"].setdefault("annotations", {})[WORK] = f"extractor.{row.name}"
-    body["spec"]["replicas"] = row.least
+    body["spec"]["replicas"] = row.min
     container = _container(body)
     container["image"] = row.image
     container["args"] = ["extractor", "run", f"--feature={row.name}"]
@@ -75,9 +75,9 @@ def training_job(template: str, job: str, trainer: str, ranks: int, row: Trainer
     return body
 
 
-def ranks_per_node(ranks: int, most: int) -> int:
-    """The most ranks a pod can have, if all pods are to have the same number."""
-    return next(count for count in range(min(ranks, most), 0, -1) if ranks % count == 0)
+def ranks_per_node(ranks: int, limit: int) -> int:
+    """The most ranks a pod can have, `limit` at most, if all pods are to have the same number."""
+    return next(count for count in range(min(ranks, limit), 0, -1) if ranks % count == 0)
 
 
 def _named(template: str, name: str) -> Manifest:

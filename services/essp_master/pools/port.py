@@ -23,9 +23,9 @@ class PoolSize:
     """Workers asked for."""
     ready: int
     """Workers that run, as far as the driver can tell."""
-    least: int = 1
-    """Between what whoever made the pool wants it; what people say later goes before."""
-    most: int = 64
+    min: int = 1
+    """The bounds that the pool was made with; what people set later goes before."""
+    max: int = 64
 
 
 class PoolDriver(Protocol):

@@ -92,7 +92,7 @@ class ProcessDriver:
         name = f"extractor.{row.name}"
         with self._lock:
             if name not in self._pools:
-                self.scale(name, row.least, ())
+                self.scale(name, row.min, ())
 
     def remove(self, pool: str) -> None:
         """Let all workers of a pool leave."""

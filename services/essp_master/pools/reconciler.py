@@ -38,10 +38,12 @@ class _Plain(BaseModel):
 
 
 class PoolRule(_Plain):
-    """Between what a pool is kept."""
+    """The bounds of a pool's size, or its size."""
 
-    least: int = Field(1, ge=0, le=1000)
-    most: int = Field(64, ge=0, le=1000)
+    min: int = Field(1, ge=0, le=1000)
+    """Fewest workers."""
+    max: int = Field(64, ge=0, le=1000)
+    """Most workers."""
     replicas: int | None = Field(None, ge=0, le=1000)
     """A fixed size; null: as the autoscaler decides."""
 
@@ -57,7 +59,7 @@ class PoolView(_Plain):
     saturation: str
     reason: str
     rule: PoolRule
-    """Between what it is kept."""
+    """Its bounds, or its fixed size."""
 
 
 class PoolEvent(_Plain):
@@ -163,8 +165,8 @@ class Reconciler:
             return [self._view(name, sizes[name], states.get(name, PoolState())) for name in sorted(sizes)]
 
     def rule(self, pool: str, size: PoolSize | None = None) -> PoolRule:
-        """Between what a pool is kept: as people or a registration say, else as it was made."""
-        made = PoolRule() if size is None else PoolRule(least=size.least, most=size.most)
+        """The bounds of a pool: as people or a registration set them, else as it was made."""
+        made = PoolRule() if size is None else PoolRule(min=size.min, max=size.max)
         return self._rules.get(pool, made)
 
     def set(self, pool: str, rule: PoolRule, by: str) -> None:
@@ -219,21 +221,21 @@ class Reconciler:
             return
         self._refused.pop(feature, None)
         self._registered[feature] = row
-        self._rules[pool] = PoolRule(least=row.least, most=row.most)
-        self._tell(pool, f"{row.image} is registered for {feature}; at least {row.least} workers")
+        self._rules[pool] = PoolRule(min=row.min, max=row.max)
+        self._tell(pool, f"{row.image} is registered for {feature}; at least {row.min} workers")
 
     def _bounded(self, pool: str, size: PoolSize) -> int:
         """The size nearest to the present one that a pool may have. Trainings get theirs from elsewhere."""
         if pool.startswith("trainer."):
             return size.replicas
         limits = self._limits(pool, size)
-        return min(max(size.replicas, limits.least), limits.most)
+        return min(max(size.replicas, limits.min), limits.max)
 
     def _limits(self, pool: str, size: PoolSize) -> Limits:
         rule = self.rule(pool, size)
         if rule.replicas is not None:
-            return Limits(least=rule.replicas, most=rule.replicas, most_because="a fixed size")
-        return Limits(least=rule.least, most=rule.most, most_because="the pool's rule")
+            return Limits(min=rule.replicas, max=rule.replicas, max_because="a fixed size")
+        return Limits(min=rule.min, max=rule.max, max_because="the pool's rule")
 
     def _carry_out(self, decision: Decision, state: PoolState) -> None:
         if decision.wanted == decision.replicas:

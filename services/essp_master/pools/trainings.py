@@ -81,7 +81,7 @@ class Trainings:
             name=_name(key),
             losses=_losses(trainer),
             epochs_per_s=speed,
-            most=min(self._ranks, row.most_ranks if row else self._ranks),
+            max=min(self._ranks, row.max_ranks if row else self._ranks),
             starved=(trainer.data_wait_ratio or 0.0) > _STARVED,
         )
 

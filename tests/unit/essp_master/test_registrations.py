@@ -45,7 +45,7 @@ def test_what_is_registered_is_there_for_every_master(root: str) -> None:
 def test_a_change_needs_the_version_that_was_seen(root: str) -> None:
     table = tables(root)
     etag = table.put("extractors", DEPTH, "ann", None)
-    larger = DEPTH.model_copy(update={"most": 32})
+    larger = DEPTH.model_copy(update={"max": 32})
     with pytest.raises(PreconditionFailed, match="read it again"):
         table.put("extractors", larger, "bob", None)
     newer = table.put("extractors", larger, "bob", etag)
@@ -59,7 +59,7 @@ def test_changes_of_other_rows_do_not_get_in_the_way(root: str) -> None:
     table = tables(root)
     etag = table.put("extractors", DEPTH, "ann", None)
     table.put("trainers", BIG, "bob", None)
-    table.put("extractors", DEPTH.model_copy(update={"most": 2}), "ann", etag)
+    table.put("extractors", DEPTH.model_copy(update={"max": 2}), "ann", etag)
 
 
 def test_of_many_who_change_one_row_at_once_one_wins(root: str) -> None:
@@ -67,7 +67,7 @@ def test_of_many_who_change_one_row_at_once_one_wins(root: str) -> None:
     won: list[int] = []
 
     def change(number: int) -> None:
-        row = DEPTH.model_copy(update={"most": number})
+        row = DEPTH.model_copy(update={"max": number})
         try:
             tables(root).put("extractors", row, f"worker {number}", etag)
         except PreconditionFailed:
@@ -80,7 +80,7 @@ def test_of_many_who_change_one_row_at_once_one_wins(root: str) -> None:
     for thread in threads:
         thread.join()
     assert len(won) == 1
-    assert tables(root).extractors()["depth"].most == won[0]
+    assert tables(root).extractors()["depth"].max == won[0]
 
 
 def test_of_many_who_register_different_rows_at_once_all_win(root: str) -> None:

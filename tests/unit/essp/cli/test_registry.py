@@ -45,9 +45,9 @@ def test_register_change_and_remove(url: str, tmp_path: Path) -> None:
     file = tmp_path / "depth.yaml"
     file.write_text(ROW)
     assert call(url, "put", "extractors", str(file)).output == "extractors/depth registered\n"
-    file.write_text(ROW + "most: 3\n")
+    file.write_text(ROW + "max: 3\n")
     assert call(url, "put", "extractors", str(file)).output == "extractors/depth changed\n"
-    assert json.loads(call(url, "get", "extractors", "depth").output)["most"] == 3
+    assert json.loads(call(url, "get", "extractors", "depth").output)["max"] == 3
     assert [row["name"] for row in json.loads(call(url, "ls", "--json").output)] == ["depth"]
     assert "1 CPU, 2Gi, 0 GPU" in call(url, "ls").output
     call(url, "rm", "extractors", "depth", "--yes")

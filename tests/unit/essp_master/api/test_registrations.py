@@ -43,9 +43,9 @@ def test_register_look_change_remove(client: httpx.Client) -> None:
     seen = client.get("/v1/extractors/depth")
     assert seen.headers["etag"] == made.headers["etag"]
     assert seen.json()["resources"]["cpu"] == "1", "defaults are shown"
-    changed = client.put("/v1/extractors/depth", json=DEPTH | {"most": 3}, headers={"If-Match": seen.headers["etag"]})
-    assert changed.json()["most"] == 3
-    assert [row["most"] for row in client.get("/v1/extractors").json()] == [3]
+    changed = client.put("/v1/extractors/depth", json=DEPTH | {"max": 3}, headers={"If-Match": seen.headers["etag"]})
+    assert changed.json()["max"] == 3
+    assert [row["max"] for row in client.get("/v1/extractors").json()] == [3]
     gone = client.delete("/v1/extractors/depth", headers={"If-Match": changed.headers["etag"]})
     assert gone.status_code == 204
     assert client.get("/v1/extractors/depth").status_code == 404
@@ -54,13 +54,13 @@ def test_register_look_change_remove(client: httpx.Client) -> None:
 
 def test_what_was_changed_meanwhile_is_not_overwritten(client: httpx.Client) -> None:
     etag = client.put("/v1/extractors/depth", json=DEPTH, headers=NEW).headers["etag"]
-    client.put("/v1/extractors/depth", json=DEPTH | {"most": 3}, headers={"If-Match": etag})
+    client.put("/v1/extractors/depth", json=DEPTH | {"max": 3}, headers={"If-Match": etag})
     assert client.put("/v1/extractors/depth", json=DEPTH, headers={"If-Match": etag}).status_code == 412
     assert client.put("/v1/extractors/depth", json=DEPTH, headers=NEW).status_code == 412
     assert client.delete("/v1/extractors/depth", headers={"If-Match": etag}).status_code == 412
     assert client.put("/v1/extractors/depth", json=DEPTH).status_code == 428
     assert client.delete("/v1/extractors/depth").status_code == 428
-    assert client.get("/v1/extractors/depth").json()["most"] == 3
+    assert client.get("/v1/extractors/depth").json()["max"] == 3
 
 
 @pytest.mark.parametrize(

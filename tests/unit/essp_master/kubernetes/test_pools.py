@@ -8,7 +8,7 @@ import pytest
 from kubernetes import client
 
 from essp_common.errors import ConfigError
-from essp_master.pools.kubernetes import COST, LEAST, MOST, RELEASE, SCALED_BY, KubernetesDriver
+from essp_master.pools.kubernetes import COST, MAX_REPLICAS, MIN_REPLICAS, RELEASE, SCALED_BY, KubernetesDriver
 from essp_master.pools.port import PoolSize
 from essp_master.registrations import Resources
 from tests.harness.kubernetes_api import Cluster
@@ -37,8 +37,8 @@ def test_a_pool_is_scaled_and_nothing_else_of_it_changed(api: client.ApiClient, 
 
 def test_bounds_are_those_of_the_chart(cluster: Cluster, driver: KubernetesDriver) -> None:
     body = deployment("essp-decoder", "decoder", 3) | {"status": {}}
-    for least, most, bounds in (("2", "9", (2, 9)), ("", "many", (1, 64)), ("80", "", (80, 80))):
-        body["metadata"]["annotations"] |= {LEAST: least, MOST: most}
+    for low, high, bounds in (("2", "9", (2, 9)), ("", "many", (1, 64)), ("80", "", (80, 80))):
+        body["metadata"]["annotations"] |= {MIN_REPLICAS: low, MAX_REPLICAS: high}
         cluster.put("deployments", body)
         seen(driver, decoder=PoolSize(3, 0, *bounds))
 

@@ -125,12 +125,12 @@ def test_trainings_alike_in_name_have_jobs_of_their_own() -> None:
     assert all(len(f"{'f' * 26}-{name}-63") <= 63 for name in names), "a pod's host name"
 
 
-@given(ranks=st.integers(1, 64), most=st.integers(1, 16))
-def test_ranks_are_spread_evenly_over_as_few_pods_as_can_be(ranks: int, most: int) -> None:
-    per_node = ranks_per_node(ranks, most)
+@given(ranks=st.integers(1, 64), limit=st.integers(1, 16))
+def test_ranks_are_spread_evenly_over_as_few_pods_as_can_be(ranks: int, limit: int) -> None:
+    per_node = ranks_per_node(ranks, limit)
     assert ranks % per_node == 0
-    assert per_node <= most
-    assert not [more for more in range(per_node + 1, most + 1) if ranks % more == 0]
+    assert per_node <= limit
+    assert not [more for more in range(per_node + 1, limit + 1) if ranks % more == 0]
 
 
 def test_ranks_that_share_a_pod_get_the_resources_of_all() -> None:

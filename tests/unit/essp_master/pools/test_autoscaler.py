@@ -80,14 +80,14 @@ def test_an_interruption_of_the_surplus_starts_the_wait_again() -> None:
     scaler = Autoscaler()
     for now_s in range(0, 110, 10):
         scaler.decide([(IDLE, Limits())], now_s)
-    scaler.decide([(BUSY, Limits(most=4))], 110.0)
+    scaler.decide([(BUSY, Limits(max=4))], 110.0)
     assert scaler.decide([(IDLE, Limits())], 130.0)[0].wanted == 4
 
 
 def test_a_cap_is_named() -> None:
-    (decision,) = Autoscaler().decide([(BUSY, Limits(most=4, most_because="partitions of essp.seeds"))], 0.0)
+    (decision,) = Autoscaler().decide([(BUSY, Limits(max=4, max_because="partitions of essp.seeds"))], 0.0)
     assert decision.wanted == 4
-    assert "4 is the most (partitions of essp.seeds)" in decision.reason
+    assert "the maximum is 4 (partitions of essp.seeds)" in decision.reason
 
 
 LOADS = st.builds(
@@ -106,12 +106,12 @@ LOADS = st.builds(
 
 
 @given(st.lists(LOADS, max_size=30), st.integers(0, 4), st.integers(4, 64))
-def test_it_never_leaves_its_limits_and_always_gives_a_reason(loads: list[PoolLoad], least: int, most: int) -> None:
-    scaler, limits = Autoscaler(), Limits(least=least, most=most)
+def test_it_never_leaves_its_limits_and_always_gives_a_reason(loads: list[PoolLoad], low: int, high: int) -> None:
+    scaler, limits = Autoscaler(), Limits(min=low, max=high)
     for number, load in enumerate(loads):
         (decision,) = scaler.decide([(load, limits)], 10.0 * number)
         if decision.wanted != load.replicas:
-            assert least <= decision.wanted <= most
+            assert low <= decision.wanted <= high
         if load.queue and load.replicas:
             assert decision.wanted >= 1
         assert len(decision.reason) > len(decision.saturation) + 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.gpus import RULES, simulate
-from essp_master.pools.gpus import Training, allocate, fair_shares
+from benchmarks.gpus import RULES, fair_shares, simulate
+from essp_master.pools.gpus import Training, allocate
 
 STEEP = Training(name="steep", losses=[2.4, 1.9, 1.5, 1.2, 0.95], epochs_per_s=1 / 300)
 FLAT = Training(name="flat", losses=[2.4, 0.9, 0.52, 0.51, 0.505, 0.504], epochs_per_s=1 / 300)
@@ -50,8 +50,8 @@ TRAININGS = st.lists(
         name=st.text("abcdefgh", min_size=1, max_size=4),
         losses=st.lists(st.floats(0.01, 100), max_size=12),
         epochs_per_s=st.floats(1e-5, 1),
-        least=st.integers(1, 2),
-        most=st.integers(2, 8),
+        min=st.integers(1, 2),
+        max=st.integers(2, 8),
         starved=st.booleans(),
     ),
     max_size=8,
@@ -65,10 +65,10 @@ def test_shares_never_exceed_what_there_is(trainings: list[Training], gpus: int,
     shares = allocate(trainings, gpus, present)
     assert set(shares) == {t.name for t in trainings}
     assert sum(shares.values()) <= gpus
-    if sum(t.least for t in trainings) <= gpus:
-        assert all(shares[t.name] >= t.least for t in trainings)
+    if sum(t.min for t in trainings) <= gpus:
+        assert all(shares[t.name] >= t.min for t in trainings)
     changed = shares != present
-    assert not changed or all(shares[t.name] <= t.most for t in trainings)
+    assert not changed or all(shares[t.name] <= t.max for t in trainings)
 
 
 def test_trainings_are_nearly_done_sooner_than_with_fair_shares() -> None:

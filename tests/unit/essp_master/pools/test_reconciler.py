@@ -28,7 +28,7 @@ from tests.harness.statuses import document
 from tests.harness.waiting import until
 
 IMAGE = "registry.example/depth@sha256:" + "0f" * 32
-DEPTH = ExtractorRow(name="depth", image=IMAGE, output=DeclaredOutput(shape=("T",)), least=2, most=3)
+DEPTH = ExtractorRow(name="depth", image=IMAGE, output=DeclaredOutput(shape=("T",)), min=2, max=3)
 
 
 class Recorded:
@@ -54,7 +54,7 @@ class Recorded:
 
     def add_extractor(self, row: ExtractorRow) -> None:
         self.told.append(("add", row.name))
-        self.replicas[f"extractor.{row.name}"] = row.least
+        self.replicas[f"extractor.{row.name}"] = row.min
 
     def remove(self, pool: str) -> None:
         self.told.append(("remove", pool))
@@ -117,8 +117,8 @@ def test_a_pool_keeps_the_bounds_it_was_made_with_until_people_say_others() -> N
     world.driver.bounds = (1, 2)
     world.pass_time(120, decoded_per_s=5.0, wait=0.5)
     assert world.driver.replicas["decoder"] == 2
-    assert world.reconciler.pools()[0].rule == PoolRule(least=1, most=2)
-    world.reconciler.set("decoder", PoolRule(most=8), "ann")
+    assert world.reconciler.pools()[0].rule == PoolRule(min=1, max=2)
+    world.reconciler.set("decoder", PoolRule(max=8), "ann")
     world.pass_time(120, decoded_per_s=5.0, wait=0.5)
     assert world.driver.replicas["decoder"] > 2
 
@@ -207,7 +207,7 @@ def test_bounds_are_kept_at_once() -> None:
     world = World(decoder=5)
     world.beat("busy", 1.0)
     world.beat("idle", 0.0)
-    world.reconciler.set("decoder", PoolRule(most=4), "ann")
+    world.reconciler.set("decoder", PoolRule(max=4), "ann")
     assert world.driver.told == [("scale", "decoder", 4, "idle", "busy")]
     with pytest.raises(NotFound, match="decoder"):
         world.reconciler.set("encoder", PoolRule(), "ann")
@@ -222,10 +222,10 @@ def test_what_is_registered_gets_a_pool_and_loses_it() -> None:
     world.reconciler.step()
     world.reconciler.step()
     assert world.driver.told == [("add", "depth")]
-    assert world.reconciler.rule("extractor.depth") == PoolRule(least=2, most=3)
-    world.rows = {"depth": DEPTH.model_copy(update={"most": 5})}
+    assert world.reconciler.rule("extractor.depth") == PoolRule(min=2, max=3)
+    world.rows = {"depth": DEPTH.model_copy(update={"max": 5})}
     world.reconciler.step()
-    assert world.reconciler.rule("extractor.depth").most == 5
+    assert world.reconciler.rule("extractor.depth").max == 5
     world.rows = {}
     world.reconciler.step()
     assert world.driver.told[-1] == ("remove", "extractor.depth")

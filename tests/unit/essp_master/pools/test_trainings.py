@@ -56,7 +56,7 @@ def test_after_an_epoch_who_still_improves_gets_more() -> None:
 
 def test_a_registered_image_takes_the_models_it_is_for() -> None:
     driver = Recorded({})
-    row = TrainerRow(name="own", image=IMAGE, models=("small",), most_ranks=1)
+    row = TrainerRow(name="own", image=IMAGE, models=("small",), max_ranks=1)
     trainings = Trainings(driver, 6, lambda: {"own": row})
     trainings.step([with_losses(rgb=[], flow=[])])
     assert shares(driver) == {"rgb": 1, "flow": 1}, "not more than its row allows"
