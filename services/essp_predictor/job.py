@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from essp_common.artifacts import layout
 from essp_common.artifacts.fused_model import open_model
-from essp_common.artifacts.partial_scores import Scored
+from essp_common.artifacts.partial_scores import PartialScores
 from essp_common.artifacts.predictions import write_predictions
 from essp_common.artifacts.segments import write_segments
 from essp_common.errors import TransientError
@@ -79,27 +79,27 @@ class PredictionJob:
             raise ValueError(f"job {spec.name} predicts nothing")
         model_store, model = open_model(self._adapters.stores, spec.predictor.model)
         output = self._adapters.stores.under(spec.output)
-        scored = Scored(output, spec, self._command.snapshot.plan_digest, model)
+        partial_scores = PartialScores(output, spec, self._command.snapshot.plan_digest, model)
         device = device_of(self._settings.device)
         [clips] = [plan.clips for plan in self._command.snapshot.phases]
         streams: list[StreamPhase] = []
         try:
             for stream in spec.streams:
                 scorer = StreamScorer(model_store, model, stream, device)
-                intake = self._intake(stream, scored.stop(stream, clips))
+                intake = self._intake(stream, partial_scores.stop(stream, clips))
                 options = StreamOptions(stream, clips, self._settings.batch_clips, model.classes)
-                streams.append(StreamPhase(intake, scorer, scored, options))
+                streams.append(StreamPhase(intake, scorer, partial_scores, options))
             if not self._score(streams):
                 return None
         finally:
             for stream_phase in streams:
                 stream_phase.close()
-        answers = FusedAnswers(scored, spec, model, clips)
+        answers = FusedAnswers(partial_scores, spec, model, clips)
         write_predictions(output, layout.PREDICTIONS, answers.predictions(), model.classes)
         if spec.predictor.segments:
             write_segments(output, layout.SEGMENTS, answers.segments())
         failpoint("predictor.written")
-        return Answers(output.uri(layout.PREDICTIONS), answers.videos, answers.failed, scored.remove)
+        return Answers(output.uri(layout.PREDICTIONS), answers.videos, answers.failed, partial_scores.remove)
 
     def _intake(self, stream: str, start: int) -> OrderedIntake:
         options = IntakeOptions(

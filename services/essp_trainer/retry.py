@@ -14,7 +14,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-def persistently(call: Callable[[], T], leaving: Callable[[], bool], wait: Callable[[float], object] = time.sleep) -> T:
+def retry_transient(
+    call: Callable[[], T], leaving: Callable[[], bool], wait: Callable[[float], object] = time.sleep
+) -> T:
     """Repeat an idempotent call until bus, cache and store answer.
 
     Raises the last error once `leaving`: what was not said then is delivered again.
