@@ -22,7 +22,7 @@ from functools import lru_cache
 
 from essp_common.errors import PermanentError
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, FrameCodec
-from essp_common.video.codec import raw_bytes
+from essp_common.video.codec import max_encoded_bytes
 from essp_common.video.geometry import output_size
 from essp_decoder.memory import Slot
 
@@ -31,7 +31,6 @@ READY = b"ready"
 _LENGTH = struct.Struct("<I")
 _HEAD = struct.Struct("<QI")
 _SLOT = struct.Struct("<QQ")
-_SPARE_BYTES = 4096
 
 Shape = tuple[int, int, int, int]
 """(T, H, W, 3)."""
@@ -130,10 +129,9 @@ def is_raw(codec: FrameCodec) -> bool:
 
 def slot_bytes(shape: Shape, codec: FrameCodec) -> int:
     """Room for a clip's value. What compresses badly may come out larger than it was."""
-    raw = _value_bytes(shape)
-    return raw if is_raw(codec) else 2 * raw + _SPARE_BYTES
+    return _slot_bytes(shape, codec.name)
 
 
 @lru_cache(maxsize=1024)
-def _value_bytes(shape: Shape) -> int:
-    return raw_bytes(shape, "u1")
+def _slot_bytes(shape: Shape, codec: str) -> int:
+    return max_encoded_bytes(shape, "u1", codec)
