@@ -20,12 +20,12 @@ from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.partial_scores import PartialScores
 from essp_common.artifacts.predictions import write_predictions
 from essp_common.artifacts.segments import write_segments
-from essp_common.errors import TransientError
 from essp_common.job.spec import stored_spec
 from essp_common.messages.ordered import IntakeOptions, OrderedIntake
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.planning.position import Position
 from essp_common.runtime.failpoints import failpoint
+from essp_common.runtime.retry import Outage
 from essp_common.wiring import Adapters
 from essp_predictor.answers import FusedAnswers
 from essp_predictor.config import PredictorSettings
@@ -119,15 +119,13 @@ class PredictionJob:
             return all([done.result() for done in [pool.submit(self._run_stream, s) for s in streams]])
 
     def _run_stream(self, stream: StreamPhase) -> bool:
+        outage = Outage("predictor", self._broken.wait)
         try:
             while not stream.finished:
                 if self._leave() or self._broken.is_set():
                     return False
-                try:
+                with outage:
                     stream.step(_TAKE_S)
-                except TransientError as error:
-                    log.warning("predictor: %s; trying again", error)
-                    self._broken.wait(error.retry_after_s)
             return True
         except BaseException:
             self._broken.set()  # the other streams are of no use without this one

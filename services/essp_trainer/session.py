@@ -30,6 +30,7 @@ from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION, PhasePlan
 from essp_common.planning.digest import joined
 from essp_common.planning.position import Position
 from essp_common.runtime.failpoints import failpoint
+from essp_common.runtime.retry import retry_transient
 from essp_trainer.assignment import Assignment, purpose_name
 from essp_trainer.checkpoints.checkpoint_store import CheckpointStore, TrainingState
 from essp_trainer.checkpoints.checkpointer import Checkpointer, Unsaved
@@ -41,7 +42,6 @@ from essp_trainer.model.evaluation import figures
 from essp_trainer.model.schedule import learning_rate
 from essp_trainer.model.training import StepResult
 from essp_trainer.progress import Meter, Reporter
-from essp_trainer.retry import retry_transient
 
 _NEXT_S = 0.2
 

@@ -29,11 +29,11 @@ from essp_common.planning.digest import as_text, from_text, joined
 from essp_common.planning.position import Position
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.metrics import CHECKPOINTS
+from essp_common.runtime.retry import retry_transient
 from essp_trainer.checkpoints.checkpoint_store import CheckpointStore, TrainingState
 from essp_trainer.distributed.ranks import Ranks
 from essp_trainer.model.training import Training
 from essp_trainer.progress import Clock, Reporter
-from essp_trainer.retry import retry_transient
 
 log = logging.getLogger(__name__)
 

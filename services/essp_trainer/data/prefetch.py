@@ -31,9 +31,9 @@ from essp_common.messages.ordered import Delivery, OrderedIntake, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import PhasePlan
 from essp_common.planning.digest import joined, ref_digest
 from essp_common.planning.position import Position
+from essp_common.runtime.retry import retry_transient
 from essp_common.video import codec
 from essp_trainer.data.device import Frames, Input
-from essp_trainer.retry import retry_transient
 
 T = TypeVar("T")
 View = Callable[[Delivery, Frames], Frames]
