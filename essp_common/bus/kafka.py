@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Self
 
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
@@ -158,9 +159,10 @@ class _Publisher:
             self.flush(self._close_timeout_s)
         finally:
             try:
-                self._producer.close(timeout=1.0)
-            except kafka_errors.KafkaTimeoutError:
-                # kafka-python gives up here before it has stopped its own thread.
+                with suppress(kafka_errors.KafkaTimeoutError):  # of its own flush: what it waits for was told above
+                    self._producer.close(timeout=1.0)
+            finally:
+                # On a busy machine, or where it could not flush, kafka-python leaves its thread behind.
                 self._producer._sender.force_close()
                 self._producer._sender.join()
 

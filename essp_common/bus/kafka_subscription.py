@@ -27,7 +27,7 @@ from kafka import errors as kafka_errors
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.structs import MemberState
 
-from essp_common.bus.kafka_clients import Undelivered, connected, mapped
+from essp_common.bus.kafka_clients import Undelivered, connected, leave, mapped
 from essp_common.bus.port import SUSPECTS, Record
 from essp_common.bus.watermark import Watermark
 from essp_common.errors import EsspError, NotFound, TransientError, Unavailable
@@ -82,7 +82,7 @@ class KafkaSubscription:
         try:
             self._start(topics, partitions)
         except BaseException:
-            self._consumer.close(autocommit=False)
+            leave(self._consumer, _CLOSE_TIMEOUT_MS)
             raise
         self._thread = threading.Thread(target=self._run, name=f"essp-kafka-{group or topics[0]}", daemon=True)
         self._thread.start()
@@ -227,7 +227,7 @@ class KafkaSubscription:
         finally:
             self.lost(set(self._owned))
             try:
-                self._consumer.close(autocommit=False, timeout_ms=_CLOSE_TIMEOUT_MS)
+                leave(self._consumer, _CLOSE_TIMEOUT_MS)
             except kafka_errors.KafkaError as error:
                 log.warning("group %s left without a goodbye: %s", self._group, error)
 
