@@ -89,13 +89,12 @@ class DirectoryStore:
         with self._errors(key):
             # Not blocking, or a named pipe among the videos would hold a reader for ever.
             descriptor = os.open(self._path(key), os.O_RDONLY | os.O_NONBLOCK)
-            file = os.fdopen(descriptor, "rb")
             try:
                 _info(key, os.fstat(descriptor))
             except NotFound:
-                file.close()
+                os.close(descriptor)
                 raise
-            return file
+            return os.fdopen(descriptor, "rb")  # of a folder, it would raise and leave the descriptor open
 
     def local_path(self, key: str) -> str | None:
         """The file's path, where there is such a file."""
