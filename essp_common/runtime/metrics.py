@@ -75,6 +75,8 @@ class MetricsServer:
 
 
 class _Handler(BaseHTTPRequestHandler):
+    timeout = 10.0
+    """Seconds. A client that says nothing for so long is hung up on: it holds a thread."""
     ready: Callable[[], bool]
 
     def do_GET(self) -> None:
