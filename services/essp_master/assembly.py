@@ -75,9 +75,12 @@ class MasterProcess:
         if not self._settings.lease:
             return self._work()
         election = self._candidate()
-        if election.wait_to_lead(self._draining):
-            self._work()
-            election.resign()  # not after an error: what it was doing may go on
+        try:
+            if election.wait_to_lead(self._draining):
+                self._work()
+                election.resign()  # not after an error: what it was doing may go on
+        finally:
+            election.close()
         return None
 
     def _work(self) -> None:

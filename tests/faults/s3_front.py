@@ -18,9 +18,11 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from types import TracebackType
 from typing import Self
+
+from tests.harness.http_server import ClosingHTTPServer
 
 Answer = tuple[int, list[tuple[str, str]], bytes]
 Act = Callable[["_Handler", Answer], None]
@@ -53,8 +55,7 @@ class S3Front:
         self._lock = threading.Lock()
         self._next: list[Fault] = []
         handler = type("_BoundHandler", (_Handler,), {"front": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
+        self._server = ClosingHTTPServer(("127.0.0.1", 0), handler)
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="s3-front", daemon=True)
         self._thread.start()
@@ -109,8 +110,8 @@ class S3Front:
 
     def close(self) -> None:
         self._server.shutdown()
-        self._server.server_close()
         self._thread.join()
+        self._server.server_close()
 
     def __enter__(self) -> Self:
         return self

@@ -19,11 +19,13 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from kubernetes import client
+
+from tests.harness.http_server import ClosingHTTPServer
 
 Object = dict[str, Any]
 _PATH = re.compile(
@@ -263,9 +265,9 @@ class ApiServer:
 
     def __init__(self) -> None:
         self.cluster = Cluster()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self.cluster))
-        self._server.daemon_threads = True
+        self._server = ClosingHTTPServer(("127.0.0.1", 0), _handler(self.cluster))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="kubernetes-api")
+        self._clients: list[client.ApiClient] = []
 
     def __enter__(self) -> ApiServer:
         self._thread.start()
@@ -274,14 +276,17 @@ class ApiServer:
     def __exit__(self, *_: object) -> None:
         self.cluster.outage = True
         self._server.shutdown()
-        self._server.server_close()
         self._thread.join()
+        self._server.server_close()
+        for made in self._clients:
+            made.rest_client.pool_manager.clear()
 
     def client(self) -> client.ApiClient:
-        """A client of it."""
+        """A client of it, whose connections end with the server."""
         configuration = client.Configuration(host=f"http://127.0.0.1:{self._server.server_port}")
         configuration.retries = False
-        return client.ApiClient(configuration)
+        self._clients.append(client.ApiClient(configuration))
+        return self._clients[-1]
 
 
 def _handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:

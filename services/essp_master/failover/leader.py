@@ -13,13 +13,15 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
-from kubernetes.leaderelection import electionconfig, leaderelection
+from kubernetes.leaderelection import electionconfig
+from kubernetes.leaderelection.leaderelection import LeaderElection
 from kubernetes.leaderelection.resourcelock.leaselock import LeaseLock
 from urllib3.exceptions import HTTPError
 
@@ -33,7 +35,7 @@ EXIT_LOST = 1
 
 class _Lock(LeaseLock):
     """A LeaseLock for which an API that does not answer is a failed try, not the end of the process, and which waits
-    for no answer so long that the lease runs out meanwhile. It can be given up, once and for good."""
+    for no answer so long that the lease runs out meanwhile."""
 
     def __init__(self, api: client.ApiClient, name: str, namespace: str, identity: str, timeout_s: float) -> None:
         super().__init__(name, namespace, identity)
@@ -43,13 +45,9 @@ class _Lock(LeaseLock):
             setattr(self.api_instance, method, limited)
         self.held_by = ""
         """Who led when last looked."""
-        self._given_up = False
-        self._renewing = threading.Lock()
 
     def give_up(self) -> None:
-        """Let another have it at once. Raises `ApiException`, `HTTPError`."""
-        with self._renewing:
-            self._given_up = True
+        """Let another have it at once; nothing renews it any more. Raises `ApiException`, `HTTPError`."""
         lease = self.api_instance.read_namespaced_lease(self.name, self.namespace)
         if lease.spec.holder_identity == self.identity:
             lease.spec.holder_identity = None
@@ -71,13 +69,33 @@ class _Lock(LeaseLock):
             return False
 
     def update(self, name: str, namespace: str, updated_record: Any) -> bool:
-        with self._renewing:
-            if self._given_up:
+        try:
+            return bool(super().update(name, namespace, updated_record))
+        except HTTPError:
+            return False
+
+
+class _Candidacy(LeaderElection):
+    """The library's election with loops that can be left. Its own sleep between two tries, and never end where nobody
+    leads; and they count by the clock of the day, which may be set forward past the deadline."""
+
+    def __init__(self, config: electionconfig.Config, closed: threading.Event) -> None:
+        super().__init__(config)
+        self._closed = closed
+
+    def acquire(self) -> bool:
+        while not self.try_acquire_or_renew():
+            if self._closed.wait(self.election_config.retry_period):
                 return False
-            try:
-                return bool(super().update(name, namespace, updated_record))
-            except HTTPError:
-                return False
+        return True
+
+    def renew_loop(self, leading_failed: threading.Event | None = None) -> None:
+        renewed_s = time.monotonic()
+        while time.monotonic() - renewed_s < self.election_config.renew_deadline:
+            if self.try_acquire_or_renew():
+                renewed_s = time.monotonic()
+            if self._closed.wait(self.election_config.retry_period):
+                return
 
 
 class Election:
@@ -99,7 +117,7 @@ class Election:
         self._lost = lost
         self._times_s = times_s
         self._won = threading.Event()
-        self._resigned = threading.Event()
+        self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="essp-election", daemon=True)
 
     def start(self) -> None:
@@ -136,11 +154,17 @@ class Election:
         """Lead no more, and let the next one begin: for a leader that has stopped its work and is about to end."""
         if not self.leads:
             return
-        self._resigned.set()
+        self.close()
         try:
             self._lock.give_up()
         except (ApiException, HTTPError) as error:
             log.warning("the lease could not be given up, others wait until it runs out: %s", error)
+
+    def close(self) -> None:
+        """Take part no more, and keep the lease for as long as it lasts. Idempotent."""
+        self._closed.set()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         lease_s, renew_s, retry_s = self._times_s
@@ -152,14 +176,14 @@ class Election:
             onstarted_leading=self._on_won,
             onstopped_leading=self._on_lost,
         )
-        leaderelection.LeaderElection(config).run()
+        _Candidacy(config, self._closed).run()
 
     def _on_won(self) -> None:
         log.info("this master leads")
         self._won.set()
 
     def _on_lost(self) -> None:
-        if self._resigned.is_set():
+        if self._closed.is_set():
             return
         log.error("the lease could not be renewed within %d s: this master does not lead any more", self._times_s[1])
         self._lost()

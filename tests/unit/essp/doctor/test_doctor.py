@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +32,7 @@ from essp_common.wiring import open_bus
 from essp_master.api.app import create_app
 from essp_master.config import MasterSettings
 from tests.harness.fleet import adapters_in, master_over
+from tests.harness.http_server import ClosingHTTPServer
 from tests.harness.serving import served
 from tests.harness.tls_front import TlsFront, make_identity
 
@@ -75,7 +76,7 @@ def http_server(answers: dict[str, tuple[int, bytes]]) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:
             """Quiet."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with ClosingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, name="http")
         thread.start()
         try:

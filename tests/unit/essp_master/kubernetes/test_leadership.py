@@ -3,68 +3,94 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 from kubernetes import client
 
 from essp_master.failover.leader import Election
-from tests.harness.kubernetes_api import ApiServer, Cluster
+from tests.harness.kubernetes_api import Cluster
 from tests.harness.kubernetes_objects import (
     NAMESPACE,
     TIMES_S,
 )
 from tests.harness.waiting import until
 
+LONG_S = (600, 300, 1)
+"""Of leases that outlast a test, however slow the machine is."""
 
-def candidate(api: client.ApiClient, name: str, lost: threading.Event) -> Election:
-    return Election(api, NAMESPACE, "essp-master", name, lost.set, TIMES_S)
+Candidate = Callable[..., Election]
 
 
-def test_of_two_masters_one_leads_and_the_other_knows_who(api: client.ApiClient) -> None:
-    first, second = candidate(api, "http://one", threading.Event()), candidate(api, "http://two", threading.Event())
+@pytest.fixture
+def candidate(api: client.ApiClient, unique: str) -> Iterator[Candidate]:
+    """Makes candidates for one lease, who take part no more when the test is over."""
+    made: list[Election] = []
+
+    def candidate(
+        name: str, times_s: tuple[int, int, int] = LONG_S, lost: Callable[[], None] = pytest.fail
+    ) -> Election:
+        made.append(Election(api, NAMESPACE, unique, name, lost, times_s))
+        return made[-1]
+
+    yield candidate
+    for election in made:
+        election.resign()
+        election.close()
+
+
+def test_of_two_masters_one_leads_and_the_other_knows_who(candidate: Candidate) -> None:
+    first, second = candidate("http://one"), candidate("http://two")
     first.start()
-    assert first.wait(10)
+    until(lambda: first.leads)
     second.start()
-    assert not second.wait(1.5)
+    until(lambda: bool(second.leader))
     assert (second.leads, second.leader, first.leader) == (False, "http://one", "http://one")
 
 
 @pytest.mark.parametrize("how", ["outage", "hanging"])
 def test_a_leader_that_cannot_renew_gives_up_and_the_other_takes_over(
-    cluster: Cluster, server: ApiServer, how: str
+    cluster: Cluster, candidate: Candidate, how: str
 ) -> None:
     """Whether the API says that it is away, or says nothing."""
     lost = threading.Event()
-    first = candidate(server.client(), "http://one", lost)
+    first = candidate("http://one", TIMES_S, lost.set)
     first.start()
-    assert first.wait(10)
+    until(lambda: first.leads)
     setattr(cluster, how, True)
-    assert lost.wait(10), "within the renew deadline"
+    until(lost.is_set, "it lost the lease")
     cluster.outage = False
-    second = candidate(server.client(), "http://two", threading.Event())
+    second = candidate("http://two", TIMES_S, threading.Event().set)
     assert second.wait_to_lead(threading.Event(), 0.1)
     assert second.leader == "http://two"
 
 
-def test_a_leader_that_leaves_lets_the_next_one_begin_at_once(api: client.ApiClient) -> None:
+def test_a_leader_that_leaves_lets_the_next_one_begin_at_once(candidate: Candidate) -> None:
     """A lease of ten minutes is not waited for."""
-    lost = threading.Event()
-    first = Election(api, NAMESPACE, "essp-handover", "http://one", lost.set, (600, 300, 1))
-    second = Election(api, NAMESPACE, "essp-handover", "http://two", threading.Event().set, (600, 300, 1))
+    first, second = candidate("http://one"), candidate("http://two")
     assert first.wait_to_lead(threading.Event(), 0.1)
     second.start()
     until(lambda: second.leader == "http://one")
     second.resign()
     assert second.leader == "http://one", "who does not lead has nothing to give up"
     first.resign()
-    assert second.wait(30)
-    assert not lost.is_set()
+    until(lambda: second.leads)
 
 
-def test_a_standby_that_is_to_leave_leaves(api: client.ApiClient) -> None:
-    leader, standby = candidate(api, "http://one", threading.Event()), candidate(api, "http://two", threading.Event())
+def test_a_standby_that_is_to_leave_leaves(candidate: Candidate) -> None:
+    leader, standby = candidate("http://one"), candidate("http://two")
     leader.start()
-    assert leader.wait(10)
+    until(lambda: leader.leads)
     draining = threading.Event()
     draining.set()
     assert not standby.wait_to_lead(draining)
+
+
+def test_a_leader_that_is_closed_keeps_its_lease_for_as_long_as_it_lasts(candidate: Candidate) -> None:
+    """It ended in an error: what it was doing may go on."""
+    first, second = candidate("http://one"), candidate("http://two")
+    assert first.wait_to_lead(threading.Event(), 0.1)
+    first.close()
+    second.start()
+    until(lambda: bool(second.leader))
+    assert (second.leads, second.leader) == (False, "http://one")
