@@ -53,10 +53,10 @@ VERBS = {"list": "list", "create": "create", "patch": "patch", "delete": "delete
 
 def calls() -> set[tuple[str, str, str, str]]:
     """The rights that the master's driver makes use of, by the methods of the client that it calls. What it lists for a
-    `View` it watches as well."""
+    `Informer` it watches as well."""
     source = inspect.getsource(kubernetes_driver)
     found = re.findall(r"self\._(apps|core|batch)\.([a-z]+)_namespaced_([a-z]+)(_scale)?\(", source)
-    watched = re.findall(r'View\("([a-z]+)"', source)
+    watched = re.findall(r'Informer\("([a-z]+)"', source)
     rights = {
         (GROUPS[group], kind + "s" + ("/scale" if scale else ""), VERBS[verb], "") for group, verb, kind, scale in found
     }
