@@ -10,8 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import threading
-import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -22,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from essp.servers.servers import KafkaServer, RedisServer, S3Server
+from tests.harness.leaks import LeakCheck
 
 BUCKET = "essp-tests"
 
@@ -30,6 +29,10 @@ os.environ.setdefault("ESSP_LOG_FORMAT", "text")
 
 settings.register_profile("essp", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("essp")  # how long an example takes says more about the machine than about what is tested
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(LeakCheck())
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
@@ -141,16 +144,3 @@ def unused_port() -> Iterator[int]:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         yield int(reserved.getsockname()[1])
-
-
-@pytest.fixture
-def no_thread_leaks() -> Iterator[None]:
-    """Fails a test that leaves threads behind. Ask for it before whatever starts them."""
-    before = set(threading.enumerate())
-    yield
-    deadline = time.monotonic() + 10.0
-    left = [thread for thread in threading.enumerate() if thread not in before]
-    for thread in left:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    names = [thread.name for thread in left if thread.is_alive()]
-    assert not names, f"threads left behind: {names}"

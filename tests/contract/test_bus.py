@@ -35,7 +35,6 @@ def leaves_sockets(test: Callable[..., None]) -> Callable[..., None]:
     return pytest.mark.usefixtures("collected")(test)
 
 
-@pytest.mark.usefixtures("no_thread_leaks")
 class TestMemoryBus(BusContract):
     @pytest.fixture
     def bus(self) -> Iterator[Bus]:
@@ -82,10 +81,9 @@ class TestMemoryBus(BusContract):
 
 
 @pytest.mark.integration
-@pytest.mark.usefixtures("no_thread_leaks")
 class TestKafkaBus(BusContract):
     @pytest.fixture
-    def bus(self, kafka_url: str, no_thread_leaks: None) -> Iterator[Bus]:
+    def bus(self, kafka_url: str) -> Iterator[Bus]:
         bus = KafkaBus.from_url(kafka_url)
         yield bus
         bus.close()
@@ -150,7 +148,6 @@ class TestKafkaBus(BusContract):
 
 
 @leaves_sockets
-@pytest.mark.usefixtures("no_thread_leaks")
 def test_unreachable_broker_is_unavailable(unused_port: int) -> None:
     bus = KafkaBus.from_url(f"kafka://127.0.0.1:{unused_port}?connect_timeout_ms=200")
     with pytest.raises(Unavailable, match=f"create topics: .*{unused_port}"):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -21,6 +23,8 @@ from essp_common.cache.redis import RedisCache
 from essp_common.errors import CacheFull, CacheMiss, ConfigError, Unavailable
 from essp_common.wiring import open_cache
 from tests.contract.cache_suite import KEY, TTL_S, CacheContract
+
+T = TypeVar("T")
 
 
 class TestMemoryCache(CacheContract):
@@ -177,12 +181,12 @@ def test_redis_that_stops_is_unavailable(tmp_path: Path) -> None:
 def test_redis_that_hangs_is_unavailable_and_its_late_answers_are_nobodys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setitem(cache_redis._OPTIONS, "socket_timeout", 0.3)
+    monkeypatch.setitem(cache_redis._OPTIONS, "socket_timeout", 1.0)
     with RedisServer(tmp_path, maxmemory_bytes=256 * 2**20) as server:
         cache = RedisCache.from_url(server.url)
         other = clip_key("job-b", 1, 0, 0, 0)
-        cache.put(KEY, bytes(size), ["trainer.a"], TTL_S)
-        cache.put(other, b"other", ["trainer.a"], TTL_S)
+        persistently(lambda: cache.put(KEY, bytes(size), ["trainer.a"], TTL_S))
+        persistently(lambda: cache.put(other, b"other", ["trainer.a"], TTL_S))
         with redis.Redis.from_url(server.url) as client:
             process = client.info("server")["process_id"]
         for operation in (lambda: cache.get(KEY), lambda: cache.put(KEY, bytes(size), ["trainer.a"], TTL_S)):
@@ -192,8 +196,15 @@ def test_redis_that_hangs_is_unavailable_and_its_late_answers_are_nobodys(
                     operation()
             finally:
                 os.kill(process, signal.SIGCONT)
-            assert bytes(cache.get(other)) == b"other"
+            assert bytes(persistently(lambda: cache.get(other))) == b"other"
         cache.close()
+
+
+def persistently(call: Callable[[], T]) -> T:
+    """What a server gives that, on a busy machine, does not always answer in time."""
+    while True:
+        with suppress(Unavailable):
+            return call()
 
 
 @pytest.mark.integration

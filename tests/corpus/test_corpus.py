@@ -56,8 +56,6 @@ _RECIPE = Recipe(
     strict=True,
 )
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @dataclass
 class Corpus:

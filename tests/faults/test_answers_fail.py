@@ -17,7 +17,7 @@ from tests.faults.conftest import Begin
 from tests.faults.s3_front import S3Front
 from tests.faults.world import World
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 IMAGE = "registry.example/team/big@sha256:" + "0f" * 32
 TRAINER = TrainerRow(name="big", image=IMAGE, models=("resnet50",))

@@ -25,7 +25,7 @@ from essp_common.wiring import open_bus
 from tests.faults.conftest import unused_port
 from tests.faults.world import LIMIT_S, persistently, until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 TOPIC = "essp.lasting"
 PARTITIONS = 4

@@ -15,7 +15,7 @@ from essp_common.errors import Unavailable
 from essp_common.wiring import open_cache, open_store
 from tests.harness.tls_front import Identity, TlsFront, make_identity
 
-pytestmark = [pytest.mark.integration]
+pytestmark = pytest.mark.integration
 
 SAID = "certificate has expired.*; renew the certificate"
 

@@ -14,7 +14,7 @@ from tests.faults.conftest import REDIS_BYTES
 from tests.faults.redis_cluster import Cluster
 from tests.faults.world import SESSION_TIMEOUT_MS, Run, World
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 SIDES = ("worker", "master", "consumer")
 

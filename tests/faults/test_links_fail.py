@@ -16,7 +16,7 @@ from tests.faults.conftest import Begin
 from tests.faults.world import LIMIT_S, SESSION_TIMEOUT_MS, World
 from tests.harness.proxy import Proxy
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 HOLD_AT = 3
 STEP = 4

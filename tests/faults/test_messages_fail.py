@@ -14,7 +14,7 @@ from essp_common.wiring import Adapters
 from tests.faults.conftest import Begin
 from tests.faults.world import World, said
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 REPLAYED = (topics.SEEDS, topics.CLIPS, topics.features("flow"), topics.PROGRESS)
 

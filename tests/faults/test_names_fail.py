@@ -12,7 +12,7 @@ import pytest
 from essp_common.errors import Unavailable
 from essp_common.wiring import open_bus, open_cache, open_store
 
-pytestmark = [pytest.mark.integration]
+pytestmark = pytest.mark.integration
 
 NAME = "essp-server"
 

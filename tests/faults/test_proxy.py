@@ -14,8 +14,6 @@ from tests.harness.proxy import Proxy
 
 LIMIT_S = 10.0
 
-pytestmark = pytest.mark.usefixtures("no_thread_leaks")
-
 
 class Echo:
     """Answers what it is told, framed as Kafka does it, and remembers it."""
@@ -53,7 +51,7 @@ class Echo:
 
 
 @pytest.fixture
-def echo(no_thread_leaks: None) -> Iterator[Echo]:
+def echo() -> Iterator[Echo]:
     server = Echo()
     yield server
     server.close()

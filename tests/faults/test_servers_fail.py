@@ -15,7 +15,7 @@ from essp_common.wiring import Adapters
 from tests.faults.conftest import REDIS_BYTES, Begin
 from tests.faults.world import LIMIT_S, World
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 HOLD_AT = 5
 

@@ -30,7 +30,6 @@ from tests.integration.fleet import Process
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(300),
     pytest.mark.usefixtures("undisturbed_large"),
 ]
 

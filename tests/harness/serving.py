@@ -24,8 +24,10 @@ from tests.harness.running import running
 def served(app: FastAPI) -> Iterator[str]:
     """The URL of an API."""
     server = ApiServer(app, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.port}"
     with running(server):
-        yield f"http://127.0.0.1:{server.port}"
+        httpx.get(f"{url}/livez", timeout=60)  # it has begun: what it opens for itself is open
+        yield url
 
 
 class Served:

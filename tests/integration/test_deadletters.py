@@ -22,7 +22,7 @@ from essp_common.video.synthetic import Encoding, numbered, write_video
 from essp_common.wiring import Stores, open_bus
 from tests.harness.journeys import job_text
 
-pytestmark = [pytest.mark.integration]
+pytestmark = pytest.mark.integration
 
 
 def essp(*arguments: str) -> str:

@@ -21,7 +21,7 @@ from tests.conftest import BUCKET
 from tests.harness.journeys import job_text, make_videos
 from tests.integration.fleet import Api, Fleet, Process
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 
 TOKEN = "a-secret"
 POOLS = {"decoder": 1, "extractor.flow": 1, "aggregator": 1}

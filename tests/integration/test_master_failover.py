@@ -29,7 +29,7 @@ from tests.conftest import BUCKET
 from tests.harness.journeys import job_text, make_videos, weights_of
 from tests.integration.fleet import Api, Fleet, Process
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 
 TOKEN = "a-secret"
 EPOCHS, CLIPS, BUDGET = 3, 24, "256KiB"

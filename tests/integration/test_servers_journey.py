@@ -28,7 +28,7 @@ from tests.conftest import BUCKET
 from tests.harness.journeys import IssuedSeed, job_text, make_videos, seeds_in, weights_of
 from tests.integration.fleet import Api, Fleet, Process
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 
 BUDGET = "256KiB"
 """Room for about 9 clips: without all of its trainers no job gets further."""

@@ -30,7 +30,7 @@ from essp_trainer.distributed.supervisor import EXIT_RANK_LOST
 from tests.harness.training_jobs import Stage, job_spec, phase_plans, train
 from tests.integration.rank_process import start
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 
 UNTIL_S = 240.0
 

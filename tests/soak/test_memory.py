@@ -9,7 +9,7 @@ import pytest
 
 from tests.soak.memory import plot, run
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 
 SECONDS = 8.0
 GROWTH = 8 * 2**20

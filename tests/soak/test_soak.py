@@ -9,7 +9,7 @@ import pytest
 from tests.soak.run import SoakOptions, soak
 from tests.soak.verdict import violations
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 
 
 def test_a_short_soak_holds_every_invariant(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from essp_common.learning.models import Classifier
 
 
-class Ema:
+class Average:
     """The average of one model over its updates."""
 
     def __init__(self, twin: Classifier, decay: float) -> None:

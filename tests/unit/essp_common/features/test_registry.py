@@ -71,7 +71,6 @@ BRIGHTNESS = '''
 '''
 
 
-@pytest.mark.usefixtures("no_thread_leaks")
 def test_extractor_of_another_package_works_end_to_end(site: Path) -> None:
     Package(site, "acme_features", {"brightness": "acme_features:Brightness"}, BRIGHTNESS)
     assert "brightness" in registry.names()

@@ -16,8 +16,6 @@ from essp_common.pb.v1.messages_pb2 import Control, JobSnapshot
 
 LIMIT_S = 20.0
 
-pytestmark = pytest.mark.usefixtures("no_thread_leaks")
-
 
 @pytest.fixture
 def bus() -> MemoryBus:
@@ -27,7 +25,7 @@ def bus() -> MemoryBus:
 
 
 @pytest.fixture
-def feed(bus: MemoryBus, no_thread_leaks: None) -> Iterator[ControlFeed]:
+def feed(bus: MemoryBus) -> Iterator[ControlFeed]:
     feed = ControlFeed(bus)
     yield feed
     feed.close()

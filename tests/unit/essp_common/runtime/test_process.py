@@ -23,8 +23,6 @@ from essp_common.runtime.metrics import UNITS, MetricsServer
 
 LIMIT_S = 20.0
 
-pytestmark = pytest.mark.usefixtures("no_thread_leaks")
-
 
 class Waiting:
     """A service that runs until drained, or raises."""

@@ -19,8 +19,6 @@ from essp_common.worker.reports import Reports
 
 LIMIT_S = 20.0
 
-pytestmark = pytest.mark.usefixtures("no_thread_leaks")
-
 
 class Script:
     """A stage that does what the test says, and what it saw of it."""
@@ -100,7 +98,7 @@ def bus() -> MemoryBus:
 
 
 @pytest.fixture
-def start(bus: MemoryBus, no_thread_leaks: None) -> Iterator[Callable[..., Running]]:
+def start(bus: MemoryBus) -> Iterator[Callable[..., Running]]:
     started: list[Running] = []
 
     def start_one(stage: Script, **options: Any) -> Running:

@@ -18,8 +18,6 @@ from essp_common.worker.reports import RECORDS, WINDOW_S, Reports
 
 LIMIT_S = 20.0
 
-pytestmark = pytest.mark.usefixtures("no_thread_leaks")
-
 
 class FailingBus(MemoryBus):
     """Takes messages, and does not say that they are durable while it is `away`."""

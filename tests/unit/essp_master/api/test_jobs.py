@@ -249,7 +249,6 @@ def test_the_description_of_the_api_is_complete(served: Served) -> None:
     assert "trainers" in document["components"]["schemas"]["JobSpec"]["properties"]
 
 
-@pytest.mark.usefixtures("no_thread_leaks")
 def test_the_server_runs_beside_the_master_and_ends_with_it(tmp_path: Path) -> None:
     with Served(tmp_path) as served:
         server = ApiServer(create_app(served.master, served.settings), "127.0.0.1", 0)
