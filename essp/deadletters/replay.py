@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from google.protobuf.message import DecodeError
 
 from essp.deadletters.entries import Place, original_of, place_of
-from essp.deadletters.store import read_all
 from essp_common import topics
 from essp_common.bus.port import Bus
+from essp_common.bus.reading import read_all
 from essp_common.messages.control import ENDED
 from essp_common.pb.v1.messages_pb2 import ClipReady, Control, DeadLetter, DecodeSeed, FeatureReady, Purpose
 

@@ -13,8 +13,10 @@ from essp.deadletters.entries import place_of
 from essp.deadletters.store import OutputBox
 from essp_common import topics
 from essp_common.bus.port import Bus, Record
+from essp_common.bus.reading import batches
 from essp_common.errors import EsspError, TransientError
 from essp_common.pb.v1.messages_pb2 import DeadLetter
+from essp_common.runtime.retry import Outage
 
 log = logging.getLogger(__name__)
 
@@ -40,20 +42,13 @@ class Archive:
         self._subscription.close()
 
     def _run(self) -> None:
-        while True:
-            last = self._closing.is_set()
-            try:
-                records = self._subscription.poll(_RECORDS, 0.0 if last else _POLL_S)
-            except TransientError as error:
-                log.warning("dead letters: %s", error)
-                if last:
-                    return
-                self._closing.wait(error.retry_after_s)
-                continue
+        for records in batches(self._subscription, self._closing, "dead letters", _RECORDS, _POLL_S):
             for record in records:
                 self._keep(record)
-            if last and not records:
-                return
+        with Outage("dead letters", lambda _: None):
+            while records := self._subscription.poll(_RECORDS, 0.0):
+                for record in records:
+                    self._keep(record)
 
     def _keep(self, record: Record) -> None:
         letter = DeadLetter.FromString(record.value)

@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from essp.deadletters.entries import letter_of
 from essp_common import topics
 from essp_common.artifacts import layout
 from essp_common.bus.port import Bus, Record
+from essp_common.bus.reading import read_all
 from essp_common.errors import PermanentError
 from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import DeadLetter
-
-_FIRST_S = 3.0
-"""How long the first message of a topic may take to come: a client of Kafka connects first."""
-_NEXT_S = 0.5
-_RECORDS = 2000
 
 
 class Box(Protocol):
@@ -84,15 +80,3 @@ class OutputBox:
     def purge(self, ids: Collection[str]) -> None:
         for identity in ids:
             self._output.delete(f"{layout.DEADLETTERS}{identity}.json")
-
-
-def read_all(bus: Bus, topic: str) -> Iterator[Record]:
-    """What a topic holds now, from its beginning until nothing more comes for a moment."""
-    subscription = bus.subscribe([topic], group=None)
-    try:
-        wait_s = _FIRST_S
-        while records := subscription.poll(_RECORDS, wait_s):
-            yield from records
-            wait_s = _NEXT_S
-    finally:
-        subscription.close()

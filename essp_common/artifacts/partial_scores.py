@@ -38,7 +38,7 @@ class ScoredPart:
     """Index of a clip that is scored -> where in the file it begins."""
 
 
-class Scored:
+class PartialScores:
     """The parts of one predict job."""
 
     def __init__(self, output: ObjectStore, spec: JobSpec, plan_digest: int, model: FusedModel) -> None:

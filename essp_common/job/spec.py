@@ -194,7 +194,7 @@ class TrainerSpec(_Section):
     """Dropout before the classifier."""
     label_smoothing: float = Field(0.0, ge=0, lt=1)
     """Share of each label's weight that is spread over all classes (Szegedy et al., 2016); 0.1 is common."""
-    average: float = Field(0.0, ge=0, lt=1)
+    ema: float = Field(0.0, ge=0, lt=1)
     """Evaluate and keep an exponential moving average of the weights with this decay (0.999 is common; less at the
     beginning, where there is little to average) in place of those of the last step; 0: off."""
     optimizer: OptimizerSpec = OptimizerSpec()

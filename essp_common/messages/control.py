@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from essp_common import topics
 from essp_common.bus.port import Bus, Record
-from essp_common.errors import TransientError
+from essp_common.bus.reading import batches
 from essp_common.pb.v1.messages_pb2 import Control, JobSnapshot
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,7 @@ ENDED = frozenset({Control.STOP, Control.COMPLETE, Control.FAIL})
 """Commands after which no work of the job is worth doing. STOP may be followed by a START that resumes it."""
 
 _POLL_S = 0.2
+_POLL_RECORDS = 1000
 
 
 class ControlFeed:
@@ -116,13 +117,7 @@ class ControlFeed:
 
     def _follow(self) -> None:
         try:
-            while not self._closing.is_set():
-                try:
-                    records = self._subscription.poll(1000, _POLL_S)
-                except TransientError as error:
-                    log.warning("control: %s; trying again", error)
-                    self._closing.wait(error.retry_after_s)
-                    continue
+            for records in batches(self._subscription, self._closing, "control", _POLL_RECORDS, _POLL_S):
                 self._accept(records)
         finally:
             self._subscription.close()

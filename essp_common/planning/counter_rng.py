@@ -1,4 +1,4 @@
-"""Counter-based random draws: the draw at (seed, stream, index) is a pure function, computed without those before.
+"""Counter-based random numbers: the words at (seed, stream, index) are a pure function, computed without those before.
 
 Philox 4x64 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11) turns a key and a 256-bit counter
 into four 64-bit words. The key is (seed, stream), so passes never share words; the counter is (index, attempt, redraw),
@@ -19,7 +19,7 @@ _BLOCK = 64  # indices made at once: starting a generator costs as much as some 
 _WORD = 1 << 64
 
 
-class Draws:
+class CounterRng:
     """Random words by index. Thread-safe."""
 
     def __init__(self, seed: int, stream: int) -> None:

@@ -1,7 +1,7 @@
 """Plans: which clip is at an index, as a pure function of (seed, purpose, epoch, index).
 
-Random numbers are counter-based (`draws.py`), so any index of any epoch costs O(1), and nothing depends on who asks,
-how often, or in which order.
+Random numbers are counter-based (`counter_rng.py`), so any index of any epoch costs O(1), and nothing depends on who
+asks, how often, or in which order.
 
     class_balanced   class, then video, then offset, all uniform at random: training
     round_robin      every video in turn, its next segment at each turn: training without chance
@@ -25,7 +25,7 @@ from essp_common.catalog.table import CatalogView, VideoRow
 from essp_common.errors import ConfigError
 from essp_common.job.spec import ClipSpec, SamplingSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN, Purpose, Seek
-from essp_common.planning.counter_rng import Draws, below, below_each
+from essp_common.planning.counter_rng import CounterRng, below, below_each
 
 _AHEAD = 1024
 """Clips that are drawn at once: few draws cost as much as many."""
@@ -111,9 +111,9 @@ class _Base(ABC):
 
 
 class _ClassBalanced(_Base):
-    def __init__(self, view: CatalogView, clip: ClipSpec, size: int, draws: Draws, locality: int) -> None:
+    def __init__(self, view: CatalogView, clip: ClipSpec, size: int, rng: CounterRng, locality: int) -> None:
         super().__init__(view, clip, size, locality)
-        self._draws = draws
+        self._rng = rng
         # A class without videos could never be drawn from; `empty_classes` names those.
         self._videos: list[list[int]] = [videos.tolist() for videos in view.by_class if len(videos)]
         self._names = [name for name, videos in zip(view.classes, view.by_class, strict=True) if len(videos)]
@@ -127,7 +127,7 @@ class _ClassBalanced(_Base):
 
     def clip(self, index: int, attempt: int = 0) -> PlannedClip:
         self._check(index)
-        words = self._draws.words(index)
+        words = self._rng.words(index)
         drawn = below(words, len(self._videos))
         videos = self._videos[drawn]
         place = below(words, len(videos))
@@ -147,7 +147,7 @@ class _ClassBalanced(_Base):
 
     def _draw(self, block: int) -> list[PlannedClip]:
         start, stop = block * _AHEAD, min(self._size, (block + 1) * _AHEAD)
-        words = self._draws.table(start, stop)
+        words = self._rng.table(start, stop)
         classes = np.full(stop - start, len(self._videos), np.uint64)
         drawn, refused = below_each(words[:, 0], classes)
         place, more = below_each(words[:, 1], self._places[drawn])
@@ -174,7 +174,7 @@ class _ClassBalanced(_Base):
             raise LookupError(f"class {self._names[drawn]!r} has no other video ({places} in all)")
         taken = [place]
         for number in range(1, attempt + 1):
-            words = self._draws.words(index, number)
+            words = self._rng.words(index, number)
             place = below(words, places - number)
             for other in sorted(taken):
                 place += place >= other
@@ -222,7 +222,7 @@ def class_balanced(
     Classes without a usable video are left out (`empty_classes`). The n-th replacement at an index is a video of the
     same class that none of the attempts before it took.
     """
-    return _ClassBalanced(view, clip, size, Draws(seed, purpose << 32 | epoch), locality)
+    return _ClassBalanced(view, clip, size, CounterRng(seed, purpose << 32 | epoch), locality)
 
 
 def round_robin(

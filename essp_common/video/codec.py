@@ -119,6 +119,25 @@ def raw_bytes(shape: Sequence[int], dtype: DTypeLike) -> int:
     return _HEAD_BYTES + math.prod(shape) * _storable(shape, np.dtype(dtype)).itemsize
 
 
+def max_encoded_bytes(shape: Sequence[int], dtype: DTypeLike, codec: str) -> int:
+    """The most bytes that `encode` makes of such an array, whatever is in it and whatever the quality.
+
+    Raises `ConfigError` when the codec cannot hold such an array.
+    """
+    stored = _storable(shape, np.dtype(dtype))
+    if codec in ("", "raw"):
+        return raw_bytes(shape, stored)
+    frames = shape[0]
+    if codec == "zstd":
+        return _HEAD_BYTES + frames * (_PART.size + _zstd_bound(math.prod(shape[1:]) * stored.itemsize))
+    if codec != "jpeg":
+        raise ConfigError(f"codec {codec!r}: use one of {', '.join(_CODECS)}")
+    _check_jpeg(shape, stored)
+    _, height, width, channels = shape
+    image = _jpeg_bound(height, width, 3 if channels == 3 else 1)
+    return _HEAD_BYTES + frames * _images_a_frame(channels) * (_PART.size + image)
+
+
 def header(buffer: Buffer) -> FrameHeader:
     """The header of a value, checked against the value's length. Raises `BadFrames`."""
     view = memoryview(buffer).cast("B")
@@ -246,9 +265,7 @@ def _checked_parts(found: FrameHeader, payload: memoryview, chosen: Iterable[int
 
 
 def _jpeg_parts(array: NDArray[Any], codec: FrameCodec) -> list[bytes]:
-    if array.dtype != np.uint8 or array.ndim != 4:
-        what = f"{array.dtype} of shape {array.shape}"
-        raise ConfigError(f"codec jpeg holds uint8 (T, H, W, C), not {what}; use raw or zstd for this stream")
+    _check_jpeg(array.shape, array.dtype)
     subsampling = codec.subsampling or "444"
     if subsampling not in _SUBSAMPLING:
         raise ConfigError(f"JPEG subsampling {subsampling!r}: use one of {', '.join(_SUBSAMPLING)}")
@@ -262,6 +279,18 @@ def _jpeg_parts(array: NDArray[Any], codec: FrameCodec) -> list[bytes]:
         return [simplejpeg.encode_jpeg(i, quality, "RGB", subsampling) for i in images]
     planes = (np.ascontiguousarray(plane) for frame in array for plane in np.moveaxis(frame, 2, 0))
     return [simplejpeg.encode_jpeg(p[:, :, np.newaxis], quality, "GRAY", "Gray") for p in planes]
+
+
+def _check_jpeg(shape: Sequence[int], dtype: np.dtype[Any]) -> None:
+    if dtype != np.uint8 or len(shape) != 4:
+        what = f"{dtype} of shape {tuple(shape)}"
+        raise ConfigError(f"codec jpeg holds uint8 (T, H, W, C), not {what}; use raw or zstd for this stream")
+
+
+def _jpeg_bound(height: int, width: int, channels: int) -> int:
+    """`tjBufSize` of libjpeg-turbo: whole blocks of 16, every coefficient at its worst."""
+    padded = -(-height // 16) * -(-width // 16) * 256
+    return padded * (6 if channels == 3 else 3) + 2048
 
 
 def _read_jpeg(parts: Sequence[memoryview], shape: tuple[int, ...]) -> NDArray[np.uint8]:
@@ -287,6 +316,11 @@ def _zstd_parts(array: NDArray[Any], dtype: np.dtype[Any], codec: FrameCodec) ->
         raise ConfigError(f"zstd level {codec.quality}: use 1 (fast) to {zstandard.MAX_COMPRESSION_LEVEL}")
     compressor = zstandard.ZstdCompressor(level=codec.quality or 1)
     return [compressor.compress(_row_differences(frame, dtype).reshape(-1).view(np.uint8).data) for frame in array]
+
+
+def _zstd_bound(size: int) -> int:
+    """`ZSTD_compressBound` of zstd.h."""
+    return size + (size >> 8) + ((2**17 - size) >> 11 if size < 2**17 else 0)
 
 
 def _read_zstd(parts: Sequence[memoryview], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -22,7 +22,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -34,6 +34,7 @@ from essp_common.errors import BadVideo, CacheFull, EsspError, PermanentError, T
 from essp_common.runtime import metrics
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.logs import bound
+from essp_common.runtime.retry import Outage
 from essp_common.worker.crash_counts import CrashCounts
 from essp_common.worker.heartbeat import LaneLoad
 from essp_common.worker.log_context import subject
@@ -148,6 +149,7 @@ class Worker:
     def _feed(self) -> None:
         """Keep `lanes + prefetch` records in the process, and no more."""
         paused = False
+        outage = Outage(self.name, self._draining.wait)
         while not self._draining.is_set():
             if stuck := self._stuck():
                 raise WorkerStuck(
@@ -159,12 +161,9 @@ class Worker:
             if bool(room) == paused:
                 paused = not room
                 (self._subscription.pause if paused else self._subscription.resume)()
-            try:
+            records: Sequence[Record] = ()
+            with outage:
                 records = self._subscription.poll(max(room, 1), self._options.poll_timeout_s if room else 0.0)
-            except TransientError as error:
-                log.warning("%s: %s; polling again", self.name, error)
-                self._draining.wait(error.retry_after_s)
-                continue
             if records:
                 failpoint("worker.polled")
             with self._changed:

@@ -17,10 +17,12 @@ from essp_common import topics
 from essp_common.artifacts import layout
 from essp_common.artifacts.fused_model import Evaluation, FusedModel
 from essp_common.bus.port import Record
+from essp_common.bus.reading import batches
 from essp_common.errors import EsspError, TransientError
 from essp_common.job.spec import stored_spec
 from essp_common.messages.control import ControlFeed
 from essp_common.pb.v1.messages_pb2 import CheckpointReady, ClipRef, Failed, Finished, Progress
+from essp_common.runtime.retry import Outage
 from essp_common.wiring import Adapters
 
 log = logging.getLogger(__name__)
@@ -48,12 +50,7 @@ class Aggregator:
         control = ControlFeed(self._bus)
         subscription = self._bus.subscribe([topics.PROGRESS], GROUP)
         try:
-            while not self._draining.is_set():
-                try:
-                    records = subscription.poll(self._settings.poll_records, _POLL_S)
-                except TransientError as error:
-                    self._wait(error)
-                    continue
+            for records in batches(subscription, self._draining, self.name, self._settings.poll_records, _POLL_S):
                 for record in records:
                     if not self._handle(record, control):
                         return
@@ -69,15 +66,15 @@ class Aggregator:
     def _handle(self, record: Record, control: ControlFeed) -> bool:
         """False: drained before it could be done; it is delivered again."""
         checkpoint = _final_checkpoint(record)
-        while checkpoint is not None:
-            try:
+        if checkpoint is None:
+            return True
+        outage = Outage(self.name, self._draining.wait)
+        while True:
+            with outage:
                 self._fuse_or_fail(checkpoint, control)
-                break
-            except TransientError as error:
-                self._wait(error)
+                return True
             if self._draining.is_set():
                 return False
-        return True
 
     def _fuse_or_fail(self, checkpoint: CheckpointReady, control: ControlFeed) -> None:
         """Bring the job on; what makes that impossible fails it, and keeps no other job from being fused."""
@@ -118,10 +115,6 @@ class Aggregator:
     def _publish(self, progress: Progress) -> None:
         self._bus.publish(topics.PROGRESS, progress.job.encode(), progress.SerializeToString())
         self._bus.flush()
-
-    def _wait(self, error: TransientError) -> None:
-        log.warning("aggregator: %s; trying again", error)
-        self._draining.wait(error.retry_after_s)
 
 
 def build(adapters: Adapters, settings: AggregatorSettings, worker: str) -> Aggregator:

@@ -32,7 +32,7 @@ from essp_common.video.selection import Tally
 from essp_common.wiring import Stores
 from essp_decoder.memory import Slot
 from essp_decoder.protocol import READY, Channel, ChildConfig, Request, Shape, clip_shapes, is_raw
-from essp_decoder.sources import Shelf
+from essp_decoder.sources import OpenVideos
 
 _OPEN_FILES = 256
 _PR_SET_PDEATHSIG = 1
@@ -41,10 +41,10 @@ _PR_SET_PDEATHSIG = 1
 class Child:
     """Decodes work units into shared memory."""
 
-    def __init__(self, greeting: ChildConfig, memory_fd: int) -> None:
-        limits = Limits(size_bytes=greeting.video_bytes, pixels=greeting.frame_pixels)
-        self._shelf = Shelf(Stores(greeting.stores), limits, greeting.open_videos, greeting.address_bytes // 4)
-        self._address_bytes = greeting.address_bytes
+    def __init__(self, config: ChildConfig, memory_fd: int) -> None:
+        limits = Limits(size_bytes=config.video_bytes, pixels=config.frame_pixels)
+        self._videos = OpenVideos(Stores(config.stores), limits, config.open_videos, config.address_bytes // 4)
+        self._address_bytes = config.address_bytes
         self._memory_fd = memory_fd
         self._memory = memoryview(b"")
         self._tally = Tally()
@@ -62,46 +62,46 @@ class Child:
         except TransientError as error:
             return {"reason": str(error), "retry_after_s": error.retry_after_s}
         except EsspError as error:
-            self._shelf.drop(video)
+            self._videos.drop(video)
             return _told(error)
         except MemoryError:
-            self._shelf.drop(video)
+            self._videos.drop(video)
             return {"reason": "decoding needs more memory than a child may have", "kind": "limit"}
 
     def _decode(self, request: Request) -> list[int | dict[str, Any]]:
         failpoint("decoder-child.asked")
         unit = request.unit
-        reader = self._shelf.reader(unit.video)
+        reader = self._videos.reader(unit.video)
         raw = is_raw(unit.recipe.codec)
         shapes = clip_shapes(unit)
         frames = [
-            self._raw_frames(shape, place) if raw else np.empty(shape, np.uint8)
-            for shape, place in zip(shapes, request.places, strict=True)
+            self._raw_frames(shape, slot) if raw else np.empty(shape, np.uint8)
+            for shape, slot in zip(shapes, request.slots, strict=True)
         ]
         reader.tally = self._tally
         errors = reader.read(unit.seeds, unit.recipe.resize, frames, strict=unit.recipe.strict)
         failpoint("decoder-child.decoded")
         if any(errors):
-            self._shelf.drop(unit.video)
+            self._videos.drop(unit.video)
         clips: list[int | dict[str, Any]] = []
-        for array, place, error in zip(frames, request.places, errors, strict=True):
+        for array, slot, error in zip(frames, request.slots, errors, strict=True):
             if error is not None:
                 clips.append(_told(error))
             elif raw:
                 clips.append(raw_bytes(array.shape, array.dtype))
             else:
-                clips.append(self._store(encode(array, unit.recipe.codec), place))
+                clips.append(self._store(encode(array, unit.recipe.codec), slot))
         return clips
 
-    def _raw_frames(self, shape: Shape, place: Slot) -> NDArray[np.uint8]:
-        """The frames of a raw value that is laid out in its place."""
-        return frame_buffer(shape, "u1", self._memory[place.start : place.start + place.size])[1]
+    def _raw_frames(self, shape: Shape, slot: Slot) -> NDArray[np.uint8]:
+        """The frames of a raw value that is laid out in its slot."""
+        return frame_buffer(shape, "u1", self._memory[slot.start : slot.start + slot.size])[1]
 
-    def _store(self, value: Buffer, place: Slot) -> int | dict[str, Any]:
+    def _store(self, value: Buffer, slot: Slot) -> int | dict[str, Any]:
         size = len(value)
-        if size > place.size:
+        if size > slot.size:
             return _told(BadVideo("the frames do not compress; use another codec for clips", "limit"))
-        self._memory[place.start : place.start + size] = value
+        self._memory[slot.start : slot.start + size] = value
         return size
 
 
@@ -125,9 +125,9 @@ def _die_with_parent() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _confine(greeting: ChildConfig) -> None:
+def _confine(config: ChildConfig) -> None:
     """Limits that hold even when the parent is gone. Files cannot be written; sockets and shared memory can."""
-    _limit(resource.RLIMIT_AS, greeting.address_bytes)
+    _limit(resource.RLIMIT_AS, config.address_bytes)
     _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -139,13 +139,13 @@ def main(arguments: Sequence[str]) -> None:
     socket_fd, memory_fd = map(int, arguments)
     channel = Channel(socket.socket(fileno=socket_fd))
     with suppress(EOFError, ConnectionError):
-        greeting = ChildConfig.unpacked(channel.receive())
-        _confine(greeting)
-        child = Child(greeting, memory_fd)
+        config = ChildConfig.unpacked(channel.receive())
+        _confine(config)
+        child = Child(config, memory_fd)
         channel.send(READY)
         while True:
             request = Request.unpacked(channel.receive())
-            _limit(resource.RLIMIT_CPU, math.ceil(time.process_time() + 2 * greeting.unit_s))
+            _limit(resource.RLIMIT_CPU, math.ceil(time.process_time() + 2 * config.unit_s))
             channel.send(json.dumps(child.answer(request)).encode())
 
 

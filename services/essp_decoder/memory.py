@@ -1,8 +1,8 @@
 """Memory shared with a child: where it writes clips, and where the cache and its readers find them, uncopied.
 
-A clip's place is taken before it is decoded and comes back by itself: when nothing refers any more to the view that
+A clip's slot is taken before it is decoded and comes back by itself: when nothing refers any more to the view that
 was handed out, nor to anything made of it (a slice, a NumPy array), whichever thread let go of the last of them.
-So a clip that a store takes by copying (Redis) occupies its place for the length of a request, one that a cache in
+So a clip that a store takes by copying (Redis) occupies its slot for the length of a request, one that a cache in
 this process keeps, for as long as it is kept. Pages are used again at once, for touching new ones costs more than
 copying a clip.
 """
@@ -35,7 +35,7 @@ class Slot:
 
 
 class SharedMemory:
-    """Places in memory behind a file descriptor. Used from one thread; views may be dropped by any."""
+    """Slots in memory behind a file descriptor. Used from one thread; views may be dropped by any."""
 
     def __init__(self) -> None:
         self.fd = _anonymous_file()
@@ -55,11 +55,11 @@ class SharedMemory:
             return self._free[size].pop()
         except IndexError:
             pass
-        place = Slot(self._end, size)
+        slot = Slot(self._end, size)
         if self._end + size > self.size:
             self._grow(self._end + size)
         self._end += size
-        return place
+        return slot
 
     def _grow(self, needed: int) -> None:
         size = -(-needed // _GROWTH) * _GROWTH
@@ -71,18 +71,18 @@ class SharedMemory:
             raise Unavailable(message, _FULL_RETRY_S) from error
         self.size = size
 
-    def give_back(self, place: Slot) -> None:
-        """The place may be taken again."""
-        self._free[place.size].append(place)
+    def give_back(self, slot: Slot) -> None:
+        """The slot may be taken again."""
+        self._free[slot.size].append(slot)
 
-    def copy(self, place: Slot, length: int) -> bytes:
-        """The first bytes of a place, which stays taken."""
-        return self._mapped[place.start : place.start + length]
+    def copy(self, slot: Slot, length: int) -> bytes:
+        """The first bytes of a slot, which stays taken."""
+        return self._mapped[slot.start : slot.start + length]
 
-    def view(self, place: Slot, length: int) -> memoryview:
-        """The first bytes of a place, read-only. The place comes back when the view and all made of it are gone."""
-        array = np.frombuffer(self._mapped, np.uint8, length, place.start)
-        weakref.finalize(array, self._free[place.size].append, place).atexit = False
+    def view(self, slot: Slot, length: int) -> memoryview:
+        """The first bytes of a slot, read-only. The slot comes back when the view and all made of it are gone."""
+        array = np.frombuffer(self._mapped, np.uint8, length, slot.start)
+        weakref.finalize(array, self._free[slot.size].append, slot).atexit = False
         return array.data.toreadonly()
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class SharedMemory:
 
 
 def _size_class(size: int) -> int:
-    """Few enough sizes that places are found again, at most an eighth too large."""
+    """Few enough sizes that slots are found again, at most an eighth too large."""
     step = max(_PAGE, (1 << (size - 1).bit_length()) // 2 // _CLASSES_PER_DOUBLING)
     return -(-size // step) * step
 

@@ -1,6 +1,6 @@
 """What parent and child say to each other over their socket.
 
-    parent -> child   a greeting: JSON of `ChildConfig`
+    parent -> child   its configuration: JSON of `ChildConfig`
     child -> parent   `READY`
     parent -> child   a request: size of the shared memory, the place of each clip in it, a `DecodeSeed`
     child -> parent   an answer, JSON: {"clips": [bytes | {"reason", "kind"}, ...], "frames": {what: count}}, one
@@ -8,7 +8,7 @@
                       {"reason", "kind"} where it can't be decoded and {"reason", "retry_after_s"} where trying again
                       may help
 
-A clip lies at the start of its place, as a value of the cache. Each message is preceded by its length.
+A clip lies at the start of its slot, as a value of the cache. Each message is preceded by its length.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from functools import lru_cache
 
 from essp_common.errors import PermanentError
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, FrameCodec
-from essp_common.video.codec import raw_bytes
+from essp_common.video.codec import max_encoded_bytes
 from essp_common.video.geometry import output_size
 from essp_decoder.memory import Slot
 
@@ -30,8 +30,7 @@ READY = b"ready"
 
 _LENGTH = struct.Struct("<I")
 _HEAD = struct.Struct("<QI")
-_PLACE = struct.Struct("<QQ")
-_SPARE_BYTES = 4096
+_SLOT = struct.Struct("<QQ")
 
 Shape = tuple[int, int, int, int]
 """(T, H, W, 3)."""
@@ -66,21 +65,21 @@ class Request:
     """One work unit."""
 
     memory_bytes: int
-    places: Sequence[Slot]
+    slots: Sequence[Slot]
     unit: DecodeSeed
 
     def packed(self) -> bytes:
         """As sent."""
-        places = b"".join(_PLACE.pack(place.start, place.size) for place in self.places)
-        return _HEAD.pack(self.memory_bytes, len(self.places)) + places + self.unit.SerializeToString()
+        slots = b"".join(_SLOT.pack(slot.start, slot.size) for slot in self.slots)
+        return _HEAD.pack(self.memory_bytes, len(self.slots)) + slots + self.unit.SerializeToString()
 
     @classmethod
     def unpacked(cls, message: bytes) -> Request:
         """As received."""
         memory_bytes, count = _HEAD.unpack_from(message)
-        end = _HEAD.size + count * _PLACE.size
-        places = [Slot(*place) for place in _PLACE.iter_unpack(message[_HEAD.size : end])]
-        return cls(memory_bytes, places, DecodeSeed.FromString(message[end:]))
+        end = _HEAD.size + count * _SLOT.size
+        slots = [Slot(*slot) for slot in _SLOT.iter_unpack(message[_HEAD.size : end])]
+        return cls(memory_bytes, slots, DecodeSeed.FromString(message[end:]))
 
 
 class Channel:
@@ -130,10 +129,9 @@ def is_raw(codec: FrameCodec) -> bool:
 
 def slot_bytes(shape: Shape, codec: FrameCodec) -> int:
     """Room for a clip's value. What compresses badly may come out larger than it was."""
-    raw = _value_bytes(shape)
-    return raw if is_raw(codec) else 2 * raw + _SPARE_BYTES
+    return _slot_bytes(shape, codec.name)
 
 
 @lru_cache(maxsize=1024)
-def _value_bytes(shape: Shape) -> int:
-    return raw_bytes(shape, "u1")
+def _slot_bytes(shape: Shape, codec: str) -> int:
+    return max_encoded_bytes(shape, "u1", codec)

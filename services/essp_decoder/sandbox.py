@@ -39,7 +39,7 @@ _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONDONT
 class SandboxOptions:
     """How the child is kept."""
 
-    greeting: ChildConfig
+    config: ChildConfig
     timeout_s: float
     """Longest time for one work unit."""
     units: int
@@ -100,11 +100,11 @@ class Sandbox:
             self._check_size(sum(sizes))
         except EsspError as error:
             return [error] * len(unit.seeds)
-        places: list[Slot] = []
+        slots: list[Slot] = []
         try:
             for size in sizes:
-                places.append(self._memory.take(size))
-            answer = self._ask(Request(self._memory.size, places, unit).packed())
+                slots.append(self._memory.take(size))
+            answer = self._ask(Request(self._memory.size, slots, unit).packed())
             clips: Sequence[Any] = answer.get("clips", ())
             if not clips and "retry_after_s" in answer:
                 raise Unavailable(answer["reason"], answer["retry_after_s"])
@@ -112,19 +112,19 @@ class Sandbox:
                 if count:
                     _FRAMES(what).inc(count)
         except (_Lost, TransientError):
-            for place in places:
-                self._memory.give_back(place)
+            for slot in slots:
+                self._memory.give_back(slot)
             raise
-        return [self._outcome(place, clip) for place, clip in zip(places, clips or [answer] * len(places), strict=True)]
+        return [self._outcome(slot, clip) for slot, clip in zip(slots, clips or [answer] * len(slots), strict=True)]
 
-    def _outcome(self, place: Slot, clip: int | dict[str, Any]) -> Outcome:
-        if isinstance(clip, int) and 2 * clip > place.size:
-            return self._memory.view(place, clip)
+    def _outcome(self, slot: Slot, clip: int | dict[str, Any]) -> Outcome:
+        if isinstance(clip, int) and 2 * clip > slot.size:
+            return self._memory.view(slot, clip)
         try:
-            # A small value is copied rather than left to occupy a large place.
-            return self._memory.copy(place, clip) if isinstance(clip, int) else _error(clip)
+            # A small value is copied rather than left to occupy a large slot.
+            return self._memory.copy(slot, clip) if isinstance(clip, int) else _error(clip)
         finally:
-            self._memory.give_back(place)
+            self._memory.give_back(slot)
 
     def _check_size(self, size: int) -> None:
         if size > self._options.clip_bytes:
@@ -152,7 +152,7 @@ class Sandbox:
             return self._child
         child = self._child = _Child(self._memory.fd)
         try:
-            child.channel.send(self._options.greeting.packed())
+            child.channel.send(self._options.config.packed())
             ready = child.channel.receive(_START_S) == READY
         except (EOFError, OSError):
             ready = False

@@ -58,7 +58,7 @@ def build(adapters: Adapters, settings: DecoderSettings, worker: str) -> Service
 
 def sandbox_options(settings: DecoderSettings) -> SandboxOptions:
     """How the children of a decoder are kept."""
-    greeting = ChildConfig(
+    config = ChildConfig(
         stores=settings.stores,
         open_videos=settings.decoder_open_videos,
         video_bytes=settings.decoder_video_bytes,
@@ -66,4 +66,4 @@ def sandbox_options(settings: DecoderSettings) -> SandboxOptions:
         address_bytes=settings.decoder_memory,
         unit_s=settings.decoder_timeout_s,
     )
-    return SandboxOptions(greeting, settings.decoder_timeout_s, settings.decoder_units, settings.decoder_clip_bytes)
+    return SandboxOptions(config, settings.decoder_timeout_s, settings.decoder_units, settings.decoder_clip_bytes)

@@ -36,7 +36,7 @@ class _Open:
         _close(self.source)
 
 
-class Shelf:
+class OpenVideos:
     """Open videos: at most `capacity` of them, which hold about `capacity_bytes`, and always the latest."""
 
     def __init__(self, stores: Stores, limits: Limits, capacity: int, capacity_bytes: int) -> None:

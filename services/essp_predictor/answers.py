@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from essp_common.artifacts.fused_model import FusedModel
-from essp_common.artifacts.partial_scores import Scored, ScoredPart
+from essp_common.artifacts.partial_scores import PartialScores, ScoredPart
 from essp_common.artifacts.predictions import Prediction, predictions
 from essp_common.artifacts.scores import ScoreTable, VideoScores, by_video, fuse
 from essp_common.artifacts.segments import Segment
@@ -19,13 +19,13 @@ from essp_predictor.localisation import localise
 class FusedAnswers:
     """What the members of a model say together."""
 
-    def __init__(self, scored: Scored, spec: JobSpec, model: FusedModel, clips: int) -> None:
+    def __init__(self, partial_scores: PartialScores, spec: JobSpec, model: FusedModel, clips: int) -> None:
         """`clips`: of each stream, all of them scored."""
         self.videos = 0
         """That `predictions` has given."""
         self.failed = 0
         """Those of which nothing could be decoded."""
-        self._scored = scored
+        self._partial_scores = partial_scores
         self._spec = spec
         self._model = model
         self._clips = clips
@@ -62,9 +62,9 @@ class FusedAnswers:
             yield found
 
     def _parts(self) -> Iterator[list[ScoredPart]]:
-        for start in range(0, self._clips, self._scored.part_clips):
-            stop = min(self._clips, start + self._scored.part_clips)
-            yield [self._scored.read(stream, stop) for stream in self._spec.streams]
+        for start in range(0, self._clips, self._partial_scores.part_clips):
+            stop = min(self._clips, start + self._partial_scores.part_clips)
+            yield [self._partial_scores.read(stream, stop) for stream in self._spec.streams]
 
     def _fused(self, parts: dict[str, VideoScores]) -> VideoScores:
         if parts:

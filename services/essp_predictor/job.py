@@ -17,15 +17,15 @@ from dataclasses import dataclass
 
 from essp_common.artifacts import layout
 from essp_common.artifacts.fused_model import open_model
-from essp_common.artifacts.partial_scores import Scored
+from essp_common.artifacts.partial_scores import PartialScores
 from essp_common.artifacts.predictions import write_predictions
 from essp_common.artifacts.segments import write_segments
-from essp_common.errors import TransientError
 from essp_common.job.spec import stored_spec
 from essp_common.messages.ordered import IntakeOptions, OrderedIntake
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.planning.position import Position
 from essp_common.runtime.failpoints import failpoint
+from essp_common.runtime.retry import Outage
 from essp_common.wiring import Adapters
 from essp_predictor.answers import FusedAnswers
 from essp_predictor.config import PredictorSettings
@@ -79,27 +79,27 @@ class PredictionJob:
             raise ValueError(f"job {spec.name} predicts nothing")
         model_store, model = open_model(self._adapters.stores, spec.predictor.model)
         output = self._adapters.stores.under(spec.output)
-        scored = Scored(output, spec, self._command.snapshot.plan_digest, model)
+        partial_scores = PartialScores(output, spec, self._command.snapshot.plan_digest, model)
         device = device_of(self._settings.device)
         [clips] = [plan.clips for plan in self._command.snapshot.phases]
         streams: list[StreamPhase] = []
         try:
             for stream in spec.streams:
                 scorer = StreamScorer(model_store, model, stream, device)
-                intake = self._intake(stream, scored.stop(stream, clips))
+                intake = self._intake(stream, partial_scores.stop(stream, clips))
                 options = StreamOptions(stream, clips, self._settings.batch_clips, model.classes)
-                streams.append(StreamPhase(intake, scorer, scored, options))
+                streams.append(StreamPhase(intake, scorer, partial_scores, options))
             if not self._score(streams):
                 return None
         finally:
             for stream_phase in streams:
                 stream_phase.close()
-        answers = FusedAnswers(scored, spec, model, clips)
+        answers = FusedAnswers(partial_scores, spec, model, clips)
         write_predictions(output, layout.PREDICTIONS, answers.predictions(), model.classes)
         if spec.predictor.segments:
             write_segments(output, layout.SEGMENTS, answers.segments())
         failpoint("predictor.written")
-        return Answers(output.uri(layout.PREDICTIONS), answers.videos, answers.failed, scored.remove)
+        return Answers(output.uri(layout.PREDICTIONS), answers.videos, answers.failed, partial_scores.remove)
 
     def _intake(self, stream: str, start: int) -> OrderedIntake:
         options = IntakeOptions(
@@ -119,15 +119,13 @@ class PredictionJob:
             return all([done.result() for done in [pool.submit(self._run_stream, s) for s in streams]])
 
     def _run_stream(self, stream: StreamPhase) -> bool:
+        outage = Outage("predictor", self._broken.wait)
         try:
             while not stream.finished:
                 if self._leave() or self._broken.is_set():
                     return False
-                try:
+                with outage:
                     stream.step(_TAKE_S)
-                except TransientError as error:
-                    log.warning("predictor: %s; trying again", error)
-                    self._broken.wait(error.retry_after_s)
             return True
         except BaseException:
             self._broken.set()  # the other streams are of no use without this one

@@ -56,7 +56,7 @@ class StreamScorer:
     def score(self, clips: Sequence[Mapping[Look, Frames]]) -> dict[str, NDArray[np.float32]]:
         """Trainer -> `(N, C)` probabilities of N clips. Raises `OutOfMemory`, `DeviceLost`."""
         try:
-            return self._scored(clips)
+            return self._probabilities(clips)
         except torch.OutOfMemoryError as error:
             raise OutOfMemory(
                 f"{self._device} has too little memory for {len(clips)} clips at once; lower ESSP_BATCH_CLIPS"
@@ -64,7 +64,7 @@ class StreamScorer:
         except torch.AcceleratorError as error:
             raise DeviceLost(f"the GPU failed ({error}); start the predictor again, and its jobs go on") from error
 
-    def _scored(self, clips: Sequence[Mapping[Look, Frames]]) -> dict[str, NDArray[np.float32]]:
+    def _probabilities(self, clips: Sequence[Mapping[Look, Frames]]) -> dict[str, NDArray[np.float32]]:
         batches = {
             look: torch.from_numpy(np.stack([clip[look] for clip in clips])).to(self._device) for look in self.looks
         }

@@ -15,10 +15,12 @@ from google.protobuf.message import DecodeError
 
 from essp_common import topics
 from essp_common.bus.port import Record, Subscription
+from essp_common.bus.reading import batches
 from essp_common.errors import DeviceLost, EsspError, PermanentError, TransientError
 from essp_common.job.spec import stored_spec
 from essp_common.messages.control import ControlFeed
 from essp_common.pb.v1.messages_pb2 import ClipRef, Control, Failed, Finished, Progress
+from essp_common.runtime.retry import Outage
 from essp_common.wiring import Adapters
 from essp_predictor.config import PredictorSettings
 from essp_predictor.job import Answers, PredictionJob
@@ -27,6 +29,7 @@ log = logging.getLogger(__name__)
 
 GROUP = "predictor"
 _POLL_S = 0.2
+_POLL_RECORDS = 100
 
 
 class Predictor:
@@ -47,13 +50,7 @@ class Predictor:
         self._control = ControlFeed(self._adapters.bus)
         subscription = self._adapters.bus.subscribe([topics.CONTROL], GROUP)
         try:
-            while not self._draining.is_set():
-                try:
-                    records = subscription.poll(100, _POLL_S)
-                except TransientError as error:
-                    log.warning("predictor: %s; trying again", error)
-                    self._draining.wait(error.retry_after_s)
-                    continue
+            for records in batches(subscription, self._draining, self.name, _POLL_RECORDS, _POLL_S):
                 for record in records:
                     self._receive(record, subscription)
         finally:
@@ -116,14 +113,12 @@ class Predictor:
 
     def _run_job(self, command: Control) -> Answers | None:
         """However long store, bus or cache are away: what is kept is not scored again. None when told to leave."""
+        outage = Outage(self.name, self._draining.wait)
         while not self._leave(command.job):
-            try:
+            with outage:
                 return PredictionJob(
                     self._adapters, self._settings, self._worker, command, lambda: self._leave(command.job)
                 ).run()
-            except TransientError as error:
-                log.warning("predictor: %s; trying again", error)
-                self._draining.wait(error.retry_after_s)
         return None
 
     def _leave(self, job: str) -> bool:
@@ -132,15 +127,14 @@ class Predictor:
     def _publish(self, progress: Progress, command: Control) -> bool:
         """However long the bus is away. False: drained before it came back; the job is begun again elsewhere."""
         progress.job, progress.worker, progress.fence = command.job, self._worker, command.fence
+        outage = Outage(self.name, self._draining.wait)
         while True:
-            try:
+            with outage:
                 self._adapters.bus.publish(topics.PROGRESS, command.job.encode(), progress.SerializeToString())
                 self._adapters.bus.flush()
                 return True
-            except TransientError as error:
-                log.warning("predictor: %s; trying again", error)
-                if self._draining.wait(error.retry_after_s):
-                    return False
+            if self._draining.is_set():
+                return False
 
 
 def build(adapters: Adapters, settings: PredictorSettings, worker: str) -> Predictor:

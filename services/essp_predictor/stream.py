@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.artifacts.partial_scores import Scored, ScoredPart
+from essp_common.artifacts.partial_scores import PartialScores, ScoredPart
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.errors import BadFrames
 from essp_common.messages.ordered import Delivery, OrderedIntake
@@ -37,10 +37,12 @@ class StreamOptions:
 class StreamPhase:
     """The clips of one stream, on their way to scores. Used from one thread."""
 
-    def __init__(self, intake: OrderedIntake, scorer: StreamScorer, scored: Scored, options: StreamOptions) -> None:
+    def __init__(
+        self, intake: OrderedIntake, scorer: StreamScorer, partial_scores: PartialScores, options: StreamOptions
+    ) -> None:
         self._intake = intake
         self._scorer = scorer
-        self._scored = scored
+        self._partial_scores = partial_scores
         self._options = options
         self._waiting: list[tuple[Delivery, Mapping[Look, Frames]]] = []
         self._unreleased: list[Delivery] = []
@@ -82,7 +84,7 @@ class StreamPhase:
             self._unreleased.append(light)
         self._part.taken.append(light)
         stop = taken.clip.index + 1
-        self._whole = stop % self._scored.part_clips == 0 or stop == self._options.clips
+        self._whole = stop % self._partial_scores.part_clips == 0 or stop == self._options.clips
         if self._whole or stop % self._options.batch_clips == 0:
             self._score_waiting()
             self._release()
@@ -102,7 +104,7 @@ class StreamPhase:
     def _keep(self) -> None:
         part = self._part
         stop = part.taken[-1].clip.index + 1
-        self._scored.keep(self._options.stream, stop, part.kept(self._options.classes))
+        self._partial_scores.keep(self._options.stream, stop, part.kept(self._options.classes))
         failpoint("predictor.kept")
         self._intake.commit(part.taken)
         self._part, self._whole = _Part(), False

@@ -31,7 +31,7 @@ class TrainerSettings(Settings):
     """On a GPU: only kernels of cuDNN that give the same bits each time, and no search for the fastest one."""
     save_retry_s: float = Field(30.0, ge=0)
     """After a checkpoint could not be saved: how long to train on before it is tried again."""
-    save_patience_s: float = Field(300.0, ge=0)
+    final_save_timeout_s: float = Field(300.0, ge=0)
     """How long the final checkpoint is tried before the training fails."""
     rank_restarts: int = Field(5, ge=0)
     """`essp trainer --ranks`: how often, in a row, ranks are started again that ran for less than five minutes."""

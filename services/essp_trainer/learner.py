@@ -15,7 +15,7 @@ from essp_trainer.checkpoints.checkpoint_store import CheckpointStore
 from essp_trainer.data.device import enough_memory
 from essp_trainer.data.prefetch import Batch
 from essp_trainer.distributed.ranks import Ranks
-from essp_trainer.model.ema import Average
+from essp_trainer.model.ema import Ema
 from essp_trainer.model.evaluation import Evaluation
 from essp_trainer.model.training import StepResult, Training
 
@@ -26,14 +26,14 @@ class Learner:
     def __init__(
         self,
         assignment: Assignment,
-        archive: CheckpointStore,
+        checkpoint_store: CheckpointStore,
         device: torch.device,
         ranks: Ranks,
         weights: StateDict | None = None,
     ) -> None:
         """`weights`: what a new training starts from; None: initial ones."""
         self._assignment = assignment
-        self._archive = archive
+        self._checkpoint_store = checkpoint_store
         self._device = device
         self._ranks = ranks
         self._weights = weights
@@ -56,16 +56,16 @@ class Learner:
         """Go on where a checkpoint left off. Raises `ConfigError` when it was made of another catalog."""
         if self._assignment.clips_before(manifest.position) != manifest.step:
             raise ConfigError(
-                f"{self._archive.uri(manifest)} was made with passes of other lengths: the catalog or its splits have "
-                f"changed since; set `output` to a new place, or build the catalog as it was"
+                f"{self._checkpoint_store.uri(manifest)} was made with phases of other lengths: the catalog or "
+                f"its splits have changed since; set `output` to a new place, or build the catalog as it was"
             )
         if manifest.model.classes != self._assignment.classes:
             raise ConfigError(
-                f"{self._archive.uri(manifest)} was made for other classes than the catalog now has "
+                f"{self._checkpoint_store.uri(manifest)} was made for other classes than the catalog now has "
                 f"({', '.join(manifest.model.classes)}); set `output` to a new place, or build the catalog as it was"
             )
         self._make(manifest.model)
-        self._archive.load(manifest, self.training)
+        self._checkpoint_store.load(manifest, self.training)
 
     def train(self, batch: Batch, share: Share, channels: int) -> StepResult:
         """One step. `channels`: of the clips of the batch, on whatever rank they are."""
@@ -76,7 +76,7 @@ class Learner:
     def evaluate(self, batch: Batch, best: Best | None) -> StepResult:
         """Score the clips of one batch that are here, by the weights as they are or those of the `best` checkpoint."""
         if self._evaluation is None:
-            model = self.training.evaluated if best is None else self._archive.best_model(best)
+            model = self.training.evaluated if best is None else self._checkpoint_store.best_model(best)
             self._evaluation = Evaluation(model, self._device, self._assignment.classes)
         return self._evaluation.add(batch)
 
@@ -88,9 +88,9 @@ class Learner:
     def _make(self, model: ModelDescription) -> None:
         with enough_memory(self._device, self._assignment.training.batch_size):
             classifier = build(model, seed_of("weights", *self._assignment.identity), self._weights)
-            average = None
-            if decay := self._assignment.training.average:
+            ema = None
+            if decay := self._assignment.training.ema:
                 twin = build(model, seed=0)
                 twin.load_state_dict(classifier.state_dict())
-                average = Average(twin.to(self._device), decay)
-            self._training = Training(classifier.to(self._device), average, self._assignment, self._device, self._ranks)
+                ema = Ema(twin.to(self._device), decay)
+            self._training = Training(classifier.to(self._device), ema, self._assignment, self._device, self._ranks)

@@ -31,7 +31,7 @@ def supervise(job: str, trainer: str, count: int, settings: TrainerSettings, ren
 def run_rank(job: str, trainer: str, settings: TrainerSettings, rendezvous: Rendezvous) -> int:
     """Be one rank, which may be the only one; the exit code."""
     # Torch is loaded by ranks alone, not by who supervises them.
-    from essp_trainer.distributed.ranks import join
+    from essp_trainer.distributed.ranks import init_ranks
     from essp_trainer.service import build
 
     if rendezvous.world_size > 1:
@@ -39,7 +39,7 @@ def run_rank(job: str, trainer: str, settings: TrainerSettings, rendezvous: Rend
         port = settings.metrics_port + rendezvous.local_rank if settings.metrics_port else 0
         settings = settings.model_copy(update=own | {"metrics_port": port})
     with (
-        closing(join(rendezvous, settings.rank_timeout_s)) as ranks,
+        closing(init_ranks(rendezvous, settings.rank_timeout_s)) as ranks,
         closing(Adapters.from_settings(settings)) as adapters,
         closing(ControlFeed(adapters.bus)) as control,
     ):

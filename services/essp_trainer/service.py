@@ -34,8 +34,8 @@ from essp_trainer.config import TrainerConfig
 from essp_trainer.data.device import Frames, choose_device
 from essp_trainer.data.device_feed import DeviceFeed
 from essp_trainer.data.prefetch import Prefetch, PrefetchOptions, View
-from essp_trainer.distributed.consensus import Turns, Wish
-from essp_trainer.distributed.ranks import Alone, RankLost, Ranks
+from essp_trainer.distributed.consensus import Consensus, ControlSignal
+from essp_trainer.distributed.ranks import RankLost, Ranks, SingleRank
 from essp_trainer.learner import Learner
 from essp_trainer.progress import Clock, Reporter
 from essp_trainer.session import Session
@@ -119,11 +119,11 @@ class Trainer:
         training, settings = assignment.training, self._config.settings
         torch.set_num_threads(training.threads or max(1, cpu_count() // settings.trainings // self._config.local_ranks))
         device = choose_device(training.device, self._config.local_rank, settings.deterministic)
-        archive = CheckpointStore(self._adapters.stores.under(assignment.spec.output), assignment)
-        latest = self._latest(archive)
+        checkpoint_store = CheckpointStore(self._adapters.stores.under(assignment.spec.output), assignment)
+        latest = self._latest(checkpoint_store)
         if latest is not None and latest.final:
-            if self._ranks.leads:
-                reporter.checkpoint(latest, archive.uri(latest), archive.scores_uri(latest))
+            if self._ranks.is_rank_zero:
+                reporter.checkpoint(latest, checkpoint_store.uri(latest), checkpoint_store.scores_uri(latest))
             self._over = True
             return
         network(training.model)  # an unknown name is told now, not when the first clip shows the input's shape
@@ -131,37 +131,39 @@ class Trainer:
         intake = OrderedIntake(
             self._adapters.bus, self._adapters.cache, self._intake_options(assignment), assignment.phases, start
         )
-        damaged = None if latest is None else archive.fell_behind(latest)
+        damaged = None if latest is None else checkpoint_store.fell_behind(latest)
         if damaged is not None:
             intake.request_rebuild_range(start, damaged)
-        policy = SavePolicy(settings.save_retry_s, settings.save_patience_s)
+        policy = SavePolicy(settings.save_retry_s, settings.final_save_timeout_s)
         with (
-            closing(DeviceFeed(self._prefetch(assignment, intake, start), device, assignment.trainer)) as feed,
-            closing(Checkpointer(archive, intake, reporter, self._ranks, policy, self._leaving, self._clock)) as keeper,
+            closing(DeviceFeed(self._prefetch(assignment, intake, start), device, assignment.trainer)) as device_feed,
+            closing(
+                Checkpointer(checkpoint_store, intake, reporter, self._ranks, policy, self._leaving, self._clock)
+            ) as checkpointer,
         ):
             weights = None if latest is not None else starting_weights(self._adapters.stores, training.weights)
-            learner = Learner(assignment, archive, device, self._ranks, weights)
-            turns = Turns(self._ranks, self._wish, training.batch_size)
-            session = Session(assignment, feed, learner, keeper, archive, reporter, turns)
+            learner = Learner(assignment, checkpoint_store, device, self._ranks, weights)
+            consensus = Consensus(self._ranks, self._signal, training.batch_size)
+            session = Session(assignment, device_feed, learner, checkpointer, checkpoint_store, reporter, consensus)
             if latest is not None:
                 session.resume(latest)
             session.run()
             self._over = session.over
 
-    def _latest(self, archive: CheckpointStore) -> Manifest | None:
+    def _latest(self, checkpoint_store: CheckpointStore) -> Manifest | None:
         """Where all ranks go on: the newest whole checkpoint, as rank 0 finds it."""
-        found = archive.latest() if self._ranks.leads else None
-        document = self._ranks.told(b"" if found is None else found.model_dump_json().encode())
+        found = checkpoint_store.latest() if self._ranks.is_rank_zero else None
+        document = self._ranks.broadcast(b"" if found is None else found.model_dump_json().encode())
         return Manifest.model_validate_json(document) if document else None
 
     def _leaving(self) -> bool:
-        return self._wish() is Wish.LEAVE
+        return self._signal() is ControlSignal.LEAVE
 
-    def _wish(self) -> Wish:
+    def _signal(self) -> ControlSignal:
         state = self._control.state(self._config.job)
         if self._draining.is_set() or state in ENDED or state == Control.DRAIN:
-            return Wish.LEAVE
-        return Wish.PAUSE if state == Control.PAUSE else Wish.GO_ON
+            return ControlSignal.LEAVE
+        return ControlSignal.PAUSE if state == Control.PAUSE else ControlSignal.CONTINUE
 
     def _intake_options(self, assignment: Assignment) -> IntakeOptions:
         return IntakeOptions(
@@ -190,7 +192,7 @@ class Trainer:
 
 def build(config: TrainerConfig, adapters: Adapters, control: ControlFeed, ranks: Ranks | None = None) -> Trainer:
     """A trainer of one training of one job, alone or as one of its ranks."""
-    return Trainer(config, adapters, control, ranks or Alone())
+    return Trainer(config, adapters, control, ranks or SingleRank())
 
 
 def _view(assignment: Assignment) -> View:

@@ -14,7 +14,7 @@ from essp.cli.predict import find, job_of, probe
 from essp.embedded.composition import Embedded
 from essp_common.artifacts import layout, partial_scores, scores
 from essp_common.artifacts.fused_model import open_model
-from essp_common.artifacts.partial_scores import Scored
+from essp_common.artifacts.partial_scores import PartialScores
 from essp_common.catalog.table import Catalog, write_catalog
 from essp_common.errors import PermanentError
 from essp_common.job.spec import JobSpec, parse_spec
@@ -95,9 +95,9 @@ def test_a_predict_job_that_fails_half_way_goes_on_where_it_was(
     monkeypatch.setattr(partial_scores, "_PART_CLIPS", 2)  # a video
     _, model = open_model(STORES, trained.output)
     rows = probe(find([str(videos / "test")], STORES), Settings())
-    keep, kept = Scored.keep, []
+    keep, kept = PartialScores.keep, []
 
-    def failing(self: Scored, stream: str, stop: int, *rest: Any) -> None:
+    def failing(self: PartialScores, stream: str, stop: int, *rest: Any) -> None:
         if len(kept) >= 3:  # the other stream may be at it, too
             raise PermanentError("the store is gone")
         keep(self, stream, stop, *rest)
@@ -110,7 +110,7 @@ def test_a_predict_job_that_fails_half_way_goes_on_where_it_was(
         write_catalog(STORES.under(output), "catalog.parquet", Catalog(tuple(rows)))
         if name == "parts":
             with monkeypatch.context() as patched:
-                patched.setattr(Scored, "keep", failing)
+                patched.setattr(PartialScores, "keep", failing)
                 assert state_of(spec) is JobState.FAILED
             far = {f"predictor.{stream}": Position(0, stop) for stream, stop in sorted(kept)}
             assert launch(spec, STORES).start == far

@@ -40,7 +40,7 @@ from essp_common.pb.v1.messages_pb2 import (
 from essp_common.video import codec
 from essp_common.wiring import Adapters, Stores
 from essp_trainer.config import TrainerConfig, TrainerSettings
-from essp_trainer.distributed.ranks import Alone, Group, Ranks
+from essp_trainer.distributed.ranks import DistributedRanks, Ranks, SingleRank
 from essp_trainer.service import Trainer
 
 CLASSES = ("left", "right", "still")
@@ -209,12 +209,12 @@ class Running:
 def crew(count: int) -> list[Ranks]:
     """So many ranks within this process, over gloo."""
     if count == 1:
-        return [Alone()]
+        return [SingleRank()]
     store = dist.HashStore()
 
     def meet(rank: int) -> Ranks:
         backend = dist.ProcessGroupGloo(store, rank, count, timedelta(seconds=60))
-        return Group(backend, rank, count, leave=lambda: None)
+        return DistributedRanks(backend, rank, count, leave=lambda: None)
 
     with ThreadPoolExecutor(count) as pool:
         return list(pool.map(meet, range(count)))

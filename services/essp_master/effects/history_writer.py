@@ -19,9 +19,10 @@ from dataclasses import dataclass
 
 from essp_common.artifacts.history import History
 from essp_common.bus.port import Record, Subscription
-from essp_common.errors import EsspError, Fenced, TransientError
+from essp_common.errors import EsspError, Fenced
 from essp_common.pb.v1.messages_pb2 import HistorySegment
 from essp_common.runtime.failpoints import failpoint
+from essp_common.runtime.retry import Outage
 from essp_master.config import MasterSettings
 from essp_master.job.job import Job
 from essp_master.job.status_view import status_of
@@ -142,19 +143,15 @@ class HistoryWriter:
 
     def _append(self, page: Page) -> bool:
         """Append durably; False when the master leaves before that worked."""
-        tries = 0
+        outage = Outage(f"history of job {page.job}", self._closing.wait, _LONGEST_WAIT_S)
         while True:
-            try:
+            with outage:
                 self._check_fence(page)
                 page.history.append(page.segment)
-            except TransientError as error:
-                tries += 1
-                log.warning("job %s: its history waits: %s", page.job, error, extra={"job_id": page.job})
-                if self._closing.wait(min(error.retry_after_s * 2.0 ** min(tries, 10), _LONGEST_WAIT_S)):
-                    return False
-            else:
                 self._written_s[page.job] = time.monotonic()
                 return True
+            if self._closing.is_set():
+                return False
 
     def _check_fence(self, page: Page) -> None:
         last_s = self._written_s.get(page.job)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 
 from google.protobuf.message import DecodeError
 
 from essp_common import topics
 from essp_common.artifacts.history import History
 from essp_common.bus.port import Bus
+from essp_common.bus.reading import read_all
 from essp_common.errors import TransientError
 from essp_common.job.spec import stored_spec
 from essp_common.job.status import JobStatus
@@ -24,26 +24,16 @@ from essp_common.wiring import Stores
 log = logging.getLogger(__name__)
 
 _UNDER_WAY = (Control.START, Control.RESUME, Control.PAUSE)
-_POLL_S = 0.5
 
 
 def last_commands(bus: Bus, listen_s: float, draining: threading.Event) -> list[Control]:
-    """The last command of each job, as far as the bus tells within `listen_s`."""
+    """The last command of each job, as far as the bus answers; its first message is awaited for `listen_s`."""
     found: dict[str, Control] = {}
-    deadline = time.monotonic() + listen_s
     try:
-        subscription = bus.subscribe([topics.CONTROL], group=None)
-        try:
-            while time.monotonic() < deadline and not draining.is_set():
-                records = subscription.poll(1000, _POLL_S)
-                if not records and found:
-                    break
-                for record in records:
-                    command = Control.FromString(record.value)
-                    if command.fence >= found.get(command.job, command).fence:
-                        found[command.job] = command
-        finally:
-            subscription.close()
+        for record in read_all(bus, topics.CONTROL, first_s=listen_s, leaving=draining.is_set):
+            command = Control.FromString(record.value)
+            if command.fence >= found.get(command.job, command).fence:
+                found[command.job] = command
     except (TransientError, DecodeError) as error:
         log.error("master: what was under way cannot be read in full: %s", error)
     return list(found.values())

@@ -24,7 +24,7 @@ from essp_common.artifacts import layout
 from essp_common.artifacts.checkpoint import Manifest, read_latest
 from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.history import History
-from essp_common.artifacts.partial_scores import Scored
+from essp_common.artifacts.partial_scores import PartialScores
 from essp_common.catalog.table import Catalog, read_catalog
 from essp_common.errors import ConfigError, Conflict, NotFound, PermanentError
 from essp_common.features.declared import DeclaredFeature
@@ -221,12 +221,12 @@ def _scored(spec: JobSpec, stores: Stores, phases: Phases) -> dict[str, Position
         _, model = open_model(stores, spec.predictor.model)
     except (ConfigError, NotFound, PermanentError):
         return {}  # the predictor says so; or it lies where only the predictor can read
-    scored = Scored(stores.under(spec.output), spec, phases.digest(), model)
+    partial_scores = PartialScores(stores.under(spec.output), spec, phases.digest(), model)
     [plan] = phases.plans
     return {
         consumer: Position(0, stop)
         for consumer, stream in spec.consumers().items()
-        if (stop := scored.stop(stream, plan.clips))
+        if (stop := partial_scores.stop(stream, plan.clips))
     }
 
 

@@ -25,12 +25,10 @@ from essp_common.messages.recipe import recipe_of
 from essp_common.pb.v1.messages_pb2 import Resize
 from essp_common.planning.phases import Phases
 from essp_common.quantities import size
+from essp_common.video.codec import max_encoded_bytes
 from essp_common.video.geometry import output_size
 from essp_master.ledger.parts import ClipParts
 
-_HEADER = 64
-_PART = 8
-"""Bytes that `essp_common.video.codec` adds to a value and to each of its compressed parts."""
 _UNIT_CLIPS = 32
 """Most clips of one work unit: enough to share a run-up, few enough to spread over decoders."""
 _PREDICTOR_BATCH = 16
@@ -112,8 +110,8 @@ def _bounds(
         outputs = {
             name: output_of(stream.feature, stream.params, clip, declared) for name, stream in spec.streams.items()
         }
-        made = [most_bytes(clip, spec.clip.codec)]
-        made += [most_bytes(outputs[name], spec.streams[name].codec) for name in streams]
+        made = [_max_bytes(clip, spec.clip.codec)]
+        made += [_max_bytes(outputs[name], spec.streams[name].codec) for name in streams]
         bounds = [max(known, new) for known, new in zip(bounds, made, strict=True)]
     return bounds
 
@@ -125,27 +123,6 @@ def _distinct(view: CatalogView, resize: Resize) -> Iterable[VideoRow]:
     return {(row.height, row.width): row for row in view.rows}.values()
 
 
-def most_bytes(array: ArraySpec, codec: CodecSpec) -> int:
+def _max_bytes(array: ArraySpec, codec: CodecSpec) -> int:
     """The most bytes that an array takes up as a value of the cache."""
-    if codec.name == "raw":
-        return _HEADER + array.nbytes
-    frames = array.shape[0]
-    if codec.name == "zstd":
-        frame = array.nbytes // max(frames, 1)
-        return _HEADER + frames * (_PART + _zstd_bound(frame))
-    if array.dtype != "uint8" or len(array.shape) != 4:
-        raise ConfigError(f"codec jpeg holds uint8 (T, H, W, C), not {array.dtype} of shape {array.shape}; use raw")
-    _, height, width, channels = array.shape
-    images, depth = (1, channels) if channels in (1, 3) else (channels, 1)
-    return _HEADER + frames * images * (_PART + _jpeg_bound(height, width, depth))
-
-
-def _zstd_bound(size: int) -> int:
-    """`ZSTD_compressBound` of zstd.h."""
-    return size + (size >> 8) + ((2**17 - size) >> 11 if size < 2**17 else 0)
-
-
-def _jpeg_bound(height: int, width: int, channels: int) -> int:
-    """`tjBufSize` of libjpeg-turbo: whole blocks of 16, every coefficient at its worst."""
-    padded = -(-height // 16) * -(-width // 16) * 256
-    return padded * (6 if channels == 3 else 3) + 2048
+    return max_encoded_bytes(array.shape, array.dtype, codec.name)

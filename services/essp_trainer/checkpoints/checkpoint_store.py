@@ -66,7 +66,7 @@ class CheckpointStore:
         step = checkpoint.latest_step(self._store, self._assignment.trainer)
         return None if step is None or step <= manifest.step else self._assignment.position_after(step)
 
-    def standing(self, manifest: Manifest) -> TrainingState:
+    def state_of(self, manifest: Manifest) -> TrainingState:
         """How far a checkpoint had come."""
         return TrainingState(
             position=manifest.position,
@@ -79,10 +79,10 @@ class CheckpointStore:
 
     def load(self, manifest: Manifest, training: Training) -> None:
         """Put weights, momentum and the update counter of a checkpoint into `training`."""
-        names = [MODEL_FILE, OPTIMIZER_FILE] + ([] if training.average is None else [TRAINED_FILE])
+        names = [MODEL_FILE, OPTIMIZER_FILE] + ([] if training.ema is None else [TRAINED_FILE])
         files = checkpoint.load_files(self._store, manifest, names)
         load_state(training.evaluated, files[MODEL_FILE])
-        if training.average is not None:
+        if training.ema is not None:
             load_state(training.model, files[TRAINED_FILE])
         training.optimiser.load(files[OPTIMIZER_FILE])
         training.updates = manifest.updates
@@ -91,27 +91,27 @@ class CheckpointStore:
         """The weights that validated best."""
         return restore(self._store, checkpoint.read(self._store, self._assignment.trainer, best.step))
 
-    def snapshot(self, training: Training, standing: TrainingState) -> Snapshot:
+    def snapshot(self, training: Training, state: TrainingState) -> Snapshot:
         """The training as it stands between two batches, in host memory."""
         files = {
             MODEL_FILE: on_host(training.evaluated.state_dict()),
             OPTIMIZER_FILE: on_host(training.optimiser.state()),
         }
-        if training.average is not None:
+        if training.ema is not None:
             files[TRAINED_FILE] = on_host(training.model.state_dict())
-        step = self._assignment.clips_before(standing.position)
-        return Snapshot(self._manifest(step, training.updates, training, standing), files)
+        step = self._assignment.clips_before(state.position)
+        return Snapshot(self._manifest(step, training.updates, training, state), files)
 
-    def final_snapshot(self, training: Training, standing: TrainingState) -> Snapshot:
+    def final_snapshot(self, training: Training, state: TrainingState) -> Snapshot:
         """The end: the weights that validated best, and where their scores are."""
-        epoch, updates, weights = standing.epoch, training.updates, training.evaluated.state_dict()
-        if standing.best is not None:
-            chosen = checkpoint.read(self._store, self._assignment.trainer, standing.best.step)
+        epoch, updates, weights = state.epoch, training.updates, training.evaluated.state_dict()
+        if state.best is not None:
+            chosen = checkpoint.read(self._store, self._assignment.trainer, state.best.step)
             epoch, updates = chosen.epoch, chosen.updates
             weights = safetensors.torch.load(checkpoint.load_files(self._store, chosen, [MODEL_FILE])[MODEL_FILE])
         step = self._assignment.clips_before(self._assignment.end) + 1
-        manifest = self._manifest(step, updates, training, standing).model_copy(
-            update={"final": True, "epoch": epoch, "scores": self._score_keys(standing)}
+        manifest = self._manifest(step, updates, training, state).model_copy(
+            update={"final": True, "epoch": epoch, "scores": self._score_keys(state)}
         )
         return Snapshot(manifest, {MODEL_FILE: on_host(weights)})
 
@@ -124,9 +124,9 @@ class CheckpointStore:
         """The scores of an evaluation phase."""
         scores.write(self._store, self._score_key(purpose_name(plan.purpose), plan.epoch), table)
 
-    def write_history(self, standing: TrainingState) -> None:
+    def write_history(self, state: TrainingState) -> None:
         """The figures of every phase so far, for people and reports."""
-        records = [record.model_dump() for record in standing.history]
+        records = [record.model_dump() for record in state.history]
         self._store.put(layout.history(self._assignment.trainer), json.dumps(records, indent=1).encode())
 
     def uri(self, manifest: Manifest) -> str:
@@ -138,30 +138,30 @@ class CheckpointStore:
         key = manifest.scores.get("validation") or manifest.scores.get("test")
         return self._store.uri(key) if key else ""
 
-    def _manifest(self, step: int, updates: int, training: Training, standing: TrainingState) -> Manifest:
+    def _manifest(self, step: int, updates: int, training: Training, state: TrainingState) -> Manifest:
         return Manifest(
             job=self._assignment.job,
             trainer=self._assignment.trainer,
             step=step,
             updates=updates,
-            epoch=standing.epoch,
-            position=standing.position,
-            running=standing.running,
+            epoch=state.epoch,
+            position=state.position,
+            running=state.running,
             fence=self._assignment.fence,
-            digest=as_text(standing.digest),
+            digest=as_text(state.digest),
             spec_digest=self._assignment.digest(),
             model=self._assignment.described(len(training.model.mean)),
-            metrics=standing.history[-1].metrics if standing.history else {},
-            best=standing.best,
-            history=tuple(standing.history),
+            metrics=state.history[-1].metrics if state.history else {},
+            best=state.best,
+            history=tuple(state.history),
             versions=self._assignment.versions,
         )
 
-    def _score_keys(self, standing: TrainingState) -> dict[str, str]:
+    def _score_keys(self, state: TrainingState) -> dict[str, str]:
         keys = {}
-        if standing.best is not None:
-            keys["validation"] = self._score_key("validation", standing.best.epoch)
-        for record in standing.history:
+        if state.best is not None:
+            keys["validation"] = self._score_key("validation", state.best.epoch)
+        for record in state.history:
             if record.purpose == "test":
                 keys["test"] = self._score_key("test", record.epoch)
         return keys

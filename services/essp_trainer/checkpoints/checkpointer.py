@@ -10,7 +10,7 @@ waits for the first.
 
 A store that is full, refuses or does not answer stops no training: the failure is logged, counted and told to the
 master, the weights train on, and the checkpoint is tried again soon (`save_retry_s`) and at each occasion. Only the
-final one is insisted on: when it cannot be saved for `save_patience_s`, the training fails and says why.
+final one is insisted on: when it cannot be saved for `final_save_timeout_s`, the training fails and says why.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from essp_common.planning.digest import as_text, from_text, joined
 from essp_common.planning.position import Position
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.metrics import CHECKPOINTS
+from essp_common.runtime.retry import retry_transient
 from essp_trainer.checkpoints.checkpoint_store import CheckpointStore, TrainingState
 from essp_trainer.distributed.ranks import Ranks
 from essp_trainer.model.training import Training
 from essp_trainer.progress import Clock, Reporter
-from essp_trainer.retry import persistently
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Checkpointer:
 
     def __init__(
         self,
-        archive: CheckpointStore,
+        checkpoint_store: CheckpointStore,
         intake: OrderedIntake,
         reporter: Reporter,
         ranks: Ranks,
@@ -75,7 +75,7 @@ class Checkpointer:
         """The newest checkpoint, on every rank."""
         self.failing = False
         """The last save that was tried failed; on every rank."""
-        self._archive = archive
+        self._checkpoint_store = checkpoint_store
         self._intake = intake
         self._reporter = reporter
         self._ranks = ranks
@@ -117,17 +117,17 @@ class Checkpointer:
         """The checkpoint that was begun is written, or failed: `settle` takes no time. As `due`."""
         return self._writing is not None and self._writing.done()
 
-    def begin(self, training: Training, standing: TrainingState) -> None:
+    def begin(self, training: Training, state: TrainingState) -> None:
         """Have a checkpoint of the training written as it stands, unless there is one. All ranks together."""
-        if self._begun not in (None, standing.position):
+        if self._begun not in (None, state.position):
             self.settle()
-        if self._begun is not None or self.holds(standing.position):
+        if self._begun is not None or self.holds(state.position):
             return
-        standing = self._of_all_ranks(standing)
-        self._begun = standing.position
-        if self._ranks.leads:
-            snapshot = self._archive.snapshot(training, standing)
-            self._writing = self._writer.submit(self._archive.save, snapshot)
+        state = self._of_all_ranks(state)
+        self._begun = state.position
+        if self._ranks.is_rank_zero:
+            snapshot = self._checkpoint_store.snapshot(training, state)
+            self._writing = self._writer.submit(self._checkpoint_store.save, snapshot)
 
     def settle(self) -> None:
         """Wait until what was begun is written, or failed, and draw the consequences. All ranks together."""
@@ -136,28 +136,28 @@ class Checkpointer:
         self._begun = None
         self._conclude(self._outcome)
 
-    def save(self, training: Training, standing: TrainingState) -> bool:
+    def save(self, training: Training, state: TrainingState) -> bool:
         """A checkpoint of the training as it stands, at once; False when it could not be made. All ranks together."""
-        self.begin(training, standing)
+        self.begin(training, state)
         self.settle()
-        return self.holds(standing.position)
+        return self.holds(state.position)
 
-    def finish(self, training: Training, standing: TrainingState) -> None:
+    def finish(self, training: Training, state: TrainingState) -> None:
         """The final checkpoint. Raises `CannotSave`. All ranks together."""
         self.settle()
         deadline = self._clock() + self._policy.patience_s
-        standing = self._of_all_ranks(standing)
+        state = self._of_all_ranks(state)
 
         def attempt() -> Manifest:
             try:
-                return self._archive.save(self._archive.final_snapshot(training, standing))
+                return self._checkpoint_store.save(self._checkpoint_store.final_snapshot(training, state))
             except TransientError as error:
                 self._trouble(error)
                 raise
 
         def insist() -> Manifest:
             try:
-                return persistently(attempt, lambda: self._leaving() or self._clock() >= deadline, _wait)
+                return retry_transient(attempt, lambda: self._leaving() or self._clock() >= deadline, _wait)
             except TransientError as error:
                 if self._leaving():
                     raise
@@ -172,10 +172,10 @@ class Checkpointer:
         """Wait for what is being written; whole or not, it is what it says. Idempotent."""
         self._writer.shutdown()
 
-    def _of_all_ranks(self, standing: TrainingState) -> TrainingState:
+    def _of_all_ranks(self, state: TrainingState) -> TrainingState:
         """With the clips that any rank has seen, in place of those of this one."""
-        parts = self._ranks.gathered(as_text(standing.digest).encode())
-        return replace(standing, digest=joined(from_text(part.decode()) for part in parts))
+        parts = self._ranks.all_gather(as_text(state.digest).encode())
+        return replace(state, digest=joined(from_text(part.decode()) for part in parts))
 
     def _outcome(self) -> Manifest | None:
         """The checkpoint that was being written; None when that failed. On rank 0."""
@@ -193,16 +193,16 @@ class Checkpointer:
     def _conclude(self, make: Callable[[], Manifest | None]) -> None:
         """Let rank 0 make a checkpoint, and every rank know of it."""
         document = b""
-        if self._ranks.leads:
+        if self._ranks.is_rank_zero:
             manifest = make()
             document = b"" if manifest is None else manifest.model_dump_json().encode()
         failpoint("trainer.saved")
-        document = self._ranks.told(document)
+        document = self._ranks.broadcast(document)
         self.failing = not document
         if self.failing:
             return
         self.saved, self._told = Manifest.model_validate_json(document), ""
-        if self._ranks.leads:
+        if self._ranks.is_rank_zero:
             CHECKPOINTS.labels("saved").inc()
             self._announce(self.saved)
         failpoint("trainer.announced")
@@ -210,8 +210,8 @@ class Checkpointer:
         failpoint("trainer.committed")
 
     def _announce(self, manifest: Manifest) -> None:
-        uri, scores_uri = self._archive.uri(manifest), self._archive.scores_uri(manifest)
-        persistently(lambda: self._reporter.checkpoint(manifest, uri, scores_uri), self._leaving)
+        uri, scores_uri = self._checkpoint_store.uri(manifest), self._checkpoint_store.scores_uri(manifest)
+        retry_transient(lambda: self._reporter.checkpoint(manifest, uri, scores_uri), self._leaving)
 
     def _commit(self, position: Position) -> None:
         """Let go of the messages whose clips a checkpoint at `position` holds."""

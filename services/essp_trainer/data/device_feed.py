@@ -33,7 +33,7 @@ class DeviceFeed:
         self._failure: BaseException | None = None
         self._changed = threading.Condition()
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name=f"essp-feed-{name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"essp-device-feed-{name}", daemon=True)
         self._thread.start()
 
     @property

@@ -31,9 +31,9 @@ from essp_common.messages.ordered import Delivery, OrderedIntake, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import PhasePlan
 from essp_common.planning.digest import joined, ref_digest
 from essp_common.planning.position import Position
+from essp_common.runtime.retry import retry_transient
 from essp_common.video import codec
 from essp_trainer.data.device import Frames, Input
-from essp_trainer.retry import persistently
 
 T = TypeVar("T")
 View = Callable[[Delivery, Frames], Frames]
@@ -211,7 +211,7 @@ class Prefetch:
                 self._changed.notify_all()
 
     def _take(self) -> _Prepared | PhaseEnd | None:
-        item = self._patiently(lambda: self._intake.take(_TAKE_S))
+        item = self._retry(lambda: self._intake.take(_TAKE_S))
         if item is None or isinstance(item, PhaseEnd):
             return item
         if item.skipped:
@@ -220,13 +220,13 @@ class Prefetch:
             frames = self._decode(item)
         except BadFrames as error:
             reason = f"{item.key}: {error}"
-            self._patiently(lambda: self._intake.request_rebuild(item, reason))
+            self._retry(lambda: self._intake.request_rebuild(item, reason))
             return None
         light = replace(item, value=b"")  # the bytes live as long as their decoded view needs them
         return _Prepared(light, self._pool.submit(self._view, light, frames))
 
-    def _patiently(self, call: Callable[[], T]) -> T:
-        return persistently(call, self._closing.is_set, self._closing.wait)
+    def _retry(self, call: Callable[[], T]) -> T:
+        return retry_transient(call, self._closing.is_set, self._closing.wait)
 
     def _decode(self, item: Delivery) -> Frames:
         wanted = self._options.wanted_frames

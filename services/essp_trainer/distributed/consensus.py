@@ -21,19 +21,19 @@ _FIXED = 5
 """Numbers of an exchange before those of the clips."""
 
 
-class Wish(IntEnum):
-    """What is wanted of a training from outside; the greatest of all ranks' wishes counts."""
+class ControlSignal(IntEnum):
+    """What is wanted of a training from outside; the greatest signal of all ranks counts."""
 
-    GO_ON = 0
+    CONTINUE = 0
     PAUSE = 1
     LEAVE = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Agreement:
     """What all ranks know of the next batch."""
 
-    wish: Wish
+    signal: ControlSignal
     save: bool
     """Rank 0 wants a checkpoint."""
     written: bool
@@ -46,28 +46,32 @@ class Turn:
     """Which of its clips are here."""
 
 
-class Turns:
+class Consensus:
     """Settles with the other ranks what comes next."""
 
-    def __init__(self, ranks: Ranks, wish: Callable[[], Wish], batch_size: int) -> None:
-        """`wish`: what is wanted of this rank; each passes the same `batch_size`."""
+    def __init__(self, ranks: Ranks, signal: Callable[[], ControlSignal], batch_size: int) -> None:
+        """`signal`: what is wanted of this rank; each passes the same `batch_size`."""
         self.ranks = ranks
-        self.wish = wish
+        self.signal = signal
         self._batch_size = batch_size
 
-    def agree(self, item: Batch | PhaseEnd | None, save: bool = False, written: bool = False) -> Turn:
-        """What all ranks do next. `item`: what this one has ready; `save`, `written`: see `Turn`."""
+    def agree(self, item: Batch | PhaseEnd | None, save: bool = False, written: bool = False) -> Agreement:
+        """What all ranks do next.
+
+        `item`: what this rank has ready. `save`, `written`: as in `Agreement`; only those of rank 0 count.
+        """
         own: list[int] = []
+        rank_zero = [int(self.ranks.is_rank_zero and flag) for flag in (save, written)]
         numbers = torch.zeros(_FIXED + self._batch_size, dtype=torch.int64)
-        numbers[:4] = torch.tensor([int(self.wish()), int(save), int(written), int(item is None)])
+        numbers[:4] = torch.tensor([int(self.signal()), *rank_zero, int(item is None)])
         if isinstance(item, Batch) and item.input is not None:
             own = [clip.clip.index - item.begin for clip in item.clips]
             numbers[4] = item.input.channels
             numbers[[_FIXED + offset for offset in own]] = 1
         self.ranks.max(numbers)
         present = numbers[_FIXED:].nonzero().flatten().tolist()
-        return Turn(
-            wish=Wish(int(numbers[0])),
+        return Agreement(
+            signal=ControlSignal(int(numbers[0])),
             save=bool(numbers[1]),
             written=bool(numbers[2]),
             ready=not numbers[3],

@@ -35,7 +35,7 @@ class Ranks(Protocol):
     world_size: int
 
     @property
-    def leads(self) -> bool:
+    def is_rank_zero(self) -> bool:
         """Whether this is rank 0, which writes and reports."""
 
     def sum(self, tensor: Tensor) -> None:
@@ -44,22 +44,22 @@ class Ranks(Protocol):
     def max(self, tensor: Tensor) -> None:
         """Replace each element by the greatest of all ranks."""
 
-    def told(self, document: bytes) -> bytes:
+    def broadcast(self, document: bytes) -> bytes:
         """What rank 0 passes here."""
 
-    def gathered(self, document: bytes) -> list[bytes]:
+    def all_gather(self, document: bytes) -> list[bytes]:
         """What each rank passes here, in their order."""
 
     def close(self) -> None:
         """Leave. Idempotent."""
 
 
-class Alone:
+class SingleRank:
     """A training of one rank."""
 
     rank = 0
     world_size = 1
-    leads = True
+    is_rank_zero = True
 
     def sum(self, tensor: Tensor) -> None:
         """It is the sum."""
@@ -67,11 +67,11 @@ class Alone:
     def max(self, tensor: Tensor) -> None:
         """It is the greatest."""
 
-    def told(self, document: bytes) -> bytes:
+    def broadcast(self, document: bytes) -> bytes:
         """What was passed."""
         return document
 
-    def gathered(self, document: bytes) -> list[bytes]:
+    def all_gather(self, document: bytes) -> list[bytes]:
         """What was passed."""
         return [document]
 
@@ -79,7 +79,7 @@ class Alone:
         """There is nothing to leave."""
 
 
-class Group:
+class DistributedRanks:
     """Several ranks over a process group of torch: gloo for host memory, NCCL for that of GPUs."""
 
     def __init__(self, group: Any, rank: int, world_size: int, leave: Callable[[], None]) -> None:
@@ -90,7 +90,7 @@ class Group:
         self._leave = leave
 
     @property
-    def leads(self) -> bool:
+    def is_rank_zero(self) -> bool:
         return self.rank == 0
 
     def sum(self, tensor: Tensor) -> None:
@@ -99,10 +99,10 @@ class Group:
     def max(self, tensor: Tensor) -> None:
         self._reduce(tensor, dist.ReduceOp.MAX)
 
-    def told(self, document: bytes) -> bytes:
+    def broadcast(self, document: bytes) -> bytes:
         return self._spread(document, 0)
 
-    def gathered(self, document: bytes) -> list[bytes]:
+    def all_gather(self, document: bytes) -> list[bytes]:
         return [self._spread(document, rank) for rank in range(self.world_size)]
 
     def close(self) -> None:
@@ -138,10 +138,10 @@ class Group:
             ) from error
 
 
-def join(rendezvous: Rendezvous, timeout_s: float) -> Ranks:
+def init_ranks(rendezvous: Rendezvous, timeout_s: float) -> Ranks:
     """Meet the other ranks. Raises `RankLost` when they do not come in time, `ConfigError` for what cannot be."""
     if rendezvous.world_size == 1:
-        return Alone()
+        return SingleRank()
     if not rendezvous.rank < rendezvous.world_size <= DATA_PARTITIONS:
         raise ConfigError(
             f"RANK {rendezvous.rank} of WORLD_SIZE {rendezvous.world_size}: ranks count from 0, and there are "
@@ -162,7 +162,7 @@ def join(rendezvous: Rendezvous, timeout_s: float) -> Ranks:
             f"rank {rendezvous.rank} of {rendezvous.world_size} did not meet the others ({_cause(error)}); "
             f"start all of them again"
         ) from error
-    return Group(dist.group.WORLD, rendezvous.rank, rendezvous.world_size, _leave)
+    return DistributedRanks(dist.group.WORLD, rendezvous.rank, rendezvous.world_size, _leave)
 
 
 def _leave() -> None:

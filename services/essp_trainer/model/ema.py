@@ -12,7 +12,7 @@ import torch
 from essp_common.learning.models import Classifier
 
 
-class Average:
+class Ema:
     """The average of one model over its updates."""
 
     def __init__(self, twin: Classifier, decay: float) -> None:

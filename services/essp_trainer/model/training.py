@@ -26,7 +26,7 @@ from essp_trainer.assignment import Assignment
 from essp_trainer.data.device import enough_memory, half_type
 from essp_trainer.data.prefetch import Batch
 from essp_trainer.distributed.ranks import Ranks
-from essp_trainer.model.ema import Average
+from essp_trainer.model.ema import Ema
 from essp_trainer.model.optimiser import Optimiser
 from essp_trainer.model.schedule import learning_rate
 
@@ -54,13 +54,13 @@ class Training:
     """One model being trained."""
 
     def __init__(
-        self, model: Classifier, average: Average | None, assignment: Assignment, device: torch.device, ranks: Ranks
+        self, model: Classifier, ema: Ema | None, assignment: Assignment, device: torch.device, ranks: Ranks
     ) -> None:
-        """`average`: follows the model, if the job wants that."""
+        """`ema`: follows the model, if the job wants that."""
         if ranks.world_size > 1:
             share_batches(model, ranks)
         self.model = model
-        self.average = average
+        self.ema = ema
         self.updates = 0
         self._spec = assignment.training
         self._epochs = assignment.spec.epochs
@@ -72,8 +72,8 @@ class Training:
 
     @property
     def evaluated(self) -> Classifier:
-        """The model that counts: the average, if there is one."""
-        return self.model if self.average is None else self.average.model
+        """The model that counts: the moving average of it, if there is one."""
+        return self.model if self.ema is None else self.ema.model
 
     def step(self, batch: Batch, share: Share) -> StepResult:
         """Train on one batch, of which `share` is here. Raises `Diverged` before a parameter is touched."""
@@ -88,8 +88,8 @@ class Training:
                 raise self._diverged(loss, norm, batch)
             self.optimiser.step()
         self.updates += 1
-        if self.average is not None:
-            self.average.follow(self.model, self.updates)
+        if self.ema is not None:
+            self.ema.follow(self.model, self.updates)
         return StepResult(loss.item(), round(correct.item()), share.clips)
 
     def _backward(self, batch: Batch, share: Share) -> tuple[Tensor, Tensor]:

@@ -52,7 +52,7 @@ def test_memory_is_used_again() -> None:
     memory = SharedMemory()
     try:
         taken = [memory.take(1 << 20) for _ in range(8)]
-        views = [memory.view(place, 1 << 20) for place in taken]
+        views = [memory.view(slot, 1 << 20) for slot in taken]
         parts = [np.frombuffer(view[:100], np.uint8) for view in views]
         del views
         other = memory.take(1 << 20)

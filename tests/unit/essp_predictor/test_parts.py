@@ -10,7 +10,7 @@ import pytest
 from essp_common import topics
 from essp_common.artifacts import layout, partial_scores
 from essp_common.artifacts.fused_model import open_model
-from essp_common.artifacts.partial_scores import Scored, ScoredPart
+from essp_common.artifacts.partial_scores import PartialScores, ScoredPart
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.artifacts.segments import read_segments
 from essp_common.runtime.failpoints import Failpoints
@@ -119,15 +119,15 @@ def test_what_another_model_scored_is_not_taken(world: World, tmp_path: Path) ->
     table = ScoreTable(
         ("a.mp4",), np.array([-1], np.int32), np.zeros(1, np.int64), np.ones((1, 3), np.float32), CLASSES
     )
-    other = Scored(world.store, world.spec, 0, model.model_copy(update={"rule": "product"}))
+    other = PartialScores(world.store, world.spec, 0, model.model_copy(update={"rule": "product"}))
     other.keep("rgb", 2, ScoredPart({"rgb": table}, {"b.mp4": "gone"}, {0: 17}))
     assert other.stop("rgb", 6) == 2
     part = other.read("rgb", 2)
     assert (part.tables["rgb"].video_id, part.errors, part.first_frames) == (("a.mp4",), {"b.mp4": "gone"}, {0: 17})
-    same = Scored(world.store, world.spec, 0, model)
+    same = PartialScores(world.store, world.spec, 0, model)
     assert [same.stop(stream, 6) for stream in FEATURES] == [0, 0]
     same.keep("rgb", 4, ScoredPart({}, {}, {}))
     assert same.stop("rgb", 6) == 0, "the part before it is missing"
     same.keep("rgb", 2, ScoredPart({}, {}, {}))
     assert same.stop("rgb", 6) == 4
-    assert Scored(world.store, world.spec, 1, model).stop("rgb", 6) == 0, "another catalog"
+    assert PartialScores(world.store, world.spec, 1, model).stop("rgb", 6) == 0, "another catalog"

@@ -235,7 +235,7 @@ def test_a_final_checkpoint_that_cannot_be_saved_fails_the_training(tmp_path: Pa
     stage = Stage(job_spec(tmp_path), phase_plans(1), stores=Unreliable(Unavailable("No space left on device")))
     stage.command(Control.START)
     stage.feed(stage.every_place())
-    with Running(stage, save_patience_s=0.1) as running:
+    with Running(stage, final_save_timeout_s=0.1) as running:
         running.join()
     assert isinstance(running.error, CannotSave)
     [failed] = stage.reports("failed")
@@ -293,7 +293,7 @@ def test_another_catalog_under_the_same_name_cannot_be_resumed(tmp_path: Path) -
     with Running(stage):
         stage.wait_for("trained", 6)
     again = Stage(stage.spec, phase_plans(2, validation=8))
-    with pytest.raises(ConfigError, match="passes of other lengths"):
+    with pytest.raises(ConfigError, match="phases of other lengths"):
         train(again, [])
 
 

@@ -22,8 +22,8 @@ from essp_common.learning.randomness import DropoutGenerator, Share
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.planning.position import Position
 from essp_trainer.config import Rendezvous
-from essp_trainer.distributed.consensus import Turns, Wish
-from essp_trainer.distributed.ranks import Group, RankLost, Ranks, join
+from essp_trainer.distributed.consensus import Consensus, ControlSignal
+from essp_trainer.distributed.ranks import DistributedRanks, RankLost, Ranks, init_ranks
 from tests.harness.training_jobs import Place, Running, Stage, crew, job_spec, phase_plans, train
 
 SKIPPED = [(0, 2), (0, 4), (0, 5), (0, 6), (0, 7), (1, 0), (2, 9)]
@@ -173,17 +173,20 @@ def test_a_rank_that_fails_takes_the_others_along(tmp_path: Path) -> None:
     assert "raise clip.frames" in failed.reason
 
 
-def test_the_greatest_wish_and_the_whole_batch_are_known_to_all() -> None:
-    turns = on_all(crew(3), lambda ranks: Turns(ranks, lambda: Wish(ranks.rank), 4).agree(None, save=ranks.leads))
-    assert turns[0] == turns[1] == turns[2]
-    assert turns[0] == Turns(crew(1)[0], lambda: Wish.LEAVE, 4).agree(None, save=True)
+def test_the_greatest_signal_and_the_whole_batch_are_known_to_all() -> None:
+    agreements = on_all(
+        crew(3),
+        lambda ranks: Consensus(ranks, lambda: ControlSignal(ranks.rank), 4).agree(None, save=ranks.is_rank_zero),
+    )
+    assert agreements[0] == agreements[1] == agreements[2]
+    assert agreements[0] == Consensus(crew(1)[0], lambda: ControlSignal.LEAVE, 4).agree(None, save=True)
 
 
 def test_documents_reach_all() -> None:
     documents = [b"", b"one", b"second" * 1000]
     ranks = crew(3)
-    assert on_all(ranks, lambda r: r.gathered(documents[r.rank])) == [documents] * 3
-    assert on_all(ranks, lambda r: r.told(b"from " + bytes([r.rank]))) == [b"from \0"] * 3
+    assert on_all(ranks, lambda r: r.all_gather(documents[r.rank])) == [documents] * 3
+    assert on_all(ranks, lambda r: r.broadcast(b"from " + bytes([r.rank]))) == [b"from \0"] * 3
 
 
 def test_dropout_does_not_depend_on_who_has_a_clip() -> None:
@@ -231,9 +234,9 @@ def normalised(layer: nn.Module, x: Tensor, target: Tensor) -> tuple[Tensor, Ten
 
 def test_a_rank_that_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match="64 at most"):
-        join(Rendezvous(rank=0, world_size=65), 1.0)
+        init_ranks(Rendezvous(rank=0, world_size=65), 1.0)
     with pytest.raises(ConfigError, match="count from 0"):
-        join(Rendezvous(rank=2, world_size=2), 1.0)
+        init_ranks(Rendezvous(rank=2, world_size=2), 1.0)
 
 
 def test_variables_that_make_no_sense_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +247,7 @@ def test_variables_that_make_no_sense_are_named(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_lost_rank_is_an_error_of_ours() -> None:
     ranks = crew(2)
-    assert isinstance(ranks[1], Group)
+    assert isinstance(ranks[1], DistributedRanks)
     ranks[1].close()
     with pytest.raises(RankLost, match="rank 0 of 2"):
-        ranks[0].told(b"")
+        ranks[0].broadcast(b"")

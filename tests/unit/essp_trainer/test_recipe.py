@@ -20,7 +20,7 @@ from essp_common.learning.models import Classifier, build, load_state
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.planning.position import Position
 from essp_trainer.model import training as training_module
-from essp_trainer.model.ema import Average
+from essp_trainer.model.ema import Ema
 from essp_trainer.model.optimiser import Optimiser
 from essp_trainer.model.schedule import learning_rate
 from essp_trainer.model.training import Diverged
@@ -93,13 +93,13 @@ def test_only_weights_decay_where_that_is_asked_for() -> None:
 
 def test_the_average_is_the_recurrence() -> None:
     model, twin = small(1), small(1)
-    average = Average(twin, 0.5)
+    ema = Ema(twin, 0.5)
     expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     generator = torch.Generator().manual_seed(3)
     for update in range(1, 20):
         for parameter in model.parameters():
             parameter.data.add_(torch.randn(parameter.shape, generator=generator) / 10)
-        average.follow(model, update)
+        ema.follow(model, update)
         decay = min(0.5, (1 + update) / (10 + update))
         for name, tensor in model.state_dict().items():
             expected[name] = decay * expected[name] + (1 - decay) * tensor if tensor.is_floating_point() else tensor
@@ -110,7 +110,7 @@ def test_the_average_is_the_recurrence() -> None:
 RECIPES: dict[str, dict[str, Any]] = {
     "cosine": {"optimizer": {"lr": 0.05, "schedule": "cosine", "warmup_epochs": 0.5, "nesterov": True}},
     "smoothed": {"label_smoothing": 0.1, "optimizer": {"lr": 0.05, "decay_all": False}},
-    "averaged": {"average": 0.9},
+    "averaged": {"ema": 0.9},
     "float16": {"amp": True},
     "crops": {"augment": {"crop": 16, "evaluation_crops": 10}},
 }
@@ -172,7 +172,7 @@ def test_ranks_take_the_step_of_one(tmp_path: Path, recipe: str) -> None:
 
 
 def test_what_is_kept_is_the_average(tmp_path: Path) -> None:
-    stage = Stage(job_spec(tmp_path, average=0.9), phase_plans(1))
+    stage = Stage(job_spec(tmp_path, ema=0.9), phase_plans(1))
     train(stage)
     files = all_files(stage)
     assert files["final"] == files[MODEL_FILE] != files[TRAINED_FILE]

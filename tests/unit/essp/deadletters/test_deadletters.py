@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from essp.deadletters import store as boxes
 from essp.deadletters.entries import Filter, letter_of
 from essp.deadletters.replay import obstacle, publish_again, standing
 from essp.deadletters.sink import Archive
 from essp.deadletters.store import BusBox, OutputBox
 from essp_common import topics
+from essp_common.bus import reading
 from essp_common.bus.memory import MemoryBus
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import (
@@ -45,8 +45,8 @@ def bus() -> Iterator[MemoryBus]:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bus in memory has everything at once."""
-    monkeypatch.setattr(boxes, "_FIRST_S", 0.0)
-    monkeypatch.setattr(boxes, "_NEXT_S", 0.0)
+    monkeypatch.setattr(reading, "_FIRST_S", 0.0)
+    monkeypatch.setattr(reading, "_NEXT_S", 0.0)
 
 
 def unit(job: str = "j", index: int = 5, attempt: int = 0, fence: int = 3, purpose: int = TRAIN) -> DecodeSeed:

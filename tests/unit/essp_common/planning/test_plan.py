@@ -16,7 +16,7 @@ from essp_common.catalog.table import Catalog, CatalogView, VideoRow
 from essp_common.errors import ConfigError
 from essp_common.job.spec import ClipSpec, SamplingSpec
 from essp_common.pb.v1.messages_pb2 import TEST, TRAIN, VALIDATION, Seek
-from essp_common.planning.counter_rng import WORDS, Draws, below
+from essp_common.planning.counter_rng import WORDS, CounterRng, below
 from essp_common.planning.plan import (
     PlannedClip,
     class_balanced,
@@ -68,7 +68,7 @@ def test_reference_gives_the_published_answer() -> None:
 
 @given(st.integers(0, 2**63 - 1), st.integers(0, 2**40), st.integers(0, 2**62), st.integers(0, 20))
 def test_words_are_philox_at_key_and_counter(seed: int, stream: int, index: int, attempt: int) -> None:
-    words = first_words(Draws(seed, stream).words(index, attempt), 3 * WORDS)
+    words = first_words(CounterRng(seed, stream).words(index, attempt), 3 * WORDS)
     expected = [philox((seed, stream), (index + 1, attempt, redraw, 0)) for redraw in range(3)]
     assert words == [word for block in expected for word in block]
 
@@ -166,13 +166,13 @@ def test_epochs_purposes_and_seeds_differ() -> None:
 def test_any_index_costs_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Words made for one clip of a plan of 10**15: as many at its end as at its beginning."""
     made: list[int] = []
-    real = Draws._generate
+    real = CounterRng._generate
 
-    def counting(self: Draws, index: int, attempt: int, redraw: int, indices: int) -> list[int]:
+    def counting(self: CounterRng, index: int, attempt: int, redraw: int, indices: int) -> list[int]:
         made.append(indices * WORDS)
         return real(self, index, attempt, redraw, indices)
 
-    monkeypatch.setattr(Draws, "_generate", counting)
+    monkeypatch.setattr(CounterRng, "_generate", counting)
     costs = []
     for index in (0, 10**15 - 1):
         made.clear()

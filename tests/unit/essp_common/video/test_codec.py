@@ -85,6 +85,36 @@ def test_smooth_flow_shrinks_without_loss() -> None:
     np.testing.assert_array_equal(codec.decode(value), flow)
 
 
+@given(
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 40), st.integers(1, 40), st.sampled_from([1, 2, 3, 20])),
+    name=st.sampled_from(["raw", "jpeg", "zstd"]),
+    quality=st.sampled_from([0, 1, 5, 100]),
+    subsampling=st.sampled_from(["444", "422", "420"]),
+    seed=st.integers(0, 100),
+)
+@settings(max_examples=150)
+def test_noise_stays_within_the_bound(
+    shape: tuple[int, int, int, int], name: str, quality: int, subsampling: str, seed: int
+) -> None:
+    if name == "zstd":
+        quality = min(quality, 5)
+    noise = np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+    value = codec.encode(noise, FrameCodec(name=name, quality=quality, subsampling=subsampling))
+    assert len(value) <= codec.max_encoded_bytes(shape, "uint8", name)
+
+
+@given(array=ARRAYS, kind=st.sampled_from([RAW, ZSTD]))
+def test_any_array_stays_within_the_bound(array: NDArray[Any], kind: FrameCodec) -> None:
+    assert len(codec.encode(array, kind)) <= codec.max_encoded_bytes(array.shape, array.dtype, kind.name)
+
+
+def test_the_bound_of_what_a_codec_cannot_hold_is_refused() -> None:
+    with pytest.raises(ConfigError, match="use raw or zstd"):
+        codec.max_encoded_bytes((1, 4, 4, 3), "float32", "jpeg")
+    with pytest.raises(ConfigError, match="use one of raw, jpeg, zstd"):
+        codec.max_encoded_bytes((1, 4, 4, 3), "uint8", "png")
+
+
 def test_header_describes_the_array() -> None:
     found = codec.header(codec.encode(smooth_clip(channels=4), JPEG))
     assert (found.codec, found.shape, found.dtype) == ("jpeg", (5, 24, 40, 4), np.uint8)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from essp_common.catalog.table import Catalog, VideoRow
 from essp_common.errors import ConfigError
-from essp_common.features.port import ArraySpec
-from essp_common.job.spec import CodecSpec, JobSpec
-from essp_common.pb.v1.messages_pb2 import PREDICT, TEST, TRAIN, VALIDATION, FrameCodec
+from essp_common.job.spec import JobSpec
+from essp_common.pb.v1.messages_pb2 import PREDICT, TEST, TRAIN, VALIDATION
 from essp_common.planning.phases import Phases
-from essp_common.video import codec
-from essp_master.job.sizing import bounds_of, lane_bytes, most_bytes, parts_of, unit_clips
+from essp_master.job.sizing import bounds_of, lane_bytes, parts_of, unit_clips
 
 
 def catalog(*splits: str, sizes: tuple[tuple[int, int], ...] = ((64, 48),)) -> Catalog:
@@ -39,25 +34,6 @@ def job(**more: object) -> JobSpec:
         "epochs": 2,
     }
     return JobSpec.model_validate(base | more)
-
-
-@given(
-    shape=st.tuples(st.integers(1, 3), st.integers(1, 40), st.integers(1, 40), st.sampled_from([1, 2, 3, 20])),
-    name=st.sampled_from(["raw", "jpeg", "zstd"]),
-    quality=st.sampled_from([0, 1, 5, 100]),
-    subsampling=st.sampled_from(["444", "422", "420"]),
-    seed=st.integers(0, 100),
-)
-@settings(max_examples=150)
-def test_noise_stays_within_the_bound(
-    shape: tuple[int, int, int, int], name: str, quality: int, subsampling: str, seed: int
-) -> None:
-    if name == "zstd":
-        quality = min(quality, 5)
-    noise = np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
-    value = codec.encode(noise, FrameCodec(name=name, quality=quality, subsampling=subsampling))
-    spec = CodecSpec(name=name, quality=quality, subsampling=subsampling)
-    assert len(value) <= most_bytes(ArraySpec(shape, "uint8"), spec)
 
 
 def test_the_passes_of_a_training_end_with_the_test() -> None:

@@ -1,0 +1,78 @@
+"""Waiting until a server that does not answer is back.
+
+A `TransientError` says that the same call may work later, and after how many seconds it is worth another try. Whoever
+can go on only with an answer repeats the call. There are two forms of this:
+
+    retry_transient(call, leaving, wait)    one call, repeated until it works
+
+    outage = Outage("decoder", stopping.wait)
+    while not stopping.is_set():    a loop that decides by itself when it is over
+        with outage:
+            ...                     a TransientError in here is logged, waited for, and the block is left
+
+Other errors pass through both. What is repeated has to be idempotent.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TypeVar
+
+from essp_common.errors import TransientError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_MOST_DOUBLINGS = 20
+
+
+class Outage:
+    """A block that may fail because a server does not answer. Can be entered again and again."""
+
+    def __init__(self, who: str, wait: Callable[[float], object], longest_wait_s: float | None = None) -> None:
+        """`who` begins the line in the log. `wait` is given the seconds to wait; an event's `wait` ends it early.
+
+        With `longest_wait_s` each failure in a row doubles the wait up to that; without, the error alone says how long.
+        """
+        self._who = who
+        self._wait = wait
+        self._longest_wait_s = longest_wait_s
+        self._failures = 0
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, TransientError):
+            self._failures = 0
+            return False
+        log.warning("%s: %s; trying again", self._who, error)
+        wait_s = error.retry_after_s
+        if self._longest_wait_s is not None:
+            wait_s = min(wait_s * 2.0 ** min(self._failures, _MOST_DOUBLINGS), self._longest_wait_s)
+        self._failures += 1
+        self._wait(wait_s)
+        return True
+
+
+def retry_transient(
+    call: Callable[[], T], leaving: Callable[[], bool], wait: Callable[[float], object] = time.sleep
+) -> T:
+    """What `call` returns, once bus, cache and store answer.
+
+    Raises the last `TransientError` if `leaving()`: the work at hand is delivered again to another process.
+    """
+    while True:
+        try:
+            return call()
+        except TransientError as error:
+            if leaving():
+                raise
+            log.warning("%s; trying again", error)
+            wait(error.retry_after_s)

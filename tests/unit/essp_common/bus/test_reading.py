@@ -1,0 +1,77 @@
+"""Reading a topic for good, and once through."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from essp_common.bus import reading
+from essp_common.bus.memory import MemoryBus
+from essp_common.bus.port import Record
+from essp_common.bus.reading import batches, read_all
+from essp_common.errors import Unavailable
+
+
+class Scripted:
+    """A subscription whose polls return what the test lists, then stop the reader."""
+
+    def __init__(self, polls: Sequence[Sequence[Record] | Exception], stopping: threading.Event) -> None:
+        self._polls = list(polls)
+        self._stopping = stopping
+
+    def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]:
+        answer = self._polls.pop(0)
+        if not self._polls:
+            self._stopping.set()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def done(self, record: Record) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def record(offset: int) -> Record:
+    return Record("topic", 0, offset, b"", b"")
+
+
+def test_batches_go_on_after_a_bus_that_did_not_answer() -> None:
+    stopping = threading.Event()
+    away = Unavailable("no broker", retry_after_s=0.0)
+    subscription = Scripted([[record(0)], away, [], [record(1), record(2)]], stopping)
+    found = list(batches(subscription, stopping, "test", 10, 0.0))
+    assert found == [[record(0)], (), [], [record(1), record(2)]]
+
+
+def test_a_reader_that_is_stopping_polls_no_more() -> None:
+    stopping = threading.Event()
+    stopping.set()
+    assert list(batches(Scripted([], stopping), stopping, "test", 10, 0.0)) == []
+
+
+@pytest.fixture
+def bus(monkeypatch: pytest.MonkeyPatch) -> MemoryBus:
+    monkeypatch.setattr(reading, "_NEXT_S", 0.0)  # a bus in memory has everything at once
+    bus = MemoryBus()
+    bus.ensure_topics({"topic": 3})
+    return bus
+
+
+def test_a_topic_is_read_whole(bus: MemoryBus) -> None:
+    values = [str(number).encode() for number in range(5000)]
+    for value in values:
+        bus.publish("topic", value, value)
+    assert sorted(r.value for r in read_all(bus, "topic", 0.0)) == sorted(values)
+
+
+def test_an_empty_topic_has_nothing(bus: MemoryBus) -> None:
+    assert list(read_all(bus, "topic", 0.0)) == []
+
+
+def test_reading_ends_when_the_reader_leaves(bus: MemoryBus) -> None:
+    bus.publish("topic", b"key", b"value")
+    assert list(read_all(bus, "topic", 60.0, leaving=lambda: True)) == []
