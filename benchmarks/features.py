@@ -30,7 +30,7 @@ def feature(scale: Scale) -> Iterator[Figure]:
         try:
             extractor = _extractor(name)
         except ConfigError:
-            continue  # one of another package, with parameters that it wants to be told
+            continue  # a feature of another package with required parameters
         work = partial(extractor.extract, clip)
         work()  # what is made once and kept (tables, buffers)
         values = [_cpu_ms(work) for _ in range(scale.rounds)]

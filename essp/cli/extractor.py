@@ -53,9 +53,9 @@ def describe_feature(
     typer.echo(f"{name}: {extractor.summary}\n")
     typer.echo(f"{inspect.getdoc(kind) or ''}\n")
     typer.echo(f"Needs clips of {extractor.frames_needed()} frames with these parameters:\n")
-    for parameter, default in declaration["params"].items():
-        typer.echo(f"  {parameter}: {default}")
-    typer.echo(f"\n{inspect.getdoc(kind.__init__) or ''}")
+    for parameter, field in kind.Params.model_fields.items():
+        typer.echo(f"  {parameter}: {declaration['params'][parameter]}")
+        typer.echo(f"      {' '.join((field.description or '').split())}")
 
 
 @app.command("preview")

@@ -8,10 +8,13 @@ it and a trainer its input layer. `setup` is where OpenCV and the like are impor
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+P = TypeVar("P", bound="FeatureParams")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +30,33 @@ class ArraySpec:
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
-class Extractor(Protocol):
-    """Makes one feature of a clip. One instance serves one thread; it is built with the stream's parameters.
+class FeatureParams(BaseModel):
+    """The parameters of a feature: one field each, with its type, bounds and default, and a docstring below it.
 
-    `__init__(**params)` raises `ConfigError` for parameters that make no sense, and imports nothing heavy.
+    `essp_common.features.registry` checks a stream's `params` against it, and `essp extractor describe` lists it.
     """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+
+    def part(self, kind: type[P]) -> P:
+        """The parameters of one of the models that this one inherits."""
+        return kind.model_validate({name: getattr(self, name) for name in kind.model_fields})
+
+
+class Extractor(Protocol):
+    """Makes one feature of a clip. One instance serves one thread."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
     """One line for `essp extractor ls`."""
+    Params: ClassVar[type[FeatureParams]]
+    """What a stream may set in `params`."""
+
+    def __init__(self, params: Any) -> None:
+        """`params`: an instance of `Params`. Imports nothing heavy.
+
+        Raises `ConfigError` for values that are allowed one by one and make no sense together.
+        """
 
     def frames_needed(self) -> int:
         """The fewest frames a clip must have."""
@@ -51,13 +72,10 @@ class Extractor(Protocol):
 
 
 def describe(extractor: Extractor) -> dict[str, Any]:
-    """An extractor's declaration as plain data: name, summary, parameters (from its constructor), frames needed."""
-    import inspect
-
-    parameters = inspect.signature(type(extractor).__init__).parameters
+    """An extractor's declaration as plain data: name, summary, parameters with defaults, frames needed."""
     return {
         "name": extractor.name,
         "summary": extractor.summary,
-        "params": {n: p.default for n, p in parameters.items() if n not in ("self", "args", "kwargs")},
+        "params": {name: None if f.is_required() else f.default for name, f in extractor.Params.model_fields.items()},
         "frames_needed": extractor.frames_needed(),
     }

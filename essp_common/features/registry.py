@@ -8,25 +8,26 @@ Another package adds a feature with one line of its `pyproject.toml`,
 and a class that follows `essp_common.features.port.Extractor`. Nothing is imported until a feature is created, so
 an extractor that fails to import is an error of that one alone, which says whose it is.
 
-Parameters are checked here against the annotations of the class's `__init__` (`Literal`, `Annotated` with pydantic
-constraints), so that extractors need no code for it: `ConfigError` names the parameter and those that exist.
+Parameters are checked here against the class's `Params`, so that extractors need no code for it: `ConfigError` names
+the parameter and those that exist.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, cast, get_type_hints
+from typing import Any, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from essp_common.errors import ConfigError
 from essp_common.features.declared import DeclaredFeature
-from essp_common.features.port import ArraySpec, Extractor
+from essp_common.features.port import ArraySpec, Extractor, FeatureParams
 from essp_common.validation import requirement
 
 GROUP = "essp.extractors"
+_MEMBERS = ("summary", "Params", "frames_needed", "output", "setup", "extract")
 
 
 def names() -> list[str]:
@@ -40,8 +41,8 @@ def create(name: str, params: Mapping[str, Any]) -> Extractor:
     Raises `ConfigError` for a feature that is not installed or cannot be loaded, and for parameters that are unknown,
     of the wrong type or out of range.
     """
-    factory = extractor_class(name)
-    return factory(**_checked(name, factory, params))
+    kind = extractor_class(name)
+    return kind(_checked(name, kind.Params, params))
 
 
 def output_of(
@@ -74,7 +75,7 @@ def extractor_class(name: str) -> type[Extractor]:
         raise ConfigError(
             f"extractor {name!r} of {_package(entry)} cannot be loaded ({entry.value}): {type(error).__name__}: {error}"
         ) from error
-    missing = [a for a in ("summary", "frames_needed", "output", "setup", "extract") if not hasattr(found, a)]
+    missing = [a for a in _MEMBERS if not hasattr(found, a)]
     if not isinstance(found, type) or missing:
         lacks = f"lacks {', '.join(missing)}" if missing else "is not a class"
         raise ConfigError(
@@ -97,26 +98,21 @@ def _package(entry: EntryPoint) -> str:
     return f"package {entry.dist.name!r}" if entry.dist is not None else "an unnamed package"
 
 
-def _checked(name: str, factory: type[Extractor], params: Mapping[str, Any]) -> dict[str, Any]:
-    signature = inspect.signature(factory).parameters
-    named = {key: p for key, p in signature.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    valid = ", ".join(named) or "none"
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.values())
-    for key in params:
-        if key not in named and not open_ended:
-            raise ConfigError(f"{name} has no parameter {key!r}; its parameters are: {valid}")
-    for key, parameter in named.items():
-        if parameter.default is parameter.empty and key not in params:
-            raise ConfigError(f"{name} needs the parameter {key!r}; its parameters are: {valid}")
-    hints = get_type_hints(factory.__init__, include_extras=True)
-    return {key: _validated(name, key, value, hints.get(key, Any)) for key, value in params.items()}
-
-
-def _validated(name: str, key: str, value: Any, hint: Any) -> Any:
+def _checked(name: str, kind: type[FeatureParams], params: Mapping[str, Any]) -> FeatureParams:
     try:
-        return TypeAdapter(hint).validate_python(value, strict=True)
+        return kind.model_validate(params)
     except ValidationError as error:
-        needed = requirement(error.errors()[0])
-        raise ConfigError(
-            f"{name}: parameter {key} = {value!r}: {needed}; see `essp extractor describe {name}`"
-        ) from error
+        raise ConfigError(_problem(name, kind, error.errors()[0])) from error
+
+
+def _problem(name: str, kind: type[FeatureParams], found: ErrorDetails) -> str:
+    valid = ", ".join(kind.model_fields) or "none"
+    parameter = ".".join(map(str, found["loc"]))
+    if found["type"] == "extra_forbidden":
+        return f"{name} has no parameter {parameter!r}; its parameters are: {valid}"
+    if found["type"] == "missing":
+        return f"{name} needs the parameter {parameter!r}; its parameters are: {valid}"
+    needed = requirement(found)
+    if not parameter:
+        return f"{name}: {needed}"
+    return f"{name}: parameter {parameter} = {found['input']!r}: {needed}; see `essp extractor describe {name}`"

@@ -10,34 +10,58 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from essp_common.features.intermediates import Intermediates
-from essp_common.features.port import ArraySpec
+from essp_common.features.port import ArraySpec, FeatureParams
 from essp_common.features.sampling import centre_window
-from essp_extractor.motion.fields import FlowFields, FlowMethod, MethodName, Preset
+from essp_extractor.motion.fields import FlowFields, FlowMethod, MethodParams
 from essp_extractor.motion.orientation import Planes, boundary_planes, flow_planes, gradient_planes
 from essp_extractor.motion.volumes import Volume, VolumeGrid
 
-Side = Annotated[int, Field(ge=4, le=512)]
-Stride = Annotated[int, Field(ge=1, le=512)]
-Length = Annotated[int, Field(ge=1, le=64)]
-Cells = Annotated[int, Field(ge=1, le=8)]
-Bins = Annotated[int, Field(ge=2, le=36)]
-StillPx = Annotated[float, Field(ge=0, le=100)]
+
+class GridParams(FeatureParams):
+    """The grid of volumes, and their histograms."""
+
+    side: int = Field(32, ge=4, le=512)
+    """Side of a volume, in pixels."""
+    stride: int = Field(16, ge=1, le=512)
+    """Pixels from a volume to the next."""
+    length: int = Field(15, ge=1, le=64)
+    """Length of a volume: frames, or flow fields, which need one frame more."""
+    cells: int = Field(2, ge=1, le=8)
+    """Cells of a volume in each direction of the picture."""
+    time_cells: int = Field(3, ge=1, le=8)
+    """Cells of a volume in time."""
+    bins: int = Field(8, ge=2, le=36)
+    """Directions of a histogram."""
+
+    def grid(self, feature: str) -> VolumeGrid:
+        """Raises `ConfigError` for sizes that do not divide into the cells."""
+        return VolumeGrid(Volume(feature, self.side, self.length, self.cells, self.time_cells), self.stride)
+
+
+class MbhParams(MethodParams, GridParams):
+    """The grid, and how flow is computed; the authors used Farnebäck's."""
+
+
+class HofParams(MbhParams):
+    """Those of `mbh`, and what counts as still."""
+
+    still_px: float = Field(0.4, ge=0, le=100)
+    """A pixel that moves by at most this hardly moves (0.4 in the code of dense trajectories)."""
 
 
 class _OnGrid(ABC):
     """A descriptor of each volume of a grid, over a clip's middle frames."""
 
-    def __init__(self, grid: VolumeGrid, bins: int, method: FlowMethod, *, frames: int, channels: int) -> None:
-        """`bins`: directions of a histogram. `frames`: of the clip that are described, into `channels` a volume."""
+    def __init__(self, grid: VolumeGrid, method: FlowMethod, *, frames: int, channels: int) -> None:
+        """`frames`: of the clip that are described, into `channels` a volume."""
         self._grid = grid
-        self._bins = bins
         self._method = method
         self._frames = frames
         self._channels = channels
@@ -75,23 +99,13 @@ class Hog(_OnGrid):
     name: ClassVar[str] = "hog"
     summary: ClassVar[str] = "Histograms of oriented gradients on a grid of space-time volumes (appearance)."
 
-    def __init__(
-        self,
-        side: Side = 32,
-        stride: Stride = 16,
-        length: Length = 15,
-        cells: Cells = 2,
-        time_cells: Cells = 3,
-        bins: Bins = 8,
-    ) -> None:
-        """`side`, `length`: of a volume, in pixels and frames. `stride`: pixels from a volume to the next.
+    Params: ClassVar[type[FeatureParams]] = GridParams
 
-        `cells`, `time_cells`: into how many a volume is divided each way, and in time. `bins`: directions.
-        """
-        volume = Volume(self.name, side, length, cells, time_cells)
-        super().__init__(
-            VolumeGrid(volume, stride), bins, FlowMethod(self.name), frames=length, channels=volume.dimensions(bins)
-        )
+    def __init__(self, params: GridParams) -> None:
+        grid = params.grid(self.name)
+        channels = grid.volume.dimensions(params.bins)
+        super().__init__(grid, FlowMethod(self.name), frames=params.length, channels=channels)
+        self._bins = params.bins
 
     def _described(self, shared: Intermediates, first: int) -> NDArray[np.float32]:
         return self._grid.descriptors(
@@ -109,28 +123,14 @@ class Hof(_OnGrid):
     name: ClassVar[str] = "hof"
     summary: ClassVar[str] = "Histograms of optical flow on a grid of space-time volumes (motion)."
 
-    def __init__(
-        self,
-        side: Side = 32,
-        stride: Stride = 16,
-        length: Length = 15,
-        cells: Cells = 2,
-        time_cells: Cells = 3,
-        bins: Bins = 8,
-        still_px: StillPx = 0.4,
-        method: MethodName = "dis",
-        preset: Preset = "ultrafast",
-    ) -> None:
-        """`length`: flow fields; needs one frame more. `still_px`: up to here a pixel hardly moves (0.4 in the code of
-        dense trajectories). `method`, `preset` as in `flow`, whose fields are shared where these are equal; the
-        authors used Farnebäck's. The others are as in `hog`.
-        """
-        volume = Volume(self.name, side, length, cells, time_cells)
-        flow = FlowMethod(self.name, method, preset)
-        super().__init__(
-            VolumeGrid(volume, stride), bins, flow, frames=length + 1, channels=volume.dimensions(bins + 1)
-        )
-        self._still_px = still_px
+    Params: ClassVar[type[FeatureParams]] = HofParams
+
+    def __init__(self, params: HofParams) -> None:
+        grid, flow = params.grid(self.name), FlowMethod(self.name, params.method, params.preset)
+        channels = grid.volume.dimensions(params.bins + 1)
+        super().__init__(grid, flow, frames=params.length + 1, channels=channels)
+        self._bins = params.bins
+        self._still_px = params.still_px
 
     def _described(self, shared: Intermediates, first: int) -> NDArray[np.float32]:
         return self._grid.descriptors(
@@ -151,23 +151,13 @@ class Mbh(_OnGrid):
     name: ClassVar[str] = "mbh"
     summary: ClassVar[str] = "Motion boundary histograms on a grid of space-time volumes (relative motion)."
 
-    def __init__(
-        self,
-        side: Side = 32,
-        stride: Stride = 16,
-        length: Length = 15,
-        cells: Cells = 2,
-        time_cells: Cells = 3,
-        bins: Bins = 8,
-        method: MethodName = "dis",
-        preset: Preset = "ultrafast",
-    ) -> None:
-        """All as in `hof`."""
-        volume = Volume(self.name, side, length, cells, time_cells)
-        flow = FlowMethod(self.name, method, preset)
-        super().__init__(
-            VolumeGrid(volume, stride), bins, flow, frames=length + 1, channels=2 * volume.dimensions(bins)
-        )
+    Params: ClassVar[type[FeatureParams]] = MbhParams
+
+    def __init__(self, params: MbhParams) -> None:
+        grid, flow = params.grid(self.name), FlowMethod(self.name, params.method, params.preset)
+        channels = 2 * grid.volume.dimensions(params.bins)
+        super().__init__(grid, flow, frames=params.length + 1, channels=channels)
+        self._bins = params.bins
 
     def _described(self, shared: Intermediates, first: int) -> NDArray[np.float32]:
         halves = [

@@ -6,15 +6,23 @@ Simonyan and Zisserman, "Two-Stream Convolutional Networks for Action Recognitio
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
 from essp_common.errors import ConfigError
 from essp_common.features.intermediates import Intermediates
-from essp_extractor.features.stacked import StackedFlow
+from essp_common.features.port import FeatureParams
+from essp_extractor.features.stacked import StackedFlow, StackedFlowParams
 from essp_extractor.motion.fields import Field as FlowField
-from essp_extractor.motion.fields import FlowMethod, MethodName, Preset
+from essp_extractor.motion.fields import FlowMethod
+
+
+class FlowBidirectionalParams(StackedFlowParams):
+    """Those of a stack of flow, with an even length."""
+
+    length: int = Field(10, ge=2, le=64)
+    """Flow fields in all, an even number; needs one frame more."""
 
 
 class FlowBidirectional(StackedFlow):
@@ -27,17 +35,14 @@ class FlowBidirectional(StackedFlow):
     name: ClassVar[str] = "flow_bidirectional"
     summary: ClassVar[str] = "Optical flow forward and backward from the middle frame, stacked (motion)."
 
-    def __init__(
-        self,
-        method: MethodName = "dis",
-        length: Annotated[int, Field(ge=2, le=64)] = 10,
-        bound: Annotated[float, Field(gt=0, le=1000)] = 20.0,
-        preset: Preset = "ultrafast",
-    ) -> None:
-        """`length`: flow fields in all, an even number; needs one frame more. The others are as in `flow`."""
-        if length % 2:
-            raise ConfigError(f"{self.name}: length {length} is odd; half of the fields are forward, half backward")
-        super().__init__(FlowMethod(self.name, method, preset), length, bound)
+    Params: ClassVar[type[FeatureParams]] = FlowBidirectionalParams
+
+    def __init__(self, params: FlowBidirectionalParams) -> None:
+        if params.length % 2:
+            raise ConfigError(
+                f"{self.name}: length {params.length} is odd; half of the fields are forward, half backward"
+            )
+        super().__init__(params, FlowMethod(self.name, params.method, params.preset))
 
     def _fields(self, shared: Intermediates, first: int) -> Iterator[FlowField]:
         half = self._length // 2

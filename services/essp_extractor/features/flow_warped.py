@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar
-
-from pydantic import Field
+from typing import ClassVar
 
 from essp_common.features.intermediates import Intermediates
-from essp_extractor.features.stacked import StackedFlow
+from essp_common.features.port import FeatureParams
+from essp_extractor.features.stacked import StackedFlow, StackedFlowParams
 from essp_extractor.motion.camera import CameraMotion
-from essp_extractor.motion.fields import Field as FlowField
-from essp_extractor.motion.fields import FlowMethod, MethodName, Preset
+from essp_extractor.motion.fields import Field, FlowMethod
 
 
 class FlowWarped(StackedFlow):
@@ -26,19 +24,14 @@ class FlowWarped(StackedFlow):
     name: ClassVar[str] = "flow_warped"
     summary: ClassVar[str] = "Optical flow with the camera's motion taken out, stacked (motion)."
 
-    def __init__(
-        self,
-        method: MethodName = "dis",
-        length: Annotated[int, Field(ge=1, le=64)] = 10,
-        bound: Annotated[float, Field(gt=0, le=1000)] = 20.0,
-        preset: Preset = "ultrafast",
-    ) -> None:
-        """All as in `flow`."""
-        super().__init__(FlowMethod(self.name, method, preset), length, bound)
+    Params: ClassVar[type[FeatureParams]] = StackedFlowParams
+
+    def __init__(self, params: StackedFlowParams) -> None:
+        super().__init__(params, FlowMethod(self.name, params.method, params.preset))
 
     def setup(self) -> None:
         super().setup()
         self._camera = CameraMotion(self._method)
 
-    def _fields(self, shared: Intermediates, first: int) -> Iterator[FlowField]:
+    def _fields(self, shared: Intermediates, first: int) -> Iterator[Field]:
         return (self._camera.warped_field(shared, i) for i in range(first, first + self._length))

@@ -4,15 +4,22 @@ Segment Networks, Wang et al., 2016)."""
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from essp_common.features.port import ArraySpec
+from essp_common.features.port import ArraySpec, FeatureParams
 from essp_common.features.quantization import ZERO
 from essp_common.features.sampling import centre_window
+
+
+class FrameDiffParams(FeatureParams):
+    """Which frames."""
+
+    length: int = Field(5, ge=1, le=64)
+    """How many differences; needs one frame more."""
 
 
 class FrameDiff:
@@ -26,9 +33,10 @@ class FrameDiff:
     name: ClassVar[str] = "frame_diff"
     summary: ClassVar[str] = "Differences of consecutive frames (motion, cheap)."
 
-    def __init__(self, length: Annotated[int, Field(ge=1, le=64)] = 5) -> None:
-        """`length`: how many differences; needs one frame more."""
-        self._length = length
+    Params: ClassVar[type[FeatureParams]] = FrameDiffParams
+
+    def __init__(self, params: FrameDiffParams) -> None:
+        self._length = params.length
 
     def frames_needed(self) -> int:
         return self._length + 1

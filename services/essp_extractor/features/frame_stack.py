@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from essp_common.features.port import ArraySpec
+from essp_common.features.port import ArraySpec, FeatureParams
 from essp_common.features.sampling import centre_window
+
+
+class FrameStackParams(FeatureParams):
+    """Which frames."""
+
+    length: int = Field(10, ge=1, le=64)
+    """How many consecutive frames."""
 
 
 class FrameStack:
@@ -21,9 +28,10 @@ class FrameStack:
     name: ClassVar[str] = "frame_stack"
     summary: ClassVar[str] = "Consecutive frames stacked as channels (appearance and motion)."
 
-    def __init__(self, length: Annotated[int, Field(ge=1, le=64)] = 10) -> None:
-        """`length`: how many consecutive frames."""
-        self._length = length
+    Params: ClassVar[type[FeatureParams]] = FrameStackParams
+
+    def __init__(self, params: FrameStackParams) -> None:
+        self._length = params.length
 
     def frames_needed(self) -> int:
         return self._length

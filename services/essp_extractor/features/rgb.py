@@ -6,14 +6,21 @@ its geometry to the registry and serves previews.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from essp_common.features.port import ArraySpec
+from essp_common.features.port import ArraySpec, FeatureParams
 from essp_common.features.sampling import evenly_spaced
+
+
+class RgbParams(FeatureParams):
+    """Which frames."""
+
+    frames: int = Field(1, ge=1, le=512)
+    """How many of the clip's frames, evenly spaced; 1 is the middle one."""
 
 
 class Rgb:
@@ -22,9 +29,10 @@ class Rgb:
     name: ClassVar[str] = "rgb"
     summary: ClassVar[str] = "Frames of the clip itself (appearance)."
 
-    def __init__(self, frames: Annotated[int, Field(ge=1, le=512)] = 1) -> None:
-        """`frames`: how many of the clip's frames, evenly spaced; 1 is the middle one."""
-        self._frames = frames
+    Params: ClassVar[type[FeatureParams]] = RgbParams
+
+    def __init__(self, params: RgbParams) -> None:
+        self._frames = params.frames
 
     def frames_needed(self) -> int:
         return self._frames

@@ -12,20 +12,31 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from essp_common.features.intermediates import Intermediates
 from essp_common.features.port import ArraySpec
 from essp_common.features.sampling import centre_window
-from essp_extractor.motion.fields import Field, FlowFields, FlowMethod
+from essp_extractor.motion.fields import Field as FlowField
+from essp_extractor.motion.fields import FlowFields, FlowMethod, MethodParams
+
+
+class StackedFlowParams(MethodParams):
+    """How flow is computed, and what of it is kept."""
+
+    length: int = Field(10, ge=1, le=64)
+    """Flow fields in the stack; needs one frame more."""
+    bound: float = Field(20.0, gt=0, le=1000)
+    """The largest displacement kept, in pixels."""
 
 
 class StackedFlow(ABC):
     """A feature made of flow fields."""
 
-    def __init__(self, method: FlowMethod, length: int, bound: float) -> None:
+    def __init__(self, params: StackedFlowParams, method: FlowMethod) -> None:
         self._method = method
-        self._length = length
-        self._bound = bound
+        self._length = params.length
+        self._bound = params.bound
 
     def frames_needed(self) -> int:
         return self._length + 1
@@ -45,5 +56,5 @@ class StackedFlow(ABC):
         return self._flow.stacked(self._fields(shared, first), self._bound)
 
     @abstractmethod
-    def _fields(self, shared: Intermediates, first: int) -> Iterator[Field]:
+    def _fields(self, shared: Intermediates, first: int) -> Iterator[FlowField]:
         """The fields of the frames from number `first` on, in the order in which they are stacked."""

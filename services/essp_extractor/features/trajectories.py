@@ -27,19 +27,18 @@ is more than 0.7 of the path).
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from essp_common.features.intermediates import Intermediates
-from essp_common.features.port import ArraySpec
+from essp_common.features.port import ArraySpec, FeatureParams
 from essp_common.features.sampling import centre_window
-from essp_extractor.features.descriptors import Bins, Cells, StillPx
 from essp_extractor.motion.camera import CameraMotion
 from essp_extractor.motion.fields import Field as FlowField
-from essp_extractor.motion.fields import FlowFields, FlowMethod, Grey, MethodName, Preset
+from essp_extractor.motion.fields import FlowFields, FlowMethod, Grey, MethodParams
 from essp_extractor.motion.orientation import NOTHING, root, unit_length
 from essp_extractor.motion.tracking import Settings, Step, Tracker, Tracks, scale_sizes
 from essp_extractor.motion.volumes import Volume
@@ -54,14 +53,32 @@ JUMP_PART = 0.7
 CAMERA_PX = 1
 """Improved trajectories: what never moves by more than this in a step, the camera's motion removed, is background."""
 
-Count = Annotated[int, Field(ge=1, le=100_000)]
-TrackLength = Annotated[int, Field(ge=2, le=64)]
-VolumeSide = Annotated[int, Field(ge=4, le=512)]
-Spacing = Annotated[int, Field(ge=1, le=64)]
-Scales = Annotated[int, Field(ge=1, le=8)]
 Size = tuple[int, int]
 """Height, width."""
 _Floats = NDArray[np.float32]
+
+
+class TrajectoryParams(MethodParams):
+    """The tracks, what is described around them, and how flow is computed."""
+
+    count: int = Field(1000, ge=1, le=100_000)
+    """Rows of the result."""
+    length: int = Field(15, ge=2, le=64)
+    """Steps of a track; needs one frame more."""
+    spacing: int = Field(5, ge=1, le=64)
+    """Pixels between points when they are set."""
+    scales: int = Field(8, ge=1, le=8)
+    """Spatial scales at most; a small picture has fewer."""
+    side: int = Field(32, ge=4, le=512)
+    """Side of the volume along a track, in pixels."""
+    cells: int = Field(2, ge=1, le=8)
+    """Cells of the volume in each direction of the picture."""
+    time_cells: int = Field(3, ge=1, le=8)
+    """Cells of the volume in time."""
+    bins: int = Field(8, ge=2, le=36)
+    """Directions of a histogram."""
+    still_px: float = Field(0.4, ge=0, le=100)
+    """HOF: a pixel that moves by at most this hardly moves."""
 
 
 class Trajectories:
@@ -70,29 +87,13 @@ class Trajectories:
     name: ClassVar[str] = "trajectories"
     summary: ClassVar[str] = "Dense trajectories with shape, HOG, HOF and MBH (local motion)."
 
-    def __init__(
-        self,
-        count: Count = 1000,
-        length: TrackLength = 15,
-        spacing: Spacing = 5,
-        scales: Scales = 8,
-        side: VolumeSide = 32,
-        cells: Cells = 2,
-        time_cells: Cells = 3,
-        bins: Bins = 8,
-        still_px: StillPx = 0.4,
-        method: MethodName = "dis",
-        preset: Preset = "ultrafast",
-    ) -> None:
-        """`count`: rows of the result. `length`: steps of a track; needs one frame more.
+    Params: ClassVar[type[FeatureParams]] = TrajectoryParams
 
-        `spacing`: pixels between points. `scales`: the most there are. `side`, `cells`, `time_cells`: of the volume
-        along a track. `bins`, `still_px`, `method`, `preset`: as in `hof`.
-        """
-        volume = Volume(self.name, side, length, cells, time_cells)
-        self._settings = Settings(volume, spacing, scales, bins, still_px)
-        self._method = FlowMethod(self.name, method, preset)
-        self._count = count
+    def __init__(self, params: TrajectoryParams) -> None:
+        volume = Volume(self.name, params.side, params.length, params.cells, params.time_cells)
+        self._settings = Settings(volume, params.spacing, params.scales, params.bins, params.still_px)
+        self._method = FlowMethod(self.name, params.method, params.preset)
+        self._count = params.count
 
     def frames_needed(self) -> int:
         return self._settings.volume.length + 1

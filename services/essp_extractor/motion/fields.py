@@ -24,8 +24,10 @@ from numpy.typing import NDArray
 
 from essp_common.errors import ConfigError
 from essp_common.features.intermediates import Intermediates
+from essp_common.features.port import FeatureParams
 from essp_common.features.quantization import quantize
-from essp_extractor.motion.tvl1 import TvL1
+from essp_extractor.motion.farneback import FarnebackParams, farneback_flow
+from essp_extractor.motion.tvl1 import TvL1Params, tvl1_flow
 
 SMALLEST_SIDE = 32
 """Frames are enlarged to at least this before a method sees them."""
@@ -40,16 +42,15 @@ Preset = Literal["ultrafast", "fast", "medium"]
 _PRESETS: dict[Preset, int] = {"ultrafast": 0, "fast": 1, "medium": 2}  # cv2.DISOPTICAL_FLOW_PRESET_*
 
 
-@dataclass(frozen=True, slots=True)
-class Farneback:
-    """The parameters of OpenCV's `calcOpticalFlowFarneback`, with the values of its documentation."""
+class MethodParams(FeatureParams):
+    """Parameters of every feature that is made from flow."""
 
-    pyr_scale: float = 0.5
-    levels: int = 3
-    winsize: int = 15
-    iterations: int = 3
-    poly_n: int = 5
-    poly_sigma: float = 1.1
+    method: MethodName = "dis"
+    """How flow is computed: `dis` (the fastest), `farneback`, or `tvl1` (the most accurate).
+
+    Features of one process that agree on it and on `preset` share their fields."""
+    preset: Preset = "ultrafast"
+    """Method dis, speed against accuracy: `ultrafast`, `fast` or `medium`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +64,14 @@ class FlowMethod:
     """Whose parameters these are, for messages."""
     name: MethodName = "dis"
     preset: Preset = "ultrafast"
-    farneback: Farneback = field(default_factory=Farneback)
-    tvl1: TvL1 = field(default_factory=TvL1)
+    farneback: FarnebackParams = field(default_factory=FarnebackParams)
+    tvl1: TvL1Params = field(default_factory=TvL1Params)
 
     def __post_init__(self) -> None:
-        if self.name != "farneback" and self.farneback != Farneback():
+        if self.name != "farneback" and self.farneback != FarnebackParams():
             names = "pyr_scale, levels, winsize, iterations, poly_n and poly_sigma"
             raise ConfigError(f"{self.feature}: {names} need method farneback")
-        if self.name != "tvl1" and self.tvl1 != TvL1():
+        if self.name != "tvl1" and self.tvl1 != TvL1Params():
             raise ConfigError(f"{self.feature}: weight, tightness and warps need method tvl1")
         if self.name != "dis" and self.preset != "ultrafast":
             raise ConfigError(f"{self.feature}: preset needs method dis")
@@ -130,14 +131,10 @@ class FlowFields:
         return made
 
     def _farneback(self, first: Grey, second: Grey) -> Field:
-        p = self._method.farneback
-        made: Field = self._cv2.calcOpticalFlowFarneback(
-            first, second, None, p.pyr_scale, p.levels, p.winsize, p.iterations, p.poly_n, p.poly_sigma, 0
-        )
-        return made
+        return farneback_flow(self._cv2, first, second, self._method.farneback)
 
     def _tvl1(self, first: Grey, second: Grey) -> Field:
-        return self._method.tvl1.between(self._cv2, first, second)
+        return tvl1_flow(self._cv2, first, second, self._method.tvl1)
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:

@@ -6,9 +6,9 @@ flow u minimises
 
     sum |grad u_1| + |grad u_2| + weight * |second(x + u) - first(x)|
 
-coarse to fine; on each level the second frame is warped by the flow so far and linearised there, and the convex rest
-is solved by `iterations` alternations between a thresholding (the data term) and a dual step (the total variation).
-The number of steps is fixed, so the time is that of the frame's size alone and results do not hang on a threshold.
+coarse to fine. On each level the second frame is warped by the flow so far and linearised there. A fixed number of
+alternations between a thresholding (the data term) and a dual step (the total variation) solves the convex rest, so
+that the time depends on the frame's size alone, and the result on no stopping threshold.
 
 Written with NumPy and OpenCV's pixel functions, because the ready-made ones are slower
 (docs/decisions/0011-tv-l1-in-numpy.md).
@@ -16,11 +16,13 @@ Written with NumPy and OpenCV's pixel functions, because the ready-made ones are
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
+
+from essp_common.features.port import FeatureParams
 
 _Plane = NDArray[np.float32]
 _SMALLEST_LEVEL = 8
@@ -31,65 +33,68 @@ _FLAT = 1e-6
 """Squared gradients (grey levels squared per pixel squared) below this tell nothing of the motion."""
 
 
-@dataclass(frozen=True, slots=True)
-class TvL1:
-    """The parameters, with the values of IPOL 2013, table 2, for grey levels from 0 to 255."""
-
-    weight: float = 0.15
-    """lambda: the larger, the closer to the frames and the less smooth."""
-    tightness: float = 0.3
-    """theta: how far the two halves of the alternation may lie apart, in pixels squared."""
-    step: float = 0.25
-    """tau: of the dual step; above 0.25 it need not converge."""
-    levels: int = 5
-    """Of the pyramid, each half as large as the one below; fewer for small frames."""
-    warps: int = 5
-    """How often on each level the second frame is warped anew."""
-    iterations: int = 10
-    """Alternations after each warp. The paper goes on until little changes; more than 10 gained nothing in trials."""
-
-    def between(self, cv2: Any, first: NDArray[np.uint8], second: NDArray[np.uint8]) -> _Plane:
-        """The displacement of each pixel of `first` into `second`, `(H, W, 2) float32`, dx and dy in pixels.
-
-        Both frames are `(H, W) uint8` grey levels.
-        """
-        pyramid = [(_smoothed(cv2, first), _smoothed(cv2, second))]
-        while len(pyramid) < self.levels and min(pyramid[-1][0].shape) >= 2 * _SMALLEST_LEVEL:
-            pyramid.append((_halved(cv2, pyramid[-1][0]), _halved(cv2, pyramid[-1][1])))
-        flow = np.zeros((2, *pyramid[-1][0].shape), np.float32)
-        for coarse, fine in reversed(pyramid):
-            flow = self._refined(cv2, coarse, fine, _enlarged(cv2, flow, coarse.shape))
-        return np.ascontiguousarray(np.moveaxis(flow, 0, 2))
-
-    def _refined(self, cv2: Any, first: _Plane, second: _Plane, flow: _Plane) -> _Plane:
-        """`flow`, `(2, H, W)`, improved on one level of the pyramid."""
-        height, width = first.shape
-        columns, rows = np.meshgrid(np.arange(width, dtype=np.float32), np.arange(height, dtype=np.float32))
-        slopes = (cv2.Sobel(second, cv2.CV_32F, 1, 0, ksize=1) / 2, cv2.Sobel(second, cv2.CV_32F, 0, 1, ksize=1) / 2)
-        dual = np.zeros((2, 2, height, width), np.float32)  # axes: direction of the derivative, dx or dy, y, x
-        for _ in range(self.warps):
-            at = (columns + flow[0], rows + flow[1])
-            sampled = [
-                cv2.remap(plane, *at, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE) for plane in (second, *slopes)
-            ]
-            gradient = np.stack(sampled[1:])
-            # A pixel that left the picture says nothing: without a gradient only its neighbours decide.
-            outside = (at[0] < 0) | (at[0] > width - 1) | (at[1] < 0) | (at[1] > height - 1)
-            gradient[:, outside] = 0
-            constant = sampled[0] - first - (gradient * flow).sum(axis=0)
-            _alternate(self, gradient, constant, flow, dual)
-        return flow
+_STEP = 0.25
+"""tau: of the dual step; above 0.25 it need not converge."""
+_LEVELS = 5
+"""Of the pyramid, each half as large as the one below; fewer for small frames."""
+_ITERATIONS = 10
+"""Alternations after each warp. The paper iterates until little changes; more than 10 gained nothing in trials."""
 
 
-def _alternate(settings: TvL1, gradient: _Plane, constant: _Plane, flow: _Plane, dual: _Plane) -> None:
+class TvL1Params(FeatureParams):
+    """Parameters of method `tvl1`, with the values of IPOL 2013, table 2, for grey levels from 0 to 255."""
+
+    weight: float = Field(0.15, gt=0, le=10)
+    """Method tvl1: lambda; the larger, the closer to the frames and the less smooth."""
+    tightness: float = Field(0.3, gt=0, le=10)
+    """Method tvl1: theta; how far the two halves of the alternation may lie apart, in pixels squared."""
+    warps: int = Field(5, ge=1, le=50)
+    """Method tvl1: how often the second frame is warped anew on each level."""
+
+
+def tvl1_flow(cv2: Any, first: NDArray[np.uint8], second: NDArray[np.uint8], params: TvL1Params) -> _Plane:
+    """The displacement of each pixel of `first` into `second`, `(H, W, 2) float32`, dx and dy in pixels.
+
+    Both frames are `(H, W) uint8` grey levels.
+    """
+    pyramid = [(_smoothed(cv2, first), _smoothed(cv2, second))]
+    while len(pyramid) < _LEVELS and min(pyramid[-1][0].shape) >= 2 * _SMALLEST_LEVEL:
+        pyramid.append((_halved(cv2, pyramid[-1][0]), _halved(cv2, pyramid[-1][1])))
+    flow = np.zeros((2, *pyramid[-1][0].shape), np.float32)
+    for coarse, fine in reversed(pyramid):
+        flow = _refined(cv2, coarse, fine, _enlarged(cv2, flow, coarse.shape), params)
+    return np.ascontiguousarray(np.moveaxis(flow, 0, 2))
+
+
+def _refined(cv2: Any, first: _Plane, second: _Plane, flow: _Plane, params: TvL1Params) -> _Plane:
+    """`flow`, `(2, H, W)`, improved on one level of the pyramid."""
+    height, width = first.shape
+    columns, rows = np.meshgrid(np.arange(width, dtype=np.float32), np.arange(height, dtype=np.float32))
+    slopes = (cv2.Sobel(second, cv2.CV_32F, 1, 0, ksize=1) / 2, cv2.Sobel(second, cv2.CV_32F, 0, 1, ksize=1) / 2)
+    dual = np.zeros((2, 2, height, width), np.float32)  # axes: direction of the derivative, dx or dy, y, x
+    for _ in range(params.warps):
+        at = (columns + flow[0], rows + flow[1])
+        sampled = [
+            cv2.remap(plane, *at, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE) for plane in (second, *slopes)
+        ]
+        gradient = np.stack(sampled[1:])
+        # A pixel that left the picture says nothing: without a gradient only its neighbours decide.
+        outside = (at[0] < 0) | (at[0] > width - 1) | (at[1] < 0) | (at[1] > height - 1)
+        gradient[:, outside] = 0
+        constant = sampled[0] - first - (gradient * flow).sum(axis=0)
+        _alternate(params, gradient, constant, flow, dual)
+    return flow
+
+
+def _alternate(params: TvL1Params, gradient: _Plane, constant: _Plane, flow: _Plane, dual: _Plane) -> None:
     """Solve the linearised problem around the present warp; `flow` and `dual` are improved in place."""
     square = np.einsum("cyx,cyx->yx", gradient, gradient)
     inverse = np.divide(-1, square, out=np.zeros_like(square), where=square > _FLAT)
-    limit = np.float32(settings.weight * settings.tightness)
-    tightness, rate = np.float32(settings.tightness), np.float32(settings.step / settings.tightness)
+    limit = np.float32(params.weight * params.tightness)
+    tightness, rate = np.float32(params.tightness), np.float32(_STEP / params.tightness)
     product, divergence = np.empty_like(flow), np.empty_like(flow)
     residual, slope = np.empty_like(constant), np.zeros_like(dual)  # the last column and row of slope stay zero
-    for _ in range(settings.iterations):
+    for _ in range(_ITERATIONS):
         np.multiply(gradient, flow, out=product)
         np.add(product[0], product[1], out=residual)
         residual += constant

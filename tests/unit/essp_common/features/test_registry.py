@@ -45,7 +45,11 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 BRIGHTNESS = '''
     import numpy as np
 
-    from essp_common.features.port import ArraySpec
+    from essp_common.features.port import ArraySpec, FeatureParams
+
+
+    class BrightnessParams(FeatureParams):
+        gain: float = 1.0
 
 
     class Brightness:
@@ -54,8 +58,10 @@ BRIGHTNESS = '''
         name = "brightness"
         summary = "Mean brightness."
 
-        def __init__(self, gain: float = 1.0) -> None:
-            self.gain = gain
+        Params = BrightnessParams
+
+        def __init__(self, params) -> None:
+            self.gain = params.gain
 
         def frames_needed(self):
             return 1
@@ -116,7 +122,7 @@ def test_name_claimed_by_two_packages_is_refused(site: Path) -> None:
     ("name", "params", "message"),
     [
         ("optical", {}, "no extractor 'optical' is installed; there are: .*flow.*frame_diff.*frame_stack.*rgb"),
-        ("flow", {"lenght": 5}, "no parameter 'lenght'; its parameters are: method, length, bound"),
+        ("flow", {"lenght": 5}, "no parameter 'lenght'; its parameters are: method, preset, length, bound"),
         ("flow", {"length": "5"}, "parameter length = '5': .*whole number"),
         ("flow", {"length": 0}, "parameter length = 0: has to be 1 or more"),
         ("flow", {"bound": -1.0}, "parameter bound = -1.0"),
@@ -153,6 +159,29 @@ def test_declaration_says_what_a_user_can_set() -> None:
     declared = describe(registry.create("frame_diff", {}))
     assert declared["params"] == {"length": 5}
     assert declared["frames_needed"] == 6
+
+
+@pytest.mark.parametrize("name", sorted(registry.names()))
+def test_every_parameter_says_what_it_is(name: str) -> None:
+    fields = registry.extractor_class(name).Params.model_fields
+    assert fields
+    assert [parameter for parameter, field in fields.items() if not field.description] == []
+
+
+def test_values_that_exclude_each_other_are_refused_in_the_words_of_the_feature(site: Path) -> None:
+    source = BRIGHTNESS.replace(
+        "gain: float = 1.0",
+        """gain: float = 1.0
+
+        @model_validator(mode="after")
+        def check(self):
+            if self.gain == 0:
+                raise ValueError("a gain of 0 leaves nothing")
+            return self""",
+    ).replace("import numpy as np", "import numpy as np\n    from pydantic import model_validator")
+    Package(site, "acme_features", {"brightness": "acme_features:Brightness"}, source)
+    with pytest.raises(ConfigError, match="brightness: a gain of 0 leaves nothing"):
+        registry.create("brightness", {"gain": 0})
 
 
 def test_declaring_loads_no_image_library() -> None:

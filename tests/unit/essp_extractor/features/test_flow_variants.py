@@ -19,7 +19,7 @@ from essp_common.features.port import ArraySpec
 from essp_common.features.quantization import ZERO, dequantize
 from essp_extractor.motion.camera import CameraMotion
 from essp_extractor.motion.fields import FlowFields, FlowMethod
-from essp_extractor.motion.tvl1 import TvL1
+from essp_extractor.motion.tvl1 import TvL1Params, tvl1_flow
 from tests.harness.scenes import STILL, Clip, Matrix, flow_of, moving, places, ready, rotation, with_object
 
 INSIDE = np.s_[16:-16, 16:-16]
@@ -56,7 +56,7 @@ def grey(clip: Clip) -> list[NDArray[np.uint8]]:
 @pytest.mark.parametrize("motion", MOTIONS)
 def test_tvl1_measures_known_motion(motion: str) -> None:
     first, second = grey(moving(*MOTIONS[motion], 2))
-    error = np.linalg.norm(TvL1().between(cv2, first, second) - flow_of(*MOTIONS[motion]), axis=-1)[INSIDE]
+    error = np.linalg.norm(tvl1_flow(cv2, first, second, TvL1Params()) - flow_of(*MOTIONS[motion]), axis=-1)[INSIDE]
     assert error.mean() < 0.06, f"mean end-point error {error.mean():.3f} px"
 
 
@@ -64,7 +64,7 @@ def test_tvl1_agrees_with_scikit_image_and_keeps_the_edges_of_motion() -> None:
     first, second = grey(with_object(moving(STILL, (1.5, 0.5), 2), (40, 30), (-3, 2), 40))
     truth = np.broadcast_to(np.array([1.5, 0.5], np.float32), (*first.shape, 2)).copy()
     truth[30:70, 40:80] = (-3, 2)
-    ours = TvL1().between(cv2, first, second)
+    ours = tvl1_flow(cv2, first, second, TvL1Params())
     rows, columns = optical_flow_tvl1(first, second)
     theirs = np.stack([columns, rows], axis=-1)
     farneback = FlowFields(FlowMethod("test", "farneback")).of(first, second)
@@ -87,7 +87,7 @@ def test_tvl1_of_a_still_picture_is_zero() -> None:
 
 def test_tvl1_is_smoother_with_less_weight() -> None:
     first, second = grey(with_object(moving(STILL, (0, 0), 2), (40, 30), (3, 0), 16))
-    rough, smooth = (TvL1(weight=weight).between(cv2, first, second) for weight in (0.15, 0.01))
+    rough, smooth = (tvl1_flow(cv2, first, second, TvL1Params(weight=weight)) for weight in (0.15, 0.01))
     assert np.abs(np.diff(smooth, axis=1)).sum() < 0.7 * np.abs(np.diff(rough, axis=1)).sum()
 
 
