@@ -37,7 +37,8 @@ from essp_common.wiring import Adapters, Stores
 from essp_common.worker.reports import RECORDS, WINDOW_S
 from essp_master.config import MasterSettings
 from essp_master.effects.message_builder import MessageBuilder
-from essp_master.job.preflight import Launch, launch
+from essp_master.job.preflight import preflight
+from essp_master.job.run import Run, claim_run
 from essp_master.ledger.instructions import Instruction, IssueUnit
 from essp_master.main import collect_rarely
 from essp_master.service import Master
@@ -218,8 +219,9 @@ def _ledger(clips: int) -> float:
     """Seconds of a core by the ledger alone: its instructions are made into messages outside of the time."""
     with tempfile.TemporaryDirectory() as folder:
         job = _job(Path(folder), clips)
-        launched = launch(job, Stores([f"file://{folder}"]))
-        ledger, writer = launched.ledger, _writer(launched)
+        stores = Stores([f"file://{folder}"])
+        run = claim_run(preflight(job, stores), stores)
+        ledger, writer = run.ledger, _writer(run)
         reports: list[Progress] = []
         around = _Workers(1, _batch(1), job, reports.append)
         out, core = ledger.start(), _Core()
@@ -237,8 +239,8 @@ def _ledger(clips: int) -> float:
         return core.now_s() * clips / ledger.closed
 
 
-def _writer(launched: Launch) -> Callable[[Instruction], Iterator[DecodeSeed]]:
-    seeds = MessageBuilder(launched.spec, launched.phases, launched.fence)
+def _writer(run: Run) -> Callable[[Instruction], Iterator[DecodeSeed]]:
+    seeds = MessageBuilder(run.preflight.spec, run.preflight.phases, run.fence)
 
     def write(instruction: Instruction) -> Iterator[DecodeSeed]:
         if isinstance(instruction, IssueUnit):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from essp_common.job.status import JobState, JobStatus
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import EXIT_INTERRUPTED, set_up_logging
 from essp_common.wiring import Stores
+from essp_master.job.preflight import preflight
 
 _LOOK_S = 0.25
 
@@ -46,16 +48,17 @@ def main(
 def run_watched(spec: JobSpec, view: View, options: EmbeddedOptions, verbose: bool = False) -> JobStatus:
     """Run a job to its end, or until Ctrl-C, which saves; then the report. The status it was left in.
 
-    Raises `Unavailable` where the settings name servers that are not ready, and `Conflict` while another process runs
-    a job in that output.
+    Raises `ConfigError` for a job that cannot run, as `essp validate` does; `Unavailable` where the settings name
+    servers that are not ready; `Conflict` while another process runs a job in that output.
     """
     settings = Settings()
     set_up_logging(settings if verbose else settings.model_copy(update={"log_level": "ERROR"}))
     stores = Stores(settings.stores)
+    checked = preflight(spec, stores, options.fresh)
     if problems := failing(settings):
         raise not_ready(problems)
     with Claim(spec.output, stores):
-        status = _watched(spec, view, settings, options)
+        status = _watched(spec, view, settings, replace(options, checked=checked))
         if status.state == JobState.COMPLETED and spec.predictor is None:
             # Drawing takes a few seconds and another library; only now is it known to be wanted.
             from essp.report.folder import write_report

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,102 +15,76 @@ from essp.cli.doctor import failing as servers_failing
 from essp.cli.doctor import not_ready
 from essp.cli.job_file import load_job
 from essp.embedded.composition import embedded_settings
-from essp_common.artifacts.checkpoint import read_latest
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import Purpose
-from essp_common.planning.phases import Phases
 from essp_common.quantities import size
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores, open_cache
-from essp_master.job.preflight import catalog_of, check_weights, warnings_of
-from essp_master.job.sizing import bounds_of, parts_of, unit_clips
-
-
-@dataclass(frozen=True)
-class Outlook:
-    """What a job would do."""
-
-    job: str
-    output: str
-    classes: int
-    videos: dict[str, int]
-    """Purpose -> videos it draws from."""
-    clips: dict[str, int]
-    """Purpose -> clips of all its phases."""
-    most_bytes_per_clip: int
-    """Of a clip and its features together."""
-    clips_within_budget: int
-    resumes_at: dict[str, str]
-    """Trainer -> where its latest checkpoint stands."""
-    warnings: tuple[str, ...]
-    failing: tuple[str, ...]
-    """What is wrong with the servers of the settings, where they name any; each with its remedy."""
+from essp_master.job.preflight import Preflight, preflight
 
 
 def main(
     job: Annotated[Path, typer.Argument(help="The job file.")],
+    fresh: Annotated[bool, typer.Option("--fresh", help="Check it as `essp run --fresh` would.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check a job file, and say what it would do; with ESSP_BUS or ESSP_CACHE, the servers as well, as `essp doctor`.
 
-    Exit code 2: it cannot run, and why; 6: its servers are not there, or not set up for it. No part of the job is
-    begun or written.
+    Exit code 2: the job cannot run, and why; 6: its servers are not there, or not set up for it. Nothing is started or
+    written.
     """
-    outlook = foresee(load_job(job), Settings())
+    settings = Settings()
+    spec = load_job(job)
+    found = preflight(spec, Stores(settings.stores), fresh)
+    failing = servers_failing(settings)
+    warnings = found.warnings if failing else (*found.warnings, *_room(spec, settings))
+    facts = _facts(found) | {"warnings": warnings, "failing": failing}
     if as_json:
-        typer.echo(json.dumps(asdict(outlook), indent=2))
+        typer.echo(json.dumps(facts, indent=2))
     else:
-        _print(outlook)
-    for warning in outlook.warnings:
+        _print(facts)
+    for warning in warnings:
         typer.echo(f"warning: {warning}", err=True)
-    if outlook.failing:
-        raise not_ready(outlook.failing)
+    if failing:
+        raise not_ready(failing)
 
 
-def _print(outlook: Outlook) -> None:
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_row("job", outlook.job)
-    table.add_row("output", outlook.output)
-    table.add_row("classes", str(outlook.classes))
-    for purpose, videos in outlook.videos.items():
-        table.add_row(purpose, f"{videos} videos, {outlook.clips[purpose]} clips")
-    most = size(outlook.most_bytes_per_clip)
-    table.add_row("on the way at once", f"{outlook.clips_within_budget} clips of {most} at most, features included")
-    for trainer, position in outlook.resumes_at.items():
-        table.add_row(f"trainer {trainer}", position)
-    Console().print(table)
-
-
-def foresee(spec: JobSpec, settings: Settings) -> Outlook:
-    """Work out what a job would do. Raises `ConfigError` for one that cannot run."""
-    stores = Stores(settings.stores)
-    phases = Phases(spec, catalog_of(spec, stores))
-    check_weights(spec, stores)
-    bounds = bounds_of(phases, parts_of(spec))
-    unit_clips(spec, bounds)
-    most = max(sum(parts) for parts in bounds)
+def _facts(found: Preflight) -> dict[str, Any]:
+    """What a job would do, as `--json` prints it."""
+    phases, largest = found.phases, found.max_clip_bytes
     clips: dict[str, int] = {}
     for (purpose, _), plan in zip(phases.order, phases.plans, strict=True):
         clips[_name(purpose)] = clips.get(_name(purpose), 0) + plan.clips
-    output = stores.under(spec.output)
-    resumes = {}
-    for trainer in spec.trainers:
-        latest = read_latest(output, trainer)
-        at = "begins" if latest is None else f"goes on in epoch {latest.epoch + 1}, after {latest.step} clips"
-        resumes[trainer] = "is done" if latest is not None and latest.final else at
-    failing = servers_failing(settings)
-    return Outlook(
-        job=spec.name,
-        output=spec.output,
-        classes=len(phases.view(0).classes),
-        videos={_name(purpose): len(view) for purpose, view in phases.views},
-        clips=clips,
-        most_bytes_per_clip=most,
-        clips_within_budget=spec.limits.budget // most,
-        resumes_at=resumes,
-        warnings=warnings_of(phases, bounds) if failing else (*warnings_of(phases, bounds), *_room(spec, settings)),
-        failing=failing,
-    )
+    return {
+        "job": found.spec.name,
+        "output": found.spec.output,
+        "classes": len(found.classes),
+        "videos": {_name(purpose): len(view) for purpose, view in phases.views},
+        "clips": clips,
+        "most_bytes_per_clip": largest,
+        "clips_within_budget": found.spec.limits.budget // largest,
+        "resumes_at": {trainer: _resumes_at(found, trainer) for trainer in found.spec.trainers},
+    }
+
+
+def _resumes_at(found: Preflight, trainer: str) -> str:
+    latest = found.resume.manifests.get(trainer)
+    if latest is None:
+        return "begins"
+    return "is done" if latest.final else f"resumes in epoch {latest.epoch + 1}, after {latest.step} clips"
+
+
+def _print(facts: dict[str, Any]) -> None:
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for name in ("job", "output", "classes"):
+        table.add_row(name, str(facts[name]))
+    for purpose, videos in facts["videos"].items():
+        table.add_row(purpose, f"{videos} videos, {facts['clips'][purpose]} clips")
+    largest = size(facts["most_bytes_per_clip"])
+    table.add_row("in flight at once", f"{facts['clips_within_budget']} clips of {largest} at most, with features")
+    for trainer, position in facts["resumes_at"].items():
+        table.add_row(f"trainer {trainer}", position)
+    Console().print(table)
 
 
 def _room(spec: JobSpec, settings: Settings) -> tuple[str, ...]:

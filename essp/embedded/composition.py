@@ -33,13 +33,14 @@ from essp_decoder.service import build as build_decoder
 from essp_extractor.config import ExtractorSettings
 from essp_extractor.service import build as build_extractor
 from essp_master.config import MasterSettings
+from essp_master.job.preflight import Preflight
 from essp_master.service import Master
 from essp_master.service import build as build_master
 
 S = TypeVar("S", bound=Settings)
 
 Consumers = Callable[[JobSpec, Adapters, ControlFeed, Settings], Sequence[Service]]
-"""Builds whoever consumes the job's streams."""
+"""Builds the consumers of the job's streams."""
 
 
 def embedded_settings(spec: JobSpec, settings: Settings) -> Settings:
@@ -56,10 +57,12 @@ class EmbeddedOptions:
 
     fresh: bool = False
     """Forget what an earlier run of the job left."""
+    checked: Preflight | None = None
+    """The preflight of just this, if it was made before; None: the master makes it at the start."""
     serve: int = 0
     """Port of localhost for the REST API; 0: none."""
     consumers: Consumers | None = None
-    """Who consumes the streams in place of trainers or predictor (benchmarks)."""
+    """Builds the consumers in place of trainers or predictor (benchmarks)."""
 
 
 class Embedded:
@@ -72,7 +75,7 @@ class Embedded:
         worker = worker_name(settings)
         self.adapters = Adapters.from_settings(settings)
         self._control = ControlFeed(self.adapters.bus)
-        self._letters = Archive(self.adapters.bus, OutputBox(self.adapters.stores.under(spec.output)), spec.name)
+        self._archive = Archive(self.adapters.bus, OutputBox(self.adapters.stores.under(spec.output)), spec.name)
         self.master: Master = build_master(self.adapters, _settings(MasterSettings, settings), worker)
         workers: list[Service] = [build_decoder(self.adapters, _settings(DecoderSettings, settings), worker)]
         features = sorted({s.feature for s in spec.streams.values() if s.feature != "rgb"})
@@ -82,8 +85,8 @@ class Embedded:
         workers += (options.consumers or job_consumers)(spec, self.adapters, self._control, settings)
         if options.serve:
             workers.append(_api(self.master, settings, options.serve))
-        self._crew = _Crew(workers)
-        self._fresh = options.fresh
+        self._workers = _Workers(workers)
+        self._options = options
         self._failure: BaseException | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="essp-embedded")
@@ -92,7 +95,7 @@ class Embedded:
         """Start the services, then the job. Raises `ConfigError` for a job that cannot run."""
         self._thread.start()
         try:
-            self.master.start(self._spec, self._fresh)
+            self.master.start(self._spec, self._options.fresh, self._options.checked)
         except BaseException:
             self.close()
             raise
@@ -104,12 +107,12 @@ class Embedded:
         self.close()
 
     def close(self) -> None:
-        """Let everything finish what it has in hand and save; then nothing of it is left."""
-        self._crew.drain()
-        self._crew.ended.wait()
+        """Let every service finish what it has in hand and save; then no thread or process of it is left."""
+        self._workers.drain()
+        self._workers.ended.wait()
         self.master.drain()  # last: it accounts for what the others finish
         self._thread.join()
-        self._letters.close()
+        self._archive.close()
         self._control.close()
         self.adapters.close()
 
@@ -130,17 +133,17 @@ class Embedded:
 
     def _run(self) -> None:
         try:
-            run_all([self.master, self._crew])
+            run_all([self.master, self._workers])
         except BaseException as error:  # noqa: BLE001  raised again by `ended`
             self._failure = error
         finally:
             self._stopped.set()
 
 
-class _Crew:
-    """Everybody but the master, as one service."""
+class _Workers:
+    """All services but the master, as one."""
 
-    name = "crew"
+    name = "workers"
 
     def __init__(self, services: Sequence[Service]) -> None:
         self.ended = threading.Event()

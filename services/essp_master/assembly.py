@@ -95,7 +95,7 @@ class MasterProcess:
         settings, adapters = self._settings, self._adapters
         tables = Registrations(adapters.stores.under(settings.state), settings.images) if settings.state else None
         declared = tables.declared if tables else dict
-        master: Master = build(adapters, settings, self._worker, adopt=True, declared=declared)
+        master: Master = build(adapters, settings, self._worker, recovers=True, declared=declared)
         driver = open_driver(settings, master.worker_registry)
         trainings = Trainings(driver, settings.ranks, tables.trainers if tables else dict) if settings.ranks else None
         reconciler = Reconciler(

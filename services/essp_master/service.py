@@ -1,17 +1,17 @@
-"""The master: starts jobs, issues their seeds, accounts for what comes back, and says what is to be done.
+"""The master: starts jobs, issues their seeds, accounts for what comes back, and publishes what is to be done.
 
-The thin shell around pure parts (`ledger/`): one thread reads `essp.progress` and carries out the
-ledger's instructions; the API's threads start, pause and stop jobs under the same lock. A progress message is `done`
-once its effects are durable, and what became of it stands in the job's history (`history.py`).
+The thin shell around pure parts (`ledger/`, `job/`): one thread reads `essp.progress` and carries out the ledger's
+instructions; the API's threads start, pause and stop jobs under the same lock. A progress message is done once its
+effects are durable and the job's history holds what became of it (`effects/history_writer.py`).
 
 What outlives the process: specification, history, checkpoints and fences in each job's output, and the last command of
-every job in `essp.control`. A master that is started with `adopt` takes over from these the jobs that were under way:
-it stands where the newest segment of the history says, the messages of which nothing stands there are delivered to it
-again, and work units that nobody has done by then it issues again, since decoders drop those of an older master.
+every job in `essp.control`. A master with `recovers` takes over from these the jobs that were under way: it stands
+where the newest segment of the history says, the bus delivers the messages after that segment again, and the master
+issues again the work units that no worker has done by then, since decoders drop those of an older master.
 
-One such master may run at a time; it reads `essp.progress` in the group `master`. Of two, the one that started later
-has the higher fence and goes on; the other finds a message or a segment of it, lets go, and leaves with an error. A
-master that runs a job of its own process (`essp run`) has a group of its own, and lets go of the job alone.
+Only one such master may run at a time; it reads `essp.progress` in the group `master`. Of two, the one that started
+later has the higher fence and continues; the other finds a message or a segment of it, lets the job go, and leaves with
+an error. A master that runs a job of its own process (`essp run`) has a group of its own, and lets go of the job alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from google.protobuf.message import DecodeError
 
 from essp_common import topics
 from essp_common.bus.port import Record
-from essp_common.errors import ConfigError, Conflict, EsspError, Fenced, NotFound, TransientError, Unavailable
+from essp_common.errors import ConfigError, Conflict, EsspError, Fenced, TransientError, Unavailable
 from essp_common.features.declared import DeclaredFeature
 from essp_common.job.lifecycle import change
 from essp_common.job.spec import JobSpec, stored_spec
@@ -41,8 +41,10 @@ from essp_master.effects.outbox import Outbox
 from essp_master.failover.recovery import last_commands, past, under_way
 from essp_master.job.events import EventLog
 from essp_master.job.job import COMMANDS, Job
-from essp_master.job.start_run import open_run
-from essp_master.job.status_view import status_of, summary_of, summary_of_past, usage_of
+from essp_master.job.preflight import Preflight, preflight
+from essp_master.job.start_run import start_run
+from essp_master.job.status_view import status_of, usage_of
+from essp_master.job_table import JobTable
 from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction
 from essp_master.pools.worker_registry import WorkerRegistry
 
@@ -50,9 +52,12 @@ log = logging.getLogger(__name__)
 
 GROUP = "master"
 _POLL_S, _TICK_S = 0.1, 0.5
-_SWEEP_S = 2.0  # after the end of a job stray bytes are looked for again
-_ADOPT_S, _PATIENCE_S = 3.0, 10.0
-"""How long a new master listens for jobs that were under way, and how long who asks it waits until they are known."""
+_SWEEP_S = 2.0
+"""How often stray bytes are looked for after the end of a job."""
+_LISTEN_S = 3.0
+"""How long a new master listens for jobs that were under way."""
+_PATIENCE_S = 10.0
+"""How long a request waits for the master to know them."""
 
 
 class Master:
@@ -65,33 +70,33 @@ class Master:
         adapters: Adapters,
         settings: MasterSettings,
         worker: str,
-        adopt: bool = False,
+        recovers: bool = False,
         clock: Callable[[], float] = time.monotonic,
         declared: Callable[[], Mapping[str, DeclaredFeature]] = dict,
     ) -> None:
-        """`declared`: features that are registered, and whose code is not here."""
+        """`recovers`: takes over the jobs that were under way. `declared`: features that are registered, and whose
+        code is not installed here."""
         self._bus = adapters.bus
         self._cache = adapters.cache
         self._stores = adapters.stores
         self._settings = settings
         self._clock = clock
-        self._adopt = adopt
+        self._recovers = recovers
         self._declared = declared
         self._lock = threading.RLock()
-        self._jobs: dict[str, Job] = {}
-        self._starting: set[str] = set()
+        self._jobs = JobTable()
         self._draining = threading.Event()
-        self._adopted = threading.Event()  # what was under way is known; until then nobody is answered
-        if not adopt:
-            self._adopted.set()
+        self._recovered = threading.Event()
+        """It is known what was under way; until then requests wait."""
+        if not recovers:
+            self._recovered.set()
         self._outbox = Outbox(self._bus)
         self._dispatch = Dispatch(adapters.bus, adapters.cache, self._outbox, self._lock)
         self.worker_registry = WorkerRegistry()
         """The workers that are up, of all pools."""
         self._worker = worker
-        self._past: dict[str, JobStatus] = {}  # what became of jobs that had ended before
-        self._overtaken: Fenced | None = None
-        self._subscription = self._bus.subscribe([topics.PROGRESS], GROUP if adopt else f"{GROUP}.{worker}")
+        self._fenced: Fenced | None = None
+        self._subscription = self._bus.subscribe([topics.PROGRESS], GROUP if recovers else f"{GROUP}.{worker}")
         self._history = HistoryWriter(self._subscription, settings, worker, clock)
         self._ticked_s = self._swept_s = clock()
 
@@ -101,8 +106,8 @@ class Master:
         """Account for progress until drained. Raises `Fenced` when another master has taken over."""
         feed: ControlFeed | None = None
         try:
-            if self._adopt:
-                self.adopt()  # before the first message is read, since it may be about one of them
+            if self._recovers:
+                self.recover()  # before the first message is read, since it may be about one of these jobs
                 feed = ControlFeed(self._bus)
                 feed.on_change(self._heed)
             while not self._draining.is_set():
@@ -111,8 +116,8 @@ class Master:
                 except TransientError as error:
                     log.warning("master: %s; trying again", error)
                     self._draining.wait(error.retry_after_s)
-                if self._overtaken is not None and self._adopt:
-                    raise self._overtaken
+                if self._fenced is not None and self._recovers:
+                    raise self._fenced
         finally:
             self._draining.set()
             self._leave()
@@ -121,14 +126,14 @@ class Master:
                 feed.close()
 
     def step(self, timeout_s: float) -> int:
-        """Account for what has come, waiting for so long at most; how many messages that were."""
+        """Account for the messages that come within `timeout_s`; how many there were."""
         self._history.hold_back()
         records = self._subscription.poll(self._settings.poll_records, timeout_s)
         with self._lock:
             now_s = self._clock()
             for record in records:
                 self._receive(record, now_s)
-            for job in self._jobs.values():
+            for job in self._jobs:
                 self._carry_out(job, job.issue())
             if now_s - self._ticked_s >= _TICK_S:
                 self._ticked_s = now_s
@@ -146,14 +151,17 @@ class Master:
     @property
     def ready(self) -> bool:
         """Takes jobs."""
-        return self._adopted.is_set() and not self._draining.is_set()
+        return self._recovered.is_set() and not self._draining.is_set()
 
-    # --- what people ask for ---
+    # --- requests ---
 
-    def start(self, spec: JobSpec, fresh: bool = False) -> JobStatus:
-        """Start a job, or start one that has ended again. Raises `ConfigError`, and `Conflict` while it runs."""
-        self._await_adoption()
-        self._start(spec, fresh)
+    def start(self, spec: JobSpec, fresh: bool = False, checked: Preflight | None = None) -> JobStatus:
+        """Start a job, or start one that has ended again. Raises `ConfigError`, and `Conflict` while it runs.
+
+        `checked`: the preflight of just this, if the caller has made it.
+        """
+        self._await_recovery()
+        self._start(spec, fresh, checked)
         return self.status(spec.name)
 
     def pause(self, name: str) -> JobStatus:
@@ -161,76 +169,68 @@ class Master:
         return self._change(name, JobState.PAUSED)
 
     def resume(self, name: str) -> JobStatus:
-        """Go on after a pause. Raises `NotFound`, `Conflict`."""
+        """Continue after a pause. Raises `NotFound`, `Conflict`."""
         return self._change(name, JobState.RUNNING)
 
     def stop(self, name: str) -> JobStatus:
-        """End a job; trainers save first. Started again it goes on. Raises `NotFound`, `Conflict`."""
+        """End a job; trainers save first. Started again it resumes. Raises `NotFound`, `Conflict`."""
         return self._change(name, JobState.STOPPED)
 
     def jobs(self) -> list[JobSummary]:
         """All jobs, newest first."""
         with self._lock:
-            now_s = self._clock()
-            found = [summary_of(job, now_s) for job in self._jobs.values()]
-            found += [summary_of_past(job) for name, job in self._past.items() if name not in self._jobs]
-            return sorted(found, key=lambda job: job.created, reverse=True)
+            return self._jobs.summaries(self._clock())
 
     def status(self, name: str) -> JobStatus:
         """All there is to know of a job. Raises `NotFound`."""
-        self._await_adoption()
+        self._await_recovery()
         usage = usage_of(self._cache)
         with self._lock:
-            if name not in self._jobs and name in self._past:
-                return self._past[name]
-            return status_of(self._job(name), usage, self._clock())
+            return self._jobs.past(name) or status_of(self._jobs[name], usage, self._clock())
 
     def active(self) -> list[JobStatus]:
         """All there is to know of the jobs that have not ended."""
         with self._lock:
-            return [status_of(job, None, self._clock()) for job in self._jobs.values() if not job.state.ended]
+            return [status_of(job, None, self._clock()) for job in self._jobs if not job.state.ended]
 
     def events(self, name: str, after: int = 0, timeout_s: float = 0.0) -> Sequence[JobEvent]:
-        """What happened to a job since event `after`; waits for something if told to. Raises `NotFound`."""
+        """The events of a job after event `after`; waits up to `timeout_s` for one. Raises `NotFound`."""
         with self._lock:
-            if name not in self._jobs and name in self._past:
+            if self._jobs.past(name) is not None:
                 return ()
-            events = self._job(name).log
+            events = self._jobs[name].reporter.log
         return events.after(after, timeout_s)
 
     # --- the state of jobs ---
 
-    def _start(self, spec: JobSpec, fresh: bool, command: Control | None = None) -> None:
-        """Start a job; or go on with the run of which this is the last command."""
+    def _start(self, spec: JobSpec, fresh: bool, checked: Preflight | None, command: Control | None = None) -> None:
+        """Start a job; or continue the run of which this is the last command."""
         with self._lock:
-            present = self._jobs.get(spec.name)
-            if spec.name in self._starting or (present is not None and not present.state.ended):
-                state = "starting" if present is None or present.state.ended else present.state
-                raise Conflict(f"job {spec.name} is {state}; stop it first, or choose another name")
-            self._starting.add(spec.name)
+            present = self._jobs.reserve(spec.name)
         try:
-            events = present.log if present is not None else EventLog()
-            job = open_run(spec, self._stores, fresh, command, self._declared(), events, self._worker, self._clock)
-            found = {topics.stream_topic(stream.feature) for stream in spec.streams.values()}
-            self._bus.ensure_topics({topic: topics.partitions(topic) for topic in found})
+            events = present.reporter.log if present is not None else EventLog()
+            found = checked or preflight(spec, self._stores, fresh, self._declared())
+            job = start_run(found, self._stores, command, events, self._worker, self._clock)
+            streams = {topics.stream_topic(stream.feature) for stream in spec.streams.values()}
+            self._bus.ensure_topics({topic: topics.partitions(topic) for topic in streams})
             with self._lock:
                 self._begin(job, command)
             self._outbox.send()
             failpoint("master.start-published")
             how = "started" if command is None else "taken over"
-            log.info("job %s: %s, fence %d", job.name, how, job.fence, extra={"job_id": job.name})
+            log.info("job %s: %s, fence %d", job.name, how, job.run.fence, extra={"job_id": job.name})
         finally:
             with self._lock:
-                self._starting.discard(spec.name)
+                self._jobs.release(spec.name)
 
     def _begin(self, job: Job, command: Control | None) -> None:
-        """Have everybody know of a job, and issue what it needs."""
-        self._jobs[job.name] = job
-        if job.launch.continued is None:
+        """Tell all workers of a job, and issue what it needs."""
+        self._jobs.add(job)
+        if job.run.continued is None:
             self._dispatch.purge(job)
         if command is None or under_way(command):
             self._dispatch.command(job, Control.START if job.state is JobState.RUNNING else Control.PAUSE)
-        if job.launch.continued is not None:
+        if job.run.continued is not None:
             self._dispatch.mark(job)
         if command is not None and command.command in (Control.STOP, Control.FAIL):
             ended = JobState.STOPPED if command.command == Control.STOP else JobState.FAILED
@@ -238,16 +238,16 @@ class Master:
         self._carry_out(job, job.start())
 
     def _change(self, name: str, wanted: JobState) -> JobStatus:
-        self._await_adoption()
+        self._await_recovery()
         with self._lock:
-            ended = None if name in self._jobs else self._past.get(name)
-            state = (ended or self._job(name)).state
+            ended = self._jobs.past(name)
+            state = (ended or self._jobs[name]).state
             if state.ended and wanted is JobState.RUNNING:
                 raise Conflict(f"job {name} is {state}; start it again in place of resuming it")
             if ended is not None:
                 change(name, state, wanted)
                 return ended
-            job = self._job(name)
+            job = self._jobs[name]
             before = job.state
             if self._enter(job, wanted):
                 if wanted is JobState.PAUSED:
@@ -260,7 +260,7 @@ class Master:
         return self.status(name)
 
     def _enter(self, job: Job, wanted: JobState, reason: str = "") -> bool:
-        """Change a job's state, and tell everybody."""
+        """Change a job's state, and tell all workers."""
         if not job.enter(wanted, self._clock(), reason):
             return False
         log.info("job %s: %s %s", job.name, wanted, reason, extra={"job_id": job.name})
@@ -270,12 +270,6 @@ class Master:
             self._swept_s = self._clock()
             self._dispatch.purge(job)
         return True
-
-    def _job(self, name: str) -> Job:
-        if name not in self._jobs:
-            known = ", ".join(self._jobs) or "none"
-            raise NotFound(f"there is no job {name!r}; there are: {known}")
-        return self._jobs[name]
 
     # --- progress in, instructions out ---
 
@@ -288,25 +282,25 @@ class Master:
         if progress.HasField("heartbeat"):
             self.worker_registry.note(progress.worker, progress.heartbeat, now_s)
             return
-        job = self._jobs.get(progress.job)
+        job = self._jobs.find(progress.job)
         if job is None:
             return
-        if progress.fence > job.fence:
-            self._let_go(job, progress.fence)
+        if progress.fence > job.run.fence:
+            self._yield(job, progress.fence)
         if out := job.handle(progress, now_s):
             self._carry_out(job, out)
 
     def _heed(self, control: Control) -> None:
-        """A command was given; by another master, if its fence is higher."""
+        """A command was published: by another master, if its fence is higher."""
         with self._lock:
-            if control.job in self._jobs:
-                self._let_go(self._jobs[control.job], control.fence)
+            if (job := self._jobs.find(control.job)) is not None:
+                self._yield(job, control.fence)
 
-    def _let_go(self, job: Job, fence: int) -> None:
-        """Another master has the job, if this fence is higher."""
-        if (error := job.let_go(fence, self._clock())) is not None:
+    def _yield(self, job: Job, fence: int) -> None:
+        """Leave a job to another master if this fence is higher than its own."""
+        if (error := job.yield_to(fence, self._clock())) is not None:
             log.error("%s", error)
-            self._overtaken = error
+            self._fenced = error
 
     def _carry_out(self, job: Job, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
@@ -321,78 +315,79 @@ class Master:
     # --- the histories ---
 
     def _write_histories(self, now: bool = False) -> None:
-        """Have written what was noted, if it is time (or `now`), and then the messages called done that it is about."""
+        """Write what was noted if it is time (or `now`); the messages that it accounts for are done afterwards."""
         with self._lock:
             for name, error in self._history.lost():
                 job = self._jobs[name]
                 if isinstance(error, Fenced):
-                    self._let_go(job, error.fence)
+                    self._yield(job, error.fence)
                 elif not job.state.ended:
                     self._enter(job, JobState.FAILED, f"its history cannot be written: {error}")
             if self._outbox.empty:
-                self._history.write(self._jobs.values(), now)
+                self._history.write(self._jobs, now)
 
     def _leave(self) -> None:
-        """Write what is there to write, as far as the stores answer."""
+        """Write what is left to write, as far as the stores answer."""
         try:
-            while not self._adopt and self.step(0.0):
-                pass  # nobody else will account for it
+            while not self._recovers and self.step(0.0):
+                pass  # no other master will account for these messages
             self._history.finish()
             self._sweep()
             self._outbox.send()
             self._write_histories(now=True)
         except TransientError as error:
-            log.warning("master: %s; the last seconds are accounted for again by the next one", error)
+            log.warning("master: %s; the next one accounts for the last seconds again", error)
         self._history.finish()
 
     # --- from time to time ---
 
     def _tick(self, now_s: float) -> None:
         usage_of(self._cache)
-        for job in list(self._jobs.values()):
-            if job.silent(now_s, self._settings.stall_s):
-                self._carry_out(job, job.stalled(now_s))
+        for job in self._jobs:
+            if job.has_stalled(now_s, self._settings.stall_s):
+                self._carry_out(job, job.issue_again(now_s))
         if now_s - self._swept_s >= _SWEEP_S:
             self._swept_s = now_s
             self._sweep()
 
     def _sweep(self) -> None:
-        for job in self._jobs.values():
+        for job in self._jobs:
             if job.state.ended and job.leftovers:
                 self._dispatch.sweep(job)
 
-    # --- the jobs of a master before this one ---
+    # --- recovery: the jobs of the previous master ---
 
-    def _await_adoption(self) -> None:
-        if not self._adopted.wait(_PATIENCE_S):
+    def _await_recovery(self) -> None:
+        if not self._recovered.wait(_PATIENCE_S):
             raise Unavailable("this master is still finding out what was under way; ask again in a moment")
 
-    def adopt(self) -> None:
-        """Take over the jobs that were under way when the master before this one went; know of those that had ended."""
-        for command in last_commands(self._bus, _ADOPT_S, self._draining):
+    def recover(self) -> None:
+        """Take over the jobs that were under way when the previous master left; remember those that had ended."""
+        for command in last_commands(self._bus, _LISTEN_S, self._draining):
             if command.job in self._jobs or self._draining.is_set():
                 continue
             try:
-                if (ended := past(command, self._stores)) is not None:  # maybe by a master that is still there
-                    self._past[command.job] = ended
+                if (ended := past(command, self._stores)) is not None:  # perhaps by a master that is still there
+                    self._jobs.remember(ended)
                 else:
-                    self._start(stored_spec(command.snapshot.spec_json, f"job {command.job}"), False, command)
+                    spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
+                    self._start(spec, False, None, command)
                     failpoint("master.taken-over")
             except (EsspError, ValueError) as error:
                 log.error("job %s cannot be taken over: %s", command.job, error, extra={"job_id": command.job})
-        self._adopted.set()
+        self._recovered.set()
 
 
 def build(
     adapters: Adapters,
     settings: MasterSettings,
     worker: str,
-    adopt: bool = False,
+    recovers: bool = False,
     declared: Callable[[], Mapping[str, DeclaredFeature]] = dict,
 ) -> Master:
-    """A master over these adapters; with `adopt` it takes up the jobs of one that went before."""
-    if settings.bus == "memory://" and adopt:
+    """A master over these adapters; with `recovers` it takes over the jobs of the previous one."""
+    if settings.bus == "memory://" and recovers:
         raise ConfigError(
             "ESSP_BUS is memory://, which no other process can reach; set it to kafka://host:port, or use `essp run`"
         )
-    return Master(adapters, settings, worker, adopt, declared=declared)
+    return Master(adapters, settings, worker, recovers, declared=declared)

@@ -166,7 +166,7 @@ class World:
     def master(self, adapters: Adapters) -> Iterator[Master]:
         """A master of its own, in this process."""
         patient = MasterSettings.model_validate({"stall_s": 10 * LIMIT_S})  # what is lost, nobody's patience is to mend
-        master = Master(adapters, patient, "m1", adopt=True)
+        master = Master(adapters, patient, "m1", recovers=True)
         thread = threading.Thread(target=master.run, name="master")
         thread.start()
         try:

@@ -22,7 +22,7 @@ from essp_common.job.status import JobState
 from essp_common.planning.position import Position
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
-from essp_master.job.preflight import launch
+from essp_master.job.preflight import preflight
 from tests.harness.journeys import job_text
 
 STORES = Stores(("file:///",))
@@ -113,7 +113,7 @@ def test_a_predict_job_that_fails_half_way_goes_on_where_it_was(
                 patched.setattr(PartialScores, "keep", failing)
                 assert state_of(spec) is JobState.FAILED
             far = {f"predictor.{stream}": Position(0, stop) for stream, stop in sorted(kept)}
-            assert launch(spec, STORES).start == far
+            assert preflight(spec, STORES).resume.start == far
         assert state_of(spec) is JobState.COMPLETED
         answers[name] = STORES.under(output).get(layout.PREDICTIONS)
     assert answers["whole"] == answers["parts"]

@@ -27,15 +27,15 @@ class Dispatch:
         """A work unit, a clip that is not there, or one whose bytes are to be freed."""
         match instruction:
             case IssueUnit():
-                key, unit = job.seeds.unit(instruction)
+                key, unit = job.messages.unit(instruction)
                 self._publish(topics.SEEDS, key, unit)
             case PublishSkip():
-                for topic, message in job.seeds.skips(instruction):
+                for topic, message in job.messages.skips(instruction):
                     index = message.clip.index
                     partition = index % topics.DATA_PARTITIONS
                     self._publish(topic, str(index).encode(), message.SerializeToString(), partition)
             case ReleaseClip():
-                for cache_key, consumer in job.seeds.releases(instruction):
+                for cache_key, consumer in job.messages.releases(instruction):
                     self._outbox.add(partial(self._cache.ack, cache_key, consumer))
 
     def command(self, job: Job, command: Control.Command) -> None:

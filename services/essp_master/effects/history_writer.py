@@ -91,12 +91,12 @@ class HistoryWriter:
         """Write what was noted of these jobs, if it is time (or `now`). All that they had done by now is durable."""
         if self._thread is not None and self._thread.is_alive():
             return
-        noted = [job for job in jobs if job.recorder.pending and not job.overtaken]
-        due = now or self._clock() >= self._due_s or any(job.urgent for job in noted)
+        noted = [job for job in jobs if job.recorder.pending and not job.fenced]
+        due = now or self._clock() >= self._due_s or any(job.recorder.urgent for job in noted)
         if noted and not due:
             return
         began = time.perf_counter()
-        pages = [Page(job.name, job.launch.history, self._segment(job)) for job in noted]
+        pages = [Page(job.name, job.run.history, self._segment(job)) for job in noted]
         handled, self._handled = self._handled, []
         if not pages:
             self._finish(handled)

@@ -1,4 +1,4 @@
-"""Who works on a job and how fast, from the messages of the last seconds. For people; nothing is decided by it."""
+"""Who works on a job and how fast, from the messages of the last seconds: for people, and for the sizes of pools."""
 
 from __future__ import annotations
 
@@ -83,6 +83,15 @@ class Activity:
         self._pool_of = {"": "decoder"} | {stream: f"extractor.{feature}" for stream, feature in features.items()}
         self._pools: dict[str, _Pool] = {}
         self._trainings = {name: _Training(stream, model) for name, (stream, model) in trainers.items()}
+        self._closed = Rate()
+
+    def closed(self, clips: int, now_s: float) -> None:
+        """All consumers are done with so many more clips."""
+        self._closed.add(clips, now_s)
+
+    def clips_per_s(self, now_s: float) -> float:
+        """Clips that all consumers got done with, a second."""
+        return self._closed.per_s(now_s)
 
     def note(self, progress: Progress, now_s: float) -> None:
         """Take notice of one message."""

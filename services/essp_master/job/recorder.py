@@ -1,9 +1,10 @@
-"""What the history keeps of a job (`essp_common/artifacts/history.py`): the ledger's facts, noted while it accounts for
-messages.
+"""Every change of a job's ledger, and its note in the history (`essp_common/artifacts/history.py`).
 
-Pure: time is passed in. A fact is noted when the ledger took notice of it, so duplicates and late messages leave no
-trace, and the sums over the history are the ledger's own figures. Noting one is O(1); facts are gathered in sets of
-indices until something happens whose order matters (a state, a checkpoint, or the same thing to the same clip again).
+The recorder alone changes the ledger. So nothing happens to a clip that the history does not hold, and the sums over
+the history are the ledger's own figures. Duplicates and late messages change nothing and leave no trace.
+
+Pure: time is passed in. Noting a fact is O(1): facts are gathered in sets of indices until something happens whose
+order matters (a state, a checkpoint, or the same thing to the same clip again).
 """
 
 from __future__ import annotations
@@ -12,95 +13,113 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from essp_common.artifacts.history import runs_of
+from essp_common.job.status import JobState
 from essp_common.pb.v1.messages_pb2 import (
     CheckpointReady,
     ClipFailure,
     HistoryEntry,
+    HistorySegment,
     JobSnapshot,
     PhaseEvents,
     Progress,
-    Purpose,
     Runs,
     RunStart,
     Trained,
     TrainedAttempt,
 )
 from essp_common.planning.position import Position
+from essp_master.job.run import Run
 from essp_master.ledger.instructions import Instruction, IssueUnit, PublishSkip, ReleaseClip
-from essp_master.ledger.ledger import Ledger
 
 _Fact = tuple[str, str]
 """What happened (a field of `PhaseEvents`), and to which stream or consumer, if to one."""
 
 
 class Recorder:
-    """Has a ledger account for what comes, and notes what became of it."""
+    """Has the ledger account for what comes, and notes what became of it."""
 
-    def __init__(self, ledger: Ledger, numbers: Mapping[tuple[Purpose, int], int], fence: int) -> None:
-        """`numbers`: purpose and epoch of a phase -> its place among the phases."""
-        self._ledger = ledger
-        self._numbers = numbers
-        self._fence = fence
+    def __init__(self, run: Run) -> None:
+        self.ledger = run.ledger
+        """For reading; only this class changes it."""
+        self._run = run
+        self._phase_index = {(p.purpose, p.epoch): index for index, p in enumerate(run.preflight.phases.plans)}
+        self._last = run.last
+        """Number of the newest segment."""
         self._entries: list[HistoryEntry] = []
         self._present = HistoryEntry()
         self._facts: dict[int, dict[_Fact, set[int]]] = defaultdict(lambda: defaultdict(set))
         self._peak_bytes = 0
         self.pending = False
-        """Something was noted since `taken`."""
+        """Something was noted since the last segment."""
+        self.urgent = False
+        """The job has changed its state since the last segment: the next one is to be written soon."""
 
-    # --- from progress ---
+    # --- changes of the ledger ---
+
+    def start(self) -> list[Instruction]:
+        """Begin to issue, or continue."""
+        return self._instructed(self.ledger.start())
+
+    def issue(self) -> list[Instruction]:
+        """What the ledger wants issued after the messages that came."""
+        return self._instructed(self.ledger.issue())
+
+    def pause(self) -> None:
+        """Issue nothing until `resume`."""
+        self.ledger.pause()
+
+    def resume(self) -> list[Instruction]:
+        """Issue again after a pause."""
+        return self._instructed(self.ledger.resume())
+
+    def issue_again(self) -> list[Instruction]:
+        """Issue again what no worker has made."""
+        return self._instructed(self.ledger.stalled())
 
     def handle(self, progress: Progress) -> list[Instruction]:
         """What the ledger wants done about a message."""
         kind = progress.WhichOneof("event")
-        out = self._handle_failed(progress) if kind == "failed" else self._ledger.account(progress)
+        out = self._handle_failed(progress) if kind == "failed" else self.ledger.account(progress)
         if kind == "checkpoint":
             self.checkpoint(progress.checkpoint)
-        for number, what, whom, indices in self._ledger.news:
-            self._note(number, (what, whom), indices)
+        for phase_index, what, whom, indices in self.ledger.news:
+            self._note(phase_index, (what, whom), indices)
         if kind == "trained" and progress.trained.attempts:
             self._note_attempts(progress.trained)
-        if out:
-            self.instructed(out)
-        return out
+        return self._instructed(out) if out else out
 
-    def issue(self) -> list[Instruction]:
-        """What the ledger wants issued after the messages that came."""
-        out = self._ledger.issue()
-        self.instructed(out)
-        return out
-
-    def afterwards(self, progress: Progress) -> None:
-        """A message of a job that has ended: what trainers still did counts for their checkpoints only."""
+    def handle_late(self, progress: Progress) -> None:
+        """A message after the end of the job: what trainers still did counts for their checkpoints only."""
         match progress.WhichOneof("event"):
             case "trained":
-                number = self._numbers.get((progress.trained.purpose, progress.trained.epoch))
-                if number is not None:
+                phase_index = self._phase_index.get((progress.trained.purpose, progress.trained.epoch))
+                if phase_index is not None:
                     for index, attempt in zip(progress.trained.indices, progress.trained.attempts, strict=False):
-                        self._note_attempt(number, index, progress.trained.consumer, attempt)
+                        self._note_attempt(phase_index, index, progress.trained.consumer, attempt)
             case "checkpoint":
                 self.checkpoint(progress.checkpoint)
 
-    def instructed(self, out: Sequence[Instruction]) -> None:
-        """The ledger wants these things done; they will be."""
+    def _instructed(self, out: list[Instruction]) -> list[Instruction]:
+        """Note what the ledger has decided: it will be carried out."""
         issued: dict[int, list[int]] = defaultdict(list)
         for instruction in out:
             match instruction:
-                case IssueUnit(number, clips):
-                    issued[number] += [clip.index for clip in clips]
-                case PublishSkip(number, clip, streams):
+                case IssueUnit(phase_index, clips):
+                    issued[phase_index] += [clip.index for clip in clips]
+                case PublishSkip(phase_index, clip, streams):
                     for stream in streams:
-                        self._note(number, ("skipped", stream), [clip.index])
-                case ReleaseClip(number, clip, consumers):
+                        self._note(phase_index, ("skipped", stream), [clip.index])
+                case ReleaseClip(phase_index, clip, consumers):
                     for consumer in consumers:
-                        self._note(number, ("released", consumer), [clip.index])
-        for number, indices in issued.items():
+                        self._note(phase_index, ("released", consumer), [clip.index])
+        for phase_index, indices in issued.items():
             if len(set(indices)) == len(indices):
-                self._note(number, ("issued", ""), indices)
+                self._note(phase_index, ("issued", ""), indices)
             else:  # some of them twice
                 for index in indices:
-                    self._note(number, ("issued", ""), (index,))
-        self._peak_bytes = max(self._peak_bytes, self._ledger.credits.outstanding_bytes)
+                    self._note(phase_index, ("issued", ""), (index,))
+        self._peak_bytes = max(self._peak_bytes, self.ledger.credits.outstanding_bytes)
+        return out
 
     # --- what else there is to know ---
 
@@ -110,34 +129,50 @@ class Recorder:
         self._alone(HistoryEntry(time_ms=now_ms, started=RunStart(snapshot=snapshot, start=positions)))
 
     def taken_over(self, now_ms: int) -> None:
-        """Another master goes on with the run."""
+        """Another master continues the run."""
         self._alone(HistoryEntry(time_ms=now_ms, taken_over=True))
 
-    def entered(self, state: str, reason: str, now_ms: int) -> None:
+    def entered(self, state: JobState, reason: str, now_ms: int) -> None:
         """The job is in this state now."""
+        if state.ended:
+            self.ledger.ended = True
         self._alone(HistoryEntry(time_ms=now_ms, state=state, reason=reason))
+        self.urgent = True
 
     def checkpoint(self, checkpoint: CheckpointReady) -> None:
         """A trainer has saved."""
         self._alone(HistoryEntry(checkpoint=checkpoint))
 
     def swept(self, stray_keys: int, now_ms: int) -> None:
-        """The cache was looked through after the end of the job: so many keys of it were there, and were freed."""
+        """The cache was searched after the end of the job: so many of its keys were there, and were freed."""
         self._alone(HistoryEntry(time_ms=now_ms, swept=True, stray_keys=stray_keys))
 
-    def take(self, now_ms: int) -> list[HistoryEntry]:
-        """What was noted since this was called last."""
+    def segment(self, writer: str, now_ms: int) -> HistorySegment:
+        """The next segment of the history: what was noted since the last one, and the ledger as it is now."""
+        self._last += 1
+        self.urgent = False
+        return HistorySegment(
+            first=self._last,
+            last=self._last,
+            fence=self._run.fence,
+            since=self._run.since,
+            writer=writer,
+            entries=self._take(now_ms),
+            ledger=self.ledger.state(),
+        )
+
+    def _take(self, now_ms: int) -> list[HistoryEntry]:
         self._close()
         entries, self._entries = self._entries, []
         if not entries:
             return []
-        credits = self._ledger.credits
+        credits = self.ledger.credits
         entries[-1].budget_bytes, entries[-1].peak_bytes = credits.budget_bytes, self._peak_bytes
         entries[-1].outstanding_bytes = credits.outstanding_bytes
-        entries[-1].outstanding_clips = self._ledger.outstanding
+        entries[-1].outstanding_clips = self.ledger.outstanding
         for entry in entries:
             entry.time_ms = entry.time_ms or now_ms
-            entry.fence = self._fence
+            entry.fence = self._run.fence
         self._peak_bytes = credits.outstanding_bytes
         self.pending = False
         return entries
@@ -146,26 +181,26 @@ class Recorder:
 
     def _note_attempts(self, trained: Trained) -> None:
         attempts = dict(zip(trained.indices, trained.attempts, strict=False))
-        for number, what, whom, indices in self._ledger.news:
+        for phase_index, what, whom, indices in self.ledger.news:
             for index in indices if what in ("trained", "retrained") else ():
-                self._note_attempt(number, index, whom, attempts.get(index, 0))
+                self._note_attempt(phase_index, index, whom, attempts.get(index, 0))
 
-    def _note_attempt(self, number: int, index: int, consumer: str, attempt: int) -> None:
+    def _note_attempt(self, phase_index: int, index: int, consumer: str, attempt: int) -> None:
         if attempt:
             self.pending = True
-            position = Position(number, index).message()
+            position = Position(phase_index, index).message()
             self._present.attempts.append(TrainedAttempt(position=position, consumer=consumer, attempt=attempt))
 
     def _handle_failed(self, progress: Progress) -> list[Instruction]:
-        failed, counts = progress.failed, self._ledger.counts
+        failed, counts = progress.failed, self.ledger.counts
         before = counts.failed, counts.lost, counts.replaced
-        out = self._ledger.account(progress)
-        number = self._numbers.get((failed.clip.purpose, failed.clip.epoch))
-        if number is not None and (counts.failed, counts.lost) != before[:2]:
+        out = self.ledger.account(progress)
+        phase_index = self._phase_index.get((failed.clip.purpose, failed.clip.epoch))
+        if phase_index is not None and (counts.failed, counts.lost) != before[:2]:
             self.pending = True
             self._present.failures.append(
                 ClipFailure(
-                    position=Position(number, failed.clip.index).message(),
+                    position=Position(phase_index, failed.clip.index).message(),
                     attempt=failed.clip.attempt,
                     stage=failed.stage,
                     kind=failed.kind,
@@ -176,13 +211,13 @@ class Recorder:
             )
         return out
 
-    def _note(self, number: int, fact: _Fact, indices: Sequence[int]) -> None:
-        """That this happened to these clips, to each of them once."""
+    def _note(self, phase_index: int, fact: _Fact, indices: Sequence[int]) -> None:
+        """Note that this happened to these clips, to each of them once."""
         self.pending = True
-        noted = self._facts[number][fact]
+        noted = self._facts[phase_index][fact]
         if not noted.isdisjoint(indices):
             self._close()
-            noted = self._facts[number][fact]
+            noted = self._facts[phase_index][fact]
         noted.update(indices)
 
     def _alone(self, entry: HistoryEntry) -> None:
@@ -195,14 +230,14 @@ class Recorder:
         present, facts = self._present, self._facts
         if not facts and not present.failures and not present.attempts:
             return
-        present.phases.extend(_events(number, facts[number]) for number in sorted(facts))
+        present.phases.extend(_events(phase_index, facts[phase_index]) for phase_index in sorted(facts))
         self._entries.append(present)
         self._present = HistoryEntry()
         self._facts = defaultdict(lambda: defaultdict(set))
 
 
-def _events(number: int, facts: Mapping[_Fact, set[int]]) -> PhaseEvents:
-    events = PhaseEvents(phase_index=number)
+def _events(phase_index: int, facts: Mapping[_Fact, set[int]]) -> PhaseEvents:
+    events = PhaseEvents(phase_index=phase_index)
     for (what, whom), indices in facts.items():
         runs: Runs = getattr(events, what)[whom] if whom else getattr(events, what)
         runs.CopyFrom(runs_of(indices))

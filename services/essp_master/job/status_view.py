@@ -1,4 +1,4 @@
-"""From a job to what people are told of it (`status.py`)."""
+"""From a job to what people read of it (`essp_common/job/status.py`)."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ log = logging.getLogger(__name__)
 
 def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobStatus:
     """All there is to know of a job at this moment."""
-    ledger, spec = job.ledger, job.launch.spec
+    ledger, spec = job.ledger, job.run.preflight.spec
     counts = ledger.counts
     backlog = ledger.backlog()
     return status.JobStatus(
         name=job.name,
         kind=_kind(job),
         state=job.state,
-        reason=job.reason,
+        reason=job.life.reason,
         output=spec.output,
-        created=job.created,
-        ended=job.ended,
-        elapsed_s=job.elapsed_s(now_s),
+        created=job.life.created,
+        ended=job.life.ended,
+        elapsed_s=job.life.elapsed_s(now_s),
         progress=_progress(job, now_s),
         phases=_phases(job),
         credits=status.CreditStatus(
@@ -58,8 +58,8 @@ def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobSta
             duplicates=counts.duplicates,
         ),
         failures=_failures(job),
-        result=job.result,
-        last_event=job.log.last,
+        result=job.reporter.result,
+        last_event=job.reporter.log.last,
     )
 
 
@@ -82,8 +82,8 @@ def summary_of(job: Job, now_s: float) -> status.JobSummary:
         name=job.name,
         kind=_kind(job),
         state=job.state,
-        reason=job.reason,
-        created=job.created,
+        reason=job.life.reason,
+        created=job.life.created,
         done=progress.done,
         total=progress.total,
         clips_per_s=progress.clips_per_s,
@@ -109,13 +109,13 @@ def summary_of_past(past: status.JobStatus) -> status.JobSummary:
 
 
 def _kind(job: Job) -> Literal["train", "predict"]:
-    return "train" if job.launch.spec.predictor is None else "predict"
+    return "train" if job.run.preflight.spec.predictor is None else "predict"
 
 
 def _progress(job: Job, now_s: float) -> status.ProgressStatus:
-    ledger, plans = job.ledger, job.launch.phases.plans
+    ledger, plans = job.ledger, job.run.preflight.phases.plans
     done, total = ledger.closed, sum(plan.clips for plan in plans)
-    rate = job.pace.per_s(now_s) if job.state is JobState.RUNNING else 0.0
+    rate = job.activity.clips_per_s(now_s) if job.state is JobState.RUNNING else 0.0
     return status.ProgressStatus(
         done=done,
         total=total,
@@ -133,10 +133,10 @@ def _phases(job: Job) -> tuple[status.PhaseStatus, ...]:
             epoch=plan.epoch,
             clips=plan.clips,
             issued=account.issued,
-            done={name: consumption.done(number) for name, consumption in ledger.consumption.items()},
+            done={name: consumption.done(phase_index) for name, consumption in ledger.consumption.items()},
             skipped=len(account.skipped),
         )
-        for number, (plan, account) in enumerate(zip(job.launch.phases.plans, ledger.phases, strict=True))
+        for phase_index, (plan, account) in enumerate(zip(job.run.preflight.phases.plans, ledger.phases, strict=True))
     )
 
 
@@ -156,5 +156,5 @@ def _failures(job: Job) -> tuple[status.FailureStatus, ...]:
             count=tally.count,
             examples=tuple(status.FailureExample(video=v, reason=r) for v, r in tally.examples.items()),
         )
-        for (stage, kind), tally in sorted(job.failures.items(), key=lambda item: -item[1].count)
+        for (stage, kind), tally in sorted(job.reporter.failures.items(), key=lambda item: -item[1].count)
     )

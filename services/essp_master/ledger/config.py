@@ -1,4 +1,4 @@
-"""All that a ledger needs to know of its job. Made by `launch.py`."""
+"""All that a ledger needs to know of its job. Made by `job/run.py`."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from essp_common.errors import ConfigError, NotFound, PreconditionFailed
 from essp_common.features.declared import DeclaredFeature, DeclaredOutput
 from essp_common.features.port import ArraySpec
 from essp_common.wiring import Stores, open_store
-from essp_master.job.preflight import launch
+from essp_master.job.preflight import preflight
 from essp_master.registrations import ExtractorRow, Registrations, TrainerRow
 from tests.harness.fleet import make_job
 
@@ -149,9 +149,9 @@ def test_a_job_may_ask_for_a_feature_whose_code_is_elsewhere(tmp_path: Path) -> 
     )
     stores = Stores([f"file://{tmp_path}"])
     with pytest.raises(ConfigError, match="no extractor 'depth'"):
-        launch(job, stores)
+        preflight(job, stores)
     declared = {"depth": DeclaredFeature("depth", 2, DeclaredOutput(shape=(1, "H", "W", "2*T"), dtype="uint8"))}
-    assert launch(job, stores, declared=declared).spec == job
+    assert preflight(job, stores, declared=declared).spec == job
     greedy = {"depth": DeclaredFeature("depth", 4, OUTPUT)}
     with pytest.raises(ConfigError, match="needs clips of 4 frames"):
-        launch(job, stores, declared=greedy)
+        preflight(job, stores, declared=greedy)

@@ -233,7 +233,7 @@ def test_a_new_master_takes_up_what_was_under_way(adapters: Adapters, fleet_of: 
         fleet.work()
         first.step(0)
     first.pause("small")
-    second = build(adapters, MasterSettings(bus="kafka://elsewhere:1"), "m2", adopt=True)
+    second = build(adapters, MasterSettings(bus="kafka://elsewhere:1"), "m2", recovers=True)
     feed, taken_up = ControlFeed(adapters.bus), threading.Event()
     feed.on_change(lambda c: taken_up.set() if (c.fence, c.command) == (2, Control.PAUSE) else None)
     thread = threading.Thread(target=second.run)

@@ -36,7 +36,7 @@ def master_named(name: str, adapters: Adapters, clock: Clock | None = None) -> M
     """A master that knows what was under way. Its history is written at every step."""
     settings = MasterSettings(history_s=0.0)
     made = Master(adapters, settings, name, True) if clock is None else Master(adapters, settings, name, True, clock)
-    made.adopt()
+    made.recover()
     return made
 
 

@@ -1,0 +1,109 @@
+"""What people learn of a job while it runs: an event for each thing worth a line, and failures counted by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from essp_common.job import status
+from essp_common.pb.v1.messages_pb2 import Failed, HistorySegment, Progress
+from essp_common.pb.v1.messages_pb2 import FailureTally as FailureMessage
+from essp_common.planning.phases import Phases
+from essp_master.job.activity import purpose_name
+from essp_master.job.events import EventLog
+from essp_master.ledger.instructions import CompleteJob, FinishPhase, Instruction
+
+_EXAMPLES = 3
+
+
+@dataclass
+class FailureTally:
+    """Failures of one kind."""
+
+    count: int = 0
+    examples: dict[str, str] = field(default_factory=dict)
+    """Video -> reason."""
+
+
+class EventReporter:
+    """Writes the events of one job."""
+
+    def __init__(self, job: str, phases: Phases, log: EventLog) -> None:
+        self._job = job
+        self._phases = phases
+        self.log = log
+        self.failures: dict[tuple[str, str], FailureTally] = {}
+        """By stage and kind."""
+        self.result: status.ResultStatus | None = None
+
+    def entered(self, state: status.JobState, reason: str) -> None:
+        """The job is in another state."""
+        self.log.add("state", f"job {self._job}: {state}" + (f": {reason}" if reason else ""), {"state": state})
+
+    def warn(self, warnings: Iterable[str]) -> None:
+        """What the preflight found."""
+        for warning in warnings:
+            self.log.add("warning", warning, {})
+
+    def resumed(self, trainer: str, step: int) -> None:
+        """A trainer resumes from a checkpoint."""
+        data = {"trainer": trainer, "step": step}
+        self.log.add("checkpoint", f"{trainer} resumes from its checkpoint after {step} clips", data)
+
+    def taken_over(self, segment: HistorySegment, fence: int) -> None:
+        """This master continues the run of another, whose failures count as well."""
+        self.failures = {(f.stage, f.kind): FailureTally(f.count, dict(f.examples)) for f in segment.failures}
+        message = f"taken over from {segment.writer}, where its segment {segment.last} says"
+        self.log.add("state", message, {"segment": segment.last, "fence": fence})
+
+    def stalled(self, units: int) -> None:
+        """Nothing was reported for long."""
+        self.log.add("warning", f"no worker reported for long; {units} work units issued again", {"units": units})
+
+    def failed(self, failed: Failed) -> None:
+        """A clip could not be made. Only the first few videos of each kind get an event."""
+        tally = self.failures.setdefault((failed.stage, failed.kind), FailureTally())
+        tally.count += 1
+        video = failed.clip.video_id
+        if video in tally.examples or len(tally.examples) >= _EXAMPLES:
+            return
+        tally.examples[video] = failed.reason
+        data = {"stage": failed.stage, "kind": failed.kind, "video": video, "reason": failed.reason}
+        self.log.add("failure", f"{failed.stage}: {video}: {failed.reason}", data)
+
+    def progressed(self, progress: Progress) -> None:
+        """A trainer has finished a phase, saved, or is in trouble; other messages are no event."""
+        match progress.WhichOneof("event"):
+            case "phase_report":
+                report = progress.phase_report
+                purpose, metrics = purpose_name(report.purpose), dict(report.metrics)
+                figures = ", ".join(f"{name} {value:.4g}" for name, value in sorted(metrics.items()))
+                data = {"trainer": report.trainer, "purpose": purpose, "epoch": report.epoch, "metrics": metrics}
+                self.log.add("report", f"{report.trainer}: {purpose} {report.epoch}: {figures}", data)
+            case "trouble":
+                trouble = progress.trouble
+                self.log.add("warning", f"{trouble.trainer}: {trouble.reason}", {"trainer": trouble.trainer})
+            case "checkpoint":
+                checkpoint = progress.checkpoint
+                what = "final checkpoint" if checkpoint.final else "checkpoint"
+                data = {"trainer": checkpoint.trainer, "uri": checkpoint.uri, "final": checkpoint.final}
+                self.log.add("checkpoint", f"{checkpoint.trainer}: {what} {checkpoint.uri}", data)
+
+    def instructed(self, out: Sequence[Instruction]) -> None:
+        """What the ledger decided, as far as people care."""
+        for instruction in out:
+            match instruction:
+                case FinishPhase(phase_index):
+                    purpose, epoch = self._phases.order[phase_index]
+                    name = purpose_name(purpose)
+                    self.log.add("phase", f"{name} {epoch} is over", {"purpose": name, "epoch": epoch})
+                case CompleteJob(uri, metrics):
+                    self.result = status.ResultStatus(uri=uri, metrics=dict(metrics))
+                    self.log.add("finished", f"made {uri}", {"uri": uri, "metrics": dict(metrics)})
+
+    def tallies(self) -> list[FailureMessage]:
+        """The failures, for the history."""
+        return [
+            FailureMessage(stage=stage, kind=kind, count=tally.count, examples=tally.examples)
+            for (stage, kind), tally in self.failures.items()
+        ]

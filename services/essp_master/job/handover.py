@@ -1,0 +1,29 @@
+"""What a master still owes a run that it took over: read what was left, then issue again what no worker made.
+
+A new master publishes a mark behind the messages that its predecessor left unread. Once the mark comes back, all of
+them are accounted for. Decoders drop the work units of the older master, so what is outstanding then is issued again,
+once, and as soon as the job is running.
+"""
+
+from __future__ import annotations
+
+from essp_common.job.status import JobState
+
+
+class Handover:
+    """The two steps, for one run."""
+
+    def __init__(self, taken_over: bool) -> None:
+        """`taken_over`: False for a run that this master has started itself; then it owes nothing."""
+        self._unread = taken_over
+        self._unissued = taken_over
+
+    def mark_read(self) -> None:
+        """All messages that the previous master left are accounted for."""
+        self._unread = False
+
+    def is_due(self, state: JobState) -> bool:
+        """Whether to issue again now; True once."""
+        due = self._unissued and not self._unread and state is JobState.RUNNING
+        self._unissued = self._unissued and not due
+        return due

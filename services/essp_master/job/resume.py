@@ -1,0 +1,73 @@
+"""Where the consumers of a job resume: trainers from their newest checkpoints, predictors after what they scored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from essp_common.artifacts.checkpoint import Manifest, latest_step, read_latest
+from essp_common.artifacts.fused_model import open_model
+from essp_common.artifacts.partial_scores import PartialScores
+from essp_common.errors import ConfigError, NotFound, PermanentError
+from essp_common.job.spec import JobSpec
+from essp_common.objects.port import ObjectStore
+from essp_common.planning.phases import Phases
+from essp_common.planning.position import Position
+from essp_common.wiring import Stores
+
+
+@dataclass(frozen=True)
+class ResumePoints:
+    """Where everybody begins."""
+
+    manifests: Mapping[str, Manifest]
+    """The newest whole checkpoints, by trainer."""
+    start: Mapping[str, Position]
+    """By consumer."""
+
+    @classmethod
+    def of_nothing(cls, spec: JobSpec) -> Self:
+        """Nothing has been done yet."""
+        return cls({}, {name: Position(0, 0) for name in spec.consumers()})
+
+
+def resume_points(
+    spec: JobSpec, phases: Phases, stores: Stores, verified: Mapping[str, Manifest] | None = None
+) -> ResumePoints:
+    """Read where everybody resumes. `verified`: checkpoints that were read before, and are not read again if they are
+    still the newest. Raises `BadCheckpoint` for a trainer none of whose checkpoints is whole."""
+    output = stores.under(spec.output)
+    manifests = {name: found for name in spec.trainers if (found := _newest(output, name, (verified or {}).get(name)))}
+    start = {name: Position(0, 0) for name in spec.consumers()}
+    start |= {f"trainer.{name}": _position(found, phases) for name, found in manifests.items()}
+    start |= _scored(spec, stores, phases)
+    return ResumePoints(manifests, start)
+
+
+def _newest(output: ObjectStore, trainer: str, verified: Manifest | None) -> Manifest | None:
+    if verified is not None and latest_step(output, trainer) == verified.step:
+        return verified
+    return read_latest(output, trainer)
+
+
+def _position(manifest: Manifest, phases: Phases) -> Position:
+    """Where a trainer resumes; one that is done, after everything."""
+    return Position(len(phases.plans), 0) if manifest.final else manifest.position
+
+
+def _scored(spec: JobSpec, stores: Stores, phases: Phases) -> dict[str, Position]:
+    """Where the consumers of a predict job resume."""
+    if spec.predictor is None:
+        return {}
+    try:
+        _, model = open_model(stores, spec.predictor.model)
+    except (ConfigError, NotFound, PermanentError):
+        return {}  # the predictor reports it; or the model lies where only the predictor can read
+    scored = PartialScores(stores.under(spec.output), spec, phases.digest(), model)
+    [plan] = phases.plans
+    return {
+        consumer: Position(0, stop)
+        for consumer, stream in spec.consumers().items()
+        if (stop := scored.stop(stream, plan.clips))
+    }

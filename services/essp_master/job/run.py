@@ -1,0 +1,141 @@
+"""The run of a job: what a master owns once it has taken the next fence.
+
+Each start takes the next fencing number from the output store, by a write that only one master can win. Of two masters
+of one job the higher number counts; the other finds out and lets go.
+
+Checkpoints and history are read after the fence is taken, so nothing that another master or its trainers wrote before
+is missed. A run that another master began continues where the newest segment of the job's history says; without a
+segment (that master died before anything had happened), and in a new run, where the trainers' checkpoints say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from essp_common import distribution
+from essp_common.artifacts import layout
+from essp_common.artifacts.history import History
+from essp_common.errors import Conflict
+from essp_common.job.spec import JobSpec
+from essp_common.objects.port import ObjectStore
+from essp_common.pb.v1.messages_pb2 import TRAIN, HistorySegment, JobSnapshot
+from essp_common.runtime.failpoints import failpoint
+from essp_common.wiring import Stores
+from essp_master.job.preflight import Preflight, check_owner
+from essp_master.job.resume import ResumePoints, resume_points
+from essp_master.job.sizing import lane_bytes
+from essp_master.ledger.config import LedgerConfig
+from essp_master.ledger.ledger import Ledger
+
+_PACKAGES = (distribution.NAME, "numpy", "av", "opencv-python-headless", "torch", "torchvision", "torchmetrics")
+_REMOVED = (
+    *("trainers/", "model/", layout.HISTORY, layout.REPORT, layout.DEADLETTERS, layout.SPEC),
+    *(layout.PREDICTIONS, layout.SEGMENTS, layout.PARTS),
+)
+"""What a job writes, and `fresh` removes; its catalog and its fences stay."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of a job that this master may write."""
+
+    preflight: Preflight
+    fence: int
+    since: int
+    """The fence with which this run of the job began: lower than `fence` after a recovery."""
+    resume: ResumePoints
+    ledger: Ledger
+    snapshot: JobSnapshot
+    history: History
+    last: int
+    """Number of the newest segment of the history; 0: there is none."""
+    continued: HistorySegment | None
+    """Where the previous master stood, when its run continues."""
+
+
+def claim_run(preflight: Preflight, stores: Stores, since: int = 0) -> Run:
+    """Take the output and the next fence. `since`: continue the run that began with this fence.
+
+    Raises `ConfigError` when another job has taken the output since the preflight.
+    """
+    spec, phases = preflight.spec, preflight.phases
+    output = stores.under(spec.output)
+    history = History(output)
+    before = history.last()  # numbers continue after `fresh`: a master that still writes to what was removed notices
+    _claim(output, spec, preflight.fresh)
+    fence = _take_fence(output)
+    failpoint("master.fence-taken")
+    newest = history.newest()
+    continued = newest if newest is not None and since and newest.since == since else None
+    resume = resume_points(spec, phases, stores, preflight.resume.manifests)
+    return Run(
+        preflight=preflight,
+        fence=fence,
+        since=since or fence,
+        resume=resume,
+        ledger=Ledger(_ledger_config(preflight, resume), None if continued is None else continued.ledger),
+        snapshot=JobSnapshot(
+            spec_json=spec.model_dump_json(),
+            classes=preflight.classes,
+            versions=_versions(),
+            phases=phases.plans,
+            plan_digest=phases.digest(),
+        ),
+        history=history,
+        last=before if newest is None else newest.last,
+        continued=continued,
+    )
+
+
+def _claim(output: ObjectStore, spec: JobSpec, fresh: bool) -> None:
+    """Write the job's specification to its output."""
+    if fresh:
+        for key in [info.key for info in output.list() if info.key.startswith(_REMOVED)]:
+            output.delete(key)
+    check_owner(output, spec)
+    output.put(layout.SPEC, (spec.model_dump_json(indent=2) + "\n").encode())
+
+
+def _take_fence(output: ObjectStore) -> int:
+    number = max((int(info.key.rpartition("/")[2]) for info in output.list(layout.FENCES)), default=0)
+    while True:
+        number += 1
+        try:
+            output.put(layout.fence(number), b"{}", if_absent=True)
+        except Conflict:
+            continue
+        for old in range(max(1, number - 3), number):
+            output.delete(layout.fence(old))
+        return number
+
+
+def _ledger_config(preflight: Preflight, resume: ResumePoints) -> LedgerConfig:
+    spec, phases = preflight.spec, preflight.phases
+    return LedgerConfig(
+        phases=phases.plans,
+        plan_of=phases.plan,
+        parts=preflight.parts,
+        bounds=preflight.bounds,
+        replaceable=[purpose == TRAIN for purpose, _ in phases.order],
+        start=resume.start,
+        finals=frozenset(name for name, found in resume.manifests.items() if found.final),
+        budget_bytes=spec.limits.budget,
+        unit_clips=preflight.unit_clips,
+        locality=spec.sampling.locality,
+        replacements=spec.limits.replacements,
+        dead_ratio=spec.limits.dead_ratio,
+        last_stage="aggregator" if spec.predictor is None else "predictor",
+        lag=spec.limits.lag,
+        lane_bytes=lane_bytes(spec, preflight.bounds),
+    )
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
