@@ -37,7 +37,8 @@ from essp_trainer.data.prefetch import Prefetch, PrefetchOptions, View
 from essp_trainer.distributed.consensus import Consensus, ControlSignal
 from essp_trainer.distributed.ranks import RankLost, Ranks, SingleRank
 from essp_trainer.learner import Learner
-from essp_trainer.progress import Clock, Reporter
+from essp_trainer.model.meter import Clock
+from essp_trainer.reporter import Reporter
 from essp_trainer.session import Session
 
 log = logging.getLogger(__name__)

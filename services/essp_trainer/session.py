@@ -39,9 +39,10 @@ from essp_trainer.data.prefetch import Batch
 from essp_trainer.distributed.consensus import Agreement, Consensus, ControlSignal
 from essp_trainer.learner import Learner
 from essp_trainer.model.evaluation import figures
+from essp_trainer.model.meter import Meter
 from essp_trainer.model.schedule import learning_rate
 from essp_trainer.model.training import StepResult
-from essp_trainer.progress import Meter, Reporter
+from essp_trainer.reporter import Reporter
 
 _NEXT_S = 0.2
 

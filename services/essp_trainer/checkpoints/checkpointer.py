@@ -32,8 +32,9 @@ from essp_common.runtime.metrics import CHECKPOINTS
 from essp_common.runtime.retry import retry_transient
 from essp_trainer.checkpoints.checkpoint_store import CheckpointStore, TrainingState
 from essp_trainer.distributed.ranks import Ranks
+from essp_trainer.model.meter import Clock
 from essp_trainer.model.training import Training
-from essp_trainer.progress import Clock, Reporter
+from essp_trainer.reporter import Reporter
 
 log = logging.getLogger(__name__)
 

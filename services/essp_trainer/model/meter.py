@@ -1,0 +1,95 @@
+"""The running figures of one phase: loss, accuracy, speed, and how long the model waited for clips."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from essp_trainer.model.training import StepResult
+
+Clock = Callable[[], float]
+
+
+@dataclass
+class Meter:
+    """The running figures of one phase. `sums` can be saved and given back, so a resumed phase reports all of it."""
+
+    clock: Clock = time.monotonic
+    loss_sum: float = 0.0
+    correct: int = 0
+    clips: int = 0
+    waited_s: float = 0.0
+    """Time in which the model had nothing to do."""
+    earlier_s: float = 0.0
+    """Time spent on this phase before this meter was made."""
+
+    def __post_init__(self) -> None:
+        self._started = self.clock()
+
+    @classmethod
+    def of(cls, sums: dict[str, float], clock: Clock) -> Meter:
+        """A meter that goes on from what `sums` of an earlier one gave."""
+        return cls(
+            clock,
+            loss_sum=sums.get("loss_sum", 0.0),
+            correct=round(sums.get("correct", 0)),
+            clips=round(sums.get("clips", 0)),
+            waited_s=sums.get("waited_s", 0.0),
+            earlier_s=sums.get("seconds", 0.0),
+        )
+
+    def add(self, result: StepResult) -> None:
+        """Count one batch."""
+        self.loss_sum += result.loss * result.clips
+        self.correct += result.correct
+        self.clips += result.clips
+
+    def leave_out(self, seconds: float) -> None:
+        """This time was a pause: it counts neither as work nor as waiting."""
+        self._started += seconds
+
+    @property
+    def seconds(self) -> float:
+        """Time spent on the phase."""
+        return self.earlier_s + self.clock() - self._started
+
+    @property
+    def loss(self) -> float:
+        """Mean over the clips so far."""
+        return self.loss_sum / self.clips if self.clips else math.nan
+
+    @property
+    def top1(self) -> float:
+        """Share of the clips so far that were right."""
+        return self.correct / self.clips if self.clips else math.nan
+
+    @property
+    def data_wait_ratio(self) -> float:
+        """Share of the time spent waiting for clips."""
+        return min(1.0, self.waited_s / self.seconds) if self.seconds > 0 else 0.0
+
+    @property
+    def clips_per_s(self) -> float:
+        """Over the whole phase so far."""
+        return self.clips / self.seconds if self.seconds > 0 else 0.0
+
+    def sums(self) -> dict[str, float]:
+        """What `of` takes."""
+        return {
+            "loss_sum": self.loss_sum,
+            "correct": float(self.correct),
+            "clips": float(self.clips),
+            "waited_s": self.waited_s,
+            "seconds": self.seconds,
+        }
+
+    def pace(self) -> dict[str, float]:
+        """The figures of any pass."""
+        return {
+            "clips": float(self.clips),
+            "seconds": self.seconds,
+            "clips_per_s": self.clips_per_s,
+            "data_wait_ratio": self.data_wait_ratio,
+        }
