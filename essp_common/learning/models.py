@@ -48,18 +48,23 @@ class Classifier(nn.Module):
         self.register_buffer("std", _repeated(scale.std, channels), persistent=False)
 
     def forward(self, x_BTHWC: Tensor) -> Scores:  # noqa: N803
-        """Score a batch of clips, which may be empty."""
+        """Score a batch of clips, which may be empty, in the precision of the parameters (or autocast's)."""
         clips, frames = x_BTHWC.shape[:2]
         x = x_BTHWC.flatten(0, 1)
-        x = (x.float() - self.mean) / self.std if x.dtype == torch.uint8 else x.float()
+        exact = x.to(self.mean.dtype)
+        x = (exact - self.mean) / self.std if x.dtype == torch.uint8 else exact
         x = x.permute(0, 3, 1, 2)  # a channels-last view: what CPU convolutions like best
         if self._side is not None and x.shape[-1] != self._side:
             x = functional.interpolate(x, size=(self._side, self._side), mode="bilinear", align_corners=False)
         out = self.backbone(x)
         logits, auxiliary = out if isinstance(out, tuple) else (out, None)
         return Scores(
-            _consensus(logits, clips, frames), None if auxiliary is None else _consensus(auxiliary, clips, frames)
+            self._consensus(logits, clips, frames),
+            None if auxiliary is None else self._consensus(auxiliary, clips, frames),
         )
+
+    def _consensus(self, logits: Tensor, clips: int, frames: int) -> Tensor:
+        return logits.to(self.mean.dtype).view(clips, frames, logits.shape[1]).mean(dim=1)
 
 
 def build(description: ModelDescription, seed: int, weights: StateDict | None = None) -> Classifier:
@@ -125,10 +130,6 @@ def packed(tensors: Mapping[str, Tensor]) -> bytes:
 def load_state(classifier: nn.Module, data: bytes) -> None:
     """The inverse of `state_bytes`."""
     classifier.load_state_dict(safetensors.torch.load(data), strict=True)
-
-
-def _consensus(logits: Tensor, clips: int, frames: int) -> Tensor:
-    return logits.float().view(clips, frames, logits.shape[1]).mean(dim=1)
 
 
 def _channels_last(classifier: Classifier) -> None:
