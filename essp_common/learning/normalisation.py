@@ -38,7 +38,10 @@ class SharedBatchNorm(nn.BatchNorm2d):
         self._peers = peers
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise; while training also let the running statistics follow."""
+        """Normalise; while training also let the running statistics follow.
+
+        Raises `ValueError`, as `BatchNorm2d` does, if the whole batch has one value per channel while training.
+        """
         if not self.training:
             return super().forward(x)
         own = _statistics(x)
@@ -46,6 +49,9 @@ class SharedBatchNorm(nn.BatchNorm2d):
         table[self._peers.rank] = own
         self._peers.sum(table)
         count, mean, variance = _combined(table)
+        # Reading the count waits for the device, so it is read only where one value could be all there is.
+        if x.numel() <= self.num_features and count.item() == 1:
+            raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.shape}")
         self._follow(count, mean, variance)
         scale = torch.rsqrt(variance + self.eps)
         normalised: Tensor = _Normalise.apply(x, mean, scale, count, self._peers)  # type: ignore[no-untyped-call]

@@ -221,6 +221,29 @@ def test_normalising_over_ranks_is_normalising_the_whole_batch(shares: tuple[int
             assert_allclose(part[3].get_buffer(name), statistic, rtol=1e-12)
 
 
+def test_a_batch_of_one_value_is_refused_as_on_one_rank() -> None:
+    """Its variance is not defined; running statistics that took it in would be NaN."""
+    x = torch.ones(1, 3, 1, 1)
+    with pytest.raises(ValueError, match="more than 1 value per channel") as alone:
+        nn.BatchNorm2d(3)(x)
+
+    def refusal(ranks: Ranks) -> str:
+        layer = nn.Sequential(nn.BatchNorm2d(3))
+        share_batches(layer, ranks)
+        with pytest.raises(ValueError, match="more than 1 value per channel") as error:
+            layer(x[rows_of((0, 1), ranks.rank)])
+        assert all(buffer.isfinite().all() for buffer in layer.buffers())
+        return str(error.value)
+
+    assert on_all(crew(2), refusal)[1] == str(alone.value)
+
+
+def rows_of(shares: tuple[int, ...], rank: int) -> slice:
+    """Which clips of a batch a rank has, if the ranks have so many each."""
+    begin = sum(shares[:rank])
+    return slice(begin, begin + shares[rank])
+
+
 def normalised(layer: nn.Module, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """What comes out, and the gradients of inputs and of the scale."""
     x = x.clone().requires_grad_()
