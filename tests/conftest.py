@@ -144,3 +144,14 @@ def unused_port() -> Iterator[int]:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         yield int(reserved.getsockname()[1])
+
+
+@pytest.fixture
+def double_precision() -> Iterator[None]:
+    """Models that the test makes have float64 parameters, and compute in float64; `harness/rounding.py` says why."""
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)

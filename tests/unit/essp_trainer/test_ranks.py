@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
+from essp_common.learning.models import build, state_bytes
 from essp_common.learning.normalisation import share_batches
 from essp_common.learning.randomness import DropoutGenerator, Share
 from essp_common.pb.v1.messages_pb2 import Control
@@ -24,13 +26,13 @@ from essp_common.planning.position import Position
 from essp_trainer.config import Rendezvous
 from essp_trainer.distributed.consensus import Consensus, ControlSignal
 from essp_trainer.distributed.ranks import DistributedRanks, RankLost, Ranks, init_ranks
-from tests.harness.training_jobs import Place, Running, Stage, crew, job_spec, phase_plans, train
+from tests.harness.rounding import AMPLIFICATION, STORED, TOLERANCE, UNIT, distance
+from tests.harness.training_jobs import CLASSES, Place, Running, Stage, crew, job_spec, phase_plans, train
 
 SKIPPED = [(0, 2), (0, 4), (0, 5), (0, 6), (0, 7), (1, 0), (2, 9)]
 """Within a batch, a whole batch, the first of a phase, and the last."""
-TOLERANCE = 1e-4
-"""Of parameters, momentum and statistics after five updates, relative and absolute: ranks differ in nothing but the
-order in which floats are added, as the test of the normalisation in double precision shows."""
+NUDGE = 1e-9
+"""A relative change of weights: far above rounding, and too small to carry a number across a kink of ReLU."""
 
 
 def on_all(ranks: list[Ranks], act: Callable[[Ranks], object]) -> list[object]:
@@ -45,41 +47,66 @@ def trained_state(stage: Stage) -> dict[str, bytes]:
     return checkpoint.load_files(stage.store, manifest) | {"updates": str(manifest.updates).encode()}
 
 
-def assert_close(one: Stage, other: Stage) -> None:
-    """The same training, but for the order in which floats were added."""
+def apart(one: Stage, other: Stage) -> float:
+    """How far parameters, statistics and momentum of two trainings are from each other."""
     first, second = trained_state(one), trained_state(other)
     assert first["updates"] == second["updates"]
-    for name in (checkpoint.MODEL_FILE, checkpoint.OPTIMIZER_FILE):
-        expected, found = safetensors.torch.load(first[name]), safetensors.torch.load(second[name])
-        assert expected.keys() == found.keys()
-        for key, tensor in expected.items():
-            assert_allclose(found[key].numpy(), tensor.numpy(), TOLERANCE, TOLERANCE, err_msg=key)
+    return max(
+        distance(safetensors.torch.load(second[name]), safetensors.torch.load(first[name]))
+        for name in (checkpoint.MODEL_FILE, checkpoint.OPTIMIZER_FILE)
+    )
 
 
 def trained_places(stage: Stage) -> list[tuple[int, int, int]]:
     return [(report.purpose, report.epoch, i) for report in stage.reports("trained") for i in report.indices]
 
 
-def small_job(path: Path, **options: int) -> JobSpec:
-    """Each normalisation has values enough not to amplify rounding; the learning rate does not either."""
+def small_job(path: Path, **options: Any) -> JobSpec:
+    """Well-conditioned: at least 8 values in each normalisation, and a low learning rate."""
     return job_spec(path, augment={"crop": 32}, optimizer={"lr": 0.01}, **options)
 
 
-def run(path: Path, ranks: int, **options: int) -> Stage:
+def run(path: Path, ranks: int, **options: Any) -> Stage:
     stage = Stage(small_job(path, **options), phase_plans(2))
     train(stage, ranks=ranks, skipped=SKIPPED)
     return stage
 
 
+@pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize(("ranks", "batch_size"), [(2, 4), (3, 4), (3, 2)])
 def test_any_number_of_ranks_takes_the_same_steps(tmp_path: Path, ranks: int, batch_size: int) -> None:
     one, several = (run(tmp_path / str(n), n, batch_size=batch_size) for n in (1, ranks))
-    assert_close(one, several)
+    assert apart(one, several) < TOLERANCE
     for purpose, epoch in (("validation", 0), ("validation", 1), ("test", 0)):
         expected, found = (scores.read(s.store, layout.scores("one", purpose, epoch)) for s in (one, several))
         assert found.video_id == expected.video_id
         assert_allclose(found.clip_index, expected.clip_index)
-        assert_allclose(found.probabilities, expected.probabilities, TOLERANCE, TOLERANCE)
+        assert_allclose(found.probabilities, expected.probabilities, rtol=0, atol=TOLERANCE + STORED)
+
+
+@pytest.mark.usefixtures("double_precision")
+@pytest.mark.parametrize("batch_size", [4, 2])
+def test_rounding_is_amplified_less_than_assumed(tmp_path: Path, batch_size: int) -> None:
+    """What `TOLERANCE` rests on. Nor does any number of this training come close to a kink of ReLU."""
+    plain, nudged = (
+        run(tmp_path / str(n), 1, batch_size=batch_size, weights=initial_weights_at(tmp_path / f"{n}.safetensors", n))
+        for n in (0.0, NUDGE)
+    )
+    assert NUDGE / 10 < apart(plain, nudged) < NUDGE * AMPLIFICATION
+
+
+def initial_weights_at(path: Path, nudge: float) -> str:
+    """Weights to start from, each changed by about this share of itself."""
+    description = checkpoint.ModelDescription(
+        name="small", feature="rgb", channels=3, classes=CLASSES, dropout=0.5, crop=32
+    )
+    model = build(description, seed=1)
+    random_ = torch.Generator().manual_seed(2)
+    for tensor in model.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.mul_(1 + nudge * torch.randn(tensor.shape, generator=random_))
+    path.write_bytes(state_bytes(model))
+    return path.as_uri()
 
 
 def test_every_clip_is_reported_once_and_every_event_by_one_rank(tmp_path: Path) -> None:
@@ -131,10 +158,11 @@ def batch_is_there(fed: list[Place], stage: Stage, place: Place) -> bool:
     return (number, min(stage.plans[number].clips, (index // 4 + 1) * 4) - 1) in fed
 
 
+@pytest.mark.usefixtures("double_precision")
 def test_resumed_on_other_numbers_of_ranks(tmp_path: Path) -> None:
     """From 2 ranks in the middle of the first epoch to 3 in the middle of the second, to 1."""
     parts = train_in_parts(tmp_path / "parts", [(2, (0, 4)), (3, (2, 6)), (1, None)])
-    assert_close(run(tmp_path / "whole", 1), parts)
+    assert apart(run(tmp_path / "whole", 1), parts) < TOLERANCE
 
 
 def test_resumed_on_as_many_ranks_is_the_same_to_the_bit(tmp_path: Path) -> None:
@@ -200,25 +228,55 @@ def test_dropout_does_not_depend_on_who_has_a_clip() -> None:
 
 @pytest.mark.parametrize("shares", [(3, 5), (8, 0), (1, 2, 5)])
 def test_normalising_over_ranks_is_normalising_the_whole_batch(shares: tuple[int, ...]) -> None:
+    """Each sum is of the 128 values of a channel, 20 deviations from zero, and a few sums follow one another."""
     random_ = torch.Generator().manual_seed(1)
     x, target = (torch.randn(8, 3, 4, 4, dtype=torch.float64, generator=random_) * 5 + 100 for _ in range(2))
+    relative = 10 * 128 * 20 * UNIT  # of the largest: 3e-12
     alone = nn.Sequential(nn.BatchNorm2d(3, dtype=torch.float64))
     expected = normalised(alone, x, target)
 
     def rank(ranks: Ranks) -> tuple[Tensor, Tensor, Tensor, nn.Module]:
         layer = nn.Sequential(nn.BatchNorm2d(3, dtype=torch.float64))
         share_batches(layer, ranks)
-        begin = sum(shares[: ranks.rank])
-        here = slice(begin, begin + shares[ranks.rank])
+        here = rows_of(shares, ranks.rank)
         return (*normalised(layer, x[here], target[here]), layer)
 
     parts = on_all(crew(len(shares)), rank)
     for number, whole in enumerate(expected[:2]):
-        assert_allclose(torch.cat([part[number] for part in parts]), whole, rtol=1e-9, atol=1e-9)
-    assert_allclose(sum(part[2] for part in parts), expected[2], rtol=1e-9)
+        found = torch.cat([part[number] for part in parts])
+        assert_allclose(found, whole, rtol=0, atol=relative * whole.abs().max().item())
+    assert_allclose(sum(part[2] for part in parts), expected[2], rtol=relative)
     for part in parts:
         for name, statistic in alone.named_buffers():
-            assert_allclose(part[3].get_buffer(name), statistic, rtol=1e-12)
+            assert_allclose(part[3].get_buffer(name), statistic, rtol=relative)
+
+
+def rows_of(shares: tuple[int, ...], rank: int) -> slice:
+    """Which clips of a batch a rank has, if the ranks have so many each."""
+    begin = sum(shares[:rank])
+    return slice(begin, begin + shares[rank])
+
+
+@pytest.mark.parametrize("shares", [(3, 5), (8, 0), (1, 2, 5)])
+def test_statistics_far_from_zero_stay_precise_in_single_precision(shares: tuple[int, ...]) -> None:
+    """The mean of 32 values is off by 32 roundings of its size at most, and so is what is normalised, in deviations.
+
+    Means of squares would be off by a rounding of a million, in a variance of one.
+    """
+    x = torch.randn(8, 3, 2, 2, generator=torch.Generator().manual_seed(1)) + 1000
+    exact = x.double()
+    variance, mean = torch.var_mean(exact, (0, 2, 3), correction=0, keepdim=True)
+    expected = (exact - mean) / (variance + 1e-5).sqrt()
+
+    def rank(ranks: Ranks) -> Tensor:
+        layer = nn.Sequential(nn.BatchNorm2d(3))
+        share_batches(layer, ranks)
+        normalised: Tensor = layer(x[rows_of(shares, ranks.rank)])
+        return normalised.detach()
+
+    found = torch.cat(on_all(crew(len(shares)), rank))
+    assert found.dtype == torch.float32
+    assert_allclose(found, expected, rtol=0, atol=32 * 2.0**-24 * 1000 / variance.sqrt().min().item())
 
 
 def test_a_batch_of_one_value_is_refused_as_on_one_rank() -> None:
@@ -236,12 +294,6 @@ def test_a_batch_of_one_value_is_refused_as_on_one_rank() -> None:
         return str(error.value)
 
     assert on_all(crew(2), refusal)[1] == str(alone.value)
-
-
-def rows_of(shares: tuple[int, ...], rank: int) -> slice:
-    """Which clips of a batch a rank has, if the ranks have so many each."""
-    begin = sum(shares[:rank])
-    return slice(begin, begin + shares[rank])
 
 
 def normalised(layer: nn.Module, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
