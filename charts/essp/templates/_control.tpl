@@ -6,9 +6,9 @@ What the master may do in the cluster, and the contract that it relies on (servi
   annotation essp.dev/work                on the same: what their workers do, as in heartbeats (decoder, extractor.flow)
   annotation essp.dev/min-replicas, essp.dev/max-replicas    on the same: the bounds
   annotation controller.kubernetes.io/pod-deletion-cost      set by the master on pods, so that idle ones go first
-  label      app.kubernetes.io/instance   ESSP_RELEASE: the master leaves pools and trainings of other releases alone
-  label      essp.dev/training            set by the master on the Jobs of trainings that it starts
-  annotation essp.dev/made-of             set by the master on the same: a digest, by which it tells what has changed
+  label      app.kubernetes.io/instance   ESSP_RELEASE: the master does not touch pools and trainers of other releases
+  label      essp.dev/training            set by the master on the Jobs of trainers that it starts
+  annotation essp.dev/made-of             set by the master on the same: a digest, which shows what has changed
   annotation essp.dev/ranks-per-node      on the template of those Jobs: how many ranks may share a pod
   files      /etc/essp/templates/extractor-deployment.yaml, trainer-job.yaml: what it makes of a registered extractor and
              of a training; it fills in REGISTERED, image, args, resources, sizes (NNODES and so on)
@@ -33,7 +33,7 @@ a token. What the master has made is labelled app.kubernetes.io/managed-by: essp
 {{- and (eq .pool.service "master") $needed -}}
 {{- end -}}
 
-{{/* Does this pool get the templates of what is made at run time? */}}
+{{/* Does this pool get the templates of the objects made at run time? */}}
 {{- define "essp.makesPools" -}}
 {{- $control := .root.Values.controlPlane -}}
 {{- and (eq .pool.service "master") (or $control.registrations (gt (int $control.ranks) 0)) -}}

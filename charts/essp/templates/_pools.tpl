@@ -49,7 +49,7 @@ none
 {{- end -}}
 {{- end -}}
 
-{{/* What a pool's process is told to do. */}}
+{{/* The arguments of a pool's process. */}}
 {{- define "essp.args" -}}
 {{- $pool := .pool -}}
 {{- $args := list $pool.service -}}
@@ -64,7 +64,7 @@ none
 {{- toJson $args -}}
 {{- end -}}
 
-{{/* Seconds between SIGTERM and SIGKILL: what ESSP_DRAIN_S allows, and some for the rest. */}}
+{{/* Seconds between SIGTERM and SIGKILL: ESSP_DRAIN_S, and 15 more. */}}
 {{- define "essp.graceS" -}}
 {{- if .pool.graceS -}}
 {{- .pool.graceS | int -}}

@@ -1,6 +1,5 @@
 {{/*
-Keys of other charts, and ones that this chart had: refused with what to say instead, so that no value is ever silently
-without effect. The schema lets them pass, marked as deprecated, for this message to come up.
+Keys of other charts are refused with what to use instead, so that no value is silently ignored. The schema lets them pass, marked as deprecated, for this message to come up.
 */}}
 {{- define "essp.refused" -}}
 {{- $advice := dict

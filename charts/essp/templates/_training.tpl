@@ -35,7 +35,7 @@ completionMode: Indexed
 completions: {{ $training.nodes }}
 parallelism: {{ $training.nodes }}
 backoffLimit: {{ mul $training.retries $training.nodes }}
-# A rank's place is taken only when its pod is gone for good: there are never two of one rank.
+# A pod is replaced only when it is gone for good: two pods never run the same rank.
 podReplacementPolicy: Failed
 podFailurePolicy:
   rules:
@@ -56,10 +56,10 @@ template:
 {{- toRawJson $command -}}
 {{- end -}}
 
-{{/* Pod 0 of an indexed Job is host <job>-0, and has an address below the Service that all trainings share. */}}
+{{/* Pod 0 of an indexed Job is host <job>-0, and has an address below the Service that all trainers share. */}}
 {{- define "essp.rendezvous" -}}
 {{- $rank := "fieldRef: {fieldPath: \"metadata.annotations['batch.kubernetes.io/job-completion-index']\"}" -}}
-# A pod that is told to leave before the end is not to count as one that has finished.
+# A pod that leaves before the end must not count as finished.
 - {name: ESSP_DRAINED_EXIT, value: "75"}
 - {name: MASTER_ADDR, value: {{ .name }}-0.{{ include "essp.ranksService" .root }}}
 - {name: MASTER_PORT, value: {{ .training.port | quote }}}
@@ -81,7 +81,7 @@ template:
 {{ include "essp.fullname" . }}-ranks
 {{- end -}}
 
-{{/* Are there trainings, or may the master start some? */}}
+{{/* Are there trainer pools, or may the master start trainers? */}}
 {{- define "essp.trains" -}}
 {{- $found := gt (int .Values.controlPlane.ranks) 0 -}}
 {{- range include "essp.pools" . | fromJson -}}
