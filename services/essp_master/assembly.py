@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,8 +39,13 @@ class MasterProcess:
 
     name = "master"
 
-    def __init__(self, adapters: Adapters, settings: MasterSettings, worker: str, host: str, port: int) -> None:
-        """Listen at once. Raises `ConfigError`."""
+    def __init__(
+        self, adapters: Adapters, settings: MasterSettings, worker: str, host: str, port: int, program: Sequence[str]
+    ) -> None:
+        """Listen at once. `program`: the command that starts a worker where pools are processes.
+
+        Raises `ConfigError`."""
+        self._program = program
         self._adapters = adapters
         self._settings = settings
         self._worker = worker
@@ -96,10 +101,10 @@ class MasterProcess:
         tables = Registrations(adapters.stores.under(settings.state), settings.images) if settings.state else None
         declared = tables.declared if tables else dict
         master: Master = build(adapters, settings, self._worker, recovers=True, declared=declared)
-        driver = open_driver(settings, master.worker_registry)
+        driver = open_driver(settings, master.worker_registry, self._program)
         trainings = Trainings(driver, settings.ranks, tables.trainers if tables else dict) if settings.ranks else None
         reconciler = Reconciler(
-            driver, master.worker_registry, master.active, tables.extractors if tables else dict, trainings
+            driver, master.worker_registry, master.pool_demands, tables.extractors if tables else dict, trainings
         )
         self._front.app = create_app(master, settings, tables, reconciler)
         return master, reconciler
@@ -130,11 +135,11 @@ class _Part:
         self.drain = drain
 
 
-def open_driver(settings: MasterSettings, worker_registry: WorkerRegistry) -> PoolDriver:
-    """Who starts and stops workers, as the settings say."""
+def open_driver(settings: MasterSettings, worker_registry: WorkerRegistry, program: Sequence[str]) -> PoolDriver:
+    """The driver that starts and stops workers, as the settings say."""
     match settings.pools:
         case "processes":
-            return ProcessDriver(settings.pool_sizes)
+            return ProcessDriver(settings.pool_sizes, program)
         case "kubernetes":
             from essp_master.pools.kubernetes import KubernetesDriver
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from contextlib import closing
 from typing import Annotated
 
@@ -27,6 +28,12 @@ def collect_rarely() -> None:
     gc.set_threshold(*_GARBAGE)
 
 
+def own_command() -> tuple[str, ...]:
+    """The command that started this process, without its arguments: workers are started by the same one."""
+    arguments = len(sys.argv) - 1
+    return (sys.executable, *sys.orig_argv[1 : len(sys.orig_argv) - arguments])
+
+
 def main(
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port of the REST API.", min=0, max=65535)] = 8080,
@@ -40,4 +47,4 @@ def main(
         )
     collect_rarely()
     with closing(Adapters.from_settings(settings)) as adapters:
-        serve(MasterProcess(adapters, settings, worker_name(settings), host, port), settings)
+        serve(MasterProcess(adapters, settings, worker_name(settings), host, port, own_command()), settings)

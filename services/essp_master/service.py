@@ -41,6 +41,7 @@ from essp_master.effects.outbox import Outbox
 from essp_master.failover.recovery import last_commands, past, under_way
 from essp_master.job.events import EventLog
 from essp_master.job.job import COMMANDS, Job
+from essp_master.job.pool_demand import PoolDemand, demand_of
 from essp_master.job.preflight import Preflight, preflight
 from essp_master.job.start_run import start_run
 from essp_master.job.status_view import status_of, usage_of
@@ -188,10 +189,10 @@ class Master:
         with self._lock:
             return self._jobs.past(name) or status_of(self._jobs[name], usage, self._clock())
 
-    def active(self) -> list[JobStatus]:
-        """All there is to know of the jobs that have not ended."""
+    def pool_demands(self) -> list[PoolDemand]:
+        """What the jobs that have not ended want of the pools."""
         with self._lock:
-            return [status_of(job, None, self._clock()) for job in self._jobs if not job.state.ended]
+            return [demand_of(job) for job in self._jobs if not job.state.ended]
 
     def events(self, name: str, after: int = 0, timeout_s: float = 0.0) -> Sequence[JobEvent]:
         """The events of a job after event `after`; waits up to `timeout_s` for one. Raises `NotFound`."""

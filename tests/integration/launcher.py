@@ -181,6 +181,7 @@ def _main() -> None:
     if arguments is None:
         return
     sys.argv = ["essp", *arguments]
+    sys.orig_argv = [sys.executable, "-m", "essp.cli.main", *arguments]  # a master starts its workers likewise
     from essp.cli.main import main
 
     main()

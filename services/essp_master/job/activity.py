@@ -46,7 +46,7 @@ class Rate:
         return self._past_sum + self._present
 
     def _turn(self, second: int, now_s: float) -> None:
-        """It is this second now."""
+        """Close the seconds before this one."""
         if self._second is None:
             self._since = now_s
         elif second != self._second:
@@ -67,7 +67,9 @@ class _Pool:
 
 
 @dataclass
-class _Training:
+class Training:
+    """One training, live."""
+
     stream: str
     model: str
     step: StepReport | None = None
@@ -82,7 +84,7 @@ class Activity:
         """`features`: stream -> feature. `trainers`: trainer -> its stream and its model."""
         self._pool_of = {"": "decoder"} | {stream: f"extractor.{feature}" for stream, feature in features.items()}
         self._pools: dict[str, _Pool] = {}
-        self._trainings = {name: _Training(stream, model) for name, (stream, model) in trainers.items()}
+        self.trainings = {name: Training(stream, model) for name, (stream, model) in trainers.items()}
         self._closed = Rate()
 
     def closed(self, clips: int, now_s: float) -> None:
@@ -94,37 +96,41 @@ class Activity:
         return self._closed.per_s(now_s)
 
     def note(self, progress: Progress, now_s: float) -> None:
-        """Take notice of one message."""
+        """Note one message."""
         match progress.WhichOneof("event"):
             case "made":
                 made = progress.made
                 if pool := self._pool_of.get(made.stream):
                     self._worked(pool, progress.worker, len(made.indices), made.seconds, now_s)
             case "step":
-                if training := self._trainings.get(progress.step.trainer):
+                if training := self.trainings.get(progress.step.trainer):
                     training.step = progress.step
             case "phase_report":
-                if training := self._trainings.get(progress.phase_report.trainer):
+                if training := self.trainings.get(progress.phase_report.trainer):
                     training.reports.append(_report(progress.phase_report))
             case "checkpoint":
-                if training := self._trainings.get(progress.checkpoint.trainer):
+                if training := self.trainings.get(progress.checkpoint.trainer):
                     training.checkpoint = progress.checkpoint.uri
 
     def recall(self, trainer: str, reports: list[status.PhaseReport], checkpoint: str) -> None:
-        """What an earlier run had come to."""
-        self._trainings[trainer].reports = list(reports)
-        self._trainings[trainer].checkpoint = checkpoint
+        """Restore what an earlier run of the job came to."""
+        self.trainings[trainer].reports = list(reports)
+        self.trainings[trainer].checkpoint = checkpoint
 
-    def pools(self, backlog: Mapping[str, int], now_s: float) -> tuple[status.PoolStatus, ...]:
+    def done(self) -> dict[str, int]:
+        """Clips that each pool has finished."""
+        return {name: pool.done for name, pool in self._pools.items()}
+
+    def pool_statuses(self, backlog: Mapping[str, int], now_s: float) -> tuple[status.PoolStatus, ...]:
         """The pools that worked on the job, by name. `backlog`: as in `status.JobStatus`."""
         queues: Counter[str] = Counter()
         for part, count in backlog.items():
             queues["decoder" if part == "decoder" else self._pool_of[part]] += count
         return tuple(_pool(name, self._pools[name], queues[name], now_s) for name in sorted(self._pools))
 
-    def trainers(self, finals: set[str]) -> tuple[status.TrainerStatus, ...]:
+    def trainer_statuses(self, finals: set[str]) -> tuple[status.TrainerStatus, ...]:
         """The trainings, in the order of the job."""
-        return tuple(_trainer(name, training, name in finals) for name, training in self._trainings.items())
+        return tuple(_trainer(name, training, name in finals) for name, training in self.trainings.items())
 
     def _worked(self, name: str, worker: str, clips: int, seconds: float, now_s: float) -> None:
         pool = self._pools.get(name)
@@ -154,7 +160,7 @@ def _pool(name: str, pool: _Pool, queue: int, now_s: float) -> status.PoolStatus
     )
 
 
-def _trainer(name: str, training: _Training, final: bool) -> status.TrainerStatus:
+def _trainer(name: str, training: Training, final: bool) -> status.TrainerStatus:
     step = training.step
     return status.TrainerStatus(
         name=name,

@@ -41,8 +41,8 @@ def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobSta
         cache=_cache(usage),
         streams={name: stream.feature for name, stream in spec.streams.items()},
         backlog=backlog,
-        pools=job.activity.pools(backlog, now_s),
-        trainers=job.activity.trainers(ledger.finals),
+        pools=job.activity.pool_statuses(backlog, now_s),
+        trainers=job.activity.trainer_statuses(ledger.finals),
         counts=status.CountStatus(
             issued=counts.issued,
             decoded=counts.decoded,

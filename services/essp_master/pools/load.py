@@ -1,12 +1,12 @@
-"""What each pool did lately and what is wanted of it: from jobs and workers to what the autoscaler decides by. Pure."""
+"""What each pool did lately and what jobs want of it: the input of the autoscaler. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from essp_common.job.status import JobState, JobStatus
 from essp_master.job.activity import Rate
+from essp_master.job.pool_demand import PoolDemand
 from essp_master.pools.autoscaler import PoolLoad
 from essp_master.pools.port import PoolSize
 from essp_master.pools.worker_registry import PoolState
@@ -15,7 +15,7 @@ DECODER = "decoder"
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class Demand:
     """What the consumers of one pool want of it."""
 
     demand_per_s: float | None
@@ -31,14 +31,14 @@ class PoolRates:
         self._seen: dict[tuple[str, str], int] = {}
         self._rates: dict[str, Rate] = {}
 
-    def note(self, jobs: Iterable[JobStatus], now_s: float) -> None:
-        """Take notice of how far the pools are with each job."""
+    def note(self, jobs: Iterable[PoolDemand], now_s: float) -> None:
+        """Note how far the pools are with each job."""
         for job in jobs:
-            for pool in job.pools:
-                key = (job.name, pool.name)
-                rate = self._rates.setdefault(pool.name, Rate())
-                rate.add(max(0, pool.done - self._seen.get(key, 0)), now_s)
-                self._seen[key] = pool.done
+            for pool, done in job.done.items():
+                key = (job.job, pool)
+                rate = self._rates.setdefault(pool, Rate())
+                rate.add(max(0, done - self._seen.get(key, 0)), now_s)
+                self._seen[key] = done
 
     def per_s(self, now_s: float) -> dict[str, float]:
         """The present rates, by what is made: `decoder`, `extractor.<feature>`."""
@@ -46,18 +46,18 @@ class PoolRates:
 
 
 def loads(
-    jobs: Sequence[JobStatus],
+    jobs: Sequence[PoolDemand],
     sizes: Mapping[str, PoolSize],
     states: Mapping[str, PoolState],
     rates: Mapping[str, float],
 ) -> list[PoolLoad]:
     """One load for each pool of workers that the driver has."""
-    running = [job for job in jobs if job.state is JobState.RUNNING]
+    running = [job for job in jobs if job.running]
     found = []
     for name, size in sizes.items():
         if name.startswith("trainer."):
             continue
-        want = _want(name, running)
+        demand = _demand(name, running)
         state = states.get(name, PoolState())
         found.append(
             PoolLoad(
@@ -67,30 +67,30 @@ def loads(
                 stuck=state.stuck,
                 busy=state.busy,
                 done_per_s=_done_per_s(name, rates),
-                queue=want.queue,
-                demand_per_s=want.demand_per_s,
-                wait=want.wait,
-                full=want.full,
+                queue=demand.queue,
+                demand_per_s=demand.demand_per_s,
+                wait=demand.wait,
+                full=demand.full,
             )
         )
     return found
 
 
-def _want(pool: str, running: Sequence[JobStatus]) -> Want:
+def _demand(pool: str, running: Sequence[PoolDemand]) -> Demand:
     """What all running jobs want of a pool together."""
-    demand: float | None = 0.0
+    per_s: float | None = 0.0
     wait, queue, full = 0.0, 0, False
     for job in running:
         for part, streams in _parts(pool, job).items():
             one, waits = _consumption(job, streams)
-            demand = None if demand is None or one is None else demand + one
+            per_s = None if per_s is None or one is None else per_s + one
             wait = max(wait, waits)
             queue += job.backlog.get(part, 0)
-            full = full or job.credits.waiting
-    return Want(demand, wait, queue, full)
+            full = full or job.out_of_credit
+    return Demand(per_s, wait, queue, full)
 
 
-def _parts(pool: str, job: JobStatus) -> dict[str, set[str]]:
+def _parts(pool: str, job: PoolDemand) -> dict[str, set[str]]:
     """What a pool makes for a job (`decoder`, or streams), each with the streams whose trainers wait for it."""
     if pool == DECODER:
         return {DECODER: set(job.streams)}
@@ -111,11 +111,11 @@ def _done_per_s(pool: str, rates: Mapping[str, float]) -> float:
     return sum(rates[name] for name, feature in made.items() if serves(pool, feature))
 
 
-def _consumption(job: JobStatus, streams: set[str]) -> tuple[float | None, float]:
+def _consumption(job: PoolDemand, streams: set[str]) -> tuple[float | None, float]:
     """What the trainers of these streams would take if they never waited, and how long one waits."""
-    trainers = [t for t in job.trainers if not t.final and t.stream in streams]
-    if not job.trainers:  # a prediction: whoever scores takes all there is, unless credits say that he does not keep up
-        return None, 0.0 if job.credits.waiting else 1.0
+    trainers = [t for t in job.trainings if not t.final and t.stream in streams]
+    if not job.trainings:  # a prediction: it takes all there is, unless credits show that it does not keep up
+        return None, 0.0 if job.out_of_credit else 1.0
     known = [(t.clips_per_s, t.data_wait_ratio) for t in trainers if t.clips_per_s and t.data_wait_ratio is not None]
     if len(known) < len(trainers):
         return None, max((wait for _, wait in known), default=1.0 if trainers else 0.0)

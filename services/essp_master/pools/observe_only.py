@@ -17,7 +17,7 @@ class ObserveOnlyDriver:
     """Implements `essp_master.pools.port.PoolDriver`. Pools are what the heartbeats tell of."""
 
     def __init__(self, worker_registry: WorkerRegistry, clock: Callable[[], float] = time.monotonic) -> None:
-        self._roster = worker_registry
+        self._registry = worker_registry
         self._clock = clock
 
     def start(self, changed: Callable[[], None]) -> None:
@@ -25,7 +25,7 @@ class ObserveOnlyDriver:
 
     def sizes(self) -> Mapping[str, PoolSize]:
         """As many as are up were asked for, by whom ever."""
-        pools = self._roster.pools(self._clock())
+        pools = self._registry.pools(self._clock())
         return {name: PoolSize(state.ready, state.ready) for name, state in pools.items()}
 
     def scale(self, pool: str, replicas: int, spare: Sequence[str]) -> None:

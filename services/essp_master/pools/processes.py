@@ -11,7 +11,6 @@ import logging
 import os
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,6 @@ from essp_master.registrations import ExtractorRow, TrainerRow
 
 log = logging.getLogger(__name__)
 
-ESSP = (sys.executable, "-m", "essp.cli.main")
 _LEAVE_S = 45.0
 """How long a child that was told to leave may take: more than `drain_s` of a worker."""
 
@@ -37,8 +35,9 @@ class _Pool:
 class ProcessDriver:
     """Implements `essp_master.pools.port.PoolDriver`. Thread-safe."""
 
-    def __init__(self, pools: Mapping[str, int], program: Sequence[str] = ESSP) -> None:
-        """`pools`: pool -> workers to begin with. `program`: what is run, with the arguments of `essp`."""
+    def __init__(self, pools: Mapping[str, int], program: Sequence[str]) -> None:
+        """`pools`: pool -> workers to begin with. `program`: the command that starts a worker, without its arguments
+        (`decoder`, `extractor run --feature=flow`)."""
         self._program = tuple(program)
         self._environment = {**os.environ, "ESSP_SUPERVISED": "true"}
         self._lock = threading.RLock()
@@ -148,7 +147,7 @@ def _name(worker: subprocess.Popen[bytes]) -> str:
 
 
 def _command(pool: str, ranks: int = 1) -> tuple[str, ...]:
-    """The arguments of `essp` that run a worker of a pool."""
+    """The arguments that start a worker of a pool."""
     kind, _, rest = pool.partition(".")
     match kind:
         case "decoder" | "aggregator" | "predictor" if not rest:

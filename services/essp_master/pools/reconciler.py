@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pydantic import BaseModel, ConfigDict, Field
 
 from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError
-from essp_common.job.status import JobStatus
+from essp_master.job.pool_demand import PoolDemand
 from essp_master.pools.autoscaler import Autoscaler, Decision, Limits, Saturation
 from essp_master.pools.load import PoolRates, loads
 from essp_master.pools.port import PoolDriver, PoolSize
@@ -79,7 +79,7 @@ class Reconciler:
         self,
         driver: PoolDriver,
         worker_registry: WorkerRegistry,
-        jobs: Callable[[], Sequence[JobStatus]],
+        jobs: Callable[[], Sequence[PoolDemand]],
         extractors: Callable[[], Mapping[str, ExtractorRow]] = dict,
         trainings: Trainings | None = None,
         period_s: float = PERIOD_S,
@@ -88,7 +88,7 @@ class Reconciler:
         """`jobs`: what there is to do. `extractors`: what is registered, by feature. `trainings`: who deals ranks out;
         None: trainers are started by somebody else."""
         self._driver = driver
-        self._roster = worker_registry
+        self._registry = worker_registry
         self._jobs = jobs
         self._extractors = extractors
         self._trainings = trainings
@@ -133,7 +133,7 @@ class Reconciler:
             self._follow_registrations()
             for sentence in self._driver.repair():
                 self._tell("", sentence)
-            sizes, states = self._driver.sizes(), self._roster.pools(self._clock())
+            sizes, states = self._driver.sizes(), self._registry.pools(self._clock())
             for pool, size in sizes.items():
                 if (wanted := self._bounded(pool, size)) != size.replicas:
                     reason = "that is what it is kept at"
@@ -148,7 +148,7 @@ class Reconciler:
             jobs = self._jobs()
             for sentence in self._trainings.step(jobs) if self._trainings else ():
                 self._tell("", sentence)
-            sizes, states = self._driver.sizes(), self._roster.pools(now_s)
+            sizes, states = self._driver.sizes(), self._registry.pools(now_s)
             self._rates.note(jobs, now_s)
             measured = loads(jobs, sizes, states, self._rates.per_s(now_s))
             found = [(load, self._limits(load.name, sizes[load.name])) for load in measured]
@@ -161,7 +161,7 @@ class Reconciler:
     def pools(self) -> list[PoolView]:
         """The pools there are, by name."""
         with self._lock:
-            sizes, states = self._driver.sizes(), self._roster.pools(self._clock())
+            sizes, states = self._driver.sizes(), self._registry.pools(self._clock())
             return [self._view(name, sizes[name], states.get(name, PoolState())) for name in sorted(sizes)]
 
     def rule(self, pool: str, size: PoolSize | None = None) -> PoolRule:
@@ -180,7 +180,7 @@ class Reconciler:
             self._rules[pool] = rule
             self._tell(pool, f"{by} set it to {rule.model_dump_json()}")
             if (wanted := self._bounded(pool, sizes[pool])) != sizes[pool].replicas:
-                self._driver.scale(pool, wanted, self._roster.pools(self._clock()).get(pool, PoolState()).idlest())
+                self._driver.scale(pool, wanted, self._registry.pools(self._clock()).get(pool, PoolState()).idlest())
 
     def events(self) -> list[PoolEvent]:
         """What was done, newest last."""

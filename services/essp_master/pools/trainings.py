@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
-from essp_common.job.status import JobStatus, TrainerStatus
+from essp_master.job.pool_demand import PoolDemand, TrainingDemand
 from essp_master.pools.gpus import SCALING, Training, allocate
 from essp_master.pools.port import PoolDriver
 from essp_master.registrations import TrainerRow
@@ -34,13 +34,16 @@ class Trainings:
         self._begun: dict[str, datetime] = {}
         """When each job was started last."""
 
-    def step(self, jobs: Sequence[JobStatus]) -> list[str]:
+    def step(self, jobs: Sequence[PoolDemand]) -> list[str]:
         """Look at the jobs, and have their trainings run on their shares; what was changed, a sentence each."""
         found = {
-            (job.name, t.name): (job, t) for job in jobs if job.state.under_way for t in job.trainers if not t.final
+            (job.job, training.name): (job, training)
+            for job in jobs
+            for training in job.trainings
+            if not training.final
         }
-        epochs = {key: len(_losses(trainer)) for key, (_, trainer) in found.items()}
-        self._end_former({job.name: job.created for job, _ in found.values()})
+        epochs = {key: len(trainer.losses) for key, (_, trainer) in found.items()}
+        self._end_former({job.job: job.created for job, _ in found.values()})
         if epochs == self._seen:
             return []
         rows = {key: self._row(job, trainer) for key, (job, trainer) in found.items()}
@@ -73,27 +76,21 @@ class Trainings:
         self._shares = dict(shares)
         return done
 
-    def _training(self, key: Key, job: JobStatus, trainer: TrainerStatus, row: TrainerRow | None) -> Training:
-        epoch = next((p.clips for p in job.phases if p.purpose == "train"), 1)
+    def _training(self, key: Key, job: PoolDemand, trainer: TrainingDemand, row: TrainerRow | None) -> Training:
         present = max(1, self._shares.get(key, 1))
-        speed = (trainer.clips_per_s or 1.0) / max(epoch, 1) / present**SCALING
+        speed = (trainer.clips_per_s or 1.0) / max(job.epoch_clips, 1) / present**SCALING
         return Training(
             name=_name(key),
-            losses=_losses(trainer),
+            losses=trainer.losses,
             epochs_per_s=speed,
             max=min(self._ranks, row.max_ranks if row else self._ranks),
             starved=(trainer.data_wait_ratio or 0.0) > _STARVED,
         )
 
-    def _row(self, job: JobStatus, trainer: TrainerStatus) -> TrainerRow | None:
+    def _row(self, job: PoolDemand, trainer: TrainingDemand) -> TrainerRow | None:
         """The registered image for a training's model, if there is one."""
         return next((row for row in self._rows().values() if trainer.model in row.models), None)
 
 
 def _name(key: Key) -> str:
     return ".".join(key)
-
-
-def _losses(trainer: TrainerStatus) -> list[float]:
-    """Validation losses, one an epoch."""
-    return [r.metrics["loss"] for r in trainer.reports if r.purpose == "validation" and "loss" in r.metrics]

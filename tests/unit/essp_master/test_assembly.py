@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from essp_common.wiring import Adapters
 from essp_master.api.standby import LEADER
 from essp_master.assembly import MasterProcess, namespace_of, open_driver
 from essp_master.config import MasterSettings
+from essp_master.main import own_command
 from essp_master.pools.observe_only import ObserveOnlyDriver
 from essp_master.pools.processes import ProcessDriver
 from essp_master.pools.worker_registry import WorkerRegistry
@@ -27,7 +29,7 @@ SETTINGS = MasterSettings.model_validate({"bus": "kafka://nobody:1", "namespace"
 @contextmanager
 def client_of(adapters: Adapters, settings: MasterSettings, name: str) -> Iterator[httpx.Client]:
     """A client of a master process, which ends with the block."""
-    process = MasterProcess(adapters, settings, name, "127.0.0.1", 0)
+    process = MasterProcess(adapters, settings, name, "127.0.0.1", 0, ("essp",))
     with running(process), httpx.Client(base_url=f"http://127.0.0.1:{process.port}", timeout=30) as client:
         yield client
 
@@ -84,9 +86,24 @@ def test_while_nobody_leads_it_says_so(adapters: Adapters, cluster: ApiServer) -
 
 
 def test_the_driver_is_the_one_that_is_set(tmp_path: Path) -> None:
-    assert isinstance(open_driver(SETTINGS, WorkerRegistry()), ObserveOnlyDriver)
+    assert isinstance(open_driver(SETTINGS, WorkerRegistry(), ("essp",)), ObserveOnlyDriver)
     sized = SETTINGS.model_copy(update={"pools": "processes", "pool_sizes": {"decoder": 0}})
-    assert isinstance(open_driver(sized, WorkerRegistry()), ProcessDriver)
+    assert isinstance(open_driver(sized, WorkerRegistry(), ("essp",)), ProcessDriver)
     with pytest.raises(ConfigError, match="no pool"):
-        open_driver(sized.model_copy(update={"pool_sizes": {"encoder": 1}}), WorkerRegistry())
+        open_driver(sized.model_copy(update={"pool_sizes": {"encoder": 1}}), WorkerRegistry(), ("essp",))
     assert namespace_of(MasterSettings()) == "default"
+
+
+@pytest.mark.parametrize(
+    ("started", "command"),
+    [
+        (["python", "/opt/bin/essp", "master", "--port", "0"], ["/opt/bin/essp"]),
+        (["python", "-I", "-m", "essp.cli.main", "master"], ["-I", "-m", "essp.cli.main"]),
+    ],
+)
+def test_workers_are_started_by_the_command_that_started_the_master(
+    monkeypatch: pytest.MonkeyPatch, started: list[str], command: list[str]
+) -> None:
+    monkeypatch.setattr(sys, "orig_argv", started)
+    monkeypatch.setattr(sys, "argv", ["essp", *started[started.index("master") :]])
+    assert own_command() == (sys.executable, *command)

@@ -44,7 +44,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         master.stop(job.name)
         tables = Registrations(open_store((folder / "state").as_uri()), ["registry.example/"])
         reconciler = Reconciler(
-            ObserveOnlyDriver(master.worker_registry), master.worker_registry, master.active, tables.extractors
+            ObserveOnlyDriver(master.worker_registry), master.worker_registry, master.pool_demands, tables.extractors
         )
         with served(create_app(master, MasterSettings(), tables, reconciler)) as url:
             yield url

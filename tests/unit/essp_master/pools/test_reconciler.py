@@ -8,15 +8,16 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.features.declared import DeclaredOutput
-from essp_common.job.status import JobStatus
 from essp_common.pb.v1.messages_pb2 import Heartbeat
 from essp_master.config import MasterSettings
+from essp_master.job.pool_demand import PoolDemand, TrainingDemand
 from essp_master.pools.load import PoolRates, loads
 from essp_master.pools.port import PoolSize
 from essp_master.pools.processes import ProcessDriver
@@ -24,7 +25,7 @@ from essp_master.pools.reconciler import PoolRule, Reconciler
 from essp_master.pools.worker_registry import WorkerRegistry
 from essp_master.registrations import ExtractorRow, TrainerRow
 from tests.harness.fleet import Clock
-from tests.harness.statuses import document
+from tests.harness.statuses import WHEN
 from tests.harness.waiting import until
 
 IMAGE = "registry.example/depth@sha256:" + "0f" * 32
@@ -67,12 +68,33 @@ class Recorded:
         self.told.append(("close",))
 
 
-def job(wait: float = 0.5, decoded: int = 0, **changes: Any) -> JobStatus:
-    """A running job of two trainers, that wait for so much of their time."""
-    plain = document()
-    trainers = [t | {"clips_per_s": 10.0, "data_wait_ratio": wait, "final": False} for t in plain["trainers"]]
-    pools = [plain["pools"][0] | {"done": decoded}]
-    return JobStatus.model_validate(plain | {"state": "running", "trainers": trainers, "pools": pools} | changes)
+def training(name: str, wait: float, losses: Sequence[float] = ()) -> TrainingDemand:
+    """A training on the stream of its name that waits for so much of its time."""
+    return TrainingDemand(
+        name=name,
+        stream=name,
+        model="small",
+        final=False,
+        clips_per_s=10.0,
+        data_wait_ratio=wait,
+        losses=tuple(losses),
+    )
+
+
+def job(wait: float = 0.5, decoded: int = 0, **changes: Any) -> PoolDemand:
+    """A running job of two trainers that wait for so much of their time."""
+    plain = PoolDemand(
+        job="demo",
+        created=WHEN,
+        running=True,
+        streams={"rgb": "rgb", "flow": "flow"},
+        epoch_clips=100,
+        backlog={"decoder": 5, "flow": 0},
+        done={"decoder": decoded},
+        out_of_credit=True,
+        trainings=(training("rgb", wait), training("flow", wait)),
+    )
+    return replace(plain, **changes)
 
 
 class World:
@@ -82,7 +104,7 @@ class World:
         self.clock = Clock()
         self.driver = Recorded(sizes)
         self.worker_registry = WorkerRegistry()
-        self.jobs: list[JobStatus] = []
+        self.jobs: list[PoolDemand] = []
         self.rows: dict[str, ExtractorRow] = {}
         self.reconciler = Reconciler(
             self.driver, self.worker_registry, lambda: self.jobs, lambda: self.rows, clock=self.clock
@@ -168,7 +190,7 @@ class Restless(Recorded):
 def test_who_is_woken_all_the_time_decides_all_the_same() -> None:
     asked: list[int] = []
 
-    def jobs() -> list[JobStatus]:
+    def jobs() -> list[PoolDemand]:
         asked.append(1)
         return []
 
@@ -235,8 +257,8 @@ def test_demand_and_queue_are_those_of_the_jobs_that_need_the_pool() -> None:
     sizes = {
         name: PoolSize(1, 1) for name in ("decoder", "extractor.flow", "extractor", "extractor.hog", "trainer.j.t")
     }
-    status = job(0.5, backlog={"decoder": 7, "flow": 3})
-    found = {load.name: load for load in loads([status], sizes, {}, {"decoder": 4.0, "extractor.flow": 2.0})}
+    demand = job(0.5, backlog={"decoder": 7, "flow": 3})
+    found = {load.name: load for load in loads([demand], sizes, {}, {"decoder": 4.0, "extractor.flow": 2.0})}
     assert set(found) == set(sizes) - {"trainer.j.t"}
     wants = [(found[name].demand_per_s, found[name].queue) for name in list(sizes)[:4]]
     assert wants == [(20.0, 7), (20.0, 3), (20.0, 3), (0.0, 0)]
@@ -244,7 +266,7 @@ def test_demand_and_queue_are_those_of_the_jobs_that_need_the_pool() -> None:
 
 
 def test_a_paused_job_wants_nothing() -> None:
-    (load,) = loads([job(0.5, state="paused")], {"decoder": PoolSize(1, 1)}, {}, {})
+    (load,) = loads([job(0.5, running=False)], {"decoder": PoolSize(1, 1)}, {}, {})
     assert (load.demand_per_s, load.queue, load.wait) == (0.0, 0, 0.0)
 
 

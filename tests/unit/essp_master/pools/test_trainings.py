@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from essp_common.errors import Unavailable
-from essp_common.job.status import JobStatus
+from essp_master.job.pool_demand import PoolDemand
 from essp_master.pools.trainings import Trainings
 from essp_master.registrations import TrainerRow
-from tests.unit.essp_master.pools.test_reconciler import IMAGE, Recorded, job
+from tests.unit.essp_master.pools.test_reconciler import IMAGE, Recorded, job, training
 
 
-def with_losses(**losses: list[float]) -> JobStatus:
+def with_losses(**losses: list[float]) -> PoolDemand:
     """A running job whose trainers have these validation losses."""
-    plain = job().model_dump()
-    for trainer in plain["trainers"]:
-        trainer["data_wait_ratio"] = 0.0
-        trainer["reports"] = [
-            {"purpose": "validation", "epoch": epoch, "metrics": {"loss": loss}}
-            for epoch, loss in enumerate(losses[trainer["name"]])
-        ]
-    return JobStatus.model_validate(plain)
+    return job(trainings=tuple(training(name, 0.0, of) for name, of in losses.items()))
 
 
 def shares(driver: Recorded) -> dict[str, int]:
@@ -39,7 +33,7 @@ def test_trainings_of_a_new_job_get_ranks_and_lose_them_with_it() -> None:
     told = len(driver.told)
     assert trainings.step([with_losses(rgb=[], flow=[])]) == []
     assert len(driver.told) == told, "nothing has changed"
-    trainings.step([job(state="completed")])
+    trainings.step([])
     assert shares(driver) == {"rgb": 0, "flow": 0}
 
 
@@ -70,7 +64,7 @@ def test_a_job_that_was_stopped_and_started_in_between_has_its_trainings_started
     trainings.step([first])
     before = shares(driver)
     told = len(driver.told)
-    trainings.step([first.model_copy(update={"created": first.created + timedelta(seconds=5)})])
+    trainings.step([replace(first, created=first.created + timedelta(seconds=5))])
     again = [(trainer, ranks) for _, _, trainer, ranks, *_ in driver.told[told:]]
     assert sorted(again) == sorted([("rgb", 0), ("flow", 0), *before.items()])
     assert [ranks for _, ranks in again[:2]] == [0, 0], "the former ones first"

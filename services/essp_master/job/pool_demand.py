@@ -1,0 +1,85 @@
+"""What one job wants of the pools: all that their sizes are decided by, and nothing else.
+
+`essp_common/job/status.py` is for people, and may change with what they want to read; nothing is decided by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from essp_common.job.status import JobState
+from essp_common.pb.v1.messages_pb2 import TRAIN
+from essp_master.job.activity import Training
+from essp_master.job.job import Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingDemand:
+    """One training of a job."""
+
+    name: str
+    stream: str
+    model: str
+    final: bool
+    """It is done."""
+    clips_per_s: float | None
+    """None: not known yet."""
+    data_wait_ratio: float | None
+    """Share of its time that it waited for clips; None: not known yet."""
+    losses: tuple[float, ...]
+    """Validation losses, one for each epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolDemand:
+    """One job that is running or paused."""
+
+    job: str
+    created: datetime
+    """When it was started (last)."""
+    running: bool
+    """False: paused."""
+    streams: Mapping[str, str]
+    """Stream -> its feature."""
+    epoch_clips: int
+    """Clips of one epoch of training; 0: it does not train."""
+    backlog: Mapping[str, int]
+    """`decoder` or stream -> clips that wait to be made, or are being made."""
+    done: Mapping[str, int]
+    """Pool -> clips finished."""
+    out_of_credit: bool
+    """More could be issued if there were credit: consumers are the bottleneck."""
+    trainings: tuple[TrainingDemand, ...]
+
+
+def demand_of(job: Job) -> PoolDemand:
+    """What a job wants at this moment."""
+    ledger, found = job.ledger, job.run.preflight
+    return PoolDemand(
+        job=job.name,
+        created=job.life.created,
+        running=job.state is JobState.RUNNING,
+        streams={name: stream.feature for name, stream in found.spec.streams.items()},
+        epoch_clips=next((plan.clips for plan in found.phases.plans if plan.purpose == TRAIN), 0),
+        backlog=ledger.backlog(),
+        done=job.activity.done(),
+        out_of_credit=ledger.out_of_credit,
+        trainings=tuple(
+            _demand_of(name, training, name in ledger.finals) for name, training in job.activity.trainings.items()
+        ),
+    )
+
+
+def _demand_of(name: str, training: Training, final: bool) -> TrainingDemand:
+    step = training.step
+    return TrainingDemand(
+        name=name,
+        stream=training.stream,
+        model=training.model,
+        final=final,
+        clips_per_s=step.clips_per_s if step else None,
+        data_wait_ratio=step.data_wait_ratio if step else None,
+        losses=tuple(r.metrics["loss"] for r in training.reports if r.purpose == "validation" and "loss" in r.metrics),
+    )

@@ -1,0 +1,30 @@
+"""What a running job tells the pools."""
+
+from __future__ import annotations
+
+from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION, PhaseReport, Progress, StepReport
+from essp_common.wiring import Adapters
+from tests.harness.fleet import FleetOf, master_over
+
+
+def test_a_job_tells_what_was_made_what_waits_and_how_its_trainers_do(adapters: Adapters, fleet_of: FleetOf) -> None:
+    master, fleet = master_over(adapters), fleet_of()
+    master.start(fleet.job)
+    fleet.decode(most=2)
+    step = StepReport(trainer="rgb", purpose=TRAIN, clips_per_s=8.0, data_wait_ratio=0.25)
+    fleet.report(Progress(step=step))
+    for purpose, metrics in ((TRAIN, {"loss": 9.0}), (VALIDATION, {"loss": 2.0}), (VALIDATION, {"top1": 0.5})):
+        fleet.report(Progress(phase_report=PhaseReport(trainer="rgb", purpose=purpose, metrics=metrics)))
+    master.step(0)
+    [demand] = master.pool_demands()
+    assert (demand.job, demand.running, demand.epoch_clips) == ("small", True, 10)
+    assert demand.streams == {"rgb": "rgb", "diff": "frame_diff"}
+    assert demand.done == {"decoder": sum(len(unit.seeds) for unit in fleet.units)}
+    assert demand.backlog["diff"] == demand.done["decoder"], "what was decoded waits to be extracted"
+    rgb, diff = demand.trainings
+    assert (rgb.name, rgb.clips_per_s, rgb.data_wait_ratio, rgb.losses) == ("rgb", 8.0, 0.25, (2.0,))
+    assert (diff.name, diff.stream, diff.clips_per_s, diff.final) == ("diff", "diff", None, False)
+    master.pause("small")
+    assert not master.pool_demands()[0].running
+    master.stop("small")
+    assert master.pool_demands() == []
