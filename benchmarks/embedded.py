@@ -22,7 +22,7 @@ from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
 from essp_common.messages.control import ControlFeed
 from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake, PhaseEnd
-from essp_common.pb.v1.messages_pb2 import Control, Finished, Progress
+from essp_common.pb.v1.messages_pb2 import AGGREGATOR, Control, Finished, Progress
 from essp_common.planning.position import Position
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import run_all
@@ -138,7 +138,7 @@ class NullTrainers:
         return self._collate
 
     def _complete(self, command: Control) -> None:
-        finished = Finished(job=self._spec.name, stage="aggregator", uri=self._spec.output)
+        finished = Finished(job=self._spec.name, stage=AGGREGATOR, uri=self._spec.output)
         message = Progress(job=self._spec.name, worker=self.name, fence=command.fence, finished=finished)
         self._adapters.bus.publish(topics.PROGRESS, self._spec.name.encode(), message.SerializeToString())
         self._adapters.bus.flush()

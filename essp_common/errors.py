@@ -24,9 +24,14 @@ from __future__ import annotations
 class EsspError(Exception):
     """Root of all errors that ESSP raises on purpose."""
 
+    kind = "error"
+    """The word under which failures are counted and listed; `failures.py` has them all."""
+
 
 class TransientError(EsspError):
     """Trying again may succeed."""
+
+    kind = "unavailable"
 
     def __init__(self, message: str, retry_after_s: float = 0.2) -> None:
         super().__init__(message)
@@ -36,6 +41,8 @@ class TransientError(EsspError):
 class CacheFull(TransientError):
     """The frame cache has no room: consumers must ack before more is stored."""
 
+    kind = "cache_full"
+
 
 class Unavailable(TransientError):
     """A server cannot be reached or does not answer in time."""
@@ -43,8 +50,6 @@ class Unavailable(TransientError):
 
 class PermanentError(EsspError):
     """Trying again gives the same answer."""
-
-    kind = "error"
 
 
 class BadVideo(PermanentError):
@@ -101,6 +106,8 @@ class DeviceLost(EsspError):
 
 class CacheMiss(EsspError):
     """The bytes of a clip or feature are no longer in the cache."""
+
+    kind = "lost"
 
 
 class ConfigError(EsspError):

@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 
 from essp_common.artifacts.history import spans_of
 from essp_common.job.spec import JobSpec, stored_spec
-from essp_common.pb.v1.messages_pb2 import HistoryEntry, HistorySegment, JobSnapshot, LedgerState, PhaseEvents, Runs
+from essp_common.pb.v1.messages_pb2 import (
+    LOST,
+    HistoryEntry,
+    HistorySegment,
+    JobSnapshot,
+    LedgerState,
+    PhaseEvents,
+    Runs,
+)
 from essp_common.planning.position import Position
 
 Marks = NDArray[np.uint8]
@@ -167,7 +175,7 @@ class Account:
 
     def _note_failures(self, run: Run, entry: HistoryEntry) -> None:
         for failure in entry.failures:
-            lost = failure.kind == "lost"
+            lost = failure.kind == LOST
             run.counts["lost"] += lost
             run.counts["failed"] += not lost
             run.counts["replaced"] += failure.replaced

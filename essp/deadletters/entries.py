@@ -9,6 +9,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from essp_common import topics
+from essp_common.failures import kind_word
 from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, DeadLetter, DecodeSeed, Purpose
 
 Place = tuple[str, int, int, int]
@@ -79,7 +80,7 @@ def letter_of(identity: str, message: DeadLetter) -> Letter:
     return Letter(
         id=identity,
         time=datetime.fromtimestamp(message.time_ms / 1000, UTC).isoformat(timespec="milliseconds"),
-        kind=message.kind,
+        kind=kind_word(message.kind),
         reason=message.reason,
         topic=message.topic,
         attempts=message.attempts,

@@ -39,7 +39,9 @@ from essp_common import topics
 from essp_common.bus.port import Bus, Record
 from essp_common.cache.port import Buffer, FrameCache
 from essp_common.errors import CacheMiss
+from essp_common.failures import stage_named
 from essp_common.pb.v1.messages_pb2 import (
+    LOST,
     ClipReady,
     ClipRef,
     Failed,
@@ -262,12 +264,11 @@ class OrderedIntake:
         self._subscription.done(record)
 
     def _report_lost(self, clip: ClipRef, reason: str, fence: int) -> None:
-        stage = self._options.consumer.partition(".")[0]
         failed = Failed(
             clip=clip,
-            stage=stage,
+            stage=stage_named(self._options.consumer.partition(".")[0]),
             reason=reason,
-            kind="lost",
+            kind=LOST,
             stream=self._options.stream,
             consumer=self._options.consumer,
         )

@@ -6,13 +6,9 @@ import time
 
 from essp_common import topics
 from essp_common.bus.port import Bus, Record
-from essp_common.errors import EsspError, PermanentError
+from essp_common.errors import EsspError
+from essp_common.failures import kind_of
 from essp_common.pb.v1.messages_pb2 import DeadLetter
-
-
-def kind_of(error: EsspError) -> str:
-    """The kind under which an error is counted and listed."""
-    return error.kind if isinstance(error, PermanentError) else PermanentError.kind
 
 
 def publish_dead_letter(

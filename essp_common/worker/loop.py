@@ -310,7 +310,7 @@ class Worker:
         error, attempts = rejection.error, rejection.attempts
         told = (self.name, _place(record), attempts, error)
         log.warning("%s: %s rejected after %d tries: %s", *told, extra={"attempt": attempts})
-        metrics.FAILURES.labels(self.name, _kind(error)).inc()
+        metrics.FAILURES.labels(self.name, error.kind).inc()
         tries = 0
         while True:
             try:
@@ -321,7 +321,7 @@ class Worker:
 
     def _back_off(self, error: EsspError, tries: int, longest_s: float) -> None:
         """Wait before the next try; a drain ends the wait, and the record goes back to the group."""
-        metrics.RETRIES.labels(self.name, _kind(error)).inc()
+        metrics.RETRIES.labels(self.name, error.kind).inc()
         base_s = error.retry_after_s if isinstance(error, TransientError) else _UNEXPECTED_RETRY_S
         delay_s = min(base_s * 2.0 ** min(tries - 1, 20), longest_s)
         if self._draining.wait(delay_s * random.uniform(0.5, 1.0)):
@@ -350,10 +350,6 @@ def _unexpected(error: Exception) -> PermanentError:
     wrapped = PermanentError(f"{type(error).__name__}: {error}")
     wrapped.__cause__ = error
     return wrapped
-
-
-def _kind(error: EsspError) -> str:
-    return error.kind if isinstance(error, PermanentError) else type(error).__name__.lower()
 
 
 def _place(record: Record) -> str:

@@ -21,7 +21,7 @@ from essp_common.bus.reading import batches
 from essp_common.errors import EsspError, TransientError
 from essp_common.job.spec import stored_spec
 from essp_common.messages.control import ControlFeed
-from essp_common.pb.v1.messages_pb2 import CheckpointReady, ClipRef, Failed, Finished, Progress
+from essp_common.pb.v1.messages_pb2 import AGGREGATOR, ERROR, CheckpointReady, ClipRef, Failed, Finished, Progress
 from essp_common.runtime.retry import Outage
 from essp_common.wiring import Adapters
 
@@ -104,12 +104,12 @@ class Aggregator:
             return
         model = assemble(store, checkpoint.job, spec, finals)
         finished = Finished(
-            job=checkpoint.job, stage=self.name, uri=store.uri(layout.MODEL_MANIFEST), metrics=_metrics(model)
+            job=checkpoint.job, stage=AGGREGATOR, uri=store.uri(layout.MODEL_MANIFEST), metrics=_metrics(model)
         )
         self._publish(Progress(job=checkpoint.job, worker=self._worker, fence=command.fence, finished=finished))
 
     def _failed(self, job: str, reason: str) -> None:
-        failed = Failed(clip=ClipRef(job=job), stage=self.name, reason=reason, kind="error")
+        failed = Failed(clip=ClipRef(job=job), stage=AGGREGATOR, reason=reason, kind=ERROR)
         self._publish(Progress(job=job, worker=self._worker, failed=failed))
 
     def _publish(self, progress: Progress) -> None:

@@ -27,12 +27,14 @@ from essp_common import topics
 from essp_common.bus.port import Bus, Record
 from essp_common.cache.port import FrameCache, stream_key
 from essp_common.errors import CacheMiss, EsspError, PermanentError, TransientError
+from essp_common.failures import kind_of
 from essp_common.features import registry
 from essp_common.features.intermediates import Intermediates, extract_with
 from essp_common.features.port import Extractor
 from essp_common.messages.control import ControlFeed
 from essp_common.messages.recipe import extractor_consumer
 from essp_common.pb.v1.messages_pb2 import (
+    EXTRACTOR,
     ClipReady,
     Failed,
     FeatureReady,
@@ -42,7 +44,7 @@ from essp_common.pb.v1.messages_pb2 import (
 from essp_common.runtime import metrics
 from essp_common.runtime.failpoints import failpoint
 from essp_common.video import codec
-from essp_common.worker.dead_letters import kind_of, publish_dead_letter
+from essp_common.worker.dead_letters import publish_dead_letter
 from essp_common.worker.reports import Reports
 
 NAME = "extractor"
@@ -91,7 +93,7 @@ class ExtractStage:
             clip: NDArray[np.uint8] = codec.decode(self._cache.get(ready.key))
         except CacheMiss as error:
             for stream in streams:
-                self._fail(ready, stream, error, "lost")
+                self._fail(ready, stream, error)
             self._bus.flush()
             return
         failpoint("extractor.read")
@@ -115,7 +117,7 @@ class ExtractStage:
         if ready is not None:
             for stream in self._streams(ready):
                 if stream.stream not in self._made:
-                    self._fail(ready, stream, error, kind_of(error))
+                    self._fail(ready, stream, error)
                 self._cache.ack(ready.key, extractor_consumer(stream.stream))
         publish_dead_letter(self._bus, record, error, attempts, self._worker)
         self._bus.flush()
@@ -177,13 +179,13 @@ class ExtractStage:
             self._extractors[kind] = extractor
         return extractor
 
-    def _fail(self, ready: ClipReady, stream: StreamRequest, error: EsspError, kind: str) -> None:
-        metrics.FAILURES.labels(NAME, kind).inc()
+    def _fail(self, ready: ClipReady, stream: StreamRequest, error: EsspError) -> None:
+        metrics.FAILURES.labels(NAME, error.kind).inc()
         failed = Failed(
             clip=ready.clip,
-            stage=NAME,
+            stage=EXTRACTOR,
             reason=str(error),
-            kind=kind,
+            kind=kind_of(error),
             stream=stream.stream,
             consumer=extractor_consumer(stream.stream),
         )

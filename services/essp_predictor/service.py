@@ -16,10 +16,11 @@ from google.protobuf.message import DecodeError
 from essp_common import topics
 from essp_common.bus.port import Record, Subscription
 from essp_common.bus.reading import batches
-from essp_common.errors import DeviceLost, EsspError, PermanentError, TransientError
+from essp_common.errors import DeviceLost, EsspError, TransientError
+from essp_common.failures import kind_of
 from essp_common.job.spec import stored_spec
 from essp_common.messages.control import ControlFeed
-from essp_common.pb.v1.messages_pb2 import ClipRef, Control, Failed, Finished, Progress
+from essp_common.pb.v1.messages_pb2 import PREDICTOR, ClipRef, Control, Failed, Finished, Progress
 from essp_common.runtime.retry import Outage
 from essp_common.wiring import Adapters
 from essp_predictor.config import PredictorSettings
@@ -96,13 +97,13 @@ class Predictor:
             answers = self._run_job(command)
             if answers is not None:
                 metrics = {"videos": float(answers.videos), "failed": float(answers.failed)}
-                finished = Finished(job=job, stage=self.name, uri=answers.uri, metrics=metrics)
+                finished = Finished(job=job, stage=PREDICTOR, uri=answers.uri, metrics=metrics)
                 progress = Progress(finished=finished)
         except DeviceLost as error:
             self._lost = error
             self._draining.set()
         except Exception as error:  # noqa: BLE001  the job fails, with the reason; the others go on
-            progress = Progress(failed=_failed(job, self.name, error))
+            progress = Progress(failed=_failed(job, error))
         if progress is not None and not self._publish(progress, command):
             return
         if progress is not None or not self._draining.is_set():
@@ -153,11 +154,11 @@ def _start_of_prediction(record: Record) -> Control | None:
     return command if stored_spec(command.snapshot.spec_json, f"job {command.job}").predictor is not None else None
 
 
-def _failed(job: str, stage: str, error: Exception) -> Failed:
+def _failed(job: str, error: Exception) -> Failed:
     if isinstance(error, EsspError):
         log.error("job %s cannot be done: %s", job, error, extra={"job_id": job})
-        reason, kind = str(error), error.kind if isinstance(error, PermanentError) else "error"
+        reason = str(error)
     else:
         log.exception("job %s met a defect", job, extra={"job_id": job})
-        reason, kind = f"{type(error).__name__}: {error}", "error"
-    return Failed(clip=ClipRef(job=job), stage=stage, reason=reason, kind=kind)
+        reason = f"{type(error).__name__}: {error}"
+    return Failed(clip=ClipRef(job=job), stage=PREDICTOR, reason=reason, kind=kind_of(error))

@@ -7,8 +7,10 @@ import math
 from essp_common import topics
 from essp_common.artifacts.checkpoint import Manifest
 from essp_common.bus.port import Bus
-from essp_common.errors import EsspError, PermanentError
+from essp_common.errors import EsspError
+from essp_common.failures import kind_of
 from essp_common.pb.v1.messages_pb2 import (
+    TRAINER,
     CheckpointReady,
     ClipRef,
     Failed,
@@ -85,10 +87,10 @@ class Reporter:
 
     def failed(self, error: Exception) -> None:
         """This training cannot go on."""
-        kind = error.kind if isinstance(error, PermanentError) else "error"
         reason = str(error) if isinstance(error, EsspError) else f"{type(error).__name__}: {error}"
         clip = ClipRef(job=self._assignment.job)
-        failed = Failed(clip=clip, stage="trainer", reason=reason, kind=kind, stream=self._assignment.training.stream)
+        stream = self._assignment.training.stream
+        failed = Failed(clip=clip, stage=TRAINER, reason=reason, kind=kind_of(error), stream=stream)
         self._publish(Progress(failed=failed))
         self._bus.flush()
 

@@ -20,6 +20,7 @@ from essp.catalog.probing import ProbeOptions
 from essp_common import topics
 from essp_common.cache.port import clip_key
 from essp_common.catalog.table import VideoRow, read_catalog
+from essp_common.failures import kind_word
 from essp_common.pb.v1.messages_pb2 import (
     TRAIN,
     DecodeSeed,
@@ -198,7 +199,7 @@ def _decoded(units: Sequence[DecodeSeed]) -> list[Frames | str]:
         try:
             for progress in _progress(adapters, len(units)):
                 if progress.HasField("failed"):
-                    found[progress.failed.clip.index] = progress.failed.kind
+                    found[progress.failed.clip.index] = kind_word(progress.failed.kind)
                 else:
                     made = progress.made
                     for place in made.indices:

@@ -10,6 +10,7 @@ import pytest
 
 from essp.servers.servers import RedisServer
 from essp_common import topics
+from essp_common.failures import kind_word
 from essp_common.pb.v1.messages_pb2 import DeadLetter
 from essp_common.wiring import Adapters
 from tests.faults.conftest import REDIS_BYTES, Begin
@@ -111,6 +112,6 @@ def test_videos_that_changed_or_vanished(world: World, begin: Begin, consumers: 
         taken = run.taken[consumer]
         assert [place[:2] for place in taken] == [place[:2] for place in expected]
         assert sum(mine != theirs for mine, theirs in zip(taken, expected, strict=True)) <= counts.failed
-    kinds = [DeadLetter.FromString(record.value).kind for record in letters.poll(1000, LIMIT_S)]
+    kinds = [kind_word(DeadLetter.FromString(record.value).kind) for record in letters.poll(1000, LIMIT_S)]
     letters.close()
     assert set(kinds[-counts.failed :]) == {"changed", "vanished"}

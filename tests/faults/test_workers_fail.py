@@ -13,6 +13,7 @@ import pytest
 
 from essp_common import topics
 from essp_common.pb.v1.messages_pb2 import (
+    CRASHED,
     ClipReady,
     ClipRef,
     DeadLetter,
@@ -175,7 +176,7 @@ def test_a_clip_that_kills_its_worker_is_given_up(
     assert len(run.taken["trainer.flow"]) == len(expected["trainer.flow"])
     letter = DeadLetter.FromString(letters.poll(100, LIMIT_S)[-1].value)
     letters.close()
-    assert (letter.kind, letter.attempts) == ("crashed", 3)
+    assert (letter.kind, letter.attempts) == (CRASHED, 3)
     for process in alive:
         world.drain(process)
 

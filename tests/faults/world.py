@@ -33,7 +33,7 @@ from essp_common.job.spec import JobSpec, parse_spec
 from essp_common.job.status import JobState, JobStatus
 from essp_common.messages.control import ControlFeed
 from essp_common.messages.ordered import IntakeOptions, OrderedIntake, PhaseEnd
-from essp_common.pb.v1.messages_pb2 import CheckpointReady, Finished, Progress
+from essp_common.pb.v1.messages_pb2 import AGGREGATOR, CheckpointReady, Finished, Progress
 from essp_common.planning.position import Position
 from essp_common.runtime.failpoints import VARIABLE
 from essp_common.video import codec
@@ -271,7 +271,7 @@ class Run:
         for trainer in self._spec.trainers:
             uri = f"{self._spec.output}/{trainer}"
             self._report(Progress(checkpoint=CheckpointReady(job=self.name, trainer=trainer, uri=uri, final=True)))
-        finished = Finished(job=self.name, stage="aggregator", uri=f"{self._spec.output}/model")
+        finished = Finished(job=self.name, stage=AGGREGATOR, uri=f"{self._spec.output}/model")
         self._report(Progress(finished=finished))
         self._adapters.bus.flush()
         self.until("it is over", lambda: self.status().state.ended)

@@ -20,6 +20,9 @@ from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake
 from essp_common.messages.recipe import clip_consumers, extractor_consumer
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import (
+    AGGREGATOR,
+    DAMAGED,
+    DECODER,
     CheckpointReady,
     ClipReady,
     ClipRef,
@@ -184,7 +187,7 @@ class Fleet:
         for trainer in self.job.trainers:
             ready = CheckpointReady(job=self.job.name, trainer=trainer, uri=f"file:///{trainer}", final=True)
             self.report(Progress(checkpoint=ready, fence=fence))
-        finished = Finished(job=self.job.name, stage="aggregator", uri=uri, metrics={"test.fused.top1": 0.9})
+        finished = Finished(job=self.job.name, stage=AGGREGATOR, uri=uri, metrics={"test.fused.top1": 0.9})
         self.report(Progress(finished=finished, fence=fence))
 
     def report(self, progress: Progress) -> None:
@@ -211,7 +214,7 @@ class Fleet:
             ref = ClipRef(job=unit.job, purpose=unit.purpose, epoch=unit.epoch, index=seed.index, attempt=seed.attempt,
                           class_id=seed.class_id, video_id=unit.video.id, first_frame=seed.first_frame)  # fmt: skip
             if reason:
-                failed = Failed(clip=ref, stage="decoder", reason=reason, kind="damaged")
+                failed = Failed(clip=ref, stage=DECODER, reason=reason, kind=DAMAGED)
                 self.report(Progress(failed=failed, fence=unit.fence))
                 continue
             key = clip_key(unit.job, unit.purpose, unit.epoch, seed.index, seed.attempt)

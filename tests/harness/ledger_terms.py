@@ -8,6 +8,7 @@ from functools import cache
 from essp_common.catalog.table import Catalog, CatalogView, VideoRow
 from essp_common.job.spec import ClipSpec, SamplingSpec
 from essp_common.pb.v1.messages_pb2 import (
+    AGGREGATOR,
     TRAIN,
     VALIDATION,
     PhasePlan,
@@ -70,6 +71,6 @@ def terms(
         locality=locality,
         replacements=replacements,
         dead_ratio=dead_ratio,
-        last_stage="aggregator",
+        last_stage=AGGREGATOR,
         lane_bytes=lane,
     )

@@ -10,7 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
+from essp_common.failures import stage_named
 from essp_common.pb.v1.messages_pb2 import (
+    DAMAGED,
+    DECODER,
+    ERROR,
+    EXTRACTOR,
+    LOST,
     ClipRef,
     Failed,
     LedgerState,
@@ -152,7 +158,7 @@ class World:
         seed = self.seeds[number] if keep else self.seeds.pop(number)
         ref = self._ref(seed.number, seed.clip)
         if seed.clip.video in self.bad:
-            self.events.append(Progress(failed=Failed(clip=ref, stage="decoder", reason="damaged", kind="damaged")))
+            self.events.append(Progress(failed=Failed(clip=ref, stage=DECODER, reason="damaged", kind=DAMAGED)))
             return
         extracted = [s for s in self.terms.parts.streams if any(self.consumers[c].stream == s for c in seed.consumers)]
         readers = {c for c in seed.consumers if self.consumers[c].stream == "rgb"} | {
@@ -186,12 +192,12 @@ class World:
         seed, stream = self.extractions.pop(number)
         place, ref = (seed.number, seed.clip.index), self._ref(seed.number, seed.clip)
         if (place, seed.clip.attempt, "clip") not in self.cache:
-            failed = Failed(clip=ref, stage="extractor", reason="gone", kind="lost", stream=stream)
+            failed = Failed(clip=ref, stage=EXTRACTOR, reason="gone", kind=LOST, stream=stream)
             self.events.append(Progress(failed=failed))
             return
         readers = {c for c in seed.consumers if self.consumers[c].stream == stream}
         if seed.clip.video in self.bad_streams:
-            failed = Failed(clip=ref, stage="extractor", reason="no", kind="error", stream=stream)
+            failed = Failed(clip=ref, stage=EXTRACTOR, reason="no", kind=ERROR, stream=stream)
             self.events.append(Progress(failed=failed))
         else:
             self._put((place, seed.clip.attempt, stream), readers)
@@ -213,10 +219,8 @@ class World:
             key = (place, clip.attempt, "clip" if consumer.stream == "rgb" else consumer.stream)
             ref = self._ref(place[0], clip)
             if key not in self.cache:
-                stage = name.partition(".")[0]
-                failed = Failed(
-                    clip=ref, stage=stage, reason="gone", kind="lost", stream=consumer.stream, consumer=name
-                )
+                stage = stage_named(name.partition(".")[0])
+                failed = Failed(clip=ref, stage=stage, reason="gone", kind=LOST, stream=consumer.stream, consumer=name)
                 self.events.append(Progress(failed=failed))
                 return True
             self._ack(place, clip.attempt, name)

@@ -27,6 +27,8 @@ from essp_common.learning.models import build as build_classifier
 from essp_common.learning.models import state_bytes
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import (
+    FAILURE_KIND_UNSPECIFIED,
+    LOST,
     PREDICT,
     ClipReady,
     ClipRef,
@@ -185,7 +187,9 @@ class World:
                 yield Progress.FromString(record.value)
 
     def ending(self) -> Progress:
-        return next(p for p in self.reports() if p.HasField("finished") or p.failed.kind not in ("", "lost"))
+        return next(
+            p for p in self.reports() if p.HasField("finished") or p.failed.kind not in (FAILURE_KIND_UNSPECIFIED, LOST)
+        )
 
     def answers(self) -> list[Prediction]:
         rows, classes = read_predictions(self.store, layout.PREDICTIONS)

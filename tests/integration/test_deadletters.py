@@ -14,6 +14,7 @@ from essp.deadletters.store import OutputBox, read_all
 from essp.embedded.composition import Embedded, EmbeddedOptions
 from essp_common import topics
 from essp_common.errors import ConfigError, Conflict, NotFound
+from essp_common.failures import kind_named
 from essp_common.job.spec import parse_spec
 from essp_common.job.status import JobState
 from essp_common.pb.v1.messages_pb2 import TRAIN, Control, DeadLetter, DecodeSeed, Seed, Video
@@ -40,7 +41,9 @@ def dead(index: int, kind: str) -> tuple[bytes, bytes]:
         job="j", purpose=TRAIN, fence=1, video=Video(id=f"v{index}", uri=f"s3://b/{index}"), seeds=[Seed(index=index)]
     )
     original = unit.SerializeToString()
-    letter = DeadLetter(topic=topics.SEEDS, message=original, reason=f"{kind} because", kind=kind, time_ms=5)
+    letter = DeadLetter(
+        topic=topics.SEEDS, message=original, reason=f"{kind} because", kind=kind_named(kind), time_ms=5
+    )
     return original, letter.SerializeToString()
 
 

@@ -23,7 +23,7 @@ import pytest
 
 from essp_common.artifacts import checkpoint, layout
 from essp_common.artifacts.checkpoint import Manifest
-from essp_common.pb.v1.messages_pb2 import Control
+from essp_common.pb.v1.messages_pb2 import LOST, Control
 from essp_common.runtime.failpoints import VARIABLE
 from essp_common.wiring import open_bus, open_cache
 from essp_trainer.distributed.supervisor import EXIT_RANK_LOST
@@ -97,7 +97,7 @@ class Servers:
             for progress in self.stage.progress(timeout_s=0.05):
                 failed = progress.failed
                 if progress.WhichOneof("event") == "failed":
-                    assert failed.kind == "lost", failed.reason
+                    assert failed.kind == LOST, failed.reason
                     phases = [(plan.purpose, plan.epoch) for plan in self.stage.plans]
                     self.stage.feed([(phases.index((failed.clip.purpose, failed.clip.epoch)), failed.clip.index)])
 

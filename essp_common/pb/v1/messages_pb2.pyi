@@ -14,11 +14,65 @@ class Purpose(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     VALIDATION: _ClassVar[Purpose]
     TEST: _ClassVar[Purpose]
     PREDICT: _ClassVar[Purpose]
+
+class Stage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    STAGE_UNSPECIFIED: _ClassVar[Stage]
+    DECODER: _ClassVar[Stage]
+    EXTRACTOR: _ClassVar[Stage]
+    TRAINER: _ClassVar[Stage]
+    AGGREGATOR: _ClassVar[Stage]
+    PREDICTOR: _ClassVar[Stage]
+
+class FailureKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FAILURE_KIND_UNSPECIFIED: _ClassVar[FailureKind]
+    ERROR: _ClassVar[FailureKind]
+    DAMAGED: _ClassVar[FailureKind]
+    TRUNCATED: _ClassVar[FailureKind]
+    EMPTY: _ClassVar[FailureKind]
+    NOT_VIDEO: _ClassVar[FailureKind]
+    VANISHED: _ClassVar[FailureKind]
+    CHANGED: _ClassVar[FailureKind]
+    LIMIT: _ClassVar[FailureKind]
+    CRASHED: _ClassVar[FailureKind]
+    TIMEOUT: _ClassVar[FailureKind]
+    LOST: _ClassVar[FailureKind]
+    CONFLICT: _ClassVar[FailureKind]
+    MEMORY: _ClassVar[FailureKind]
+    STORAGE: _ClassVar[FailureKind]
+    DIVERGED: _ClassVar[FailureKind]
+    UNAVAILABLE: _ClassVar[FailureKind]
+    CACHE_FULL: _ClassVar[FailureKind]
 PURPOSE_UNSPECIFIED: Purpose
 TRAIN: Purpose
 VALIDATION: Purpose
 TEST: Purpose
 PREDICT: Purpose
+STAGE_UNSPECIFIED: Stage
+DECODER: Stage
+EXTRACTOR: Stage
+TRAINER: Stage
+AGGREGATOR: Stage
+PREDICTOR: Stage
+FAILURE_KIND_UNSPECIFIED: FailureKind
+ERROR: FailureKind
+DAMAGED: FailureKind
+TRUNCATED: FailureKind
+EMPTY: FailureKind
+NOT_VIDEO: FailureKind
+VANISHED: FailureKind
+CHANGED: FailureKind
+LIMIT: FailureKind
+CRASHED: FailureKind
+TIMEOUT: FailureKind
+LOST: FailureKind
+CONFLICT: FailureKind
+MEMORY: FailureKind
+STORAGE: FailureKind
+DIVERGED: FailureKind
+UNAVAILABLE: FailureKind
+CACHE_FULL: FailureKind
 
 class ClipRef(_message.Message):
     __slots__ = ("job", "purpose", "epoch", "index", "attempt", "class_id", "video_id", "first_frame")
@@ -251,12 +305,12 @@ class Failed(_message.Message):
     STREAM_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     clip: ClipRef
-    stage: str
+    stage: Stage
     reason: str
-    kind: str
+    kind: FailureKind
     stream: str
     consumer: str
-    def __init__(self, clip: _Optional[_Union[ClipRef, _Mapping]] = ..., stage: _Optional[str] = ..., reason: _Optional[str] = ..., kind: _Optional[str] = ..., stream: _Optional[str] = ..., consumer: _Optional[str] = ...) -> None: ...
+    def __init__(self, clip: _Optional[_Union[ClipRef, _Mapping]] = ..., stage: _Optional[_Union[Stage, str]] = ..., reason: _Optional[str] = ..., kind: _Optional[_Union[FailureKind, str]] = ..., stream: _Optional[str] = ..., consumer: _Optional[str] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("pool", "gauges")
@@ -338,10 +392,10 @@ class Finished(_message.Message):
     URI_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     job: str
-    stage: str
+    stage: Stage
     uri: str
     metrics: _containers.ScalarMap[str, float]
-    def __init__(self, job: _Optional[str] = ..., stage: _Optional[str] = ..., uri: _Optional[str] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., stage: _Optional[_Union[Stage, str]] = ..., uri: _Optional[str] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("job", "worker", "fence", "made", "trained", "failed", "heartbeat", "phase_report", "checkpoint", "finished", "step", "trouble")
@@ -471,12 +525,12 @@ class DeadLetter(_message.Message):
     topic: str
     message: bytes
     reason: str
-    kind: str
+    kind: FailureKind
     attempts: int
     worker: str
     time_ms: int
     purged: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, topic: _Optional[str] = ..., message: _Optional[bytes] = ..., reason: _Optional[str] = ..., kind: _Optional[str] = ..., attempts: _Optional[int] = ..., worker: _Optional[str] = ..., time_ms: _Optional[int] = ..., purged: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., message: _Optional[bytes] = ..., reason: _Optional[str] = ..., kind: _Optional[_Union[FailureKind, str]] = ..., attempts: _Optional[int] = ..., worker: _Optional[str] = ..., time_ms: _Optional[int] = ..., purged: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Indices(_message.Message):
     __slots__ = ("blocks", "bits")
@@ -682,12 +736,12 @@ class ClipFailure(_message.Message):
     REPLACED_FIELD_NUMBER: _ClassVar[int]
     position: Position
     attempt: int
-    stage: str
-    kind: str
+    stage: Stage
+    kind: FailureKind
     video: str
     stream: str
     replaced: bool
-    def __init__(self, position: _Optional[_Union[Position, _Mapping]] = ..., attempt: _Optional[int] = ..., stage: _Optional[str] = ..., kind: _Optional[str] = ..., video: _Optional[str] = ..., stream: _Optional[str] = ..., replaced: _Optional[bool] = ...) -> None: ...
+    def __init__(self, position: _Optional[_Union[Position, _Mapping]] = ..., attempt: _Optional[int] = ..., stage: _Optional[_Union[Stage, str]] = ..., kind: _Optional[_Union[FailureKind, str]] = ..., video: _Optional[str] = ..., stream: _Optional[str] = ..., replaced: _Optional[bool] = ...) -> None: ...
 
 class TrainedAttempt(_message.Message):
     __slots__ = ("position", "consumer", "attempt")
@@ -763,11 +817,11 @@ class FailureTally(_message.Message):
     KIND_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     EXAMPLES_FIELD_NUMBER: _ClassVar[int]
-    stage: str
-    kind: str
+    stage: Stage
+    kind: FailureKind
     count: int
     examples: _containers.ScalarMap[str, str]
-    def __init__(self, stage: _Optional[str] = ..., kind: _Optional[str] = ..., count: _Optional[int] = ..., examples: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    def __init__(self, stage: _Optional[_Union[Stage, str]] = ..., kind: _Optional[_Union[FailureKind, str]] = ..., count: _Optional[int] = ..., examples: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class HistorySegment(_message.Message):
     __slots__ = ("first", "last", "fence", "since", "writer", "entries", "ledger", "state", "status_json", "created_ms", "worked_s", "failures")

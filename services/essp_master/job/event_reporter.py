@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
+from essp_common.failures import kind_word, stage_word
 from essp_common.job import status
-from essp_common.pb.v1.messages_pb2 import Failed, HistorySegment, Progress
-from essp_common.pb.v1.messages_pb2 import FailureTally as FailureMessage
+from essp_common.pb.v1.messages_pb2 import Failed, FailureKind, FailureTally, HistorySegment, Progress, Stage
 from essp_common.planning.phases import Phases
 from essp_master.job.activity import purpose_name
 from essp_master.job.events import EventLog
 from essp_master.ledger.instructions import CompleteJob, FinishPhase, Instruction
 
 _EXAMPLES = 3
-
-
-@dataclass
-class FailureTally:
-    """Failures of one kind."""
-
-    count: int = 0
-    examples: dict[str, str] = field(default_factory=dict)
-    """Video -> reason."""
 
 
 class EventReporter:
@@ -32,7 +22,7 @@ class EventReporter:
         self._job = job
         self._phases = phases
         self.log = log
-        self.failures: dict[tuple[str, str], FailureTally] = {}
+        self.failures: dict[tuple[Stage, FailureKind], FailureTally] = {}
         """By stage and kind."""
         self.result: status.ResultStatus | None = None
 
@@ -52,7 +42,7 @@ class EventReporter:
 
     def taken_over(self, segment: HistorySegment, fence: int) -> None:
         """This master continues the run of another, whose failures count as well."""
-        self.failures = {(f.stage, f.kind): FailureTally(f.count, dict(f.examples)) for f in segment.failures}
+        self.failures = {(tally.stage, tally.kind): tally for tally in segment.failures}
         message = f"taken over from {segment.writer}, where its segment {segment.last} says"
         self.log.add("state", message, {"segment": segment.last, "fence": fence})
 
@@ -62,14 +52,17 @@ class EventReporter:
 
     def failed(self, failed: Failed) -> None:
         """A clip could not be made. Only the first few videos of each kind get an event."""
-        tally = self.failures.setdefault((failed.stage, failed.kind), FailureTally())
+        tally = self.failures.setdefault(
+            (failed.stage, failed.kind), FailureTally(stage=failed.stage, kind=failed.kind)
+        )
         tally.count += 1
         video = failed.clip.video_id
         if video in tally.examples or len(tally.examples) >= _EXAMPLES:
             return
         tally.examples[video] = failed.reason
-        data = {"stage": failed.stage, "kind": failed.kind, "video": video, "reason": failed.reason}
-        self.log.add("failure", f"{failed.stage}: {video}: {failed.reason}", data)
+        stage = stage_word(failed.stage)
+        data = {"stage": stage, "kind": kind_word(failed.kind), "video": video, "reason": failed.reason}
+        self.log.add("failure", f"{stage}: {video}: {failed.reason}", data)
 
     def progressed(self, progress: Progress) -> None:
         """A trainer has finished a phase, saved, or is in trouble; other messages are no event."""
@@ -100,10 +93,3 @@ class EventReporter:
                 case CompleteJob(uri, metrics):
                     self.result = status.ResultStatus(uri=uri, metrics=dict(metrics))
                     self.log.add("finished", f"made {uri}", {"uri": uri, "metrics": dict(metrics)})
-
-    def tallies(self) -> list[FailureMessage]:
-        """The failures, for the history."""
-        return [
-            FailureMessage(stage=stage, kind=kind, count=tally.count, examples=tally.examples)
-            for (stage, kind), tally in self.failures.items()
-        ]

@@ -206,7 +206,7 @@ class Job:
         segment.state = self.state
         segment.created_ms = round(self.life.created.timestamp() * 1000)
         segment.worked_s = self.life.elapsed_s(now_s)
-        segment.failures.extend(self.reporter.tallies())
+        segment.failures.extend(self.reporter.failures.values())
         return segment
 
     def _continue(self, segment: HistorySegment) -> None:

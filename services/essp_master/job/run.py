@@ -19,7 +19,7 @@ from essp_common.artifacts.history import History
 from essp_common.errors import Conflict
 from essp_common.job.spec import JobSpec
 from essp_common.objects.port import ObjectStore
-from essp_common.pb.v1.messages_pb2 import TRAIN, HistorySegment, JobSnapshot
+from essp_common.pb.v1.messages_pb2 import AGGREGATOR, PREDICTOR, TRAIN, HistorySegment, JobSnapshot
 from essp_common.runtime.failpoints import failpoint
 from essp_common.wiring import Stores
 from essp_master.job.preflight import Preflight, check_owner
@@ -125,7 +125,7 @@ def _ledger_config(preflight: Preflight, resume: ResumePoints) -> LedgerConfig:
         locality=spec.sampling.locality,
         replacements=spec.limits.replacements,
         dead_ratio=spec.limits.dead_ratio,
-        last_stage="aggregator" if spec.predictor is None else "predictor",
+        last_stage=AGGREGATOR if spec.predictor is None else PREDICTOR,
         lag=spec.limits.lag,
         lane_bytes=lane_bytes(spec, preflight.bounds),
     )

@@ -7,6 +7,7 @@ from typing import Literal
 
 from essp_common.cache.port import CacheUsage, FrameCache
 from essp_common.errors import TransientError
+from essp_common.failures import kind_word, stage_word
 from essp_common.job import status
 from essp_common.job.status import JobState
 from essp_common.runtime import metrics
@@ -151,10 +152,10 @@ def _cache(usage: CacheUsage | None) -> status.CacheStatus | None:
 def _failures(job: Job) -> tuple[status.FailureStatus, ...]:
     return tuple(
         status.FailureStatus(
-            stage=stage,
-            kind=kind,
+            stage=stage_word(tally.stage),
+            kind=kind_word(tally.kind),
             count=tally.count,
             examples=tuple(status.FailureExample(video=v, reason=r) for v, r in tally.examples.items()),
         )
-        for (stage, kind), tally in sorted(job.reporter.failures.items(), key=lambda item: -item[1].count)
+        for tally in sorted(job.reporter.failures.values(), key=lambda tally: -tally.count)
     )

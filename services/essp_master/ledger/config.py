@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from essp_common.pb.v1.messages_pb2 import PhasePlan
+from essp_common.pb.v1.messages_pb2 import PhasePlan, Stage
 from essp_common.planning.plan import Plan
 from essp_common.planning.position import Position
 from essp_master.ledger.parts import ClipParts
@@ -33,7 +33,7 @@ class LedgerConfig:
     locality: int
     replacements: int
     dead_ratio: float
-    last_stage: str
+    last_stage: Stage
     """The stage whose `Finished` completes the job."""
     lag: float = 0.5
     """A consumer that is behind by more than this share of the clips outstanding is left behind (`lag.py`)."""

@@ -27,7 +27,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 
 from essp_common.errors import ConfigError
+from essp_common.failures import stage_word
 from essp_common.pb.v1.messages_pb2 import (
+    DECODER,
+    EXTRACTOR,
+    LOST,
     ClipRef,
     Failed,
     LedgerState,
@@ -243,16 +247,16 @@ class Ledger:
             self._batches.trained(number, event, self.news, out)
 
     def _failed(self, event: Failed, out: list[Instruction]) -> None:
-        if event.kind == "lost":
+        if event.kind == LOST:
             self._lost(event, out)
-        elif event.stage in ("decoder", "extractor"):
+        elif event.stage in (DECODER, EXTRACTOR):
             self._undoable(event, out)
         else:
-            self._fail(f"{event.stage}: {event.reason}", out)
+            self._fail(f"{stage_word(event.stage)}: {event.reason}", out)
 
     def _undoable(self, event: Failed, out: list[Instruction]) -> None:
         """A clip or a stream of it cannot be made."""
-        part = self._parts.part_of_stream.get(event.stream, CLIP) if event.stage == "extractor" else CLIP
+        part = self._parts.part_of_stream.get(event.stream, CLIP) if event.stage == EXTRACTOR else CLIP
         entry = self._current(event.clip)
         if entry is None or entry.made >> part & 1 or not entry.left & self._parts.ackers[part]:
             self.counts.duplicates += 1

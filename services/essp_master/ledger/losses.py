@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from essp_common.pb.v1.messages_pb2 import Failed
+from essp_common.pb.v1.messages_pb2 import EXTRACTOR, Failed
 from essp_common.planning.plan import Plan
 from essp_master.ledger.consumption import Consumption
 from essp_master.ledger.order import Place
@@ -49,7 +49,7 @@ class Losses:
             return bool(bit & ~entry.left) and self._has_trained(consumer, entry.place)
         if entry.shed or not entry.left:
             return True
-        if event.stage == "extractor":
+        if event.stage == EXTRACTOR:
             part = self._parts.part_of_stream.get(event.stream, CLIP)
             return part != CLIP and _was_made(entry, CLIP) and not entry.made >> part & 1
         if bit & entry.left:
@@ -76,4 +76,4 @@ def _was_made(entry: Entry, part: int) -> bool:
 
 def missing_consumer(event: Failed) -> str:
     """The trainer or predictor that misses the bytes; empty: it is an extractor."""
-    return "" if event.stage == "extractor" else event.consumer
+    return "" if event.stage == EXTRACTOR else event.consumer

@@ -21,7 +21,7 @@ from essp_common.artifacts.scores import ScoreTable
 from essp_common.bus.memory import MemoryBus
 from essp_common.cache.memory import MemoryCache
 from essp_common.errors import NotFound, PermanentError
-from essp_common.pb.v1.messages_pb2 import CheckpointReady, Control, JobSnapshot, PhaseReport, Progress
+from essp_common.pb.v1.messages_pb2 import AGGREGATOR, CheckpointReady, Control, JobSnapshot, PhaseReport, Progress
 from essp_common.wiring import Adapters, Stores
 from tests.harness.finished_job import BEST_EPOCH, CLASSES, JOB, FinishedJob, finished_job, save_final
 from tests.harness.running import running
@@ -88,7 +88,7 @@ def test_the_last_trainer_sets_it_off(job: FinishedJob, tmp_path: Path) -> None:
         world.checkpoint_ready("flow")
         progress = world.answer()
     assert (progress.job, progress.worker, progress.fence) == (JOB, "agg-1", 4)
-    assert (progress.finished.job, progress.finished.stage) == (JOB, "aggregator")
+    assert (progress.finished.job, progress.finished.stage) == (JOB, AGGREGATOR)
     assert progress.finished.uri == f"file://{tmp_path}/model/manifest.json"
     metrics = progress.finished.metrics
     assert metrics["test.fused.top1"] == 1.0
@@ -106,7 +106,7 @@ def test_what_does_not_fit_together_fails_the_job(job: FinishedJob) -> None:
     with world.aggregator():
         world.checkpoint_ready("flow")
         progress = world.answer()
-        assert (progress.failed.stage, progress.failed.clip.job) == ("aggregator", JOB)
+        assert (progress.failed.stage, progress.failed.clip.job) == (AGGREGATOR, JOB)
         assert "no video that all of rgb, flow have scored" in progress.failed.reason
         world.checkpoint_ready("flow")
         assert world.answer().HasField("failed"), "and it goes on"

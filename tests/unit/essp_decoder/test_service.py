@@ -15,9 +15,13 @@ from essp_common.bus.port import Record
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import clip_key
 from essp_common.errors import BadVideo, CacheFull, PermanentError
+from essp_common.failures import kind_word
 from essp_common.messages.control import ControlFeed
 from essp_common.pb.v1.messages_pb2 import (
+    CRASHED,
+    DECODER,
     TRAIN,
+    TRUNCATED,
     ClipReady,
     Control,
     DeadLetter,
@@ -132,11 +136,11 @@ def test_what_cannot_be_decoded_is_reported(world: World, sandbox: Sandbox, fold
         stage.handle(_record(work))
     failed, decoded = (Progress.FromString(record.value) for record in world.published(topics.PROGRESS, 2))
     assert decoded.made.indices == [0]
-    assert (failed.failed.clip.index, failed.failed.stage, failed.failed.kind) == (1, "decoder", "truncated")
+    assert (failed.failed.clip.index, failed.failed.stage, failed.failed.kind) == (1, DECODER, TRUNCATED)
     letter = world.published(topics.DEADLETTER, 1)[0]
     assert letter.key == b"a.mp4"
     dead = DeadLetter.FromString(letter.value)
-    assert (dead.kind, dead.topic, dead.worker) == ("truncated", topics.SEEDS, "w1")
+    assert (dead.kind, dead.topic, dead.worker) == (TRUNCATED, topics.SEEDS, "w1")
     assert [seed.first_frame for seed in DecodeSeed.FromString(dead.message).seeds] == [38]
 
 
@@ -183,7 +187,7 @@ def test_a_rejected_message_fails_all_its_seeds(world: World, sandbox: Sandbox, 
     with _stage(world, sandbox) as (stage, _):
         stage.reject(_record(unit(folder, "a.mp4", 2, 20)), BadVideo("no", "crashed"), 3)
     failed = [Progress.FromString(record.value).failed for record in world.published(topics.PROGRESS, 2)]
-    assert [(each.clip.index, each.kind) for each in failed] == [(0, "crashed"), (1, "crashed")]
+    assert [(each.clip.index, each.kind) for each in failed] == [(0, CRASHED), (1, CRASHED)]
 
 
 def test_the_service_decodes_what_it_can_and_goes_on(world: World, folder: Path) -> None:
@@ -210,7 +214,7 @@ def test_the_service_decodes_what_it_can_and_goes_on(world: World, folder: Path)
     assert not thread.is_alive()
     progress = world.told()
     assert sorted(index for p in progress for index in p.made.indices) == [0, 3]
-    assert {p.failed.clip.index: p.failed.kind for p in progress if p.HasField("failed")} == {
+    assert {p.failed.clip.index: kind_word(p.failed.kind) for p in progress if p.HasField("failed")} == {
         1: "not_video",
         2: "vanished",
     }

@@ -15,7 +15,7 @@ from essp_common.cache.port import Buffer, stream_key
 from essp_common.errors import CacheFull, ConfigError
 from essp_common.features import registry
 from essp_common.messages.control import ControlFeed
-from essp_common.pb.v1.messages_pb2 import Control
+from essp_common.pb.v1.messages_pb2 import DAMAGED, EXTRACTOR, LOST, Control
 from essp_common.worker.reports import Reports
 from essp_extractor.stage import ExtractStage
 from tests.harness.extractor_world import CONSUMER, JOB, World, frames_at, stream
@@ -90,7 +90,7 @@ def test_lost_bytes_are_reported_so_that_the_clip_is_made_again() -> None:
     with world.extractor("flow"):
         world.announce(4, "essp:job-1:{1.0.4.0}")
         (report,) = world.progress(1)
-        assert (report.failed.kind, report.failed.stage) == ("lost", "extractor")
+        assert (report.failed.kind, report.failed.stage) == (LOST, EXTRACTOR)
         assert (report.failed.clip.index, report.failed.stream) == (4, "motion")
         assert report.failed.consumer == "extractor.motion"
         world.decoded(4)
@@ -125,8 +125,8 @@ def test_damaged_bytes_are_reported_and_the_rest_goes_on(damage: bytes) -> None:
         world.decoded(64)
         failed, extracted = world.progress(2)
         (letter,) = world.letters(1)
-    assert (failed.failed.kind, failed.failed.clip.index, failed.failed.stream) == ("damaged", 0, "motion")
-    assert (letter.topic, letter.kind, letter.worker) == (topics.CLIPS, "damaged", "extractor-1")
+    assert (failed.failed.kind, failed.failed.clip.index, failed.failed.stream) == (DAMAGED, 0, "motion")
+    assert (letter.topic, letter.kind, letter.worker) == (topics.CLIPS, DAMAGED, "extractor-1")
     assert letter.reason == failed.failed.reason
     assert extracted.made.indices == [64]
     assert not world.cache.ack(key, "extractor.motion"), "freed with the report"

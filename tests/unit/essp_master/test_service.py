@@ -12,7 +12,18 @@ from essp_common.cache.port import job_prefix
 from essp_common.errors import Conflict, Unavailable
 from essp_common.job.status import JobState
 from essp_common.messages.control import ControlFeed
-from essp_common.pb.v1.messages_pb2 import Control, Failed, Finished, PhaseReport, Progress, StepReport
+from essp_common.pb.v1.messages_pb2 import (
+    AGGREGATOR,
+    ERROR,
+    PREDICTOR,
+    TRAINER,
+    Control,
+    Failed,
+    Finished,
+    PhaseReport,
+    Progress,
+    StepReport,
+)
 from essp_common.wiring import Adapters
 from essp_master.config import MasterSettings
 from essp_master.service import build
@@ -220,8 +231,8 @@ def test_messages_of_an_earlier_run_are_none_of_this_one(adapters: Adapters, fle
     master.start(fleet.job)
     master.stop("small")
     assert master.start(fleet.job).state is JobState.RUNNING
-    fleet.report(Progress(finished=Finished(stage="aggregator", uri="file:///old"), fence=1))
-    fleet.report(Progress(failed=Failed(stage="trainer", reason="old", kind="error"), fence=1))
+    fleet.report(Progress(finished=Finished(stage=AGGREGATOR, uri="file:///old"), fence=1))
+    fleet.report(Progress(failed=Failed(stage=TRAINER, reason="old", kind=ERROR), fence=1))
     master.step(0)
     assert master.status("small").state is JobState.RUNNING
 
@@ -301,7 +312,7 @@ def test_a_prediction_is_done_when_the_predictor_says_so(adapters: Adapters, fle
     master.start(job)
     run_to_rest(master, fleet)
     assert fleet.trained["predictor.rgb"] == [(0, i) for i in range(32)]
-    fleet.report(Progress(finished=Finished(stage="predictor", uri="file:///predictions")))
+    fleet.report(Progress(finished=Finished(stage=PREDICTOR, uri="file:///predictions")))
     master.step(0)
     assert master.status("small").state is JobState.COMPLETED
     assert job_prefix("small")

@@ -16,7 +16,7 @@ from essp_common.errors import Conflict, Fenced, Unavailable
 from essp_common.job.status import JobState
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
-from essp_common.pb.v1.messages_pb2 import Control, Finished, Progress
+from essp_common.pb.v1.messages_pb2 import AGGREGATOR, Control, Finished, Progress
 from essp_common.wiring import Adapters
 from essp_master.config import MasterSettings
 from essp_master.service import Master
@@ -175,7 +175,7 @@ def test_an_end_that_the_history_misses_is_written_there(adapters: Adapters, fle
     else:
         run_to_rest(first, fleet)
         written(first, fleet)
-        fleet.report(Progress(finished=Finished(stage="aggregator", uri="file:///model"), fence=1))
+        fleet.report(Progress(finished=Finished(stage=AGGREGATOR, uri="file:///model"), fence=1))
         ended = Control(job="small", fence=1, command=Control.COMPLETE)
         fleet.learn()
         ended.snapshot.CopyFrom(fleet.commands[0].snapshot)

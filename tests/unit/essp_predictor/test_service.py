@@ -15,6 +15,9 @@ from essp_common.errors import DeviceLost
 from essp_common.job.spec import JobSpec
 from essp_common.learning.models import Classifier, Scores
 from essp_common.pb.v1.messages_pb2 import (
+    LOST,
+    MEMORY,
+    PREDICTOR,
     Control,
     JobSnapshot,
 )
@@ -37,7 +40,7 @@ def test_scores_are_those_computed_by_hand_in_any_order(world: World, order: lis
     with world.predictor():
         world.deliver_all(order)
         finished = world.ending().finished
-    assert (finished.job, finished.stage) == (JOB, "predictor")
+    assert (finished.job, finished.stage) == (JOB, PREDICTOR)
     assert finished.uri == f"{world.spec.output}/predictions.parquet"
     assert dict(finished.metrics) == {"videos": 3.0, "failed": 0.0}
     for video, answer in enumerate(world.answers()):
@@ -108,7 +111,7 @@ def test_damaged_bytes_are_made_again(world: World) -> None:
             world.deliver("motion", index)
             world.deliver("rgb", index, damaged=index == 3)
         lost = next(p for p in world.reports() if p.HasField("failed")).failed
-        assert (lost.kind, lost.stream, lost.clip.index) == ("lost", "rgb", 3)
+        assert (lost.kind, lost.stream, lost.clip.index) == (LOST, "rgb", 3)
         world.deliver("rgb", 3)
         assert world.ending().HasField("finished")
     assert all(answer.clips == 2 for answer in world.answers())
@@ -128,7 +131,7 @@ def test_a_predictor_that_dies_begins_again(world: World) -> None:
             world.deliver("rgb", index)
         for index in CLIPS[:4]:  # each is missed in its turn, and made again
             lost = next(p for p in world.reports() if p.HasField("failed")).failed
-            assert (lost.kind, lost.stream, lost.clip.index) == ("lost", "rgb", index)
+            assert (lost.kind, lost.stream, lost.clip.index) == (LOST, "rgb", index)
             world.deliver("rgb", index)
         assert world.ending().HasField("finished")
     assert [answer.clips for answer in world.answers()] == [2, 2, 2]
@@ -150,7 +153,7 @@ def test_a_model_that_is_missing_fails_the_job(tmp_path: Path) -> None:
     world = World(tmp_path)
     with world.predictor():
         failed = world.ending().failed
-    assert (failed.stage, failed.clip.job) == ("predictor", JOB)
+    assert (failed.stage, failed.clip.job) == (PREDICTOR, JOB)
     assert "there is no model at" in failed.reason
 
 
@@ -162,7 +165,7 @@ def test_a_gpu_without_room_says_what_helps(world: World, monkeypatch: pytest.Mo
     with world.predictor():
         world.deliver_all(CLIPS)
         failed = world.ending().failed
-    assert (failed.kind, "lower ESSP_BATCH_CLIPS" in failed.reason) == ("memory", True)
+    assert (failed.kind, "lower ESSP_BATCH_CLIPS" in failed.reason) == (MEMORY, True)
 
 
 def test_a_gpu_that_fails_ends_the_process_and_not_the_job(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +182,7 @@ def test_a_gpu_that_fails_ends_the_process_and_not_the_job(world: World, monkeyp
     with world.predictor():
         for progress in world.until_finished():
             if progress.HasField("failed"):
-                assert progress.failed.kind == "lost"
+                assert progress.failed.kind == LOST
                 world.deliver(progress.failed.stream, progress.failed.clip.index)
 
 

@@ -15,7 +15,7 @@ from essp_common.errors import ConfigError, EsspError, Fenced, Unavailable
 from essp_common.job.spec import TrainerSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo, ObjectStore
-from essp_common.pb.v1.messages_pb2 import TRAIN, Control, JobSnapshot
+from essp_common.pb.v1.messages_pb2 import STORAGE, TRAIN, Control, JobSnapshot
 from essp_common.planning.position import Position
 from essp_common.runtime.metrics import CHECKPOINTS
 from essp_common.wiring import Stores
@@ -239,7 +239,7 @@ def test_a_final_checkpoint_that_cannot_be_saved_fails_the_training(tmp_path: Pa
         running.join()
     assert isinstance(running.error, CannotSave)
     [failed] = stage.reports("failed")
-    assert failed.kind == "storage"
+    assert failed.kind == STORAGE
     assert "No space left on device; make room" in failed.reason
 
 

@@ -17,7 +17,7 @@ from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.cache.port import clip_key
 from essp_common.errors import ConfigError, DeviceLost, NotFound, OutOfMemory
 from essp_common.learning.models import Classifier, Scores
-from essp_common.pb.v1.messages_pb2 import TEST, TRAIN, VALIDATION, Control
+from essp_common.pb.v1.messages_pb2 import DIVERGED, ERROR, LOST, MEMORY, TEST, TRAIN, TRAINER, VALIDATION, Control
 from essp_common.planning.position import Position
 from essp_trainer.model.evaluation import figures
 from essp_trainer.model.training import Diverged
@@ -127,7 +127,7 @@ def test_lost_bytes_are_asked_for_again(tmp_path: Path) -> None:
     stage.feed(place for place in places if place != (0, 1))
     with Running(stage) as running:
         [lost] = stage.wait_for("failed")
-        assert (lost.failed.kind, lost.failed.clip.index, lost.failed.stage) == ("lost", 1, "trainer")
+        assert (lost.failed.kind, lost.failed.clip.index, lost.failed.stage) == (LOST, 1, TRAINER)
         stage.feed([(0, 1)])
         running.join()
     assert running.error is None
@@ -144,7 +144,7 @@ def test_damaged_bytes_are_asked_for_again(tmp_path: Path) -> None:
     stage.cache.put(key, value[:-1], ["trainer.one"], 600)
     with Running(stage) as running:
         [lost] = stage.wait_for("failed")
-        assert (lost.failed.kind, lost.failed.clip.index) == ("lost", 3)
+        assert (lost.failed.kind, lost.failed.clip.index) == (LOST, 3)
         stage.feed([(0, 3)])
         running.join()
     assert running.error is None
@@ -160,7 +160,7 @@ def test_a_loss_that_is_not_finite_touches_no_parameter(tmp_path: Path) -> None:
         running.join()
     assert isinstance(running.error, Diverged)
     [failed] = stage.wait_for("failed")
-    assert failed.failed.kind == "diverged"
+    assert failed.failed.kind == DIVERGED
     assert "lower optimizer.lr" in failed.failed.reason
     assert [list(report.indices) for report in stage.reports("trained")] == [[0, 1, 2, 3]]
     assert checkpoint.read_latest(stage.store, "one") is None
@@ -299,7 +299,7 @@ def test_a_gpu_without_room_says_what_helps(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(OutOfMemory, match="batch of 4 clips; lower batch_size, set amp: true"):
         train(stage)
     [failed] = stage.reports("failed")
-    assert failed.kind == "memory"
+    assert failed.kind == MEMORY
 
 
 def test_a_gpu_that_fails_is_no_fault_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,7 +317,7 @@ def test_a_defect_is_told_to_the_master(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(ZeroDivisionError):
         train(stage)
     [failed] = stage.reports("failed")
-    assert (failed.kind, failed.reason) == ("error", "ZeroDivisionError: division by zero")
+    assert (failed.kind, failed.reason) == (ERROR, "ZeroDivisionError: division by zero")
 
 
 def _raising(error: Exception) -> Callable[[Classifier, Tensor], Scores]:

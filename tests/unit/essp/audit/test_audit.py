@@ -19,6 +19,7 @@ from essp_common.errors import Fenced
 from essp_common.messages.ordered import Delivery, OrderedIntake
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import (
+    AGGREGATOR,
     CheckpointReady,
     Finished,
     HistoryEntry,
@@ -54,7 +55,7 @@ class Audited:
         then()
         for trainer in self.fleet.job.trainers:
             self.save(trainer)
-        self.fleet.report(Progress(finished=Finished(stage="aggregator", uri="file:///model"), fence=1))
+        self.fleet.report(Progress(finished=Finished(stage=AGGREGATOR, uri="file:///model"), fence=1))
         return self.ended()
 
     def ended(self) -> list[HistorySegment]:

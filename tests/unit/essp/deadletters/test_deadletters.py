@@ -14,6 +14,7 @@ from essp.deadletters.store import BusBox, OutputBox
 from essp_common import topics
 from essp_common.bus import reading
 from essp_common.bus.memory import MemoryBus
+from essp_common.failures import kind_named
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import (
     TRAIN,
@@ -64,7 +65,9 @@ def unit(job: str = "j", index: int = 5, attempt: int = 0, fence: int = 3, purpo
 def letter(message: DecodeSeed | ClipReady | bytes, kind: str = "damaged", reason: str = "bad") -> DeadLetter:
     topic = topics.CLIPS if isinstance(message, ClipReady) else topics.SEEDS
     content = message if isinstance(message, bytes) else message.SerializeToString()
-    return DeadLetter(topic=topic, message=content, reason=reason, kind=kind, attempts=1, worker="w", time_ms=1_700)
+    return DeadLetter(
+        topic=topic, message=content, reason=reason, kind=kind_named(kind), attempts=1, worker="w", time_ms=1_700
+    )
 
 
 def put(bus: MemoryBus, *letters: DeadLetter) -> None:

@@ -16,7 +16,9 @@ from essp_common.cache.port import clip_key, stream_key
 from essp_common.errors import Unavailable
 from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import (
+    LOST,
     TRAIN,
+    TRAINER,
     VALIDATION,
     ClipReady,
     ClipRef,
@@ -220,7 +222,7 @@ def test_the_master_learns_which_runs_bytes_are_missed(world: World, told: int, 
     world.cache.purge(world.feature(phases[0], 0, fence=told))
     with world.intake(phases) as intake:
         assert intake.take(0) is None
-    assert [(p.failed.kind, p.fence) for p in world.progress()] == [("lost", reported)]
+    assert [(p.failed.kind, p.fence) for p in world.progress()] == [(LOST, reported)]
 
 
 def test_lost_bytes_are_reported_and_waited_for(world: World) -> None:
@@ -232,7 +234,7 @@ def test_lost_bytes_are_reported_and_waited_for(world: World) -> None:
         assert take_all(intake) == []
         (report,) = world.progress()
         assert (report.job, report.worker, report.fence) == (JOB, "w1", 3)
-        assert (report.failed.kind, report.failed.stage, report.failed.stream) == ("lost", "trainer", "flow10")
+        assert (report.failed.kind, report.failed.stage, report.failed.stream) == (LOST, TRAINER, "flow10")
         assert report.failed.clip.index == 0
         assert take_all(intake) == [], "index 1 waits for its turn"
         world.feature(phases[0], 0)
@@ -247,7 +249,7 @@ def test_damaged_bytes_are_made_again_and_taken_again(world: World) -> None:
         damaged = intake.take(0)
         assert isinstance(damaged, Delivery)
         intake.request_rebuild(damaged, "checksum")
-        assert [(p.failed.kind, p.failed.reason) for p in world.progress()] == [("lost", "checksum")]
+        assert [(p.failed.kind, p.failed.reason) for p in world.progress()] == [(LOST, "checksum")]
         assert take_all(intake) == []
         world.feature(phases[0], 0)
         assert places(take_all(intake)) == [(0, 0), (0, 1), (0, "end")]

@@ -6,7 +6,23 @@ from itertools import pairwise
 
 import pytest
 
-from essp_common.pb.v1.messages_pb2 import CheckpointReady, ClipRef, Failed, Finished, Made, Progress, Trained
+from essp_common.failures import stage_named
+from essp_common.pb.v1.messages_pb2 import (
+    AGGREGATOR,
+    DAMAGED,
+    DECODER,
+    ERROR,
+    LOST,
+    PREDICTOR,
+    TRAINER,
+    CheckpointReady,
+    ClipRef,
+    Failed,
+    Finished,
+    Made,
+    Progress,
+    Trained,
+)
 from essp_common.planning.position import Position
 from essp_master.ledger.instructions import CompleteJob, FailJob, IssueUnit
 from tests.harness.ledger_checks import check_at_rest, every
@@ -213,8 +229,8 @@ def test_a_final_checkpoint_is_noted_and_the_last_stage_completes_the_job() -> N
     checkpoint = CheckpointReady(trainer="rgb", final=True)
     assert world.ledger.handle(Progress(checkpoint=checkpoint)) == []
     assert world.ledger.finals == {"rgb"}
-    assert world.ledger.handle(Progress(finished=Finished(stage="predictor"))) == []
-    done = world.ledger.handle(Progress(finished=Finished(stage="aggregator", uri="file:///m", metrics={"top1": 1.0})))
+    assert world.ledger.handle(Progress(finished=Finished(stage=PREDICTOR))) == []
+    done = world.ledger.handle(Progress(finished=Finished(stage=AGGREGATOR, uri="file:///m", metrics={"top1": 1.0})))
     assert done == [CompleteJob("file:///m", {"top1": 1.0})]
     assert world.ledger.ended
 
@@ -222,7 +238,9 @@ def test_a_final_checkpoint_is_noted_and_the_last_stage_completes_the_job() -> N
 @pytest.mark.parametrize("stage", ["trainer", "aggregator", "predictor"])
 def test_a_stage_that_gives_up_fails_the_job(stage: str) -> None:
     world = World(terms())
-    out = world.ledger.handle(Progress(failed=Failed(stage=stage, reason="loss is not finite", kind="error")))
+    out = world.ledger.handle(
+        Progress(failed=Failed(stage=stage_named(stage), reason="loss is not finite", kind=ERROR))
+    )
     assert out == [FailJob(f"{stage}: loss is not finite")]
 
 
@@ -236,9 +254,9 @@ def test_messages_about_what_is_not_there_change_nothing() -> None:
         Progress(made=Made(purpose=1, epoch=0, indices=[0], attempts=[3], bytes=[9])),
         Progress(trained=Trained(purpose=1, epoch=0, consumer="trainer.other", indices=[0])),
         Progress(trained=Trained(purpose=1, epoch=0, consumer="trainer.rgb", indices=[5, 10**12])),
-        Progress(failed=Failed(clip=ClipRef(purpose=1, epoch=0, index=5), stage="decoder", kind="damaged")),
-        Progress(failed=Failed(clip=ClipRef(purpose=1, index=5), stage="trainer", kind="lost", consumer="trainer.rgb")),
-        Progress(failed=Failed(clip=ClipRef(purpose=1, index=0), stage="trainer", kind="lost", consumer="nobody")),
+        Progress(failed=Failed(clip=ClipRef(purpose=1, epoch=0, index=5), stage=DECODER, kind=DAMAGED)),
+        Progress(failed=Failed(clip=ClipRef(purpose=1, index=5), stage=TRAINER, kind=LOST, consumer="trainer.rgb")),
+        Progress(failed=Failed(clip=ClipRef(purpose=1, index=0), stage=TRAINER, kind=LOST, consumer="nobody")),
     ]
     for event in strange:
         assert world.ledger.handle(event) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from essp_common.pb.v1.messages_pb2 import Failed, Progress, Trained
+from essp_common.pb.v1.messages_pb2 import LOST, TRAINER, Failed, Progress, Trained
 from essp_common.planning.plan import PlannedClip
 from essp_common.planning.position import Position
 from essp_master.ledger.instructions import FailJob, Instruction, IssueUnit, ReleaseClip
@@ -93,9 +93,7 @@ def test_a_consumer_whose_checkpoint_is_damaged_is_given_what_took_the_place_of_
     fallen.position, fallen.trained, fallen.unacked = Position(0, 0), [], []
     for number, index in lost:
         clip = world.terms.plan_of(number).clip(index, 0)
-        failed = Failed(
-            clip=world._ref(number, clip), stage="trainer", kind="lost", consumer="trainer.rgb", stream="rgb"
-        )
+        failed = Failed(clip=world._ref(number, clip), stage=TRAINER, kind=LOST, consumer="trainer.rgb", stream="rgb")
         world.hear(Progress(failed=failed))
     world.run()
     check_at_rest(world)

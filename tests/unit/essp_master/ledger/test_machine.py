@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from essp_common.pb.v1.messages_pb2 import Progress
+from essp_common.pb.v1.messages_pb2 import TRAINER, Progress
 from essp_common.planning.position import Position
 from tests.harness.ledger_checks import check_account, check_at_rest
 from tests.harness.ledger_terms import CLIP_BYTES, CONSUMERS, STREAM_BYTES, terms
@@ -19,7 +19,7 @@ BOTH = CLIP_BYTES + STREAM_BYTES
 
 def _is_report(event: Progress) -> bool:
     """Of a worker, about what the watchdog has made again. What a consumer says is durable before it goes on."""
-    return not event.HasField("trained") and event.failed.stage != "trainer"
+    return not event.HasField("trained") and event.failed.stage != TRAINER
 
 
 class LedgerMachine(RuleBasedStateMachine):
