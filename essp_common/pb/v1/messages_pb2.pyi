@@ -578,32 +578,44 @@ class PhaseState(_message.Message):
     def __init__(self, issued: _Optional[int] = ..., closed: _Optional[int] = ..., skipped: _Optional[_Union[Indices, _Mapping]] = ...) -> None: ...
 
 class OutstandingClip(_message.Message):
-    __slots__ = ("position", "attempt", "left", "made", "sizes", "queued", "shed", "again", "losses", "lane", "counted", "reissued")
+    __slots__ = ("position", "attempt", "state", "left", "made", "counted", "sizes", "losses", "catch_up")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATE_UNSPECIFIED: _ClassVar[OutstandingClip.State]
+        ISSUED: _ClassVar[OutstandingClip.State]
+        REISSUED: _ClassVar[OutstandingClip.State]
+        QUEUED: _ClassVar[OutstandingClip.State]
+        PREEMPTED: _ClassVar[OutstandingClip.State]
+        REOPENED_QUEUED: _ClassVar[OutstandingClip.State]
+        REOPENED_REISSUED: _ClassVar[OutstandingClip.State]
+        REOPENED_PREEMPTED: _ClassVar[OutstandingClip.State]
+    STATE_UNSPECIFIED: OutstandingClip.State
+    ISSUED: OutstandingClip.State
+    REISSUED: OutstandingClip.State
+    QUEUED: OutstandingClip.State
+    PREEMPTED: OutstandingClip.State
+    REOPENED_QUEUED: OutstandingClip.State
+    REOPENED_REISSUED: OutstandingClip.State
+    REOPENED_PREEMPTED: OutstandingClip.State
     POSITION_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
     MADE_FIELD_NUMBER: _ClassVar[int]
-    SIZES_FIELD_NUMBER: _ClassVar[int]
-    QUEUED_FIELD_NUMBER: _ClassVar[int]
-    SHED_FIELD_NUMBER: _ClassVar[int]
-    AGAIN_FIELD_NUMBER: _ClassVar[int]
-    LOSSES_FIELD_NUMBER: _ClassVar[int]
-    LANE_FIELD_NUMBER: _ClassVar[int]
     COUNTED_FIELD_NUMBER: _ClassVar[int]
-    REISSUED_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    LOSSES_FIELD_NUMBER: _ClassVar[int]
+    CATCH_UP_FIELD_NUMBER: _ClassVar[int]
     position: Position
     attempt: int
+    state: OutstandingClip.State
     left: int
     made: int
-    sizes: _containers.RepeatedScalarFieldContainer[int]
-    queued: bool
-    shed: bool
-    again: bool
-    losses: int
-    lane: str
     counted: int
-    reissued: bool
-    def __init__(self, position: _Optional[_Union[Position, _Mapping]] = ..., attempt: _Optional[int] = ..., left: _Optional[int] = ..., made: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., queued: _Optional[bool] = ..., shed: _Optional[bool] = ..., again: _Optional[bool] = ..., losses: _Optional[int] = ..., lane: _Optional[str] = ..., counted: _Optional[int] = ..., reissued: _Optional[bool] = ...) -> None: ...
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    losses: int
+    catch_up: str
+    def __init__(self, position: _Optional[_Union[Position, _Mapping]] = ..., attempt: _Optional[int] = ..., state: _Optional[_Union[OutstandingClip.State, str]] = ..., left: _Optional[int] = ..., made: _Optional[int] = ..., counted: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., losses: _Optional[int] = ..., catch_up: _Optional[str] = ...) -> None: ...
 
 class IssueState(_message.Message):
     __slots__ = ("phase_index", "begin", "end", "issued")
@@ -617,7 +629,7 @@ class IssueState(_message.Message):
     issued: Indices
     def __init__(self, phase_index: _Optional[int] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., issued: _Optional[_Union[Indices, _Mapping]] = ...) -> None: ...
 
-class LaneState(_message.Message):
+class CatchUpState(_message.Message):
     __slots__ = ("consumer", "order", "joins")
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
@@ -636,7 +648,7 @@ class ReplacedClip(_message.Message):
     def __init__(self, position: _Optional[_Union[Position, _Mapping]] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class LedgerState(_message.Message):
-    __slots__ = ("consumers", "streams", "phases", "outstanding", "order", "counts", "finals", "lanes", "replaced")
+    __slots__ = ("consumers", "streams", "phases", "outstanding", "order", "counts", "finals", "catch_up_queues", "replaced")
     class CountsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -651,7 +663,7 @@ class LedgerState(_message.Message):
     ORDER_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     FINALS_FIELD_NUMBER: _ClassVar[int]
-    LANES_FIELD_NUMBER: _ClassVar[int]
+    CATCH_UP_QUEUES_FIELD_NUMBER: _ClassVar[int]
     REPLACED_FIELD_NUMBER: _ClassVar[int]
     consumers: _containers.RepeatedCompositeFieldContainer[ConsumerState]
     streams: _containers.RepeatedScalarFieldContainer[str]
@@ -660,9 +672,9 @@ class LedgerState(_message.Message):
     order: IssueState
     counts: _containers.ScalarMap[str, int]
     finals: _containers.RepeatedScalarFieldContainer[str]
-    lanes: _containers.RepeatedCompositeFieldContainer[LaneState]
+    catch_up_queues: _containers.RepeatedCompositeFieldContainer[CatchUpState]
     replaced: _containers.RepeatedCompositeFieldContainer[ReplacedClip]
-    def __init__(self, consumers: _Optional[_Iterable[_Union[ConsumerState, _Mapping]]] = ..., streams: _Optional[_Iterable[str]] = ..., phases: _Optional[_Iterable[_Union[PhaseState, _Mapping]]] = ..., outstanding: _Optional[_Iterable[_Union[OutstandingClip, _Mapping]]] = ..., order: _Optional[_Union[IssueState, _Mapping]] = ..., counts: _Optional[_Mapping[str, int]] = ..., finals: _Optional[_Iterable[str]] = ..., lanes: _Optional[_Iterable[_Union[LaneState, _Mapping]]] = ..., replaced: _Optional[_Iterable[_Union[ReplacedClip, _Mapping]]] = ...) -> None: ...
+    def __init__(self, consumers: _Optional[_Iterable[_Union[ConsumerState, _Mapping]]] = ..., streams: _Optional[_Iterable[str]] = ..., phases: _Optional[_Iterable[_Union[PhaseState, _Mapping]]] = ..., outstanding: _Optional[_Iterable[_Union[OutstandingClip, _Mapping]]] = ..., order: _Optional[_Union[IssueState, _Mapping]] = ..., counts: _Optional[_Mapping[str, int]] = ..., finals: _Optional[_Iterable[str]] = ..., catch_up_queues: _Optional[_Iterable[_Union[CatchUpState, _Mapping]]] = ..., replaced: _Optional[_Iterable[_Union[ReplacedClip, _Mapping]]] = ...) -> None: ...
 
 class Runs(_message.Message):
     __slots__ = ("lengths",)

@@ -21,7 +21,7 @@ from essp_common.planning.phases import Phases
 from essp_common.planning.plan import empty_classes
 from essp_common.wiring import Stores
 from essp_master.job.resume import ResumePoints, resume_points
-from essp_master.job.sizing import bounds_of, lane_bytes, parts_of, uncoupled_budget, unit_clips
+from essp_master.job.sizing import bounds_of, catch_up_bytes, parts_of, uncoupled_budget, unit_clips
 from essp_master.ledger.parts import ClipParts
 
 _NO_EFFECT = ("device", "threads", "keep_checkpoints")
@@ -133,7 +133,7 @@ def _warnings(phases: Phases, bounds: Sequence[Sequence[int]]) -> tuple[str, ...
     if spec.predictor is None and (missing := empty_classes(view)):
         few = f"{', '.join(missing[:10])}{', ...' if len(missing) > 10 else ''}"
         found.append(f"no usable training video of {len(missing)} of {len(view.classes)} classes: {few}")
-    if len(spec.trainers) > 1 and not spec.limits.coupled and not lane_bytes(spec, bounds):
+    if len(spec.trainers) > 1 and not spec.limits.coupled and not catch_up_bytes(spec, bounds):
         needed = -(-uncoupled_budget(spec, bounds) // 2**20)
         found.append(
             "limits.budget is too small for a trainer to be left behind, so all keep in step with the slowest; "

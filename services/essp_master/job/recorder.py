@@ -82,8 +82,8 @@ class Recorder:
         out = self._handle_failed(progress) if kind == "failed" else self.ledger.account(progress)
         if kind == "checkpoint":
             self.checkpoint(progress.checkpoint)
-        for phase_index, what, whom, indices in self.ledger.news:
-            self._note(phase_index, (what, whom), indices)
+        for phase_index, fact, name, indices in self.ledger.phase_events:
+            self._note(phase_index, (fact, name), indices)
         if kind == "trained" and progress.trained.attempts:
             self._note_attempts(progress.trained)
         return self._instructed(out) if out else out
@@ -181,9 +181,9 @@ class Recorder:
 
     def _note_attempts(self, trained: Trained) -> None:
         attempts = dict(zip(trained.indices, trained.attempts, strict=False))
-        for phase_index, what, whom, indices in self.ledger.news:
-            for index in indices if what in ("trained", "retrained") else ():
-                self._note_attempt(phase_index, index, whom, attempts.get(index, 0))
+        for phase_index, kind, name, indices in self.ledger.phase_events:
+            for index in indices if kind in ("trained", "retrained") else ():
+                self._note_attempt(phase_index, index, name, attempts.get(index, 0))
 
     def _note_attempt(self, phase_index: int, index: int, consumer: str, attempt: int) -> None:
         if attempt:

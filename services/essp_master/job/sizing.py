@@ -7,8 +7,9 @@ frames differ in size from video to video, the largest video of a phase counts u
 A trainer frees the clips of a batch together, and clips of a locality window come in any order. If the budget could not
 hold a batch, and a window where there is one, the job would stand still: that is a `ConfigError` here.
 
-Trainers that lag are left behind (`ledger/lag.py`) where the budget can be divided: half of it is for the lanes of all
-trainers but one, and each share has to hold two batches, one that is trained and one that is being made.
+Where the budget can be divided, trainers that lag are left behind (`ledger/stragglers.py`). Half of the budget is for
+the catch-up queues of all trainers but one. Each share has to hold two batches: one that is trained and one that is
+being made.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ def bounds_of(
     return [bounds[purpose] for purpose, _ in phases.order]
 
 
-def lane_bytes(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
-    """The share of the budget that a trainer gets which is left behind; 0: they are coupled."""
+def catch_up_bytes(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
+    """The share of the budget that the catch-up queue of a trainer gets; 0: all trainers keep in step."""
     others = len(spec.trainers) - 1
     if spec.limits.coupled or others < 1:
         return 0
@@ -78,7 +79,7 @@ def unit_clips(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
             f"{cause} need {needed} at once; raise it to {-(-needed * largest // _MIB)}MiB or more, "
             "or lower those, clip.frames or clip.resize"
         )
-    held = (lane_bytes(spec, bounds) or spec.limits.budget) // largest
+    held = (catch_up_bytes(spec, bounds) or spec.limits.budget) // largest
     return min(_UNIT_CLIPS, window or held - needed + 1)
 
 

@@ -1,4 +1,5 @@
-"""What is to be made, who has yet to train on it, and what room there is: decided with no I/O, clock or chance.
+"""The ledger of a job: which clips to make, who has yet to train on them, and what the budget allows.
 
-`ledger.py` is the entrance: events in, instructions out, and its whole state as one message.
+It decides without I/O, without a clock and without chance. `ledger.py` is the entrance: events go in, instructions come
+out, and one message holds its whole state.
 """

@@ -1,4 +1,4 @@
-"""The ledger in figures: of the whole job, and of each phase."""
+"""The figures of the ledger: of the whole job, and of each phase."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SAMPLE = 20
 
 @dataclass(slots=True)
 class Counts:
-    """The ledger in figures; see `status.CountStatus`."""
+    """The ledger's counters; see `status.CountStatus`."""
 
     issued: int = 0
     decoded: int = 0
@@ -27,10 +27,10 @@ class Counts:
     redecoded: int = 0
     duplicates: int = 0
     unreported: int = 0
-    """Counted as made because a consumer had it: that it was made is still to be told, and then no duplicate."""
+    """Counted as made because a consumer has read it. The worker's report is still to come, and is no duplicate."""
 
     def failing(self, clips: int, dead_ratio: float) -> str:
-        """Why a job of so many clips cannot go on: too large a share of attempts failed; empty: it can."""
+        """The reason why a job of so many clips cannot go on: too many attempts failed. Empty if it can."""
         tried = self.failed + self.decoded
         if tried < min(_SAMPLE, clips) or self.failed <= dead_ratio * tried:
             return ""
@@ -46,6 +46,6 @@ class PhaseAccount:
 
     issued: int = 0
     closed: int = 0
-    """Every consumer is done with them, or they were skipped."""
+    """Clips that every consumer is done with, or that were skipped."""
     skipped: IndexSet = field(default_factory=IndexSet)
-    """Indices at which some consumer or all found nothing."""
+    """Indices at which at least one consumer found nothing."""

@@ -1,68 +1,60 @@
-"""What is told of many clips at once: that they were made, and that a consumer is done with them.
+"""Reports of many clips at once: workers have made them, or a consumer is done with them.
 
-Nearly all of what a ledger hears is this, so what is done here for each clip is what a clip costs.
+Nearly all reports are of this kind, so the work done here for each clip is what a clip costs the ledger.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import repeat
 from typing import NamedTuple
 
 from essp_common.pb.v1.messages_pb2 import Made, Trained
-from essp_master.ledger.accounts import Counts
-from essp_master.ledger.consumption import Consumption
-from essp_master.ledger.endings import Endings
+from essp_common.planning.position import Position
+from essp_master.ledger.books import Books
+from essp_master.ledger.closing import Closer
 from essp_master.ledger.instructions import Instruction
-from essp_master.ledger.outstanding import Entry, Outstanding
-from essp_master.ledger.parts import CLIP, ClipParts
+from essp_master.ledger.outstanding import Entry
+from essp_master.ledger.parts import CLIP
+from essp_master.ledger.states import WAITING
 from essp_master.ledger.stragglers import Stragglers
 
 
-class News(NamedTuple):
-    """What was found out about clips of one phase."""
+class PhaseEvent(NamedTuple):
+    """What happened to clips of one phase."""
 
     phase_index: int
-    what: str
+    kind: str
     """A field of `PhaseEvents`: decoded, extracted, trained, retrained."""
-    whom: str
-    """The stream or the consumer, if it is about one."""
+    name: str
+    """The stream that was extracted, or the consumer that has trained; empty for decoded."""
     indices: list[int]
 
 
 class Batches:
     """Accounts for clips that were made and trained. Part of the ledger."""
 
-    def __init__(
-        self,
-        parts: ClipParts,
-        outstanding: Outstanding,
-        consumption: Mapping[str, Consumption],
-        lag: Stragglers,
-        counts: Counts,
-        endings: Endings,
-    ) -> None:
-        self._parts = parts
-        self._outstanding = outstanding
-        self._consumption = consumption
-        self._lag = lag
-        self._counts = counts
-        self._endings = endings
-        self._direct = parts.everyone & parts.ackers[CLIP]
-        """Who reads the clips themselves."""
+    def __init__(self, books: Books, stragglers: Stragglers, closer: Closer) -> None:
+        self._parts = books.parts
+        self._outstanding = books.outstanding
+        self._consumption = books.consumption
+        self._counts = books.counts
+        self._stragglers = stragglers
+        self._closer = closer
+        self._direct = books.parts.everyone & books.parts.ackers[CLIP]
+        """The consumers that read the clips themselves."""
 
-    def made(self, number: int, event: Made, news: list[News], out: list[Instruction]) -> None:
-        """Clips of phase `number` were decoded, or one stream of them was extracted."""
-        part = self._parts.part_of_stream.get(event.stream, CLIP) if event.stream else CLIP
-        if event.stream and part == CLIP:
-            self._counts.duplicates += len(event.indices)
+    def made(self, phase_index: int, report: Made, events: list[PhaseEvent], out: list[Instruction]) -> None:
+        """Clips of a phase were decoded, or one stream of them was extracted."""
+        part = self._parts.part_of_stream.get(report.stream, CLIP) if report.stream else CLIP
+        if report.stream and part == CLIP:
+            self._counts.duplicates += len(report.indices)
             return
         bit, extractor = 1 << part, self._parts.extractor[part - 1] if part else 0
-        outstanding, slow = self._outstanding, self._lag.slow
+        outstanding, stragglers = self._outstanding, self._stragglers.bits
         find, counted, delivered, known = outstanding.get, [], 0, 0
-        for index, attempt, size in zip(event.indices, event.attempts or repeat(0), event.bytes, strict=False):
-            entry = find((number, index))
-            if entry is None or entry.made & bit or entry.clip.attempt != attempt or entry.queued or entry.shed:
+        for index, attempt, size in zip(report.indices, report.attempts or repeat(0), report.bytes, strict=False):
+            entry = find((phase_index, index))
+            if entry is None or entry.made & bit or entry.clip.attempt != attempt or entry.state in WAITING:
                 known += 1
                 continue
             if entry.counted & bit:
@@ -74,65 +66,65 @@ class Batches:
             outstanding.made(entry, part, size)
             if part:
                 outstanding.acked(entry, extractor, CLIP)
-            if slow:
-                self._endings.settle(entry, out)
+            if stragglers:
+                self._closer.settle(entry, out)
         late = min(known, self._counts.unreported)
         self._counts.unreported -= late
         self._counts.duplicates += known - late
-        self._count(number, part, counted, delivered, news)
+        self._count(phase_index, part, counted, delivered, events)
 
-    def trained(self, number: int, event: Trained, news: list[News], out: list[Instruction]) -> None:
-        """A consumer is done with clips of phase `number`."""
-        consumption = self._consumption[event.consumer]
-        bit, part = self._parts.bit[event.consumer], self._parts.part[event.consumer]
-        outstanding, find, ended = self._outstanding, self._outstanding.get, self._endings.acked
+    def trained(self, phase_index: int, report: Trained, events: list[PhaseEvent], out: list[Instruction]) -> None:
+        """A consumer is done with clips of a phase."""
+        consumption, stragglers = self._consumption[report.consumer], self._stragglers
+        bit, part = self._parts.bit[report.consumer], self._parts.part[report.consumer]
+        outstanding, find, ended = self._outstanding, self._outstanding.get, self._closer.acked
         read, others = 1 << part | 1 << CLIP, self._parts.everyone & ~bit
         first: list[int] = []
-        again: list[int] = []
+        repeated: list[int] = []
         unreported: list[Entry] = []
-        for index in event.indices:
-            entry = find((number, index))
+        for index in report.indices:
+            entry = find((phase_index, index))
             if entry is not None and entry.left & bit:
-                if read & ~entry.counted and not entry.queued and not entry.shed:
+                if read & ~entry.counted and entry.state not in WAITING:
                     unreported.append(entry)
-                (first if consumption.add(number, index) else again).append(index)
+                (first if consumption.add(phase_index, index) else repeated).append(index)
                 outstanding.acked(entry, bit, part)
-                if not entry.left & others or self._lag.slow:
+                if not entry.left & others or stragglers.bits:
                     ended(entry, out)
-            elif self._lag.slow & bit and self._lag.owing((number, index)) & bit:
-                # It was released on its behalf, when it had taken it already.
+            elif stragglers.bits & bit and stragglers.owed(Position(phase_index, index)) & bit:
+                # The consumer had taken the clip already when it was released on its behalf.
                 first.append(index)
-                consumption.add(number, index)
+                consumption.add(phase_index, index)
                 if entry is None:
-                    self._endings.closed((number, index), 0, out)
+                    self._closer.count(phase_index, index, 0, out)
                 else:
-                    entry.again = False
+                    outstanding.owe(entry)
             else:
                 self._counts.duplicates += 1
         for each in {CLIP, part} if unreported else ():
-            self._read(number, each, unreported, news)
+            self._read(phase_index, each, unreported, events)
         if first:
-            news.append(News(number, "trained", event.consumer, first))
-        if again:
-            news.append(News(number, "retrained", event.consumer, again))
+            events.append(PhaseEvent(phase_index, "trained", report.consumer, first))
+        if repeated:
+            events.append(PhaseEvent(phase_index, "retrained", report.consumer, repeated))
 
-    def _read(self, number: int, part: int, entries: list[Entry], news: list[News]) -> None:
-        """A consumer had this part of clips, so it was made, though workers have not said so yet."""
+    def _read(self, phase_index: int, part: int, entries: list[Entry], events: list[PhaseEvent]) -> None:
+        """A consumer has read this part of clips, so it was made, although no worker has reported it yet."""
         fresh = [entry for entry in entries if not entry.counted >> part & 1]
         for entry in fresh:
             entry.counted |= 1 << part
         self._counts.unreported += len(fresh)
         delivered = len(fresh) if part or self._direct else 0
-        self._count(number, part, [entry.place[1] for entry in fresh], delivered, news)
+        self._count(phase_index, part, [entry.clip.index for entry in fresh], delivered, events)
 
-    def _count(self, number: int, part: int, indices: list[int], delivered: int, news: list[News]) -> None:
-        """A part of these clips was made; of each once for each time that it is issued."""
+    def _count(self, phase_index: int, part: int, indices: list[int], delivered: int, events: list[PhaseEvent]) -> None:
+        """Count a part of these clips as made: once for each time that a clip is issued."""
         if not indices:
             return
         self._counts.delivered += delivered
         if part == CLIP:
             self._counts.decoded += len(indices)
-            news.append(News(number, "decoded", "", indices))
+            events.append(PhaseEvent(phase_index, "decoded", "", indices))
         else:
             self._counts.extracted += len(indices)
-            news.append(News(number, "extracted", self._parts.streams[part - 1], indices))
+            events.append(PhaseEvent(phase_index, "extracted", self._parts.streams[part - 1], indices))

@@ -1,7 +1,7 @@
-"""A lane: how a consumer that was left behind gets its clips, by itself and at its own pace.
+"""The catch-up queue of a straggler: it gets its clips from here, alone and at its own pace.
 
-It has an order of its own, from the first clip that the consumer is not done with, and a share of the budget that
-nobody else may use. What it holds of that share are clips that no other consumer still wants.
+The queue has an order of issue of its own, which begins at the first clip that the straggler is not done with, and a
+share of the budget that nothing else may use. That share pays for the clips that no other consumer still wants.
 """
 
 from __future__ import annotations
@@ -9,40 +9,43 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 
-from essp_master.ledger.order import IssueOrder, Place
+from essp_common.planning.position import Position
+from essp_master.ledger.order import IssueOrder
 
 
 @dataclass(slots=True, eq=False)
-class Lane:
-    """The lane of one consumer."""
+class CatchUpQueue:
+    """The catch-up queue of one consumer."""
 
     consumer: str
     bit: int
-    """The consumer's, in `ClipParts`."""
+    """The consumer's bit in `ClipParts`."""
     order: IssueOrder
     share_bytes: int
-    joins: Place | None = None
-    """From here on the consumer gets its clips with the others again; not known while it is far behind."""
+    joins: Position | None = None
+    """From here on the consumer gets its clips with the others again. Not known while it is far behind."""
     bytes: int = 0
-    """What its clips take up, or may come to."""
-    places: set[Place] = field(default_factory=set)
+    """Bytes that its clips take up, or that are reserved for them."""
+    positions: set[Position] = field(default_factory=set)
     """Its clips."""
-    _furthest: list[Place] = field(default_factory=list)  # a heap of `places` and of former ones, negated
+    _furthest: list[tuple[int, int]] = field(default_factory=list)
+    """A heap of the negated `positions`, present and former ones."""
 
-    def add(self, place: Place) -> None:
-        """A clip becomes this lane's."""
-        self.places.add(place)
-        heapq.heappush(self._furthest, (-place[0], -place[1]))
+    def add(self, position: Position) -> None:
+        """Have a clip take up this queue's share."""
+        self.positions.add(position)
+        heapq.heappush(self._furthest, (-position.phase_index, -position.index))
 
-    def furthest(self) -> Place | None:
-        """The last of its clips."""
+    def furthest(self) -> Position | None:
+        """The last of its clips, in the order of the plan."""
         while self._furthest:
-            number, index = self._furthest[0]
-            if (-number, -index) in self.places:
-                return (-number, -index)
+            phase_index, index = self._furthest[0]
+            position = Position(-phase_index, -index)
+            if position in self.positions:
+                return position
             heapq.heappop(self._furthest)
         return None
 
-    def serves(self, place: Place) -> bool:
-        """Whether the consumer gets this clip here and not with the others."""
-        return self.joins is None or place < self.joins
+    def serves(self, position: Position) -> bool:
+        """Whether the consumer gets this clip from here, and not with the others."""
+        return self.joins is None or position < self.joins

@@ -1,4 +1,4 @@
-"""All that a ledger needs to know of its job. Made by `job/run.py`."""
+"""The configuration of a ledger: all that it needs to know of its job. `job/run.py` makes it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class LedgerConfig:
 
     phases: Sequence[PhasePlan]
     plan_of: Callable[[int], Plan]
-    """The plan of a phase, by its number."""
+    """`phase_index` -> the plan of that phase."""
     parts: ClipParts
     bounds: Sequence[Sequence[int]]
     """For each phase, the most bytes of each part of a clip."""
     replaceable: Sequence[bool]
-    """For each phase, whether another video may take the place of one that fails."""
+    """For each phase, whether another video may replace one that fails."""
     start: Mapping[str, Position]
-    """Where each consumer stands; those who are not named, at the beginning."""
+    """Where each consumer starts; a consumer that is not named starts at the beginning."""
     finals: frozenset[str]
-    """Trainers that were done before."""
+    """Trainers whose final checkpoint was there already."""
     budget_bytes: int
     unit_clips: int
     """Most clips of one work unit."""
@@ -36,6 +36,6 @@ class LedgerConfig:
     last_stage: Stage
     """The stage whose `Finished` completes the job."""
     lag: float = 0.5
-    """A consumer that is behind by more than this share of the clips outstanding is left behind (`lag.py`)."""
-    lane_bytes: int = 0
-    """Share of the budget of one that was left behind; 0: nobody is."""
+    """A consumer is a straggler if it is behind by more than this share of the clips outstanding (`stragglers.py`)."""
+    catch_up_bytes: int = 0
+    """The share of the budget that a catch-up queue gets; 0: there are none, and all consumers keep in step."""

@@ -1,12 +1,13 @@
 """Which clips a consumer is done with, kept as small as the order of consumption allows.
 
-Consumers take clips in index order, so of each phase a watermark tells nearly all; what is done beyond it, for reports
-may overtake one another and ranks each other, is a small set.
+Consumers take clips in index order, so one watermark for each phase covers nearly all of them. Reports may overtake one
+another, and so may the ranks of a trainer; a small set holds the clips beyond the watermark that are done already.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 from essp_common.pb.v1.messages_pb2 import ConsumerState
 from essp_common.planning.position import Position
@@ -20,10 +21,19 @@ class Consumption:
         """`sizes`: clips of each phase. Everything before `start` is done."""
         self.start = start
         self._sizes = sizes
-        self._below = [self._before(number) for number in range(len(sizes))]
+        self._below = [self._before(phase_index) for phase_index in range(len(sizes))]
         self._beyond: dict[int, IndexSet] = {}
         self.total = sum(self._below)
         """How many clips of all phases are done."""
+
+    @classmethod
+    def restored(cls, sizes: Sequence[int], state: ConsumerState) -> Self:
+        """The clips that a message names as done."""
+        consumption = cls(sizes, Position.of(state.start))
+        consumption._below = list(state.below)
+        consumption._beyond = {phase_index: IndexSet.of(beyond) for phase_index, beyond in state.beyond.items()}
+        consumption.total = sum(consumption._below) + sum(map(len, consumption._beyond.values()))
+        return consumption
 
     def state(self, consumer: str) -> ConsumerState:
         """All of it, as a message."""
@@ -31,18 +41,11 @@ class Consumption:
             consumer=consumer,
             start=self.start.message(),
             below=self._below,
-            beyond={number: beyond.message() for number, beyond in self._beyond.items()},
+            beyond={phase_index: beyond.message() for phase_index, beyond in self._beyond.items()},
         )
 
-    def restore(self, state: ConsumerState) -> None:
-        """Become what `state` tells."""
-        self.start = Position.of(state.start)
-        self._below = list(state.below)
-        self._beyond = {number: IndexSet.of(beyond) for number, beyond in state.beyond.items()}
-        self.total = sum(self._below) + sum(map(len, self._beyond.values()))
-
     def add(self, phase_index: int, index: int) -> bool:
-        """Count a clip as done; False if it was before."""
+        """Count a clip as done; False if it was done before."""
         below = self._below[phase_index]
         if index == below and phase_index not in self._beyond:
             self._below[phase_index] = below + 1
@@ -80,9 +83,9 @@ class Consumption:
 
     def position(self) -> Position:
         """The first clip that is not done."""
-        for number, (below, size) in enumerate(zip(self._below, self._sizes, strict=True)):
+        for phase_index, (below, size) in enumerate(zip(self._below, self._sizes, strict=True)):
             if below < size:
-                return Position(number, below)
+                return Position(phase_index, below)
         return Position(len(self._sizes), 0)
 
     def _before(self, phase_index: int) -> int:

@@ -1,7 +1,7 @@
 """Credits: the bytes of one job that may be outstanding at once.
 
-A reservation is made before a seed is published, at the most its clip can take up, and corrected to what it does take
-up once that is known. `reserve` never goes beyond the budget; a correction only shrinks, as long as the bound holds.
+Before a seed is published, the ledger reserves the most bytes that its clip can take up. The actual size replaces this
+once it is known. `reserve` never exceeds the budget, and the actual size is no larger as long as the bound holds.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ class Credits:
         self.outstanding_bytes = 0
 
     def fits(self, size: int) -> bool:
-        """Whether `size` bytes (fewer than 0 gives back) are there."""
+        """Whether `size` more bytes are free; less than 0 gives bytes back."""
         return size <= 0 or self.outstanding_bytes + size <= self.budget_bytes
 
     def reserve(self, size: int) -> bool:
-        """Take `size` bytes if they are there."""
+        """Take `size` bytes if they are free; False if they are not."""
         if not self.fits(size):
             return False
         self.outstanding_bytes += size

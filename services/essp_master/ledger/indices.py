@@ -1,6 +1,6 @@
 """Sets of indices that stay small however many they hold: bitmaps of blocks.
 
-Ten million indices are at most 1.3 MB, in memory and as a message, in whatever pattern; a few are a few hundred bytes.
+Ten million indices take at most 1.3 MB, in memory and as a message, in any pattern. A few take a few hundred bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class IndexSet(Set[int]):
 
     @classmethod
     def of(cls, message: Indices) -> Self:
-        """What `message` gave."""
+        """The set that a message holds."""
         made = cls()
         made._blocks = {b: int.from_bytes(bits, "little") for b, bits in zip(message.blocks, message.bits, strict=True)}
         made._size = sum(bits.bit_count() for bits in made._blocks.values())
@@ -39,7 +39,7 @@ class IndexSet(Set[int]):
         return Indices(blocks=blocks, bits=[value.to_bytes(-(-value.bit_length() // 8), "little") for value in bits])
 
     def add(self, index: int) -> bool:
-        """Take an index in; False if it was there."""
+        """Add an index; False if it was in the set."""
         block, bit = index // _BITS, 1 << index % _BITS
         present = self._blocks.get(block, 0)
         if present & bit:
@@ -49,7 +49,7 @@ class IndexSet(Set[int]):
         return True
 
     def remove(self, index: int) -> None:
-        """Leave an index out that is there."""
+        """Remove an index that is in the set."""
         block = index // _BITS
         left = self._blocks[block] & ~(1 << index % _BITS)
         self._size -= 1

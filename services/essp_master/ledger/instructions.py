@@ -1,4 +1,4 @@
-"""What the ledger wants done. The shell (`service.py`) does it; nothing here does anything."""
+"""What the ledger wants done. The shell (`service.py`) carries it out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from essp_common.planning.plan import PlannedClip
 
 
 class IssueUnit(NamedTuple):
-    """Publish one work unit: clips of one video, to be made for these consumers."""
+    """Publish one work unit: clips of one video, to make for these consumers."""
 
     phase_index: int
     clips: tuple[PlannedClip, ...]
@@ -19,7 +19,7 @@ class IssueUnit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PublishSkip:
-    """Tell the consumers of these streams that there is nothing at an index, so that they step over it."""
+    """Tell the consumers of these streams that an index has no clip, so that they step over it."""
 
     phase_index: int
     clip: PlannedClip
@@ -29,7 +29,7 @@ class PublishSkip:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseClip:
-    """Free a clip's bytes on behalf of these consumers; it is made again when one of them asks for it."""
+    """Free a clip's bytes on behalf of these consumers. It is made again when its turn comes or one of them asks."""
 
     phase_index: int
     clip: PlannedClip
@@ -45,7 +45,7 @@ class FinishPhase:
 
 @dataclass(frozen=True, slots=True)
 class CompleteJob:
-    """The job has made what it was for."""
+    """The job has its result."""
 
     uri: str
     metrics: Mapping[str, float]

@@ -1,63 +1,50 @@
-"""What is issued next: first what is to be made again, then what is new, then what is owed to those left behind."""
+"""What is issued next: first clips that have to be made again, then new ones, then those of the catch-up queues."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from essp_master.ledger.accounts import Counts, PhaseAccount
+from essp_common.planning.position import Position
+from essp_master.ledger.books import Books
 from essp_master.ledger.instructions import Instruction, IssueUnit
-from essp_master.ledger.order import IssueOrder
-from essp_master.ledger.outstanding import Outstanding
-from essp_master.ledger.parts import ClipParts
 from essp_master.ledger.stragglers import Stragglers
 
 
 class Issuer:
-    """Issues as far as there is credit. Part of the ledger."""
+    """Issues as far as the credit goes. Part of the ledger."""
 
-    def __init__(
-        self,
-        parts: ClipParts,
-        outstanding: Outstanding,
-        order: IssueOrder,
-        lag: Stragglers,
-        counts: Counts,
-        phases: Sequence[PhaseAccount],
-    ) -> None:
-        self._parts = parts
-        self._outstanding = outstanding
-        self._order = order
-        self._lag = lag
-        self._counts = counts
-        self._phases = phases
+    def __init__(self, books: Books, stragglers: Stragglers) -> None:
+        self._books = books
+        self._outstanding = books.outstanding
+        self._stragglers = stragglers
 
     def issue(self, out: list[Instruction]) -> None:
         """Add to `out` what can be issued now."""
-        self._again(out)
+        self._reissue(out)
         if self._outstanding.settled:
-            self._new(out)
-        if self._lag.slow and self._outstanding.settled:
-            self._lag.issue(out)
-            self._again(out)
+            self._issue_new(out)
+        if self._stragglers.bits and self._outstanding.settled:
+            self._stragglers.issue(out)
+            self._reissue(out)
 
-    def _again(self, out: list[Instruction]) -> None:
-        while self._outstanding.next_again(out):
-            self._counts.issued += 1
-            self._counts.reissued += 1
+    def _reissue(self, out: list[Instruction]) -> None:
+        counts = self._books.counts
+        while self._outstanding.reissue_next(out):
+            counts.issued += 1
+            counts.reissued += 1
 
-    def _new(self, out: list[Instruction]) -> None:
-        order, outstanding, issued = self._order, self._outstanding, 0
+    def _issue_new(self, out: list[Instruction]) -> None:
+        books, outstanding, stragglers, issued = self._books, self._outstanding, self._stragglers, 0
+        order, phases, names = books.order, books.phases, books.parts.names
         while (unit := order.peek()) is not None:
-            number, clips, consumers = unit
-            if self._lag.slow:
-                consumers &= ~self._lag.away((number, clips[0].index))
+            phase_index, clips, consumers = unit
+            if stragglers.bits:
+                consumers &= ~stragglers.served(Position(phase_index, clips[0].index))
             if consumers:
-                if not outstanding.issue(number, clips, consumers):
-                    if self._lag.make_room(out):
+                if not outstanding.issue(phase_index, clips, consumers):
+                    if stragglers.leave_one_behind(out):
                         continue
                     break
-                out.append(IssueUnit(number, clips, self._parts.names(consumers)))
+                out.append(IssueUnit(phase_index, clips, names(consumers)))
                 issued += len(clips)
             order.take()
-            self._phases[number].issued += len(clips)
-        self._counts.issued += issued
+            phases[phase_index].issued += len(clips)
+        books.counts.issued += issued

@@ -1,32 +1,31 @@
 """The ledger: the account of every clip of one job, as a pure state machine.
 
-Events in, instructions out: no I/O, no clock, no chance. Duplicated, reordered and late events change nothing; only
-what a consumer said before a restart may not come after what it says since (`essp.progress` is one partition).
+Events go in, instructions come out: no I/O, no clock, no chance. Duplicated, reordered and late events change nothing,
+with one exception: what a consumer said before a restart has to come before what it says afterwards (`essp.progress` is
+one partition).
 
-    planned ──issue──▶ outstanding ──every consumer is done──▶ done
+    planned ──issue──▶ outstanding ──every consumer is done──▶ closed
                          │   ▲
                          │   └── lost, stalled, replaced: issued again, in place
-                         └──▶ skipped: undecodable, and nothing may take its place
+                         └──▶ skipped: undecodable, and no video may replace it
 
-Clips are issued in the order of the phases (`order.py`), as far as the budget goes (`outstanding.py`), and without a
-barrier between passes.
+`states.py` has the states of an outstanding clip, and the table of their transitions. `order.py` has the order of
+issue: that of the phases, without a barrier between them, as far as the budget goes (`outstanding.py`).
 
-A consumer that restarts from a checkpoint asks (`lost`) for clips that it had reported as trained. Those come back
-as outstanding for this consumer alone; they are not counted twice.
+A consumer that restarts from a checkpoint asks (`lost`) for clips that it had reported as trained. The ledger opens
+them again for this consumer alone, and does not count them twice.
 
-A video that cannot be decoded is replaced in training; in evaluation, and when replacements run out, its index is
-skipped for all. A stream that cannot be extracted is skipped for its own consumers only, since the others may have
-trained the clip already, and what they see must not depend on timing.
+In training, another video replaces one that cannot be decoded. In evaluation, and when replacements run out, the index
+is skipped for all consumers. A stream that cannot be extracted is skipped for its own consumers only: the others may
+have trained the clip already, and what they see must not depend on timing.
 
-Work per event is O(1) amortised, except where clips have to give way or the job has stalled.
+The work for each event is O(1) amortised, except where clips are preempted or the job has stalled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 
-from essp_common.errors import ConfigError
 from essp_common.failures import stage_word
 from essp_common.pb.v1.messages_pb2 import (
     DECODER,
@@ -41,94 +40,70 @@ from essp_common.pb.v1.messages_pb2 import (
     Trained,
 )
 from essp_common.planning.plan import PlannedClip
-from essp_common.planning.position import Position
-from essp_master.ledger.accounts import Counts, PhaseAccount
-from essp_master.ledger.batches import Batches, News
+from essp_master.ledger.batches import Batches, PhaseEvent
+from essp_master.ledger.books import Books
+from essp_master.ledger.closing import Closer
 from essp_master.ledger.config import LedgerConfig
-from essp_master.ledger.consumption import Consumption
 from essp_master.ledger.credits import Credits
-from essp_master.ledger.endings import Endings
-from essp_master.ledger.indices import IndexSet
 from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction, PublishSkip
 from essp_master.ledger.issuing import Issuer
-from essp_master.ledger.losses import Losses, missing_consumer
-from essp_master.ledger.order import IssueOrder
-from essp_master.ledger.outstanding import Entry, Outstanding
+from essp_master.ledger.losses import Losses, consumer_of
+from essp_master.ledger.outstanding import Entry
 from essp_master.ledger.parts import CLIP
 from essp_master.ledger.stragglers import Stragglers
 
-_LOSSES = 10
-"""A clip whose bytes vanish this often has no bad luck: something removes them."""
+_MOST_LOSSES = 10
+"""A clip whose bytes vanish more often than this is not unlucky: something removes them."""
 
 
 class Ledger:
     """The account of one job. Not thread-safe."""
 
-    def __init__(self, terms: LedgerConfig, state: LedgerState | None = None) -> None:
+    def __init__(self, config: LedgerConfig, state: LedgerState | None = None) -> None:
         """`state`: of an earlier ledger of this job, which this one continues; see `state`.
 
         Raises `ConfigError` for the state of another job.
         """
-        sizes = [plan.clips for plan in terms.phases]
-        start = {name: terms.start.get(name, Position(0, 0)) for name in terms.parts.consumers}
-        self.counts = Counts()
-        self.consumption = {name: Consumption(sizes, position) for name, position in start.items()}
-        self.phases = [PhaseAccount() for _ in sizes]
-        for number, account in enumerate(self.phases):
-            account.issued = account.closed = min(c.done(number) for c in self.consumption.values())
-        self.finals = set(terms.finals)
-        self.ended = False
-        self.news: list[News] = []
-        """What the last message told that was not known; duplicates and late messages are no news."""
-        self._terms = terms
-        self._parts = terms.parts
-        self._number = {(plan.purpose, plan.epoch): number for number, plan in enumerate(terms.phases)}
-        self._outstanding = Outstanding(terms.parts, terms.bounds, terms.budget_bytes)
+        books = Books.opened(config) if state is None else Books.restored(config, state)
+        self.counts = books.counts
+        self.consumption = books.consumption
+        self.phases = books.phases
+        self.finals = set(config.finals)
         self.paused = False
-        self._clips = sum(sizes)
+        self.ended = False
+        self.phase_events: list[PhaseEvent] = []
+        """What the last message changed. Duplicates and late messages change nothing."""
+        self._books = books
+        self._config = config
+        self._parts = config.parts
+        self._phase_index = {(phase.purpose, phase.epoch): index for index, phase in enumerate(config.phases)}
+        self._clips = sum(phase.clips for phase in config.phases)
+        self._outstanding = books.outstanding
+        self._stragglers = Stragglers(books)
+        self._closer = Closer(books, self._stragglers)
+        self._batches = Batches(books, self._stragglers, self._closer)
+        self._losses = Losses(books)
+        self._issuer = Issuer(books, self._stragglers)
         if state is not None:
             self._restore(state)
-        starts = {terms.parts.bit[name]: consumption.start for name, consumption in self.consumption.items()}
-        self._order = self._order_of(starts)
-        self._lag = Stragglers(
-            terms.parts,
-            sizes,
-            terms.plan_of,
-            self.consumption,
-            self._outstanding,
-            self.counts,
-            self._order,
-            lambda bit, position: self._order_of({bit: position}),
-            terms.lag,
-            terms.lane_bytes,
-        )
-        self._endings = Endings(terms.parts, terms.phases, self._outstanding, self.consumption, self._lag, self.phases)
-        self._batches = Batches(terms.parts, self._outstanding, self.consumption, self._lag, self.counts, self._endings)
-        self._losses = Losses(terms.parts, self._outstanding, self.consumption, terms.plan_of)
-        self._issuer = Issuer(terms.parts, self._outstanding, self._order, self._lag, self.counts, self.phases)
-        if state is not None:
-            self._order.restore(state.order)
-            self._lag.restore(state.lanes, state.replaced)
-            self._restore_outstanding(state)
 
     # --- what the shell calls ---
 
     def start(self) -> list[Instruction]:
         """Begin to issue."""
-        return self._settled([])
-
-    def handle(self, progress: Progress) -> list[Instruction]:
-        """Account for one message of `essp.progress`, and issue what can be issued then."""
-        return self._settled(self.account(progress))
+        return self.issue()
 
     def issue(self) -> list[Instruction]:
-        """Issue what can be issued now: to be called after `account`, once for as many messages as there are."""
-        return self._settled([])
+        """Issue what can be issued now. Call this after `account`, once for all messages that came together."""
+        out: list[Instruction] = []
+        if not self.paused and not self.ended:
+            self._issuer.issue(out)
+        return out
 
     def account(self, progress: Progress) -> list[Instruction]:
         """Account for one message of `essp.progress`, and issue nothing yet."""
         out: list[Instruction] = []
-        self.news = []
+        self.phase_events = []
         if self.ended:
             return out
         match progress.WhichOneof("event"):
@@ -140,73 +115,58 @@ class Ledger:
                 self._failed(progress.failed, out)
             case "checkpoint" if progress.checkpoint.final:
                 self.finals.add(progress.checkpoint.trainer)
-            case "finished" if progress.finished.stage == self._terms.last_stage:
+            case "finished" if progress.finished.stage == self._config.last_stage:
                 out.append(CompleteJob(progress.finished.uri, dict(progress.finished.metrics)))
                 self.ended = True
         return out
 
     def pause(self) -> None:
-        """Issue nothing until `resume`; what is outstanding goes on."""
+        """Issue nothing until `resume`; outstanding clips go on."""
         self.paused = True
 
     def resume(self) -> list[Instruction]:
         """Issue again."""
         self.paused = False
-        return self._settled([])
+        return self.issue()
 
     def stalled(self) -> list[Instruction]:
-        """Nothing was heard for long: issue again what nobody has made, or else what each consumer waits for.
+        """No message came for long: issue again what no worker has made, or else what each consumer waits for.
 
-        A seed's message may be gone, or the message about its clip, or who was to make it. Twice is harmless.
+        The message of a seed may be lost, or the one about its clip, or the worker. To make a clip twice is harmless.
         """
         if self.ended or self.paused:
             return []
         for entry in self._outstanding.unmade() or self._outstanding.lowest():
-            self._outstanding.issue_again(entry, entry.left & self._parts.everyone)
-        return self._settled([])
+            self._outstanding.request(entry, entry.left & self._parts.everyone)
+        return self.issue()
 
     # --- state out and in ---
 
     def state(self) -> LedgerState:
-        """All that a ledger of the same terms needs to go on as this one would: every event that comes after gives the
-        same instructions.
+        """All that a ledger of the same configuration needs to answer every later event as this one would.
 
-        Whether the job is paused or has ended is the shell's to remember. A shell that lost instructions together with
-        its process gets them again from `stalled`.
+        The shell has to remember whether the job is paused or has ended. If its process died with instructions that
+        it had not carried out, `stalled` gives them again.
         """
-        lanes, replaced = self._lag.state()
+        queues, replaced = self._stragglers.state()
         return LedgerState(
             consumers=[consumption.state(name) for name, consumption in self.consumption.items()],
             streams=self._parts.streams,
             phases=[PhaseState(issued=a.issued, closed=a.closed, skipped=a.skipped.message()) for a in self.phases],
             outstanding=self._outstanding.state(),
-            order=self._order.state(),
+            order=self._books.order.state(),
             counts=asdict(self.counts),
             finals=sorted(self.finals),
-            lanes=lanes,
+            catch_up_queues=queues,
             replaced=replaced,
         )
 
     def _restore(self, state: LedgerState) -> None:
-        consumers = tuple(consumer.consumer for consumer in state.consumers)
-        if (consumers, tuple(state.streams)) != (self._parts.consumers, self._parts.streams) or len(
-            state.phases
-        ) != len(self.phases):
-            raise ConfigError(f"the ledger's state is of another job, with the consumers {', '.join(consumers)}")
-        for consumer in state.consumers:
-            self.consumption[consumer.consumer].restore(consumer)
-        self.phases = [PhaseAccount(p.issued, p.closed, IndexSet.of(p.skipped)) for p in state.phases]
-        self.counts = Counts(**{f.name: state.counts.get(f.name, 0) for f in fields(Counts)})
         self.finals |= set(state.finals)
-
-    def _restore_outstanding(self, state: LedgerState) -> None:
-        for entry in state.outstanding:
-            clip = self._terms.plan_of(entry.position.phase_index).clip(entry.position.index, entry.attempt)
-            self._outstanding.restore(entry, clip)
-
-    def _order_of(self, starts: Mapping[int, Position]) -> IssueOrder:
-        sizes = [plan.clips for plan in self._terms.phases]
-        return IssueOrder(sizes, self._terms.plan_of, starts, self._terms.unit_clips, self._terms.locality)
+        self._stragglers.restore(state.catch_up_queues, state.replaced)
+        for clip in state.outstanding:
+            plan = self._config.plan_of(clip.position.phase_index)
+            self._outstanding.restore(clip, plan.clip(clip.position.index, clip.attempt))
 
     # --- for reading ---
 
@@ -218,7 +178,7 @@ class Ledger:
     @property
     def closed(self) -> int:
         """Clips of all phases that every consumer is done with, or that were skipped."""
-        return self._endings.total
+        return self._closer.total
 
     @property
     def outstanding(self) -> int:
@@ -231,20 +191,20 @@ class Ledger:
 
     @property
     def out_of_credit(self) -> bool:
-        """More would be issued if there were credit for it."""
-        return not self.paused and not self.ended and self._order.peek() is not None
+        """Whether more would be issued if there were credit for it."""
+        return not self.paused and not self.ended and self._books.order.peek() is not None
 
     # --- events ---
 
     def _made(self, event: Made, out: list[Instruction]) -> None:
-        number = self._number.get((event.purpose, event.epoch))
-        if number is not None:
-            self._batches.made(number, event, self.news, out)
+        phase_index = self._phase_index.get((event.purpose, event.epoch))
+        if phase_index is not None:
+            self._batches.made(phase_index, event, self.phase_events, out)
 
     def _trained(self, event: Trained, out: list[Instruction]) -> None:
-        number = self._number.get((event.purpose, event.epoch))
-        if number is not None and event.consumer in self._parts.bit:
-            self._batches.trained(number, event, self.news, out)
+        phase_index = self._phase_index.get((event.purpose, event.epoch))
+        if phase_index is not None and event.consumer in self._parts.bit:
+            self._batches.trained(phase_index, event, self.phase_events, out)
 
     def _failed(self, event: Failed, out: list[Instruction]) -> None:
         if event.kind == LOST:
@@ -267,67 +227,65 @@ class Ledger:
         elif (other := self._replacement(entry)) is not None:
             self.counts.replaced += 1
             entry.clip = other
-            self._outstanding.issue_again(entry, entry.left & self._parts.everyone)
+            self._outstanding.request(entry, entry.left & self._parts.everyone)
         else:
             self._skip(entry, self._parts.everyone, event.reason, out)
-        if failing := self.counts.failing(self._clips, self._terms.dead_ratio):
+        if failing := self.counts.failing(self._clips, self._config.dead_ratio):
             self._fail(f"{failing}; the last was {event.clip.video_id}: {event.reason}", out)
 
     def _lost(self, event: Failed, out: list[Instruction]) -> None:
-        """Bytes are gone: make them again, unless that is under way or nobody needs them any more."""
-        number = self._number.get((event.clip.purpose, event.clip.epoch))
-        if number is None:
+        """Bytes are gone: make them again, unless that is under way or no consumer needs them any more."""
+        phase_index = self._phase_index.get((event.clip.purpose, event.clip.epoch))
+        if phase_index is None:
             return
-        consumer = missing_consumer(event)
-        entry = self._losses.missed(number, event)
+        entry = self._losses.lost(phase_index, event)
         if entry is None:
             self.counts.duplicates += 1
             return
         self.counts.lost += 1
         entry.losses += 1
-        if entry.losses > _LOSSES:
+        if entry.losses > _MOST_LOSSES:
             what = f"the bytes of clip {event.clip.index} of {event.clip.video_id} were lost {entry.losses} times"
             self._fail(
                 f"{what}; the cache must not evict (Redis: maxmemory-policy noeviction), and limits.ttl_s has to be "
                 f"longer than clips wait for their consumers; the last reason: {event.reason}",
                 out,
             )
-        bit = self._parts.bit.get(consumer, 0)
-        if entry.lane is not None and bit & ~entry.lane.bit:
+        bit = self._parts.bit.get(consumer_of(event), 0)
+        if entry.catch_up is not None and bit & ~entry.catch_up.bit:
             self._outstanding.move(entry, None)
-        wanted = entry.left | bit
-        self._outstanding.issue_again(entry, wanted & self._parts.everyone)
-
-    # --- the end of a clip ---
+        self._outstanding.request(entry, (entry.left | bit) & self._parts.everyone)
 
     def _current(self, clip: ClipRef) -> Entry | None:
-        """The clip that a message is about, if it is being made, and this is its present attempt."""
-        number = self._number.get((clip.purpose, clip.epoch))
-        entry = self._outstanding.get((number, clip.index)) if number is not None else None
+        """The clip that a report is about, if its seed is out and this is its present attempt."""
+        phase_index = self._phase_index.get((clip.purpose, clip.epoch))
+        entry = self._outstanding.get((phase_index, clip.index)) if phase_index is not None else None
         return entry if entry is not None and entry.expects(clip.attempt) else None
 
     def _skip(self, entry: Entry, consumers: int, reason: str, out: list[Instruction]) -> None:
-        number, index = entry.place
+        """Have consumers step over a clip, those included that are owed it by a catch-up queue."""
+        phase_index, index = entry.position
         self.counts.skipped += 1
-        self.phases[number].skipped.add(index)
-        names = self._parts.names((entry.left | self._lag.owing(entry.place)) & consumers)
+        self.phases[phase_index].skipped.add(index)
+        names = self._parts.names((entry.left | self._stragglers.owed(entry.position)) & consumers)
         parts = {self._parts.part[name] for name in names}
         streams = tuple(s for s, part in self._parts.part_of_stream.items() if part in parts)
-        out.append(PublishSkip(number, entry.clip, streams, reason))
+        out.append(PublishSkip(phase_index, entry.clip, streams, reason))
         for name in names:
-            self.consumption[name].add(number, index)
+            self.consumption[name].add(phase_index, index)
             self._outstanding.acked(entry, self._parts.bit[name], self._parts.part[name])
         for part in parts - {CLIP}:
             self._outstanding.acked(entry, self._parts.extractor[part - 1], CLIP)
-        self._endings.acked(entry, out)
+        self._closer.acked(entry, out)
 
     def _replacement(self, entry: Entry) -> PlannedClip | None:
-        number, index = entry.place
+        """The clip of another video for this index; None if there may be none."""
+        phase_index, index = entry.position
         attempt = entry.clip.attempt + 1
-        if not self._terms.replaceable[number] or attempt > self._terms.replacements:
+        if not self._config.replaceable[phase_index] or attempt > self._config.replacements:
             return None
         try:
-            return self._terms.plan_of(number).clip(index, attempt)
+            return self._config.plan_of(phase_index).clip(index, attempt)
         except LookupError:
             return None
 
@@ -335,12 +293,3 @@ class Ledger:
         if not self.ended:
             out.append(FailJob(reason))
         self.ended = True
-
-    # --- issuing ---
-
-    def _settled(self, out: list[Instruction]) -> list[Instruction]:
-        """`out`, and what can be issued now."""
-        if self.paused or self.ended:
-            return out
-        self._issuer.issue(out)
-        return out

@@ -1,79 +1,72 @@
-"""Bytes that were gone when somebody wanted them: whether the clip has to be made again, and for whom.
+"""Bytes that were gone when a reader wanted them: whether to make the clip again, and for which consumer.
 
-Who misses bytes was told of them, so they were there; their worker may say so only later, since it reports in batches.
-But what was issued again is being made while news of the time before still come.
+A reader learns of bytes from the message that they are in the cache, so they were there; the worker's own report may
+come later, since workers report in batches. But once a clip has been issued again, a loss that is reported may be of
+the earlier seed, while the new one is being made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from essp_common.pb.v1.messages_pb2 import EXTRACTOR, Failed
-from essp_common.planning.plan import Plan
-from essp_master.ledger.consumption import Consumption
-from essp_master.ledger.order import Place
-from essp_master.ledger.outstanding import Entry, Outstanding
-from essp_master.ledger.parts import CLIP, ClipParts
+from essp_common.planning.position import Position
+from essp_master.ledger.books import Books
+from essp_master.ledger.outstanding import Entry
+from essp_master.ledger.parts import CLIP
+from essp_master.ledger.states import IN_LINE, ISSUED, OUT_OF_LINE
 
 
 class Losses:
-    """Tells real losses from late news. Part of the ledger."""
+    """Tells real losses from late reports. Part of the ledger."""
 
-    def __init__(
-        self,
-        parts: ClipParts,
-        outstanding: Outstanding,
-        consumption: Mapping[str, Consumption],
-        plan_of: Callable[[int], Plan],
-    ) -> None:
-        self._parts = parts
-        self._outstanding = outstanding
-        self._consumption = consumption
-        self._plan_of = plan_of
+    def __init__(self, books: Books) -> None:
+        self._books = books
+        self._parts = books.parts
 
-    def missed(self, number: int, event: Failed) -> Entry | None:
-        """The clip of phase `number` that has to be made again; None: it is under way, or not needed."""
-        consumer, place = missing_consumer(event), (number, event.clip.index)
-        entry = self._outstanding.get(place) or self._fallen_back(place, event.clip.attempt, consumer)
-        if entry is None or not self._is_missed(entry, event, consumer):
+    def lost(self, phase_index: int, event: Failed) -> Entry | None:
+        """The clip of this phase that has to be made again; None if that is under way or not needed."""
+        consumer, position = consumer_of(event), Position(phase_index, event.clip.index)
+        entry = self._books.outstanding.get(position) or self._reopen(position, event.clip.attempt, consumer)
+        if entry is None or not self._is_lost(entry, event, consumer):
             return None
-        # Who fell back asks for the first attempt, and has to be given the one that took its place.
+        # A consumer that fell back asks for the first attempt, and gets the one that replaced it.
         bit = self._parts.bit.get(consumer, 0)
         fell_back = event.clip.attempt == 0 and bit and not entry.left & bit
         return entry if fell_back or entry.clip.attempt == event.clip.attempt else None
 
-    def _is_missed(self, entry: Entry, event: Failed, consumer: str) -> bool:
-        """Whether making the clip again is called for: not while that is under way, for this consumer too."""
+    def _is_lost(self, entry: Entry, event: Failed, consumer: str) -> bool:
+        """Whether the clip has to be made again: not if that is under way, and for this consumer too."""
         bit = self._parts.bit.get(consumer, 0)
-        if entry.queued:
-            return bool(bit & ~entry.left) and self._has_trained(consumer, entry.place)
-        if entry.shed or not entry.left:
+        if entry.state in IN_LINE:
+            return bool(bit & ~entry.left) and self._has_trained(consumer, entry.position)
+        if entry.state in OUT_OF_LINE:
             return True
         if event.stage == EXTRACTOR:
             part = self._parts.part_of_stream.get(event.stream, CLIP)
             return part != CLIP and _was_made(entry, CLIP) and not entry.made >> part & 1
         if bit & entry.left:
             return _was_made(entry, self._parts.part[consumer])
-        return self._has_trained(consumer, entry.place)
+        return self._has_trained(consumer, entry.position)
 
-    def _fallen_back(self, place: Place, attempt: int, consumer: str) -> Entry | None:
-        """An entry for a clip that was done, and that a consumer needs once more."""
-        if not self._has_trained(consumer, place):
+    def _reopen(self, position: Position, attempt: int, consumer: str) -> Entry | None:
+        """Open a clip again that a consumer had trained, and needs once more since it fell back."""
+        if not self._has_trained(consumer, position):
             return None
         try:
-            return self._outstanding.reopen(place, self._plan_of(place[0]).clip(place[1], attempt))
+            clip = self._books.config.plan_of(position.phase_index).clip(position.index, attempt)
         except (LookupError, IndexError):
             return None
+        return self._books.outstanding.reopen(position.phase_index, clip)
 
-    def _has_trained(self, consumer: str, place: Place) -> bool:
-        consumption = self._consumption.get(consumer)
-        return consumption is not None and consumption.wants(*place) and consumption.has(*place)
+    def _has_trained(self, consumer: str, position: Position) -> bool:
+        consumption = self._books.consumption.get(consumer)
+        return consumption is not None and consumption.wants(*position) and consumption.has(*position)
 
 
 def _was_made(entry: Entry, part: int) -> bool:
-    return not entry.reissued or bool(entry.made >> part & 1)
+    """Whether the seed that is out has made this part; of the first seed, the reader's own word is enough."""
+    return entry.state == ISSUED or bool(entry.made >> part & 1)
 
 
-def missing_consumer(event: Failed) -> str:
-    """The trainer or predictor that misses the bytes; empty: it is an extractor."""
+def consumer_of(event: Failed) -> str:
+    """The trainer or predictor that misses the bytes; empty for an extractor."""
     return "" if event.stage == EXTRACTOR else event.consumer

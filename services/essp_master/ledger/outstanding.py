@@ -1,11 +1,12 @@
 """The clips that are outstanding, and their bytes against the budget.
 
-What has to be made again comes before anything new, the lowest first. If there is no room for it, the furthest clips
-that are ready, or wait to be made again themselves, give way: their bytes are freed, and they are made again when their
-turn comes or a consumer asks for them; until then nothing new is issued. Consumers take clips in index order, so the
-lowest one outstanding never waits for another. Hence the budget is never passed, and yet nothing can get stuck.
+A clip that has to be made again comes before anything new, and the lowest one first. If the budget has no room for it,
+it preempts the furthest clips that are ready, or that wait in line themselves: their bytes are freed, and they are made
+again when their turn comes or a consumer asks for them. Until then nothing new is issued. Consumers take clips in index
+order, so the lowest outstanding clip never waits for another one. Hence the ledger never exceeds the budget, and yet
+never gets stuck.
 
-Lanes (`lanes.py`) have shares of the budget that are kept free for them, whether they use them or not.
+Catch-up queues (`catch_up.py`) have shares of the budget that are kept free for them, whether they use them or not.
 """
 
 from __future__ import annotations
@@ -15,44 +16,56 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from essp_common.pb.v1.messages_pb2 import OutstandingClip
-from essp_common.pb.v1.messages_pb2 import Position as PositionMessage
 from essp_common.planning.plan import PlannedClip
-from essp_master.ledger.catch_up import Lane
+from essp_common.planning.position import Position
+from essp_master.ledger.catch_up import CatchUpQueue
 from essp_master.ledger.credits import Credits
 from essp_master.ledger.instructions import Instruction, IssueUnit, ReleaseClip
-from essp_master.ledger.order import Place
 from essp_master.ledger.parts import CLIP, ClipParts
+from essp_master.ledger.states import IN_LINE, ISSUED, OUT_OF_LINE, REOPENED, REOPENED_QUEUED, WAITING, Event, after
 
 
 @dataclass(slots=True)
 class Entry:
     """A clip that is outstanding."""
 
-    place: Place
+    phase_index: int
     clip: PlannedClip
     left: int
     """Who has yet to ack a part of it (bits of `ClipParts`)."""
     sizes: list[int]
     """Bytes reserved for each part."""
+    state: OutstandingClip.State = ISSUED
     made: int = 0
     """Which parts are in the cache (bits by part number)."""
     counted: int = 0
-    """Which parts are known to have been made since it was issued last: those, and what was read before that."""
-    reissued: bool = False
-    """Was issued more than once, so what is said of it may be about an earlier time."""
-    queued: bool = False
-    """To be issued again, and waiting for its turn."""
-    shed: bool = False
-    """Gave way, and nobody has asked for it yet."""
-    again: bool = False
-    """Done by all before, or owed to others, and made again for a consumer that fell back: it is not counted."""
+    """Which parts have been counted as made since the last issue: the reported ones, and those read before that."""
     losses: int = 0
-    lane: Lane | None = None
-    """Whose share of the budget it takes up."""
+    catch_up: CatchUpQueue | None = None
+    """The catch-up queue whose share of the budget it takes up."""
+
+    @property
+    def position(self) -> Position:
+        """Where it is in the plan."""
+        return Position(self.phase_index, self.clip.index)
 
     def expects(self, attempt: int) -> bool:
-        """Whether news of this attempt is about what is being made, or is made."""
-        return self.clip.attempt == attempt and not self.queued and not self.shed
+        """Whether a report of this attempt is about the seed that is out."""
+        return self.clip.attempt == attempt and self.state not in WAITING
+
+    def message(self) -> OutstandingClip:
+        """The entry as a message."""
+        return OutstandingClip(
+            position=self.position.message(),
+            attempt=self.clip.attempt,
+            state=self.state,
+            left=self.left,
+            made=self.made,
+            counted=self.counted,
+            sizes=self.sizes,
+            losses=self.losses,
+            catch_up=self.catch_up.consumer if self.catch_up is not None else "",
+        )
 
 
 class Outstanding:
@@ -61,132 +74,142 @@ class Outstanding:
     def __init__(self, parts: ClipParts, bounds: Sequence[Sequence[int]], budget_bytes: int) -> None:
         """`bounds`: for each phase, the most bytes of each part of a clip."""
         self.credits = Credits(budget_bytes)
-        self.lanes: dict[str, Lane] = {}
+        self.catch_up_queues: dict[str, CatchUpQueue] = {}
         """By consumer."""
         self._parts = parts
         self._ackers = parts.ackers
         self._bounds = bounds
-        self._entries: dict[Place, Entry] = {}
-        self.get: Callable[[Place], Entry | None] = self._entries.get
-        """The entry of a clip, if it is outstanding."""
-        self._again: list[Place] = []  # a heap
-        self._shed = 0
-        self._needs: dict[tuple[int, int], tuple[int, list[int], int]] = {}  # by phase and consumers
+        self._entries: dict[tuple[int, int], Entry] = {}
+        self.get: Callable[[tuple[int, int]], Entry | None] = self._entries.get
+        """The entry at a position, if that clip is outstanding. A plain tuple equals a position and costs less."""
+        self._line: list[Position] = []
+        """A heap of the clips in line to be made again. Those that were closed meanwhile are skipped."""
+        self._preempted = 0
+        """Clips that are out of line."""
+        self._needs: dict[tuple[int, int], tuple[int, list[int], int]] = {}
+        """(`phase_index`, consumers) -> `_need`."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
     @property
-    def in_common(self) -> int:
-        """Clips that are in no lane."""
-        return len(self._entries) - sum(len(lane.places) for lane in self.lanes.values())
+    def in_step(self) -> int:
+        """Clips that are in no catch-up queue."""
+        return len(self._entries) - sum(len(queue.positions) for queue in self.catch_up_queues.values())
 
     def entries(self) -> list[Entry]:
         """All of them, the lowest first."""
-        return [self._entries[place] for place in sorted(self._entries)]
+        return [self._entries[position] for position in sorted(self._entries)]
 
     def state(self) -> list[OutstandingClip]:
         """All entries, as messages."""
-        return [_message(entry) for entry in self._entries.values()]
+        return [entry.message() for entry in self._entries.values()]
 
     def restore(self, state: OutstandingClip, clip: PlannedClip) -> None:
-        """Take up an entry that `state` told of."""
-        place = (state.position.phase_index, state.position.index)
+        """Add the entry that a message holds."""
         entry = Entry(
-            place,
+            state.position.phase_index,
             clip,
             state.left,
             list(state.sizes),
+            state=state.state,
             made=state.made,
-            counted=state.counted | state.made,
-            reissued=state.reissued,
-            queued=state.queued,
-            shed=state.shed,
-            again=state.again,
+            counted=state.counted,
             losses=state.losses,
         )
-        self._entries[place] = entry
-        self._shed += entry.shed
-        if entry.queued:
-            heapq.heappush(self._again, place)
+        self._entries[entry.position] = entry
+        self._preempted += entry.state in OUT_OF_LINE
+        if entry.state in IN_LINE:
+            heapq.heappush(self._line, entry.position)
         self.credits.outstanding_bytes += sum(entry.sizes)
-        if state.lane:
-            self.move(entry, self.lanes[state.lane])
+        if state.catch_up:
+            self.move(entry, self.catch_up_queues[state.catch_up])
 
     @property
     def settled(self) -> bool:
-        """Nothing waits to be made again: there may be something new."""
-        return not self._shed and not self._again
+        """Whether nothing waits to be made again, so that something new may be issued."""
+        return not self._preempted and not self._line
 
     def unmade(self) -> list[Entry]:
         """What was issued and is not ready for its consumers yet."""
-        return [e for e in self._entries.values() if not (e.queued or e.shed) and not self.ready(e)]
+        return [e for e in self._entries.values() if e.state not in WAITING and not self.ready(e)]
 
     def backlog(self) -> list[int]:
         """For each part, how many were issued and can be made by now, but are not."""
-        waiting = [0] * len(self._parts.ackers)
+        backlog = [0] * len(self._parts.ackers)
         for entry in self._entries.values():
-            if entry.queued or entry.shed:
+            if entry.state in WAITING:
                 continue
             if not entry.made & 1:
-                waiting[CLIP] += 1
+                backlog[CLIP] += 1
                 continue
-            for part in range(1, len(waiting)):
-                waiting[part] += bool(entry.left & self._parts.ackers[part]) and not entry.made >> part & 1
-        return waiting
+            for part in range(1, len(backlog)):
+                backlog[part] += bool(entry.left & self._parts.ackers[part]) and not entry.made >> part & 1
+        return backlog
 
     def lowest(self) -> list[Entry]:
-        """For each consumer the lowest clip that it is not done with."""
-        found: dict[int, Entry] = {}
-        for place in sorted(self._entries):
-            entry = self._entries[place]
+        """The lowest clip that each consumer is not done with, unless it is in line already."""
+        lowest: dict[int, tuple[int, int]] = {}
+        for position in sorted(self._entries):
+            left = self._entries[position].left
             for bit in self._parts.bit.values():
-                if entry.left & bit:
-                    found.setdefault(bit, entry)
-        return [e for e in {e.place: e for e in found.values()}.values() if not e.queued]
+                if left & bit:
+                    lowest.setdefault(bit, position)
+        entries = [self._entries[position] for position in dict.fromkeys(lowest.values())]
+        return [entry for entry in entries if entry.state not in IN_LINE]
 
     # --- the life of an entry ---
 
-    def issue(self, number: int, clips: Sequence[PlannedClip], consumers: int, lane: Lane | None = None) -> bool:
-        """Take up the clips of a unit, if there is credit for them all; in a lane, within its share."""
-        left, sizes, size = self._needs.get((number, consumers)) or self._need(number, consumers)
+    def issue(
+        self, phase_index: int, clips: Sequence[PlannedClip], consumers: int, queue: CatchUpQueue | None = None
+    ) -> bool:
+        """Add the clips of a unit; False, and none is added, without credit for all of them.
+
+        `queue`: a catch-up queue, whose share pays for them.
+        """
+        left, sizes, size = self._needs.get((phase_index, consumers)) or self._need(phase_index, consumers)
         size *= len(clips)
-        if self.lanes and size > self._room(lane):
+        if self.catch_up_queues and size > self._room(queue):
             return False
         if not self.credits.reserve(size):
             return False
         for clip in clips:
-            place = (number, clip.index)
-            self._entries[place] = entry = Entry(place, clip, left, sizes[:])
-            if lane is not None:
-                self.move(entry, lane)
+            self._entries[phase_index, clip.index] = entry = Entry(phase_index, clip, left, sizes[:])
+            if queue is not None:
+                self.move(entry, queue)
         return True
 
-    def lacking(self, number: int, clips: int, consumers: int, lane: Lane) -> int:
-        """How many bytes of a lane have to be free before `issue` takes up so many clips more; 0: none."""
-        size = clips * self.bound(number, consumers)
+    def lacking(self, phase_index: int, clips: int, consumers: int, queue: CatchUpQueue) -> int:
+        """How many more bytes a catch-up queue needs before `issue` adds so many clips; 0: none."""
+        size = clips * self.bound(phase_index, consumers)
         free = self.credits.budget_bytes - self.credits.outstanding_bytes
-        return max(0, size - min(self._room(lane), free))
+        return max(0, size - min(self._room(queue), free))
 
-    def move(self, entry: Entry, lane: Lane | None) -> None:
-        """Have a clip take up another share of the budget; None: what all have in common."""
+    def move(self, entry: Entry, queue: CatchUpQueue | None) -> None:
+        """Have a clip take up the share of this catch-up queue; None: what the others have in common."""
         size = sum(entry.sizes)
-        if entry.lane is not None:
-            entry.lane.places.remove(entry.place)
-            entry.lane.bytes -= size
-        entry.lane = lane
-        if lane is not None:
-            lane.add(entry.place)
-            lane.bytes += size
+        if entry.catch_up is not None:
+            entry.catch_up.positions.remove(entry.position)
+            entry.catch_up.bytes -= size
+        entry.catch_up = queue
+        if queue is not None:
+            queue.add(entry.position)
+            queue.bytes += size
 
-    def reopen(self, place: Place, clip: PlannedClip) -> Entry:
-        """Take up a clip that was done before; for whom, `issue_again` says."""
-        entry = Entry(place, clip, 0, [0] * len(self._parts.ackers), again=True)
-        self._entries[place] = entry
+    def reopen(self, phase_index: int, clip: PlannedClip) -> Entry:
+        """Put a clip in line that is no longer outstanding; `request` then says for whom."""
+        entry = Entry(phase_index, clip, 0, [0] * len(self._parts.ackers), REOPENED_QUEUED)
+        self._entries[phase_index, clip.index] = entry
+        heapq.heappush(self._line, entry.position)
         return entry
 
+    def owe(self, entry: Entry) -> None:
+        """A consumer that is still owed this clip gets it too, so its end is counted."""
+        if entry.state in REOPENED:
+            entry.state = after(entry.state, Event.OWE)
+
     def made(self, entry: Entry, part: int, size: int) -> None:
-        """A part is in the cache, and so large."""
+        """A part is in the cache, and has this size."""
         entry.made |= 1 << part
         sizes = entry.sizes
         actual = size if entry.left & self._ackers[part] else 0
@@ -194,125 +217,111 @@ class Outstanding:
         if more:
             self.credits.outstanding_bytes += more
             sizes[part] = actual
-            if entry.lane is not None:
-                entry.lane.bytes += more
+            if entry.catch_up is not None:
+                entry.catch_up.bytes += more
 
     def acked(self, entry: Entry, bit: int, part: int) -> None:
-        """One of those who read a part is done with it; after the last one its bytes are free."""
+        """One reader of a part is done with it; after the last one its bytes are free."""
         entry.left &= ~bit
         sizes = entry.sizes
         size = sizes[part]
         if size and not entry.left & self._ackers[part]:
             self.credits.outstanding_bytes -= size
             sizes[part] = 0
-            if entry.lane is not None:
-                entry.lane.bytes -= size
+            if entry.catch_up is not None:
+                entry.catch_up.bytes -= size
 
     def close(self, entry: Entry) -> None:
-        """Every consumer is done with it."""
-        del self._entries[entry.place]
-        self._shed -= entry.shed
+        """Remove a clip, and free what it takes up."""
+        del self._entries[entry.phase_index, entry.clip.index]
+        if self._preempted:
+            self._preempted -= entry.state in OUT_OF_LINE
         if any(entry.sizes):
             self._take(entry, -sum(entry.sizes))
-        if entry.lane is not None:
-            entry.lane.places.remove(entry.place)
+        if entry.catch_up is not None:
+            entry.catch_up.positions.remove(entry.position)
 
     # --- making it again ---
 
-    def issue_again(self, entry: Entry, consumers: int) -> None:
-        """Put a clip in line to be made again, for these consumers."""
+    def request(self, entry: Entry, consumers: int) -> None:
+        """Put a clip in line to be made again for these consumers."""
         entry.left = self._parts.demand(consumers)
-        self._shed -= entry.shed
-        entry.shed = False
-        if not entry.queued:
-            entry.queued = True
-            heapq.heappush(self._again, entry.place)
+        if entry.state not in IN_LINE:
+            self._preempted -= entry.state in OUT_OF_LINE
+            heapq.heappush(self._line, entry.position)
+        entry.state = after(entry.state, Event.REQUEST)
 
-    def next_again(self, out: list[Instruction]) -> bool:
-        """Issue the first in line again; False: there is none, or no room for it."""
-        while self._again:
-            entry = self._entries.get(self._again[0])
-            if entry is None or not entry.queued:
-                heapq.heappop(self._again)
+    def reissue_next(self, out: list[Instruction]) -> bool:
+        """Issue the first clip in line again; False if there is none, or no room for it."""
+        while self._line:
+            entry = self._entries.get(self._line[0])
+            if entry is None or entry.state not in IN_LINE:
+                heapq.heappop(self._line)
                 continue
-            if not self._admit(entry, out):
+            if not self._reissue(entry, out):
                 return False
-            heapq.heappop(self._again)
+            heapq.heappop(self._line)
             return True
         return False
 
-    def _admit(self, entry: Entry, out: list[Instruction]) -> bool:
+    def _reissue(self, entry: Entry, out: list[Instruction]) -> bool:
         entry.left = self._parts.demand(entry.left & self._parts.everyone)
-        sizes = self._sizes(entry.place[0], entry.left)
+        sizes = self._sizes(entry.phase_index, entry.left)
         while not self.credits.fits(sum(sizes) - sum(entry.sizes)):
-            if not self._give_way(entry.place, out):
+            if not self._preempt_beyond(entry.position, out):
                 return False
         self._take(entry, sum(sizes) - sum(entry.sizes))
-        entry.sizes, entry.made, entry.queued = sizes, 0, False
-        entry.counted, entry.reissued = 0, True
-        out.append(IssueUnit(entry.place[0], (entry.clip,), self._parts.names(entry.left)))
+        entry.state = after(entry.state, Event.REISSUE)
+        entry.sizes, entry.made, entry.counted = sizes, 0, 0
+        out.append(IssueUnit(entry.phase_index, (entry.clip,), self._parts.names(entry.left)))
         return True
 
-    def _give_way(self, place: Place, out: list[Instruction]) -> bool:
-        """Free the furthest clip beyond `place` that is ready, or in line itself; False: there is none."""
-        idle = [e for e in self._entries.values() if e.place > place and any(e.sizes) and (e.queued or self.ready(e))]
+    def _preempt_beyond(self, position: Position, out: list[Instruction]) -> bool:
+        """Free the furthest clip beyond `position` that is ready or in line; False if there is none."""
+        idle = [
+            other
+            for other, entry in self._entries.items()
+            if other > position and any(entry.sizes) and (entry.state in IN_LINE or self.ready(entry))
+        ]
         if not idle:
             return False
-        entry = max(idle, key=lambda e: e.place)
+        entry = self._entries[max(idle)]
         self._take(entry, -sum(entry.sizes))
         entry.sizes, entry.made = [0] * len(entry.sizes), 0
         entry.left &= self._parts.everyone
-        if not entry.queued:
-            entry.shed = True
-            self._shed += 1
-        out.append(ReleaseClip(entry.place[0], entry.clip, self._parts.names(entry.left)))
+        entry.state = after(entry.state, Event.PREEMPT)
+        self._preempted += entry.state in OUT_OF_LINE
+        out.append(ReleaseClip(entry.phase_index, entry.clip, self._parts.names(entry.left)))
         return True
 
-    def bound(self, number: int, consumers: int) -> int:
+    def bound(self, phase_index: int, consumers: int) -> int:
         """The most bytes of a clip that is made for these consumers."""
-        return (self._needs.get((number, consumers)) or self._need(number, consumers))[2]
+        return (self._needs.get((phase_index, consumers)) or self._need(phase_index, consumers))[2]
 
     def ready(self, entry: Entry) -> bool:
-        """Whether everything that its consumers wait for is in the cache."""
+        """Whether the cache has everything that its consumers wait for."""
         return self._parts.complete(entry.left, entry.made)
 
     def _take(self, entry: Entry, size: int) -> None:
-        """Have an entry take up so many bytes more."""
+        """Have an entry take up so many more bytes."""
         self.credits.outstanding_bytes += size
-        if entry.lane is not None:
-            entry.lane.bytes += size
+        if entry.catch_up is not None:
+            entry.catch_up.bytes += size
 
-    def _room(self, lane: Lane | None) -> int:
-        """What may still be issued in a lane, or else beside the lanes."""
-        if lane is not None:
-            return lane.share_bytes - lane.bytes
-        kept = sum(max(0, other.share_bytes - other.bytes) for other in self.lanes.values())
+    def _room(self, queue: CatchUpQueue | None) -> int:
+        """Bytes that may still be issued in a catch-up queue, or else beside all of them."""
+        if queue is not None:
+            return queue.share_bytes - queue.bytes
+        kept = sum(max(0, other.share_bytes - other.bytes) for other in self.catch_up_queues.values())
         return self.credits.budget_bytes - self.credits.outstanding_bytes - kept
 
-    def _need(self, number: int, consumers: int) -> tuple[int, list[int], int]:
-        """Who will ack a clip for these consumers, its bytes by parts, and all of them."""
+    def _need(self, phase_index: int, consumers: int) -> tuple[int, list[int], int]:
+        """Who will ack a clip for these consumers, the bytes of its parts, and their sum."""
         left = self._parts.demand(consumers)
-        sizes = self._sizes(number, left)
-        need = self._needs[(number, consumers)] = (left, sizes, sum(sizes))
+        sizes = self._sizes(phase_index, left)
+        need = self._needs[(phase_index, consumers)] = (left, sizes, sum(sizes))
         return need
 
-    def _sizes(self, number: int, left: int) -> list[int]:
-        bounds = self._bounds[number]
+    def _sizes(self, phase_index: int, left: int) -> list[int]:
+        bounds = self._bounds[phase_index]
         return [bound if left & ackers else 0 for bound, ackers in zip(bounds, self._parts.ackers, strict=True)]
-
-
-def _message(entry: Entry) -> OutstandingClip:
-    return OutstandingClip(
-        position=PositionMessage(phase_index=entry.place[0], index=entry.place[1]),
-        attempt=entry.clip.attempt,
-        left=entry.left,
-        made=entry.made,
-        counted=entry.counted,
-        reissued=entry.reissued,
-        sizes=entry.sizes,
-        queued=entry.queued,
-        shed=entry.shed,
-        again=entry.again,
-        losses=entry.losses,
-        lane=entry.lane.consumer if entry.lane is not None else "",
-    )

@@ -1,272 +1,255 @@
-"""What is done about a consumer that lags: it is left behind, and gets its clips later in a lane of its own.
+"""Consumers that lag too far: they are left behind, and get their clips later, from a catch-up queue.
 
-Every consumer is given every clip, so one that is slow holds what the others are long done with, until nothing is left
-of the budget. When new clips would be issued but for that, and the slowest consumer is behind the furthest by more than
-a share (`limits.lag`) of the clips that are outstanding, then
+Every consumer gets every clip, so a slow one holds clips that the others have long been done with, until the budget is
+used up. Suppose that new clips would be issued but for the budget, and that the slowest consumer is behind the furthest
+one by more than a share (`limits.lag`) of the clips outstanding. Then
 
-- what only consumers in lanes still want is released on their behalf, but for the lowest of it, which a lane may keep;
-- what is issued from then on is made for the others alone;
-- the lane issues again what its consumer is owed, in the order of the plan, within a share of the budget that is
-  kept for it: a laggard cannot take it from the others, nor they from it, so that neither ever waits for the other;
-- a lane that has caught up with what is outstanding for others has that made again for them and its consumer; this one
-  joins the others at the next stretch of the order, and the lane ends when it has come there.
+- clips that only stragglers still want are released on their behalf, except for the lowest, which a queue may keep;
+- clips that are issued from then on are made for the others alone;
+- the catch-up queue issues what its consumer is owed, in the order of the plan and within a share of the budget that is
+  kept for it. A straggler cannot take bytes from the others, nor they from it, so neither ever waits for the other;
+- a queue that has caught up with the clips outstanding for the others has those made again for them and its consumer.
+  The consumer joins the others at the next stretch of the order. There the queue ends.
 
-What a consumer is owed need not be remembered: it is what was issued, is not outstanding for it, and not done by it. A
-clip that was replaced is replaced by the same one again. Consumers take clips in the order of their indices, in a lane
-or not, so their results do not depend on any of this.
+The ledger keeps no list of what a straggler is owed: it is what was issued, is not outstanding for it, and is not done
+by it. If a video was replaced, the straggler gets the same replacement. Consumers take clips in the order of their
+indices, with or without a queue, so their results do not depend on any of this.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
-from essp_common.pb.v1.messages_pb2 import LaneState, ReplacedClip
-from essp_common.pb.v1.messages_pb2 import Position as PositionMessage
-from essp_common.planning.plan import Plan, PlannedClip
+from essp_common.pb.v1.messages_pb2 import CatchUpState, ReplacedClip
+from essp_common.planning.plan import PlannedClip
 from essp_common.planning.position import Position
-from essp_master.ledger.accounts import Counts
-from essp_master.ledger.catch_up import Lane
-from essp_master.ledger.consumption import Consumption
+from essp_master.ledger.books import Books
+from essp_master.ledger.catch_up import CatchUpQueue
 from essp_master.ledger.instructions import Instruction, IssueUnit, ReleaseClip
-from essp_master.ledger.order import IssueOrder, Place, Unit
-from essp_master.ledger.outstanding import Entry, Outstanding
-from essp_master.ledger.parts import ClipParts
+from essp_master.ledger.order import IssueOrder, Unit
+from essp_master.ledger.outstanding import Entry
+from essp_master.ledger.states import OUT_OF_LINE, REOPENED, WAITING
 
 
 class Stragglers:
-    """The lanes of one job, and what is in none."""
+    """The stragglers of one job, and their catch-up queues. Part of the ledger."""
 
-    def __init__(
-        self,
-        parts: ClipParts,
-        sizes: Sequence[int],
-        plan_of: Callable[[int], Plan],
-        consumption: Mapping[str, Consumption],
-        outstanding: Outstanding,
-        counts: Counts,
-        order: IssueOrder,
-        lane_order: Callable[[int, Position], IssueOrder],
-        lag: float,
-        share_bytes: int,
-    ) -> None:
-        """`order`: of what is issued for all. `lane_order`: of one consumer, from a position on.
-
-        `share_bytes`: what a lane gets of the budget; 0: nobody is left behind.
-        """
-        self.slow = 0
-        """The consumers that have a lane (bits)."""
-        self._parts = parts
-        self._plan_of = plan_of
-        self._consumption = consumption
-        self._outstanding = outstanding
-        self._lanes = outstanding.lanes
-        self._counts = counts
-        self._order = order
-        self._lane_order = lane_order
-        self._lag = lag
-        self._share_bytes = share_bytes
-        self._before = [0, *accumulate(sizes)]
-        """Clips of all phases before each."""
-        self._replaced: dict[Place, int] = {}
-        """The attempt that made a clip which some lane has yet to issue, where it was not the first."""
+    def __init__(self, books: Books) -> None:
+        self.bits = 0
+        """The consumers that have a catch-up queue."""
+        self._books = books
+        self._everyone = books.parts.everyone
+        self._outstanding = books.outstanding
+        self._queues = books.outstanding.catch_up_queues
+        self._before = [0, *accumulate(phase.clips for phase in books.config.phases)]
+        """For each phase, the clips of all phases before it."""
+        self._replaced: dict[Position, int] = {}
+        """The attempt at each clip that a queue has yet to issue, where it is not the first attempt."""
 
     # --- for the ledger ---
 
-    def away(self, place: Place) -> int:
-        """The consumers that do not get this clip together with the others."""
-        return sum(lane.bit for lane in self._lanes.values() if lane.serves(place))
+    def served(self, position: Position) -> int:
+        """The consumers that get this clip from a catch-up queue, and not with the others."""
+        return sum(queue.bit for queue in self._queues.values() if queue.serves(position))
 
-    def owing(self, place: Place) -> int:
-        """The consumers that are to get this clip in a lane, and are not done with it."""
-        if not self._lanes or not self._order.passed(place):
+    def owed(self, position: Position) -> int:
+        """The consumers that will get this clip from a catch-up queue, since they are not done with it."""
+        if not self._queues or not self._books.order.passed(position):
             return 0
         return sum(
-            lane.bit
-            for name, lane in self._lanes.items()
-            if lane.serves(place) and self._consumption[name].owes(*place)
+            queue.bit
+            for name, queue in self._queues.items()
+            if queue.serves(position) and self._books.consumption[name].owes(*position)
         )
 
-    def make_room(self, out: list[Instruction]) -> bool:
-        """Leave the slowest consumer behind if it lags too far; False: nobody does."""
-        common = self._outstanding.in_common
-        if not self._share_bytes or not common:
+    def leave_one_behind(self, out: list[Instruction]) -> bool:
+        """Leave the slowest consumer behind if it lags too far; False if none does."""
+        in_step = self._outstanding.in_step
+        if not self._books.config.catch_up_bytes or not in_step:
             return False
-        reached = {name: self._reached(name) for name in self._consumption if self._joined(name)}
+        reached = {name: self._reached(name) for name in self._books.consumption if self._is_in_step(name)}
         slowest = min(reached, key=reached.__getitem__)
-        furthest = max(consumption.total for consumption in self._consumption.values())
-        if furthest - reached[slowest] <= self._lag * common:
+        furthest = max(consumption.total for consumption in self._books.consumption.values())
+        if furthest - reached[slowest] <= self._books.config.lag * in_step:
             return False
         self._leave_behind(slowest, out)
         return True
 
     def settle(self, entry: Entry, out: list[Instruction]) -> None:
-        """Decide on a clip that only consumers in lanes still want: one of them keeps it, or it is released."""
-        if entry.lane is not None:
-            if entry.lane.bit & entry.left:
+        """Decide on a clip that only stragglers still want: one of their queues keeps it, or it is released."""
+        if entry.catch_up is not None:
+            if entry.catch_up.bit & entry.left:
                 return
             self._outstanding.move(entry, None)
         if not self._may_release(entry):
             return
-        for lane in self._lanes.values():
-            fits = lane.bytes + sum(entry.sizes) <= lane.share_bytes
-            if fits and lane.bit & entry.left and lane.order.passed(entry.place):
-                self._outstanding.move(entry, lane)
+        for queue in self._queues.values():
+            fits = queue.bytes + sum(entry.sizes) <= queue.share_bytes
+            if fits and queue.bit & entry.left and queue.order.passed(entry.position):
+                self._outstanding.move(entry, queue)
                 return
         self._release(entry, out)
 
     def issue(self, out: list[Instruction]) -> None:
-        """Issue what the lanes have room for."""
-        for lane in list(self._lanes.values()):
-            if self._issue(lane, out):
-                self._end(lane)
+        """Issue what the catch-up queues have room for."""
+        for queue in list(self._queues.values()):
+            if self._issue(queue, out):
+                self._end(queue)
 
-    def remember(self, place: Place, attempt: int) -> None:
-        """A clip is closed that a lane is still to get."""
+    def remember(self, position: Position, attempt: int) -> None:
+        """A clip is closed that a queue has yet to issue: it must issue this attempt."""
         if attempt:
-            self._replaced[place] = attempt
+            self._replaced[position] = attempt
 
-    def forget(self, place: Place) -> None:
-        """Nobody is to get this clip any more."""
-        self._replaced.pop(place, None)
+    def forget(self, position: Position) -> None:
+        """No consumer is owed this clip any more."""
+        self._replaced.pop(position, None)
 
     # --- state out and in ---
 
-    def state(self) -> tuple[list[LaneState], list[ReplacedClip]]:
+    def state(self) -> tuple[list[CatchUpState], list[ReplacedClip]]:
         """All of it, as messages."""
-        lanes = [
-            LaneState(consumer=name, order=lane.order.state(), joins=_message(lane.joins) if lane.joins else None)
-            for name, lane in self._lanes.items()
+        queues = [
+            CatchUpState(consumer=name, order=queue.order.state(), joins=queue.joins.message() if queue.joins else None)
+            for name, queue in self._queues.items()
         ]
-        return lanes, [ReplacedClip(position=_message(p), attempt=attempt) for p, attempt in self._replaced.items()]
+        return queues, [ReplacedClip(position=p.message(), attempt=attempt) for p, attempt in self._replaced.items()]
 
-    def restore(self, lanes: Sequence[LaneState], replaced: Sequence[ReplacedClip]) -> None:
-        """Become what `state` told."""
-        for state in lanes:
-            lane = self._open(state.consumer, Position(state.order.phase_index, state.order.begin))
-            lane.order.restore(state.order)
-            lane.joins = (state.joins.phase_index, state.joins.index) if state.HasField("joins") else None
-        self._replaced = {(r.position.phase_index, r.position.index): r.attempt for r in replaced}
+    def restore(self, queues: Sequence[CatchUpState], replaced: Sequence[ReplacedClip]) -> None:
+        """Take over the state of an earlier one."""
+        for state in queues:
+            queue = self._open(state.consumer, Position(state.order.phase_index, state.order.begin))
+            queue.order.restore(state.order)
+            queue.joins = Position.of(state.joins) if state.HasField("joins") else None
+        self._replaced = {Position.of(each.position): each.attempt for each in replaced}
 
     # --- how far they are ---
 
-    def _joined(self, name: str) -> bool:
-        lane = self._lanes.get(name)
-        return lane is None or lane.joins is not None
+    def _is_in_step(self, name: str) -> bool:
+        queue = self._queues.get(name)
+        return queue is None or queue.joins is not None
 
     def _reached(self, name: str) -> int:
-        """How many clips a consumer is done with, or is given in its lane before it joins the others."""
-        done, lane = self._consumption[name].total, self._lanes.get(name)
-        if lane is None or lane.joins is None:
+        """How many clips a consumer is done with, or will get from its queue before it joins the others."""
+        done, queue = self._books.consumption[name].total, self._queues.get(name)
+        if queue is None or queue.joins is None:
             return done
-        number, index = lane.joins
-        return max(done, self._before[number] + index)
+        phase_index, index = queue.joins
+        return max(done, self._before[phase_index] + index)
 
-    # --- the life of a lane ---
+    # --- the life of a queue ---
 
     def _leave_behind(self, name: str, out: list[Instruction]) -> None:
-        if name in self._lanes:
-            self._end(self._lanes[name])
-        lane = self._open(name, self._consumption[name].position())
+        if name in self._queues:
+            self._end(self._queues[name])
+        queue = self._open(name, self._books.consumption[name].position())
         keeps = True
         for entry in self._outstanding.entries():
-            if not entry.left & lane.bit or entry.left & self._parts.everyone & ~self.slow:
+            if not entry.left & queue.bit or entry.left & self._everyone & ~self.bits:
                 continue
-            keeps = keeps and lane.bytes + sum(entry.sizes) <= lane.share_bytes
-            if keeps and entry.lane is None and not entry.again:
-                self._outstanding.move(entry, lane)
+            keeps = keeps and queue.bytes + sum(entry.sizes) <= queue.share_bytes
+            if keeps and entry.catch_up is None and entry.state not in REOPENED:
+                self._outstanding.move(entry, queue)
             else:
                 self.settle(entry, out)
 
-    def _open(self, name: str, position: Position) -> Lane:
-        bit = self._parts.bit[name]
-        lane = self._lanes[name] = Lane(name, bit, self._lane_order(bit, position), self._share_bytes)
-        self.slow |= bit
-        return lane
+    def _open(self, name: str, position: Position) -> CatchUpQueue:
+        config = self._books.config
+        bit = config.parts.bit[name]
+        order = IssueOrder(config, {bit: position})
+        queue = self._queues[name] = CatchUpQueue(name, bit, order, config.catch_up_bytes)
+        self.bits |= bit
+        return queue
 
-    def _end(self, lane: Lane) -> None:
-        """From here on its consumer gets everything together with the others."""
-        del self._lanes[lane.consumer]
-        self.slow &= ~lane.bit
-        for place in list(lane.places):
-            if (entry := self._outstanding.get(place)) is not None:
+    def _end(self, queue: CatchUpQueue) -> None:
+        """From here on the consumer gets all clips together with the others."""
+        del self._queues[queue.consumer]
+        self.bits &= ~queue.bit
+        for position in list(queue.positions):
+            if (entry := self._outstanding.get(position)) is not None:
                 self._outstanding.move(entry, None)
 
-    def _go_back(self, lane: Lane, place: Place) -> None:
-        """Have a lane issue this clip once more; what is done or outstanding by then, it steps over."""
-        number, index = min(lane.order.begin, place)
-        lane.order = self._lane_order(lane.bit, Position(number, index))
+    def _go_back(self, queue: CatchUpQueue, position: Position) -> None:
+        """Have a queue issue this clip once more; it steps over what is done or outstanding by then."""
+        queue.order = IssueOrder(self._books.config, {queue.bit: min(queue.order.begin, position)})
 
     # --- its clips ---
 
-    def _issue(self, lane: Lane, out: list[Instruction]) -> bool:
-        """Issue what a lane has room for. True: it has come to where its consumer joins the others."""
-        while (unit := lane.order.peek()) is not None and lane.serves((unit[0], unit[1][0].index)):
-            wanted = self._wanted(lane, unit)
+    def _issue(self, queue: CatchUpQueue, out: list[Instruction]) -> bool:
+        """Issue what a queue has room for. True if its consumer joins the others here."""
+        counts = self._books.counts
+        while (unit := queue.order.peek()) is not None and queue.serves(Position(unit[0], unit[1][0].index)):
+            wanted = self._wanted(queue, unit)
             if wanted is None:
                 return False
-            clips, shared = wanted
-            lacking = self._outstanding.lacking(unit[0], len(clips), lane.bit, lane) if clips else 0
-            way = self._giving_way(lane, (unit[0], clips[0].index), lacking) if lacking else []
-            if lacking and not way:
+            phase_index, (clips, shared) = unit[0], wanted
+            lacking = self._outstanding.lacking(phase_index, len(clips), queue.bit, queue) if clips else 0
+            beyond = self._beyond(queue, Position(phase_index, clips[0].index), lacking) if lacking else []
+            if lacking and not beyond:
                 return False
-            lane.order.take()
-            for entry in way:
+            queue.order.take()
+            for entry in beyond:
                 self._release(entry, out)
             for entry in shared:
-                entry.again = False
-                self._outstanding.issue_again(entry, (entry.left | lane.bit) & self._parts.everyone)
-            self._outstanding.issue(unit[0], clips, lane.bit, lane)
+                self._outstanding.owe(entry)
+                self._outstanding.request(entry, (entry.left | queue.bit) & self._everyone)
+            self._outstanding.issue(phase_index, clips, queue.bit, queue)
             if clips:
-                out.append(IssueUnit(unit[0], tuple(clips), (lane.consumer,)))
-            self._counts.issued += len(clips)
-            self._counts.redecoded += len(clips) + len(shared)
+                out.append(IssueUnit(phase_index, tuple(clips), (queue.consumer,)))
+            counts.issued += len(clips)
+            counts.redecoded += len(clips) + len(shared)
         return True
 
-    def _wanted(self, lane: Lane, unit: Unit) -> tuple[list[PlannedClip], list[Entry]] | None:
-        """What a lane issues of a unit, and what it has made again for its consumer and others. None: not yet."""
-        number, clips, _ = unit
-        consumption = self._consumption[lane.consumer]
+    def _wanted(self, queue: CatchUpQueue, unit: Unit) -> tuple[list[PlannedClip], list[Entry]] | None:
+        """The clips that a queue issues of a unit, and those it has made again for its consumer and others.
+
+        None if the queue has to wait.
+        """
+        phase_index, clips, _ = unit
+        books, order = self._books, self._books.order
+        consumption = books.consumption[queue.consumer]
         wanted, shared = [], []
         for clip in clips:
-            place = (number, clip.index)
-            entry = self._outstanding.get(place)
-            if not self._order.passed(place):
-                lane.joins = lane.joins or self._order.end
+            position = Position(phase_index, clip.index)
+            entry = self._outstanding.get(position)
+            if not order.passed(position):
+                queue.joins = queue.joins or order.end
                 return None
-            if consumption.has(*place) or (entry is not None and entry.left & lane.bit):
+            if consumption.has(*position) or (entry is not None and entry.left & queue.bit):
                 continue
             if entry is None:
-                attempt = self._replaced.get(place, 0)
-                wanted.append(self._plan_of(number).clip(clip.index, attempt) if attempt else clip)
+                attempt = self._replaced.get(position, 0)
+                wanted.append(books.config.plan_of(phase_index).clip(clip.index, attempt) if attempt else clip)
                 continue
-            if entry.left & self._parts.everyone & ~self.slow:
-                lane.joins = lane.joins or self._order.end
-            if not self._idle(entry) or not self._may_share(lane, entry):
+            if entry.left & self._everyone & ~self.bits:
+                queue.joins = queue.joins or order.end
+            if not self._is_idle(entry) or not self._may_share(queue, entry):
                 return None
             shared.append(entry)
         return wanted, shared
 
-    def _may_share(self, lane: Lane, entry: Entry) -> bool:
-        """Whether the lane's share could hold all that its consumer would then have before it.
+    def _may_share(self, queue: CatchUpQueue, entry: Entry) -> bool:
+        """Whether the queue's share could hold all clips that its consumer has yet to take, up to this one.
 
-        What it shares is not in its share; but all of it at once would keep the decoders from anything new.
+        A shared clip does not take up the share. But if all were shared at once, decoders would have no room for
+        anything new.
         """
-        number, index = entry.place
-        ahead = self._before[number] + index + 1 - self._consumption[lane.consumer].total
-        return ahead * self._outstanding.bound(number, lane.bit) <= lane.share_bytes
+        phase_index, index = entry.position
+        ahead = self._before[phase_index] + index + 1 - self._books.consumption[queue.consumer].total
+        return ahead * self._outstanding.bound(phase_index, queue.bit) <= queue.share_bytes
 
-    def _giving_way(self, lane: Lane, place: Place, lacking: int) -> list[Entry]:
-        """The furthest clips of a lane beyond `place` that take up so many bytes; none if all that may go are too few.
+    def _beyond(self, queue: CatchUpQueue, position: Position, lacking: int) -> list[Entry]:
+        """The furthest clips of a queue beyond `position` that free so many bytes; none if all of them are too few.
 
-        All or nothing, and for what is issued at once: a window of the order is no row of indices, so that what was
-        released would otherwise be issued again first, and for ever.
+        All or nothing, and only for what is issued at once. The order within a window is not that of the indices, so
+        a clip that was released might be issued again before the one it made room for, and so on for ever.
         """
-        furthest = lane.furthest()
-        if furthest is None or furthest < place:
+        furthest = queue.furthest()
+        if furthest is None or furthest < position:
             return []
         found = []
-        for beyond in sorted((other for other in lane.places if other > place), reverse=True):
+        for beyond in sorted((other for other in queue.positions if other > position), reverse=True):
             entry = self._outstanding.get(beyond)
             if entry is not None and self._may_release(entry):
                 found.append(entry)
@@ -276,26 +259,23 @@ class Stragglers:
         return []
 
     def _may_release(self, entry: Entry) -> bool:
-        """Whether those who still want a clip get it in lanes, now or later."""
-        if entry.again or not self._idle(entry) or entry.left & self._parts.everyone & ~self.slow:
+        """Whether all who still want a clip get it from catch-up queues, now or later."""
+        if entry.state in REOPENED or not self._is_idle(entry) or entry.left & self._everyone & ~self.bits:
             return False
-        return all(lane.serves(entry.place) for lane in self._lanes.values() if lane.bit & entry.left)
+        position = entry.position
+        return all(queue.serves(position) for queue in self._queues.values() if queue.bit & entry.left)
 
-    def _idle(self, entry: Entry) -> bool:
-        """Nobody is about to store bytes of it: acks on behalf of its consumers free everything."""
-        return entry.queued or entry.shed or self._outstanding.ready(entry)
+    def _is_idle(self, entry: Entry) -> bool:
+        """Whether no worker will store more bytes of it, so that acks for its consumers free everything."""
+        return entry.state in WAITING or self._outstanding.ready(entry)
 
     def _release(self, entry: Entry, out: list[Instruction]) -> None:
-        if not entry.shed:
-            names = self._parts.names(entry.left)
-            out.append(ReleaseClip(entry.place[0], entry.clip, names))
-        self.remember(entry.place, entry.clip.attempt)
+        position = entry.position
+        if entry.state not in OUT_OF_LINE:
+            out.append(ReleaseClip(entry.phase_index, entry.clip, self._books.parts.names(entry.left)))
+        self.remember(position, entry.clip.attempt)
         self._outstanding.close(entry)
-        self._counts.released += 1
-        for lane in self._lanes.values():
-            if lane.bit & entry.left and lane.order.passed(entry.place):
-                self._go_back(lane, entry.place)
-
-
-def _message(place: Place) -> PositionMessage:
-    return PositionMessage(phase_index=place[0], index=place[1])
+        self._books.counts.released += 1
+        for queue in self._queues.values():
+            if queue.bit & entry.left and queue.order.passed(position):
+                self._go_back(queue, position)

@@ -9,7 +9,7 @@ from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import PREDICT, TEST, TRAIN, VALIDATION
 from essp_common.planning.phases import Phases
-from essp_master.job.sizing import bounds_of, lane_bytes, parts_of, unit_clips
+from essp_master.job.sizing import bounds_of, catch_up_bytes, parts_of, unit_clips
 
 
 def catalog(*splits: str, sizes: tuple[tuple[int, int], ...] = ((64, 48),)) -> Catalog:
@@ -100,23 +100,23 @@ def test_units_leave_room_for_a_batch() -> None:
     assert unit_clips(spec, bounds) == 32
 
 
-def test_a_lane_holds_two_batches_or_there_is_none() -> None:
+def test_a_catch_up_queue_holds_two_batches_or_there_is_none() -> None:
     spec = job()
     phases = Phases(spec, catalog("train"))
     bounds = bounds_of(phases, parts_of(spec))
 
-    def lane(clips: int, **limits: object) -> int:
+    def share(clips: int, **limits: object) -> int:
         given = {"budget": clips * sum(bounds[0]), **limits}
-        return lane_bytes(job(limits=given), bounds) // sum(bounds[0])
+        return catch_up_bytes(job(limits=given), bounds) // sum(bounds[0])
 
-    assert lane(32) == 16
-    assert lane(31) == 0
-    assert lane(1000) == 500
-    assert lane(1000, coupled=True) == 0
+    assert share(32) == 16
+    assert share(31) == 0
+    assert share(1000) == 500
+    assert share(1000, coupled=True) == 0
     one = job(trainers={"rgb": {"stream": "rgb", "batch_size": 4}}, limits={"budget": "1GiB"})
-    assert lane_bytes(one, bounds) == 0, "there is nobody to lag behind"
+    assert catch_up_bytes(one, bounds) == 0, "there is nobody to lag behind"
     tight = job(limits={"budget": 34 * sum(bounds[0])})
-    assert unit_clips(tight, bounds) == 17 - 8 + 1, "a unit and the rest of a batch fit a lane"
+    assert unit_clips(tight, bounds) == 17 - 8 + 1, "a unit and the rest of a batch fit a share"
 
 
 def test_clips_too_short_for_a_feature_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""The ledger: what it issues, what it counts, and what can never happen to it."""
+"""The ledger: what it issues, what it counts, and what never happens."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from essp_common.pb.v1.messages_pb2 import (
     ERROR,
     LOST,
     PREDICTOR,
+    TRAIN,
     TRAINER,
     CheckpointReady,
     ClipRef,
@@ -26,14 +27,14 @@ from essp_common.pb.v1.messages_pb2 import (
 from essp_common.planning.position import Position
 from essp_master.ledger.instructions import CompleteJob, FailJob, IssueUnit
 from tests.harness.ledger_checks import check_at_rest, every
-from tests.harness.ledger_terms import CLIP_BYTES, STREAM_BYTES, terms
+from tests.harness.ledger_config import CLIP_BYTES, STREAM_BYTES, ledger_config
 from tests.harness.ledger_world import World
 
 BOTH = CLIP_BYTES + STREAM_BYTES
 
 
 def test_a_job_runs_to_its_end_in_order() -> None:
-    world = World(terms(epochs=2))
+    world = World(ledger_config(epochs=2))
     world.run()
     check_at_rest(world)
     assert world.issued == every(world)
@@ -46,24 +47,24 @@ def test_a_job_runs_to_its_end_in_order() -> None:
 
 
 def test_seeds_are_issued_as_far_as_the_budget_goes() -> None:
-    world = World(terms(clips=6, budget=3 * BOTH, unit_clips=1))
+    world = World(ledger_config(clips=6, budget=3 * BOTH, unit_clips=1))
     assert len(world.issued) == 3
     assert world.ledger.out_of_credit
     assert world.ledger.credits.outstanding_bytes == 3 * BOTH
 
 
 def test_actual_bytes_make_room_for_more() -> None:
-    world = World(terms(clips=6, budget=3 * BOTH, unit_clips=1))
+    world = World(ledger_config(clips=6, budget=3 * BOTH, unit_clips=1))
     index = world.seeds[0].clip.index
-    out = world.ledger.handle(Progress(made=Made(purpose=1, indices=[index], bytes=[0])))
+    out = world.handle(Progress(made=Made(purpose=TRAIN, indices=[index], bytes=[0])))
     assert out == [], "100 bytes are not enough for a clip"
-    out = world.ledger.handle(Progress(made=Made(purpose=1, indices=[1, 2], bytes=[0, CLIP_BYTES])))
+    out = world.handle(Progress(made=Made(purpose=TRAIN, indices=[1, 2], bytes=[0, CLIP_BYTES])))
     assert [type(i) for i in out] == [IssueUnit]
 
 
 def test_what_was_read_before_it_was_reported_counts_as_made_once() -> None:
     """Workers report in batches, and a consumer may be done with a clip before the batch is out."""
-    world = World(terms())
+    world = World(ledger_config())
     reports = []
     while world.seeds or world.extractions or world.events:
         if world.seeds:
@@ -78,15 +79,15 @@ def test_what_was_read_before_it_was_reported_counts_as_made_once() -> None:
             world.deliver()
     assert reports
     for report in reports:
-        assert world.ledger.handle(report) == []
-        assert world.ledger.news == []
+        assert world.handle(report) == []
+        assert world.ledger.phase_events == []
     check_at_rest(world)
     counts, clips = world.ledger.counts, len(every(world))
     assert (counts.decoded, counts.extracted, counts.delivered) == (clips, clips, 2 * clips)
 
 
 def test_a_slow_consumer_holds_back_the_issue() -> None:
-    world = World(terms(clips=30, budget=5 * BOTH, unit_clips=1))
+    world = World(ledger_config(clips=30, budget=5 * BOTH, unit_clips=1))
     for _ in range(300):
         world.make_all()
         world.take("trainer.rgb")  # as fast as it can; the other one never
@@ -97,40 +98,40 @@ def test_a_slow_consumer_holds_back_the_issue() -> None:
     assert world.most_used <= 5 * BOTH
 
 
-def test_all_passes_follow_without_a_barrier() -> None:
-    world = World(terms(epochs=2, clips=6))
-    assert world.issued == every(world), "a large budget holds them all"
+def test_phases_follow_one_another_without_a_barrier() -> None:
+    world = World(ledger_config(epochs=2, clips=6))
+    assert world.issued == every(world), "the budget holds them all"
 
 
 def test_a_unit_is_never_larger_than_asked_for() -> None:
-    world = World(terms(clips=8, videos=2, kind="uniform", unit_clips=1))
+    world = World(ledger_config(clips=8, videos=2, kind="uniform", unit_clips=1))
     units = [i for i in world.ledger.start() if isinstance(i, IssueUnit)]
     assert units == []
     assert len(world.issued) == 8 + 4
 
 
 def test_locality_brings_clips_of_a_video_together_and_changes_nothing_else() -> None:
-    plain, local = World(terms(clips=24)), World(terms(clips=24, locality=12))
-    assert {(s.number, s.clip) for s in plain.seeds} == {(s.number, s.clip) for s in local.seeds}
-    videos = [seed.clip.video for seed in local.seeds if seed.number == 0][:12]
+    plain, local = World(ledger_config(clips=24)), World(ledger_config(clips=24, locality=12))
+    assert {(s.phase_index, s.clip) for s in plain.seeds} == {(s.phase_index, s.clip) for s in local.seeds}
+    videos = [seed.clip.video for seed in local.seeds if seed.phase_index == 0][:12]
     assert sum(a != b for a, b in pairwise(videos)) == len(set(videos)) - 1
     local.run()
     check_at_rest(local)
 
 
 def test_a_bad_video_is_replaced_by_another_of_its_class() -> None:
-    world = World(terms(clips=20, videos=8), bad=[0])
+    world = World(ledger_config(clips=20, videos=8), bad=[0])
     world.run()
     check_at_rest(world)
     counts = world.ledger.counts
     assert counts.replaced > 0
     assert counts.failed >= counts.replaced
     assert not world.ledger.phases[0].skipped
-    assert world.ledger.phases[1].skipped == {0, 1}, "evaluation replaces nothing: the two clips of video 0"
+    assert set(world.ledger.phases[1].skipped) == {0, 1}, "evaluation replaces nothing: the two clips of video 0"
 
 
 def test_what_nothing_can_replace_is_skipped() -> None:
-    world = World(terms(clips=5, videos=4, replacements=1), bad=[0, 1, 2, 3])
+    world = World(ledger_config(clips=5, videos=4, replacements=1), bad=[0, 1, 2, 3])
     world.run()
     check_at_rest(world)
     assert world.ledger.counts.skipped == len(every(world))
@@ -138,7 +139,7 @@ def test_what_nothing_can_replace_is_skipped() -> None:
 
 
 def test_a_stream_that_cannot_be_made_is_skipped_for_its_consumers_only() -> None:
-    world = World(terms(clips=12, videos=4), bad_streams=[1])
+    world = World(ledger_config(clips=12, videos=4), bad_streams=[1])
     world.run()
     check_at_rest(world)
     assert world.consumers["trainer.rgb"].trained == every(world)
@@ -147,17 +148,17 @@ def test_a_stream_that_cannot_be_made_is_skipped_for_its_consumers_only() -> Non
 
 
 def test_too_many_failures_fail_the_job_with_the_reason() -> None:
-    world = World(terms(clips=100, videos=10, dead_ratio=0.2, budget=4 * BOTH, unit_clips=1), bad=range(5))
+    world = World(ledger_config(clips=100, videos=10, dead_ratio=0.2, budget=4 * BOTH, unit_clips=1), bad=range(5))
     world.run()
     assert isinstance(world.end, FailJob)
     assert "limits.dead_ratio (20%)" in world.end.reason
     assert "damaged" in world.end.reason
-    assert len(world.issued) < 60, "it does not go on for long"
-    assert world.ledger.handle(Progress(trained=Trained())) == []
+    assert len(world.issued) < 60, "it ends soon"
+    assert world.handle(Progress(trained=Trained())) == []
 
 
 def test_few_failures_in_few_clips_say_nothing_yet() -> None:
-    world = World(terms(clips=100, videos=10, dead_ratio=0.2, budget=BOTH, unit_clips=1), bad=[0])
+    world = World(ledger_config(clips=100, videos=10, dead_ratio=0.2, budget=BOTH, unit_clips=1), bad=[0])
     index = 0
     while world.seeds and world.end is None:
         if world.seeds[0].clip.video == 0:
@@ -177,8 +178,8 @@ def test_few_failures_in_few_clips_say_nothing_yet() -> None:
 
 def test_consumers_start_where_their_checkpoints_are() -> None:
     start = {"trainer.rgb": Position(0, 4), "trainer.flow": Position(1, 2)}
-    world = World(terms(clips=6, start=start))
-    wanted = {(s.number, s.clip.index): s.consumers for s in world.seeds}
+    world = World(ledger_config(clips=6, start=start))
+    wanted = {(s.phase_index, s.clip.index): s.consumers for s in world.seeds}
     assert wanted[(0, 4)] == ("trainer.rgb",)
     assert wanted[(1, 1)] == ("trainer.rgb",)
     assert wanted[(1, 2)] == ("trainer.rgb", "trainer.flow")
@@ -187,9 +188,9 @@ def test_consumers_start_where_their_checkpoints_are() -> None:
     check_at_rest(world)
 
 
-def test_trainers_that_went_on_while_the_master_was_away_tell_it_so() -> None:
-    world = World(terms(clips=6))
-    ahead = World(terms(clips=6))
+def test_a_new_ledger_learns_what_trainers_did_while_the_master_was_away() -> None:
+    world = World(ledger_config(clips=6))
+    ahead = World(ledger_config(clips=6))
     ahead.run()
     world.consumers = ahead.consumers  # a new ledger, which knows checkpoints only
     world.run()
@@ -198,7 +199,7 @@ def test_trainers_that_went_on_while_the_master_was_away_tell_it_so() -> None:
 
 
 def test_nothing_is_issued_while_paused() -> None:
-    world = World(terms(clips=6, budget=2 * BOTH, unit_clips=1))
+    world = World(ledger_config(clips=6, budget=2 * BOTH, unit_clips=1))
     world.ledger.pause()
     for _ in range(3):
         world.make_all()
@@ -213,8 +214,8 @@ def test_nothing_is_issued_while_paused() -> None:
     check_at_rest(world)
 
 
-def test_the_watchdog_issues_again_what_nobody_made() -> None:
-    world = World(terms(clips=3, videos=2))
+def test_the_watchdog_issues_again_what_no_worker_made() -> None:
+    world = World(ledger_config(clips=3, videos=2))
     lost = len(world.seeds)
     world.seeds.clear()
     world.do(world.ledger.stalled())
@@ -225,41 +226,39 @@ def test_the_watchdog_issues_again_what_nobody_made() -> None:
 
 
 def test_a_final_checkpoint_is_noted_and_the_last_stage_completes_the_job() -> None:
-    world = World(terms())
+    world = World(ledger_config())
     checkpoint = CheckpointReady(trainer="rgb", final=True)
-    assert world.ledger.handle(Progress(checkpoint=checkpoint)) == []
+    assert world.handle(Progress(checkpoint=checkpoint)) == []
     assert world.ledger.finals == {"rgb"}
-    assert world.ledger.handle(Progress(finished=Finished(stage=PREDICTOR))) == []
-    done = world.ledger.handle(Progress(finished=Finished(stage=AGGREGATOR, uri="file:///m", metrics={"top1": 1.0})))
+    assert world.handle(Progress(finished=Finished(stage=PREDICTOR))) == []
+    done = world.handle(Progress(finished=Finished(stage=AGGREGATOR, uri="file:///m", metrics={"top1": 1.0})))
     assert done == [CompleteJob("file:///m", {"top1": 1.0})]
     assert world.ledger.ended
 
 
 @pytest.mark.parametrize("stage", ["trainer", "aggregator", "predictor"])
 def test_a_stage_that_gives_up_fails_the_job(stage: str) -> None:
-    world = World(terms())
-    out = world.ledger.handle(
-        Progress(failed=Failed(stage=stage_named(stage), reason="loss is not finite", kind=ERROR))
-    )
+    world = World(ledger_config())
+    out = world.handle(Progress(failed=Failed(stage=stage_named(stage), reason="loss is not finite", kind=ERROR)))
     assert out == [FailJob(f"{stage}: loss is not finite")]
 
 
 def test_messages_about_what_is_not_there_change_nothing() -> None:
-    world = World(terms(clips=6, budget=2 * BOTH, unit_clips=1))
+    world = World(ledger_config(clips=6, budget=2 * BOTH, unit_clips=1))
     before = world.ledger.credits.outstanding_bytes
     strange = [
         Progress(),
-        Progress(made=Made(purpose=1, epoch=99, indices=[0], bytes=[9])),
-        Progress(made=Made(purpose=1, epoch=0, indices=[5], bytes=[9])),
-        Progress(made=Made(purpose=1, epoch=0, indices=[0], attempts=[3], bytes=[9])),
-        Progress(trained=Trained(purpose=1, epoch=0, consumer="trainer.other", indices=[0])),
-        Progress(trained=Trained(purpose=1, epoch=0, consumer="trainer.rgb", indices=[5, 10**12])),
-        Progress(failed=Failed(clip=ClipRef(purpose=1, epoch=0, index=5), stage=DECODER, kind=DAMAGED)),
-        Progress(failed=Failed(clip=ClipRef(purpose=1, index=5), stage=TRAINER, kind=LOST, consumer="trainer.rgb")),
-        Progress(failed=Failed(clip=ClipRef(purpose=1, index=0), stage=TRAINER, kind=LOST, consumer="nobody")),
+        Progress(made=Made(purpose=TRAIN, epoch=99, indices=[0], bytes=[9])),
+        Progress(made=Made(purpose=TRAIN, epoch=0, indices=[5], bytes=[9])),
+        Progress(made=Made(purpose=TRAIN, epoch=0, indices=[0], attempts=[3], bytes=[9])),
+        Progress(trained=Trained(purpose=TRAIN, epoch=0, consumer="trainer.other", indices=[0])),
+        Progress(trained=Trained(purpose=TRAIN, epoch=0, consumer="trainer.rgb", indices=[5, 10**12])),
+        Progress(failed=Failed(clip=ClipRef(purpose=TRAIN, epoch=0, index=5), stage=DECODER, kind=DAMAGED)),
+        Progress(failed=Failed(clip=ClipRef(purpose=TRAIN, index=5), stage=TRAINER, kind=LOST, consumer="trainer.rgb")),
+        Progress(failed=Failed(clip=ClipRef(purpose=TRAIN, index=0), stage=TRAINER, kind=LOST, consumer="nobody")),
     ]
     for event in strange:
-        assert world.ledger.handle(event) == []
+        assert world.handle(event) == []
     assert world.ledger.credits.outstanding_bytes == before
     world.run()
     check_at_rest(world)

@@ -1,4 +1,4 @@
-"""The ledger under everything that can happen to it, in any order."""
+"""The ledger under all that can happen to it, in any order."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from essp_common.pb.v1.messages_pb2 import TRAINER, Progress
 from essp_common.planning.position import Position
 from tests.harness.ledger_checks import check_account, check_at_rest
-from tests.harness.ledger_terms import CLIP_BYTES, CONSUMERS, STREAM_BYTES, terms
+from tests.harness.ledger_config import CLIP_BYTES, CONSUMERS, STREAM_BYTES, ledger_config
 from tests.harness.ledger_world import World
 
 BOTH = CLIP_BYTES + STREAM_BYTES
 
 
 def _is_report(event: Progress) -> bool:
-    """Of a worker, about what the watchdog has made again. What a consumer says is durable before it goes on."""
+    """Whether it may be lost: a worker's message, since the watchdog has its clip made again.
+
+    A consumer continues only once its message is durable.
+    """
     return not event.HasField("trained") and event.failed.stage != TRAINER
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Everything that can happen, in any order; at the end everybody works until the job is over."""
+    """All that can happen, in any order; in the end all work until the job is over."""
 
     world: World
 
@@ -56,14 +59,24 @@ class LedgerMachine(RuleBasedStateMachine):
     ) -> None:
         first = {"trainer.flow": Position(start[0], min(start[1], clips if start[0] == 0 else 2 * videos))}
         consumers = CONSUMERS | ({"trainer.other": "rgb"} if third else {})
-        lane = room // 2 // (len(consumers) - 1) * BOTH
-        made = terms(epochs, clips, videos, consumers, start=first, budget=room * BOTH, locality=locality, unit_clips=2,
-                     kind=kind, lane=lane if lag and lane >= max(locality, 2) * BOTH else 0)  # fmt: skip
-        self.world = World(made, bad, bad_streams)
+        share = room // 2 // (len(consumers) - 1) * BOTH
+        config = ledger_config(
+            epochs,
+            clips,
+            videos,
+            consumers,
+            start=first,
+            budget=room * BOTH,
+            locality=locality,
+            unit_clips=2,
+            kind=kind,
+            catch_up=share if lag and share >= max(locality, 2) * BOTH else 0,
+        )
+        self.world = World(config, bad, bad_streams)
         self.flushes = 0
 
     def _pick(self, data: Any, bag: list[Any]) -> int:
-        return data.draw(st.integers(0, len(bag) - 1))
+        return int(data.draw(st.integers(0, len(bag) - 1)))
 
     @precondition(lambda self: self.world.seeds)
     @rule(data=st.data(), keep=st.sampled_from([False, False, False, True]))
@@ -91,7 +104,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.world.take(name)
 
     @rule(slow=st.sampled_from(sorted(CONSUMERS)), steps=st.integers(1, 20))
-    def everybody_works_but_one(self, slow: str, steps: int) -> None:
+    def all_work_but_one(self, slow: str, steps: int) -> None:
         for _ in range(steps):
             self.world.work(without={slow})
 

@@ -1,4 +1,4 @@
-"""The terms of small made-up jobs, for tests of the ledger."""
+"""The configuration of small made-up jobs, for tests of the ledger."""
 
 from __future__ import annotations
 
@@ -7,25 +7,20 @@ from functools import cache
 
 from essp_common.catalog.table import Catalog, CatalogView, VideoRow
 from essp_common.job.spec import ClipSpec, SamplingSpec
-from essp_common.pb.v1.messages_pb2 import (
-    AGGREGATOR,
-    TRAIN,
-    VALIDATION,
-    PhasePlan,
-)
+from essp_common.pb.v1.messages_pb2 import AGGREGATOR, TRAIN, VALIDATION, PhasePlan
 from essp_common.planning.plan import Plan, plan_of
 from essp_common.planning.position import Position
 from essp_master.ledger.config import LedgerConfig
 from essp_master.ledger.parts import ClipParts
 
 CLIP_BYTES, STREAM_BYTES = 100, 60
-"""The bounds; what is made is smaller (`actual`)."""
+"""The bounds; actual sizes are smaller (`World.actual`)."""
 FEATURES = {"rgb": "rgb", "flow": "flow", "diff": "frame_diff"}
 CONSUMERS = {"trainer.rgb": "rgb", "trainer.flow": "flow"}
 
 
 def view_of(videos: int, classes: int = 2) -> CatalogView:
-    """`videos` videos of 40 frames, in turn of one class and the other."""
+    """So many videos of 40 frames, dealt out to the classes in turn."""
     rows = [
         VideoRow(f"v{n:03d}", f"file:///v{n}", f"c{n % classes}", "train", 1, "e", frame_count=40, last_frame=39)
         for n in range(videos)
@@ -33,7 +28,7 @@ def view_of(videos: int, classes: int = 2) -> CatalogView:
     return Catalog(tuple(rows)).view(None)
 
 
-def terms(
+def ledger_config(
     epochs: int = 1,
     clips: int = 6,
     videos: int = 4,
@@ -45,7 +40,7 @@ def terms(
     replacements: int = 2,
     dead_ratio: float = 1.0,
     kind: str = "class_balanced",
-    lane: int = 0,
+    catch_up: int = 0,
 ) -> LedgerConfig:
     """Epochs of training, each with a validation phase, over a small made-up catalog."""
     view = view_of(videos)
@@ -54,8 +49,8 @@ def terms(
     purposes = [(purpose, epoch) for epoch in range(epochs) for purpose in (TRAIN, VALIDATION)]
 
     @cache
-    def plan(number: int) -> Plan:
-        return plan_of(view, clip, sampling, *purposes[number])
+    def plan(phase_index: int) -> Plan:
+        return plan_of(view, clip, sampling, *purposes[phase_index])
 
     parts = ClipParts(FEATURES, consumers)
     return LedgerConfig(
@@ -72,5 +67,5 @@ def terms(
         replacements=replacements,
         dead_ratio=dead_ratio,
         last_stage=AGGREGATOR,
-        lane_bytes=lane,
+        catch_up_bytes=catch_up,
     )

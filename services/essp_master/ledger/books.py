@@ -1,0 +1,87 @@
+"""What the parts of a ledger share: the books of one job.
+
+    book           holds                                   written by
+    config         the job                                 no part
+    consumption    what each consumer is done with         `Batches` (trained), `Ledger` (skipped)
+    phases         what became of the clips of a phase     `Issuer` (issued), `Closer` (closed), `Ledger` (skipped)
+    counts         the counters                            every part
+    outstanding    the clips outstanding, and the bytes    every part, by its methods
+    order          what is issued to all consumers         `Issuer`
+
+What a part keeps beside the books is its own: `Stragglers` the catch-up queues, `Closer` the sum of closed clips.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Self
+
+from essp_common.errors import ConfigError
+from essp_common.pb.v1.messages_pb2 import LedgerState
+from essp_common.planning.position import Position
+from essp_master.ledger.accounts import Counts, PhaseAccount
+from essp_master.ledger.config import LedgerConfig
+from essp_master.ledger.consumption import Consumption
+from essp_master.ledger.indices import IndexSet
+from essp_master.ledger.order import IssueOrder
+from essp_master.ledger.outstanding import Outstanding
+from essp_master.ledger.parts import ClipParts
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """The books of one job."""
+
+    config: LedgerConfig
+    consumption: dict[str, Consumption]
+    """By consumer."""
+    phases: list[PhaseAccount]
+    """By `phase_index`."""
+    counts: Counts
+    outstanding: Outstanding
+    order: IssueOrder
+
+    @property
+    def parts(self) -> ClipParts:
+        """The parts of each clip."""
+        return self.config.parts
+
+    @classmethod
+    def opened(cls, config: LedgerConfig) -> Self:
+        """The books of a job of which nothing is issued yet."""
+        sizes = [phase.clips for phase in config.phases]
+        start = {name: config.start.get(name, Position(0, 0)) for name in config.parts.consumers}
+        consumption = {name: Consumption(sizes, position) for name, position in start.items()}
+        done = [min(each.done(phase_index) for each in consumption.values()) for phase_index in range(len(sizes))]
+        return cls._of(config, consumption, [PhaseAccount(issued=clips, closed=clips) for clips in done], Counts())
+
+    @classmethod
+    def restored(cls, config: LedgerConfig, state: LedgerState) -> Self:
+        """The books that `state` holds, but for the outstanding clips: those need the catch-up queues first.
+
+        Raises `ConfigError` for the state of another job.
+        """
+        consumers = tuple(consumer.consumer for consumer in state.consumers)
+        held = consumers, tuple(state.streams), len(state.phases)
+        if held != (config.parts.consumers, config.parts.streams, len(config.phases)):
+            raise ConfigError(f"the ledger's state is of another job, with the consumers {', '.join(consumers)}")
+        sizes = [phase.clips for phase in config.phases]
+        consumption = {each.consumer: Consumption.restored(sizes, each) for each in state.consumers}
+        phases = [PhaseAccount(phase.issued, phase.closed, IndexSet.of(phase.skipped)) for phase in state.phases]
+        counts = Counts(**{field.name: state.counts.get(field.name, 0) for field in fields(Counts)})
+        books = cls._of(config, consumption, phases, counts)
+        books.order.restore(state.order)
+        return books
+
+    @classmethod
+    def _of(
+        cls,
+        config: LedgerConfig,
+        consumption: dict[str, Consumption],
+        phases: list[PhaseAccount],
+        counts: Counts,
+    ) -> Self:
+        parts = config.parts
+        order = IssueOrder(config, {parts.bit[name]: each.start for name, each in consumption.items()})
+        outstanding = Outstanding(parts, config.bounds, config.budget_bytes)
+        return cls(config, consumption, phases, counts, outstanding, order)
