@@ -94,6 +94,24 @@ def test_commands_exist(path: Path) -> None:
     assert used <= commands
 
 
+@cache
+def settings() -> set[str]:
+    """The environment variables that mean something: fields of settings classes, and what other files read."""
+    fields = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("*/**/config.py"))
+    found = {f"ESSP_{name.upper()}" for name in re.findall(r"^    (\w+): ", fields, flags=re.MULTILINE)}
+    folders = ("essp", "essp_common", "docker", "charts")
+    readers = [p for f in folders for p in (ROOT / f).rglob("*") if p.suffix in (".py", ".yaml", ".tpl", ".example")]
+    for path in [*readers, ROOT / "docker-compose.yml"]:
+        found |= set(re.findall(r"ESSP_[A-Z0-9_]+", path.read_text(encoding="utf-8")))
+    return found
+
+
+@each_document
+def test_named_settings_exist(path: Path) -> None:
+    text = without_generated(path.read_text(encoding="utf-8"))
+    assert set(re.findall(r"ESSP_[A-Z0-9_]+", text)) - settings() == set()
+
+
 @each_document
 def test_named_files_exist(path: Path) -> None:
     """A name with a folder is looked for from the root, `tests` and the document; a module anywhere."""
@@ -109,6 +127,13 @@ def test_named_tests_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     for name in re.findall(r"`(?:[\w/]+\.py::)?(test_\w+)(?:\[[^`]*\])?`", text):
         assert name in names_of_tests(), name
+
+
+def test_decisions_are_numbered() -> None:
+    decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    for number, path in enumerate(decisions, start=1):
+        assert path.name.startswith(f"{number:04d}-"), path.name
+        assert path.read_text(encoding="utf-8").startswith(f"# {number}. "), path.name
 
 
 def test_the_glossary_says_each_word_once() -> None:
