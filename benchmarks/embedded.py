@@ -24,6 +24,7 @@ from essp_common.messages.control import ControlFeed
 from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import AGGREGATOR, Control, Finished, Progress
 from essp_common.planning.position import Position
+from essp_common.runtime import ids
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import run_all
 from essp_common.runtime.service import Service
@@ -151,7 +152,7 @@ class NullTrainers:
         stream = self._spec.trainers[trainer].stream
         options = IntakeOptions(
             job=self._spec.name,
-            consumer=f"trainer.{trainer}",
+            consumer=ids.trainer_consumer(trainer),
             stream=stream,
             feature=self._spec.streams[stream].feature,
             worker=self.name,

@@ -26,6 +26,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Runs,
 )
 from essp_common.planning.position import Position
+from essp_common.runtime import ids
 
 Marks = NDArray[np.uint8]
 """`(clips,)` of one phase: how often."""
@@ -183,7 +184,7 @@ class Account:
 
     def _save(self, run: Run, entry: HistoryEntry) -> None:
         checkpoint = entry.checkpoint
-        consumer = f"trainer.{checkpoint.trainer}"
+        consumer = ids.trainer_consumer(checkpoint.trainer)
         position = Position.of(checkpoint.position)
         skipped = run.skipped[run.spec.consumers()[consumer]]
         self.saved.append(

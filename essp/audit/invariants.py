@@ -22,6 +22,7 @@ from essp.audit.account import Account, Run, Saved, open_clips
 from essp_common.job.lifecycle import allows
 from essp_common.job.status import JobState, JobStatus
 from essp_common.planning.position import Position
+from essp_common.runtime import ids
 
 _SHOWN = 10
 _SILENCE_MS = 15 * 60 * 1000
@@ -130,11 +131,11 @@ def _exact_resume(account: Account, plan: PlanDigests | None) -> Finding:
 
 def _lineage(account: Account) -> list[str]:
     """Where a run of a trainer begins, there has to be a checkpoint; at the end of a completed job, a final one."""
-    known = {(f"trainer.{saved.trainer}", saved.position) for saved in account.saved}
+    known = {(ids.trainer_consumer(saved.trainer), saved.position) for saved in account.saved}
     violations = []
     for run in account.runs[1:]:
         for consumer, start in run.start.items():
-            if start > Position(0, 0) and consumer.startswith("trainer.") and (consumer, start) not in known:
+            if start > Position(0, 0) and ids.service_of(consumer) == ids.TRAINER and (consumer, start) not in known:
                 violations.append(f"{consumer} began at {_place(start)}, where it has no checkpoint")
     if account.state == JobState.COMPLETED:
         finals = {saved.trainer for saved in account.saved if saved.final}

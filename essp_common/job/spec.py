@@ -23,6 +23,7 @@ from pydantic import (
 from essp_common.errors import ConfigError
 from essp_common.job.documents import read_yaml
 from essp_common.quantities import parse_bytes
+from essp_common.runtime import ids
 from essp_common.validation import problems
 
 ByteSize = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
@@ -295,8 +296,8 @@ class JobSpec(_Section):
     def consumers(self) -> dict[str, str]:
         """Who must ack what: consumer id -> stream."""
         if self.predictor is not None:
-            return {f"predictor.{stream}": stream for stream in self.streams}
-        return {f"trainer.{name}": trainer.stream for name, trainer in self.trainers.items()}
+            return {ids.predictor_consumer(stream): stream for stream in self.streams}
+        return {ids.trainer_consumer(name): trainer.stream for name, trainer in self.trainers.items()}
 
 
 def parse_spec(text: str, where: str = "job") -> JobSpec:

@@ -53,6 +53,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Trained,
 )
 from essp_common.planning.position import Position
+from essp_common.runtime import ids
 
 _POLL_RECORDS = 256
 
@@ -79,7 +80,7 @@ class IntakeOptions:
     @property
     def group(self) -> str:
         """The consumer group: one a consumer and job, shared by its ranks, which own fixed partitions."""
-        return f"{self.consumer}.{self.job}"
+        return ids.consumer_group(self.consumer, self.job)
 
     @property
     def partitions(self) -> tuple[int, ...]:
@@ -266,7 +267,7 @@ class OrderedIntake:
     def _report_lost(self, clip: ClipRef, reason: str, fence: int) -> None:
         failed = Failed(
             clip=clip,
-            stage=stage_named(self._options.consumer.partition(".")[0]),
+            stage=stage_named(ids.service_of(self._options.consumer)),
             reason=reason,
             kind=LOST,
             stream=self._options.stream,

@@ -6,6 +6,7 @@ import json
 
 from essp_common.job.spec import CodecSpec, JobSpec
 from essp_common.pb.v1.messages_pb2 import FrameCodec, Recipe, Resize, StreamRequest
+from essp_common.runtime import ids
 
 _MODES = {"none": Resize.NONE, "short_side": Resize.SHORT_SIDE, "exact": Resize.EXACT, "crop": Resize.CROP}
 
@@ -37,11 +38,6 @@ def recipe_of(spec: JobSpec) -> Recipe:
     )
 
 
-def extractor_consumer(stream: str) -> str:
-    """The id under which the extractor of a stream acks a clip's frames."""
-    return f"extractor.{stream}"
-
-
 def clip_consumers(recipe: Recipe) -> list[str]:
     """Who reads a clip's frames: one extractor for each extracted stream, and the consumers of `rgb` themselves."""
     consumers: list[str] = []
@@ -49,7 +45,7 @@ def clip_consumers(recipe: Recipe) -> list[str]:
         if stream.feature == "rgb":
             consumers.extend(stream.consumers)
         else:
-            consumers.append(extractor_consumer(stream.stream))
+            consumers.append(ids.extractor_consumer(stream.stream))
     return consumers
 
 

@@ -22,12 +22,12 @@ from essp_common.errors import EsspError, TransientError
 from essp_common.job.spec import stored_spec
 from essp_common.messages.control import ControlFeed
 from essp_common.pb.v1.messages_pb2 import AGGREGATOR, ERROR, CheckpointReady, ClipRef, Failed, Finished, Progress
+from essp_common.runtime import ids
 from essp_common.runtime.retry import Outage
 from essp_common.wiring import Adapters
 
 log = logging.getLogger(__name__)
 
-GROUP = "aggregator"
 _POLL_S = 0.2
 _CONTROL_S = 10.0
 """How long a job may be unknown: its START was published long before its last checkpoint."""
@@ -36,7 +36,7 @@ _CONTROL_S = 10.0
 class Aggregator:
     """Fuses the trainings of each job as they complete."""
 
-    name = "aggregator"
+    name = ids.AGGREGATOR
 
     def __init__(self, adapters: Adapters, settings: AggregatorSettings, worker: str) -> None:
         self._bus = adapters.bus
@@ -48,7 +48,7 @@ class Aggregator:
     def run(self) -> None:
         """Follow the progress of all jobs until drained."""
         control = ControlFeed(self._bus)
-        subscription = self._bus.subscribe([topics.PROGRESS], GROUP)
+        subscription = self._bus.subscribe([topics.PROGRESS], ids.AGGREGATOR)
         try:
             for records in batches(subscription, self._draining, self.name, self._settings.poll_records, _POLL_S):
                 for record in records:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from essp_common import topics
 from essp_common.messages.control import ControlFeed
+from essp_common.runtime import ids
 from essp_common.runtime.process import cpu_count
 from essp_common.runtime.service import Service
 from essp_common.wiring import Adapters
@@ -13,15 +14,13 @@ from essp_common.worker.reports import Reports
 from essp_decoder.config import DecoderSettings
 from essp_decoder.protocol import ChildConfig
 from essp_decoder.sandbox import Sandbox, SandboxOptions
-from essp_decoder.stage import NAME, DecodeStage
-
-GROUP = "decoder"
+from essp_decoder.stage import DecodeStage
 
 
 class Decoder:
     """Decodes the seeds of all jobs."""
 
-    name = NAME
+    name = ids.DECODER
 
     def __init__(self, adapters: Adapters, settings: DecoderSettings, worker: str) -> None:
         self._adapters = adapters
@@ -30,14 +29,14 @@ class Decoder:
         self._control = ControlFeed(adapters.bus)
         self._reports = Reports(adapters.bus, worker)
         lanes = settings.decoder_processes or cpu_count()
-        subscription = adapters.bus.subscribe([topics.SEEDS], GROUP)
+        subscription = adapters.bus.subscribe([topics.SEEDS], ids.DECODER)
         options = WorkerOptions(lanes=lanes, stuck_s=settings.stuck_s)
-        self._worker = Worker(NAME, subscription, adapters.cache, self._stage, self._reports, options)
+        self._worker = Worker(ids.DECODER, subscription, adapters.cache, self._stage, self._reports, options)
 
     def run(self) -> None:
         """Decode until drained. Raises when child processes cannot be started."""
         try:
-            with Heart(self._adapters.bus, self._name, NAME, self._worker.load.take):
+            with Heart(self._adapters.bus, self._name, ids.DECODER, self._worker.load.take):
                 self._worker.run()
         finally:
             self._control.close()

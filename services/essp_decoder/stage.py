@@ -22,13 +22,11 @@ from essp_common.failures import kind_of, kind_word
 from essp_common.messages.control import ControlFeed
 from essp_common.messages.recipe import clip_consumers
 from essp_common.pb.v1.messages_pb2 import DECODER, ClipReady, ClipRef, DecodeSeed, Failed, Progress, Seed
-from essp_common.runtime import metrics
+from essp_common.runtime import ids, metrics
 from essp_common.runtime.failpoints import failpoint
 from essp_common.worker.dead_letters import publish_dead_letter
 from essp_common.worker.reports import Reports
 from essp_decoder.sandbox import Outcome, Sandbox
-
-NAME = "decoder"
 
 
 @dataclass(slots=True)
@@ -120,7 +118,7 @@ class DecodeStage:
 
     def _fail(self, record: Record, unit: DecodeSeed, seed: Seed, error: EsspError, attempts: int) -> None:
         kind = kind_of(error)
-        metrics.FAILURES.labels(NAME, kind_word(kind)).inc()
+        metrics.FAILURES.labels(ids.DECODER, kind_word(kind)).inc()
         failed = Failed(clip=_clip(unit, seed), stage=DECODER, reason=str(error), kind=kind)
         progress = Progress(job=unit.job, worker=self._worker, fence=unit.fence, failed=failed)
         self._bus.publish(topics.PROGRESS, unit.job.encode(), progress.SerializeToString())

@@ -7,11 +7,10 @@ themselves, those with other features see each clip as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from essp_common import topics
 from essp_common.features import registry
 from essp_common.messages.control import ControlFeed
+from essp_common.runtime import ids
 from essp_common.runtime.process import cpu_count
 from essp_common.runtime.service import Service
 from essp_common.wiring import Adapters
@@ -19,13 +18,13 @@ from essp_common.worker.heartbeat import Heart
 from essp_common.worker.loop import Worker, WorkerOptions
 from essp_common.worker.reports import Reports
 from essp_extractor.config import ExtractorSettings
-from essp_extractor.stage import NAME, ExtractStage
+from essp_extractor.stage import ExtractStage
 
 
 class Extractor:
     """Makes features of the clips of all jobs."""
 
-    name = NAME
+    name = ids.EXTRACTOR
 
     def __init__(self, adapters: Adapters, settings: ExtractorSettings, worker: str) -> None:
         """Join the group of these features. Raises `ConfigError` for a feature that is not installed."""
@@ -34,8 +33,9 @@ class Extractor:
             registry.extractor_class(feature)
         adapters.bus.ensure_topics({topics.features(f): topics.DATA_PARTITIONS for f in features})
         self._control = ControlFeed(adapters.bus)
-        pool = group_of(features) if settings.features else NAME
-        group, reports = group_of(features), Reports(adapters.bus, worker)
+        group = ids.extractor_pool(features)
+        pool = group if settings.features else ids.EXTRACTOR
+        reports = Reports(adapters.bus, worker)
         self._worker = Worker(
             group,
             adapters.bus.subscribe([topics.CLIPS], group),
@@ -57,11 +57,6 @@ class Extractor:
     def drain(self) -> None:
         """Finish the clips in hand, then let `run` return."""
         self._worker.drain()
-
-
-def group_of(features: Iterable[str]) -> str:
-    """The consumer group of extractors of these features: `extractor.flow`, `extractor.flow+hof`."""
-    return f"{NAME}.{'+'.join(sorted(set(features)))}"
 
 
 def build(adapters: Adapters, settings: ExtractorSettings, worker: str) -> Service:

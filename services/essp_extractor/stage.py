@@ -32,7 +32,6 @@ from essp_common.features import registry
 from essp_common.features.intermediates import Intermediates, extract_with
 from essp_common.features.port import Extractor
 from essp_common.messages.control import ControlFeed
-from essp_common.messages.recipe import extractor_consumer
 from essp_common.pb.v1.messages_pb2 import (
     EXTRACTOR,
     ClipReady,
@@ -41,13 +40,11 @@ from essp_common.pb.v1.messages_pb2 import (
     Progress,
     StreamRequest,
 )
-from essp_common.runtime import metrics
+from essp_common.runtime import ids, metrics
 from essp_common.runtime.failpoints import failpoint
 from essp_common.video import codec
 from essp_common.worker.dead_letters import publish_dead_letter
 from essp_common.worker.reports import Reports
-
-NAME = "extractor"
 
 
 class ExtractStage:
@@ -118,7 +115,7 @@ class ExtractStage:
             for stream in self._streams(ready):
                 if stream.stream not in self._made:
                     self._fail(ready, stream, error)
-                self._cache.ack(ready.key, extractor_consumer(stream.stream))
+                self._cache.ack(ready.key, ids.extractor_consumer(stream.stream))
         publish_dead_letter(self._bus, record, error, attempts, self._worker)
         self._bus.flush()
 
@@ -129,7 +126,7 @@ class ExtractStage:
     def _free(self, key: str, streams: Sequence[StreamRequest]) -> None:
         """These streams are made of the clip."""
         for stream in streams:
-            self._cache.ack(key, extractor_consumer(stream.stream))
+            self._cache.ack(key, ids.extractor_consumer(stream.stream))
         failpoint("extractor.acked")
 
     def _streams(self, ready: ClipReady) -> list[StreamRequest]:
@@ -180,14 +177,14 @@ class ExtractStage:
         return extractor
 
     def _fail(self, ready: ClipReady, stream: StreamRequest, error: EsspError) -> None:
-        metrics.FAILURES.labels(NAME, error.kind).inc()
+        metrics.FAILURES.labels(ids.EXTRACTOR, error.kind).inc()
         failed = Failed(
             clip=ready.clip,
             stage=EXTRACTOR,
             reason=str(error),
             kind=kind_of(error),
             stream=stream.stream,
-            consumer=extractor_consumer(stream.stream),
+            consumer=ids.extractor_consumer(stream.stream),
         )
         progress = Progress(job=ready.clip.job, worker=self._worker, fence=ready.fence, failed=failed)
         self._bus.publish(topics.PROGRESS, ready.clip.job.encode(), progress.SerializeToString())

@@ -32,6 +32,7 @@ from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.job.status import JobEvent, JobState, JobStatus, JobSummary
 from essp_common.messages.control import ControlFeed
 from essp_common.pb.v1.messages_pb2 import Control, Progress
+from essp_common.runtime import ids
 from essp_common.runtime.failpoints import failpoint
 from essp_common.wiring import Adapters
 from essp_master.config import MasterSettings
@@ -51,7 +52,6 @@ from essp_master.pools.worker_registry import WorkerRegistry
 
 log = logging.getLogger(__name__)
 
-GROUP = "master"
 _POLL_S, _TICK_S = 0.1, 0.5
 _SWEEP_S = 2.0
 """How often stray bytes are looked for after the end of a job."""
@@ -97,7 +97,8 @@ class Master:
         """The workers that are up, of all pools."""
         self._worker = worker
         self._fenced: Fenced | None = None
-        self._subscription = self._bus.subscribe([topics.PROGRESS], GROUP if recovers else f"{GROUP}.{worker}")
+        group = ids.MASTER if recovers else ids.unshared_master_group(worker)
+        self._subscription = self._bus.subscribe([topics.PROGRESS], group)
         self._history = HistoryWriter(self._subscription, settings, worker, clock)
         self._ticked_s = self._swept_s = clock()
 

@@ -24,6 +24,7 @@ from essp_common.job.spec import stored_spec
 from essp_common.messages.ordered import IntakeOptions, OrderedIntake
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.planning.position import Position
+from essp_common.runtime import ids
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.retry import Outage
 from essp_common.wiring import Adapters
@@ -104,7 +105,7 @@ class PredictionJob:
     def _intake(self, stream: str, start: int) -> OrderedIntake:
         options = IntakeOptions(
             job=self._command.job,
-            consumer=f"predictor.{stream}",
+            consumer=ids.predictor_consumer(stream),
             stream=stream,
             feature=self._spec.streams[stream].feature,
             worker=self._worker,
@@ -119,7 +120,7 @@ class PredictionJob:
             return all([done.result() for done in [pool.submit(self._run_stream, s) for s in streams]])
 
     def _run_stream(self, stream: StreamPhase) -> bool:
-        outage = Outage("predictor", self._broken.wait)
+        outage = Outage(ids.PREDICTOR, self._broken.wait)
         try:
             while not stream.finished:
                 if self._leave() or self._broken.is_set():

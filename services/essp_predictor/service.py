@@ -21,6 +21,7 @@ from essp_common.failures import kind_of
 from essp_common.job.spec import stored_spec
 from essp_common.messages.control import ControlFeed
 from essp_common.pb.v1.messages_pb2 import PREDICTOR, ClipRef, Control, Failed, Finished, Progress
+from essp_common.runtime import ids
 from essp_common.runtime.retry import Outage
 from essp_common.wiring import Adapters
 from essp_predictor.config import PredictorSettings
@@ -28,7 +29,6 @@ from essp_predictor.job import Answers, PredictionJob
 
 log = logging.getLogger(__name__)
 
-GROUP = "predictor"
 _POLL_S = 0.2
 _POLL_RECORDS = 100
 
@@ -36,7 +36,7 @@ _POLL_RECORDS = 100
 class Predictor:
     """Runs every predict job in a thread of its own."""
 
-    name = "predictor"
+    name = ids.PREDICTOR
 
     def __init__(self, adapters: Adapters, settings: PredictorSettings, worker: str) -> None:
         self._adapters = adapters
@@ -49,7 +49,7 @@ class Predictor:
     def run(self) -> None:
         """Take jobs until drained. Raises `DeviceLost`: a new process goes on with them."""
         self._control = ControlFeed(self._adapters.bus)
-        subscription = self._adapters.bus.subscribe([topics.CONTROL], GROUP)
+        subscription = self._adapters.bus.subscribe([topics.CONTROL], ids.PREDICTOR)
         try:
             for records in batches(subscription, self._draining, self.name, _POLL_RECORDS, _POLL_S):
                 for record in records:

@@ -12,6 +12,7 @@ from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec, StreamSpec, TrainerSpec, stored_spec
 from essp_common.pb.v1.messages_pb2 import Control, PhasePlan, Purpose
 from essp_common.planning.position import Position
+from essp_common.runtime import ids
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Assignment:
     @property
     def consumer(self) -> str:
         """The id under which the trainer acks."""
-        return f"trainer.{self.trainer}"
+        return ids.trainer_consumer(self.trainer)
 
     @property
     def identity(self) -> tuple[int, str]:

@@ -25,6 +25,7 @@ from essp_common.messages.control import ENDED, ControlFeed
 from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake
 from essp_common.pb.v1.messages_pb2 import TRAIN, Control
 from essp_common.planning.position import Position
+from essp_common.runtime import ids
 from essp_common.runtime.process import cpu_count
 from essp_common.wiring import Adapters
 from essp_trainer.assignment import Assignment
@@ -59,7 +60,7 @@ class Trainer:
         ranks: Ranks,
         clock: Clock = time.monotonic,
     ) -> None:
-        self.name = f"trainer.{config.trainer}"
+        self.name = ids.trainer_consumer(config.trainer)
         self._config = config
         self._adapters = adapters
         self._control = control

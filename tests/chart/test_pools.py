@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from essp_common import topics
-from essp_decoder.service import GROUP
-from essp_extractor.service import group_of
+from essp_common.runtime import ids
 from tests.chart.rendering import (
     CASES,
     Helm,
@@ -153,9 +152,9 @@ def test_scaling_by_what_waits(helm: Helm) -> None:
     triggers = {made["metadata"]["name"]: made["spec"]["triggers"][0] for made in of_kind(objects, "ScaledObject")}
     places = {name: (t["metadata"]["topic"], t["metadata"]["consumerGroup"]) for name, t in triggers.items()}
     assert places == {
-        "essp-decoder": (topics.SEEDS, GROUP),
-        "essp-extractor": (topics.CLIPS, group_of(["flow"])),
-        "essp-descriptors": (topics.CLIPS, group_of(["hof", "hog"])),
+        "essp-decoder": (topics.SEEDS, ids.DECODER),
+        "essp-extractor": (topics.CLIPS, ids.extractor_pool(["flow"])),
+        "essp-descriptors": (topics.CLIPS, ids.extractor_pool(["hof", "hog"])),
     }
     assert all(trigger["authenticationRef"] == {"name": "kafka"} for trigger in triggers.values())
     assert all(trigger["metadata"]["offsetResetPolicy"] == "earliest" for trigger in triggers.values())
@@ -165,9 +164,9 @@ def test_scaling_by_the_master(helm: Helm) -> None:
     decoder = named(scaled(helm, "master"), "Deployment", "essp-decoder")["metadata"]
     assert decoder["labels"]["essp.dev/scaled-by"] == "master"
     bounds = {"essp.dev/min-replicas": "3", "essp.dev/max-replicas": "40"}
-    assert decoder["annotations"] == bounds | {"essp.dev/work": GROUP}
+    assert decoder["annotations"] == bounds | {"essp.dev/work": ids.DECODER}
     extractor = named(scaled(helm, "master"), "Deployment", "essp-extractor")["metadata"]
-    assert extractor["annotations"]["essp.dev/work"] == group_of(["flow"])
+    assert extractor["annotations"]["essp.dev/work"] == ids.extractor_pool(["flow"])
     assert (
         "essp.dev/scaled-by" not in named(scaled(helm, "master"), "Deployment", "essp-aggregator")["metadata"]["labels"]
     )

@@ -13,8 +13,7 @@ import pytest
 from kubernetes.leaderelection.resourcelock.leaselock import LeaseLock
 
 from essp_common.features.declared import DeclaredOutput
-from essp_decoder.service import GROUP
-from essp_extractor.service import group_of
+from essp_common.runtime import ids
 from essp_master.config import MasterSettings
 from essp_master.failover import leader
 from essp_master.pools import kubernetes as kubernetes_driver
@@ -47,7 +46,7 @@ IMAGE = "registry.example.com/vision/depth@sha256:" + "0f" * 32
 RULES = [rule for rule in rules.ALL if rule is not rules.available]
 """Those that hold of one pool by itself: who makes pools at run time makes no budgets for them."""
 
-GROUPS = {"apps": "apps", "core": "", "batch": "batch"}
+ids.DECODERS = {"apps": "apps", "core": "", "batch": "batch"}
 VERBS = {"list": "list", "create": "create", "patch": "patch", "delete": "delete", "read": "get", "replace": "update"}
 
 
@@ -58,7 +57,8 @@ def calls() -> set[tuple[str, str, str, str]]:
     found = re.findall(r"self\._(apps|core|batch)\.([a-z]+)_namespaced_([a-z]+)(_scale)?\(", source)
     watched = re.findall(r'Informer\("([a-z]+)"', source)
     rights = {
-        (GROUPS[group], kind + "s" + ("/scale" if scale else ""), VERBS[verb], "") for group, verb, kind, scale in found
+        (ids.DECODERS[group], kind + "s" + ("/scale" if scale else ""), VERBS[verb], "")
+        for group, verb, kind, scale in found
     }
     listed = {(group, kind) for group, kind, verb, _ in rights if verb == "list"}
     return rights | {(group, kind, "watch", "") for group, kind in listed if kind in watched}
@@ -174,7 +174,7 @@ def made_of(server: ApiServer, kind: str, name: str, api: str) -> Object:
 def test_the_master_finds_the_pools_that_it_scales(driver: KubernetesDriver) -> None:
     """With the bounds that the values give them."""
     bounds = {name: (size.min, size.max) for name, size in driver.sizes().items()}
-    assert bounds == {GROUP: (2, 40), group_of(["flow"]): (1, 64)}
+    assert bounds == {ids.DECODER: (2, 40), ids.extractor_pool(["flow"]): (1, 64)}
 
 
 def test_a_registered_extractor_is_run_under_the_same_rules(

@@ -17,7 +17,7 @@ from essp_common.cache.port import clip_key, stream_key
 from essp_common.catalog.table import Catalog, VideoRow, write_catalog
 from essp_common.job.spec import JobSpec
 from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake
-from essp_common.messages.recipe import clip_consumers, extractor_consumer
+from essp_common.messages.recipe import clip_consumers
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import (
     AGGREGATOR,
@@ -36,6 +36,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Progress,
 )
 from essp_common.planning.position import Position
+from essp_common.runtime import ids
 from essp_common.wiring import Adapters, Stores
 from essp_master.config import MasterSettings
 from essp_master.service import Master, build
@@ -238,7 +239,7 @@ class Fleet:
             partition = ready.clip.index % topics.DATA_PARTITIONS
             self.adapters.bus.publish(topics.features(stream.feature), b"", message.SerializeToString(), partition)
             self._report_made(ready.clip, stream.stream, value, ready.fence)
-            self.adapters.cache.ack(ready.key, extractor_consumer(stream.stream))
+            self.adapters.cache.ack(ready.key, ids.extractor_consumer(stream.stream))
 
     def _report_made(self, clip: ClipRef, stream: str, value: bytes, fence: int) -> None:
         made = Made(

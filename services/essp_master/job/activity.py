@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from essp_common.job import status
 from essp_common.pb.v1.messages_pb2 import PhaseReport, Progress, Purpose, StepReport
+from essp_common.runtime import ids
 
 WINDOW_S = 10.0
 _ALIVE_S = 30.0
@@ -82,7 +83,9 @@ class Activity:
 
     def __init__(self, features: dict[str, str], trainers: dict[str, tuple[str, str]]) -> None:
         """`features`: stream -> feature. `trainers`: trainer -> its stream and its model."""
-        self._pool_of = {"": "decoder"} | {stream: f"extractor.{feature}" for stream, feature in features.items()}
+        self._pool_of = {"": ids.DECODER} | {
+            stream: ids.extractor_pool([feature]) for stream, feature in features.items()
+        }
         self._pools: dict[str, _Pool] = {}
         self.trainings = {name: Training(stream, model) for name, (stream, model) in trainers.items()}
         self._closed = Rate()
@@ -125,7 +128,7 @@ class Activity:
         """The pools that worked on the job, by name. `backlog`: as in `status.JobStatus`."""
         queues: Counter[str] = Counter()
         for part, count in backlog.items():
-            queues["decoder" if part == "decoder" else self._pool_of[part]] += count
+            queues[ids.DECODER if part == ids.DECODER else self._pool_of[part]] += count
         return tuple(_pool(name, self._pools[name], queues[name], now_s) for name in sorted(self._pools))
 
     def trainer_statuses(self, finals: set[str]) -> tuple[status.TrainerStatus, ...]:

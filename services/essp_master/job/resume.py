@@ -14,6 +14,7 @@ from essp_common.job.spec import JobSpec
 from essp_common.objects.port import ObjectStore
 from essp_common.planning.phases import Phases
 from essp_common.planning.position import Position
+from essp_common.runtime import ids
 from essp_common.wiring import Stores
 
 
@@ -40,7 +41,7 @@ def resume_points(
     output = stores.under(spec.output)
     manifests = {name: found for name in spec.trainers if (found := _newest(output, name, (verified or {}).get(name)))}
     start = {name: Position(0, 0) for name in spec.consumers()}
-    start |= {f"trainer.{name}": _position(found, phases) for name, found in manifests.items()}
+    start |= {ids.trainer_consumer(name): _position(found, phases) for name, found in manifests.items()}
     start |= _scored(spec, stores, phases)
     return ResumePoints(manifests, start)
 

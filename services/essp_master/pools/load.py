@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from essp_common.runtime import ids
 from essp_master.job.activity import Rate
 from essp_master.job.pool_demand import PoolDemand
 from essp_master.pools.autoscaler import PoolLoad
 from essp_master.pools.port import PoolSize
 from essp_master.pools.worker_registry import PoolState
-
-DECODER = "decoder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ def loads(
     running = [job for job in jobs if job.running]
     found = []
     for name, size in sizes.items():
-        if name.startswith("trainer."):
+        if ids.is_training(name):
             continue
         demand = _demand(name, running)
         state = states.get(name, PoolState())
@@ -92,23 +91,21 @@ def _demand(pool: str, running: Sequence[PoolDemand]) -> Demand:
 
 def _parts(pool: str, job: PoolDemand) -> dict[str, set[str]]:
     """What a pool makes for a job (`decoder`, or streams), each with the streams whose trainers wait for it."""
-    if pool == DECODER:
-        return {DECODER: set(job.streams)}
+    if pool == ids.DECODER:
+        return {ids.DECODER: set(job.streams)}
     return {stream: {stream} for stream, feature in job.streams.items() if feature != "rgb" and serves(pool, feature)}
 
 
 def serves(pool: str, feature: str) -> bool:
     """Whether a pool (`extractor`, `extractor.flow`, `extractor.flow+hof`) makes this feature."""
-    kind, _, made = pool.partition(".")
-    return kind == "extractor" and (not made or feature in made.split("+"))
+    return pool == ids.EXTRACTOR or feature in ids.features_of(pool)
 
 
 def _done_per_s(pool: str, rates: Mapping[str, float]) -> float:
     """The rate of a pool, from those of the features that it makes."""
-    if pool == DECODER:
-        return rates.get(DECODER, 0.0)
-    made = {name: name.partition(".")[2] for name in rates if name != DECODER}
-    return sum(rates[name] for name, feature in made.items() if serves(pool, feature))
+    if pool == ids.DECODER:
+        return rates.get(ids.DECODER, 0.0)
+    return sum(rate for made, rate in rates.items() if any(serves(pool, feature) for feature in ids.features_of(made)))
 
 
 def _consumption(job: PoolDemand, streams: set[str]) -> tuple[float | None, float]:

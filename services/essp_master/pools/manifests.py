@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 from kubernetes.utils.quantity import parse_quantity
 
+from essp_common.runtime import ids
 from essp_master.registrations import ExtractorRow, Resources, TrainerRow
 
 WORK = "essp.dev/work"
@@ -30,7 +31,7 @@ Manifest = dict[str, Any]
 def extractor_deployment(template: str, row: ExtractorRow) -> Manifest:
     """The pool of a registered extractor."""
     body = _named(template, f"extractor-{row.name.replace('_', '-')}")
-    body["metadata"].setdefault("annotations", {})[WORK] = f"extractor.{row.name}"
+    body["metadata"].setdefault("annotations", {})[WORK] = ids.extractor_pool([row.name])
     body["spec"]["replicas"] = row.min
     container = _container(body)
     container["image"] = row.image
@@ -58,7 +59,7 @@ def training_job(template: str, job: str, trainer: str, ranks: int, row: Trainer
     per_node = ranks_per_node(ranks, int(annotations.get(RANKS_PER_NODE, 1)))
     nodes = ranks // per_node
     metadata.setdefault("labels", {})[TRAINING] = name
-    annotations[WORK] = f"trainer.{job}.{trainer}"
+    annotations[WORK] = ids.trainer_pool(job, trainer)
     spec |= {"completions": nodes, "parallelism": nodes, "completionMode": "Indexed"}
     if "backoffLimit" in spec:
         spec["backoffLimit"] *= nodes  # all pods of a group fail with one of them

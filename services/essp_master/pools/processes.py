@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from essp_common.errors import ConfigError
+from essp_common.runtime import ids
 from essp_master.pools.port import PoolSize
 from essp_master.registrations import ExtractorRow, TrainerRow
 
@@ -78,7 +79,7 @@ class ProcessDriver:
             for name, pool in self._pools.items():
                 for worker in [worker for worker in pool.workers if _has_ended(worker)]:
                     pool.workers.remove(worker)
-                    if name.startswith("trainer.") and worker.returncode == 0:
+                    if ids.is_training(name) and worker.returncode == 0:
                         pool.replicas = 0  # it is done
                         continue
                     done.append(f"worker {_name(worker)} of {name} ended with {worker.returncode}; another is started")
@@ -88,7 +89,7 @@ class ProcessDriver:
 
     def add_extractor(self, row: ExtractorRow) -> None:
         """Start a pool for the feature."""
-        name = f"extractor.{row.name}"
+        name = ids.extractor_pool([row.name])
         with self._lock:
             if name not in self._pools:
                 self.scale(name, row.min, ())
@@ -102,7 +103,7 @@ class ProcessDriver:
 
     def train(self, job: str, trainer: str, ranks: int, row: TrainerRow | None) -> None:
         """One process, which starts its ranks itself; with other ranks it saves, ends and is started again."""
-        name = f"trainer.{job}.{trainer}"
+        name = ids.trainer_pool(job, trainer)
         arguments = _command(name, ranks)
         with self._lock:
             if name in self._pools and self._pools[name].arguments != arguments:
@@ -148,15 +149,13 @@ def _name(worker: subprocess.Popen[bytes]) -> str:
 
 def _command(pool: str, ranks: int = 1) -> tuple[str, ...]:
     """The arguments that start a worker of a pool."""
-    kind, _, rest = pool.partition(".")
-    match kind:
-        case "decoder" | "aggregator" | "predictor" if not rest:
-            return (kind,)
-        case "extractor" if rest or pool == kind:
-            return ("extractor", "run", *(f"--feature={feature}" for feature in rest.split("+") if rest))
-        case "trainer" if "." in rest:
-            job, _, trainer = rest.partition(".")
-            return ("trainer", f"--job={job}", f"--trainer={trainer}", f"--ranks={ranks}")
-    raise ConfigError(
-        f"there is no pool {pool!r}; pools are decoder, extractor, extractor.FEATURE, aggregator, predictor"
-    )
+    if pool in (ids.DECODER, ids.AGGREGATOR, ids.PREDICTOR):
+        return (pool,)
+    if pool == ids.EXTRACTOR or ids.features_of(pool):
+        return (ids.EXTRACTOR, "run", *(f"--feature={feature}" for feature in ids.features_of(pool)))
+    try:
+        job, trainer = ids.training_of(pool)
+    except ValueError:
+        pools = "decoder, extractor, extractor.FEATURE, aggregator, predictor"
+        raise ConfigError(f"there is no pool {pool!r}; pools are {pools}") from None
+    return (ids.TRAINER, f"--job={job}", f"--trainer={trainer}", f"--ranks={ranks}")

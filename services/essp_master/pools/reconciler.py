@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pydantic import BaseModel, ConfigDict, Field
 
 from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError
+from essp_common.runtime import ids
 from essp_master.job.pool_demand import PoolDemand
 from essp_master.pools.autoscaler import Autoscaler, Decision, Limits, Saturation
 from essp_master.pools.load import PoolRates, loads
@@ -175,7 +176,7 @@ class Reconciler:
             sizes = self._driver.sizes()
             if pool not in sizes:
                 raise NotFound(f"there is no pool {pool!r}; there are: {', '.join(sorted(sizes)) or 'none'}")
-            if pool.startswith("trainer."):
+            if ids.is_training(pool):
                 raise ConfigError(f"{pool}: ranks are dealt out by how trainings improve; ESSP_RANKS says how many")
             self._rules[pool] = rule
             self._tell(pool, f"{by} set it to {rule.model_dump_json()}")
@@ -205,13 +206,13 @@ class Reconciler:
             if self._registered.get(feature) != row:
                 self._add(feature, row)
         for feature in set(self._registered) - set(wanted):
-            self._driver.remove(f"extractor.{feature}")
+            self._driver.remove(ids.extractor_pool([feature]))
             del self._registered[feature]
-            self._tell(f"extractor.{feature}", "is not registered any more; its workers leave")
+            self._tell(ids.extractor_pool([feature]), "is not registered any more; its workers leave")
 
     def _add(self, feature: str, row: ExtractorRow) -> None:
         """Have a pool for what is registered; one that is refused keeps nobody else from theirs."""
-        pool = f"extractor.{feature}"
+        pool = ids.extractor_pool([feature])
         try:
             self._driver.add_extractor(row)
         except (PermanentError, ConfigError) as error:
@@ -226,7 +227,7 @@ class Reconciler:
 
     def _bounded(self, pool: str, size: PoolSize) -> int:
         """The size nearest to the present one that a pool may have. Trainings get theirs from elsewhere."""
-        if pool.startswith("trainer."):
+        if ids.is_training(pool):
             return size.replicas
         limits = self._limits(pool, size)
         return min(max(size.replicas, limits.min), limits.max)
