@@ -20,7 +20,7 @@ from essp.audit.account import Account, account_of
 from essp.audit.invariants import Finding, check
 from essp.audit.plan import Planned, planned
 from essp.cli import rest
-from essp.cli.uris import as_uri
+from essp.uris import as_uri
 from essp_common.artifacts.history import History
 from essp_common.errors import EsspError, NotFound
 from essp_common.job.status import JobStatus

@@ -20,7 +20,7 @@ from essp.catalog.build import BuildOptions, Built, Progress, build
 from essp.catalog.probing import ProbeOptions
 from essp.catalog.sources import Kind
 from essp.catalog.summary import COLUMNS, Amount, Summary, summarize
-from essp.cli.uris import as_uri
+from essp.uris import as_uri
 from essp_common.catalog.table import read_catalog
 from essp_common.quantities import size
 from essp_common.runtime.config import Settings

@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
-from essp.cli.uris import shown
+from essp.uris import shown
 from essp_common.job.status import FailureStatus, JobState, JobStatus, PhaseStatus, PoolStatus, TrainerStatus
 from essp_common.quantities import size
 

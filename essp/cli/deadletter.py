@@ -14,10 +14,10 @@ from typing import Annotated
 import typer
 
 from essp.cli.confirmation import Yes, confirm
-from essp.cli.uris import as_uri
 from essp.deadletters.entries import Filter, Letter, letter_of
 from essp.deadletters.replay import obstacle, publish_again, standing
 from essp.deadletters.store import Box, BusBox, OutputBox
+from essp.uris import as_uri
 from essp_common.errors import ConfigError, Conflict, NotFound
 from essp_common.pb.v1.messages_pb2 import DeadLetter
 from essp_common.runtime.config import Settings

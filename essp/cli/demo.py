@@ -21,11 +21,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from essp.catalog.build import BuildOptions, build
 from essp.cli.predict import classify, document, table
 from essp.cli.run import run_watched
-from essp.cli.uris import as_uri, shown
 from essp.cli.view import open_view
 from essp.demo.dataset import CLASSES, make_dataset
 from essp.demo.job import write_job
 from essp.embedded.composition import EmbeddedOptions
+from essp.uris import as_uri, shown
 from essp_common.job.status import JobState, JobStatus
 from essp_common.quantities import size
 from essp_common.runtime import metrics

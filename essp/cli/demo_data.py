@@ -18,9 +18,9 @@ from typing import Annotated
 import typer
 
 from essp.catalog.build import BuildOptions, build
-from essp.cli.uris import as_uri
 from essp.demo.dataset import make_dataset
 from essp.demo.job import job_text, prediction_text
+from essp.uris import as_uri
 from essp_common.job.spec import parse_spec
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from essp.cli.uris import as_uri
+from essp.uris import as_uri
 from essp_common.catalog.table import Catalog, read_catalog
 from essp_common.errors import ConfigError
 from essp_common.job.spec import parse_spec

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from essp.cli.uris import as_uri
+from essp.uris import as_uri
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec, parse_spec
 

@@ -23,8 +23,8 @@ from essp.catalog.probing import ProbeOptions, Prober
 from essp.catalog.sources import VIDEO_SUFFIXES
 from essp.cli.dashboard import duration
 from essp.cli.interrupt import interruptible
-from essp.cli.uris import as_uri
 from essp.embedded.composition import Embedded
+from essp.uris import as_uri
 from essp_common.artifacts import layout
 from essp_common.artifacts.fused_model import FusedModel, open_model
 from essp_common.artifacts.predictions import Prediction, read_predictions

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from essp.cli.uris import as_uri
+from essp.uris import as_uri
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 

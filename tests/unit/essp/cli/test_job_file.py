@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from essp.cli.job_file import load_job
-from essp.cli.uris import as_uri, shown
+from essp.uris import as_uri, shown
 from essp_common.errors import ConfigError
 from essp_common.job.spec import parse_spec, stored_spec
 from essp_common.runtime.config import Settings
