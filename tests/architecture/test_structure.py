@@ -21,6 +21,7 @@ SOURCES = sorted(
 FORBIDDEN_NAMES = {"utils.py", "helpers.py", "common.py", "manager.py", "misc.py"}
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("service", ["decoder", "extractor", "master"])
 def test_process_runs_without_torch(service: str) -> None:
     """Import strings are invisible to the import linter, so look at what a process has really loaded."""
@@ -29,6 +30,7 @@ def test_process_runs_without_torch(service: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.processes
 def test_command_line_starts_light() -> None:
     """`essp --help` loads neither torch nor any client library."""
     code = "import essp.cli.main, sys; print(sorted({'torch', 'kafka', 'redis', 'boto3', 'cv2'} & sys.modules.keys()))"

@@ -133,6 +133,7 @@ class TestKafkaBus(BusContract):
             subscription.close()
         assert bus.backlog(topic, "g") == 0
 
+    @pytest.mark.processes
     @leaves_sockets
     def test_broker_that_goes_away_is_unavailable(self, tmp_path: Path) -> None:
         with KafkaServer(tmp_path) as server:

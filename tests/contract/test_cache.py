@@ -124,6 +124,7 @@ def test_redis_keys_carry_a_time_to_live(empty_redis_url: str) -> None:
     cache.close()
 
 
+@pytest.mark.processes
 @pytest.mark.integration
 def test_redis_that_could_lose_frames_is_refused(tmp_path: Path) -> None:
     with RedisServer(tmp_path, maxmemory_bytes=32 * 2**20) as server:
@@ -135,6 +136,7 @@ def test_redis_that_could_lose_frames_is_refused(tmp_path: Path) -> None:
             RedisCache.from_url(server.url)
 
 
+@pytest.mark.processes
 @pytest.mark.integration
 def test_redis_password_is_wanted_and_never_shown(tmp_path: Path) -> None:
     with RedisServer(tmp_path, maxmemory_bytes=32 * 2**20) as server:
@@ -149,6 +151,7 @@ def test_redis_password_is_wanted_and_never_shown(tmp_path: Path) -> None:
         cache.close()
 
 
+@pytest.mark.processes
 @pytest.mark.integration
 def test_cluster_wants_its_password(tmp_path: Path) -> None:
     with RedisServer(tmp_path, maxmemory_bytes=32 * 2**20, cluster=True) as server:
@@ -158,6 +161,7 @@ def test_cluster_wants_its_password(tmp_path: Path) -> None:
         RedisCache.from_url(server.url.replace("//", "//:s3cret@")).close()
 
 
+@pytest.mark.processes
 @pytest.mark.integration
 def test_redis_that_stops_is_unavailable(tmp_path: Path) -> None:
     server = RedisServer(tmp_path, maxmemory_bytes=32 * 2**20).start()
@@ -176,6 +180,7 @@ def test_redis_that_stops_is_unavailable(tmp_path: Path) -> None:
     cache.close()
 
 
+@pytest.mark.processes
 @pytest.mark.integration
 @pytest.mark.parametrize("size", [100, 2**20, 2**25])
 def test_redis_that_hangs_is_unavailable_and_its_late_answers_are_nobodys(
@@ -207,6 +212,7 @@ def persistently(call: Callable[[], T]) -> T:
             return call()
 
 
+@pytest.mark.processes
 @pytest.mark.integration
 def test_redis_that_comes_back_is_used_again(tmp_path: Path) -> None:
     server = RedisServer(tmp_path, maxmemory_bytes=32 * 2**20).start()

@@ -25,6 +25,8 @@ from essp_decoder.sandbox import Sandbox, SandboxOptions
 from essp_decoder.service import sandbox_options
 from tests.harness.decode_units import FRAMES, kinds, numbers, unit
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.mark.parametrize("clip_codec", ["raw", "jpeg", "zstd"])
 def test_clips_come_out_as_cache_values(sandbox: Sandbox, folder: Path, clip_codec: str) -> None:

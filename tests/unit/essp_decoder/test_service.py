@@ -36,6 +36,8 @@ from essp_decoder.service import build
 from essp_decoder.stage import DecodeStage
 from tests.harness.decode_units import LIMIT_S, SIZE, numbers, unit
 
+pytestmark = pytest.mark.processes
+
 
 class World:
     """A memory bus and cache, and what a decoder publishes."""

@@ -23,6 +23,8 @@ from tests.harness.kubernetes_api import ApiServer
 from tests.harness.running import running
 from tests.unit.essp_master.pools.test_reconciler import until
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = MasterSettings.model_validate({"bus": "kafka://nobody:1", "namespace": "essp-test"})
 
 

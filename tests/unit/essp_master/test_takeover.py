@@ -22,6 +22,8 @@ from essp_master.config import MasterSettings
 from essp_master.service import Master
 from tests.harness.fleet import EVERYTHING, SIZES, Clock, Fleet, make_job, run_to_rest
 
+pytestmark = pytest.mark.slow
+
 BOTH = {"trainer.rgb": EVERYTHING, "trainer.diff": EVERYTHING}
 
 

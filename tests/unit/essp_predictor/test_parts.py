@@ -26,6 +26,8 @@ from tests.harness.predictor_world import (
 )
 from tests.harness.waiting import until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:

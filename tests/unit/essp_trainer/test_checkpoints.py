@@ -35,6 +35,8 @@ from tests.harness.training_jobs import (
     train,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("stop_after", [(0, 4), (0, 7), (0, 9), (1, 3), (2, 5), (4, 2)])
 def test_resumed_equals_uninterrupted(tmp_path: Path, stop_after: Place) -> None:

@@ -29,6 +29,8 @@ from essp_trainer.distributed.ranks import DistributedRanks, RankLost, Ranks, in
 from tests.harness.rounding import AMPLIFICATION, STORED, TOLERANCE, UNIT, distance
 from tests.harness.training_jobs import CLASSES, Place, Running, Stage, crew, job_spec, phase_plans, train
 
+pytestmark = pytest.mark.slow
+
 SKIPPED = [(0, 2), (0, 4), (0, 5), (0, 6), (0, 7), (1, 0), (2, 9)]
 """Within a batch, a whole batch, the first of a phase, and the last."""
 NUDGE = 1e-9

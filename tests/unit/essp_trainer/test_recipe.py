@@ -26,6 +26,8 @@ from essp_trainer.model.schedule import learning_rate
 from essp_trainer.model.training import Diverged
 from tests.harness.training_jobs import Running, Stage, job_spec, phase_plans, train
 
+pytestmark = pytest.mark.slow
+
 
 def torch_rates(make: Any, epochs: int) -> Iterator[float]:
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.4)

@@ -16,6 +16,8 @@ from essp_trainer.config import TrainerSettings
 from essp_trainer.distributed.supervisor import EXIT_RANK_LOST, RanksFailed, Supervisor
 from essp_trainer.main import main
 
+pytestmark = pytest.mark.processes
+
 NOTE = "import os, sys, signal, pathlib; rank = os.environ['RANK']; here = pathlib.Path(sys.argv[1]); "
 LIFE = "life = len(list(here.glob(rank + '-*'))); (here / f'{rank}-{life}').write_text(os.environ['MASTER_PORT']); "
 STAY = "sys.stdin.buffer.read()"

@@ -25,6 +25,8 @@ from essp_common.video.synthetic import Encoding, numbered, write_video
 from essp_common.wiring import open_store
 from tests.harness.catalog_probe import PROBE, facts
 
+pytestmark = pytest.mark.processes
+
 FAKE = BuildOptions(probe=ProbeOptions(workers=2, timeout_s=60.0, probe=PROBE))
 
 

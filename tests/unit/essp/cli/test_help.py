@@ -54,6 +54,7 @@ def test_there_is_no_example_of_what_is_not_there() -> None:
     assert {path.split()[0] for path in EXAMPLES} == set(COMMANDS)
 
 
+@pytest.mark.processes
 def test_names_are_completed_without_loading_what_they_name() -> None:
     code = (
         "import os, sys; os.environ |= {'_ESSP_COMPLETE': 'complete_bash', 'COMP_WORDS': 'essp de'}\n"
@@ -83,6 +84,7 @@ def test_what_is_wrong_with_a_call_is_said_on_stderr_with_exit_code_2() -> None:
         assert done.stderr.startswith("Usage: essp")
 
 
+@pytest.mark.processes
 def test_output_that_cannot_be_written_is_no_defect() -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(

@@ -66,12 +66,14 @@ def test_what_is_not_there_is_said_by_its_name(folder: Path) -> None:
     assert "configured store" in (rows[2].error or "")
 
 
+@pytest.mark.processes
 def test_a_named_file_needs_no_known_suffix(tmp_path: Path) -> None:
     path = write_video(tmp_path / "x.mp4", numbered(4, 64, 48)).rename(tmp_path / "upload")
     (row,) = probe(find([str(path)], STORES), Settings())
     assert (row.error, row.frame_count) == (None, 4)
 
 
+@pytest.mark.processes
 def test_probing_fills_in_the_facts_or_the_reason(folder: Path) -> None:
     found = {Path(row.id).name: row for row in probe(find([str(folder), f"{folder}/absent"], STORES), Settings())}
     assert (found["a.mp4"].frame_count, found["a.mp4"].last_frame, found["a.mp4"].width) == (8, 7, 64)
@@ -98,6 +100,7 @@ def test_streams_without_a_say_are_not_extracted(model_uri: str) -> None:
     assert list(job_of(alone, model_uri, "file:///tmp/out").streams) == ["rgb"]
 
 
+@pytest.mark.processes
 def test_videos_of_which_none_can_be_read_need_no_job(folder: Path, model_uri: str) -> None:
     answers = classify([f"{folder}/broken.mp4"], model_uri, Settings(), Console(file=io.StringIO()))
     assert not answers.complete

@@ -62,6 +62,7 @@ def small_set(write: Callable[..., object]) -> Callable[[str, int], Path]:
     return make
 
 
+@pytest.mark.processes
 def test_the_demonstration_is_put_into_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_data, "make_dataset", small_set(write_video))
     monkeypatch.setenv("ESSP_STORES", json.dumps([f"file://{tmp_path}"]))

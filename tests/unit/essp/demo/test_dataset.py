@@ -39,6 +39,7 @@ def frames_of(scene: Scene, seed: int = 0) -> NDArray[np.uint8]:
     return np.stack(list(render(scene, seed)))
 
 
+@pytest.mark.processes
 def test_every_class_is_in_every_split_as_often(dataset: Path) -> None:
     places = Counter(tuple(path.relative_to(dataset).parts[:2]) for path in files_of(dataset))
     shares = {"train": 4, "validation": 1, "test": 1}
@@ -46,6 +47,7 @@ def test_every_class_is_in_every_split_as_often(dataset: Path) -> None:
     assert len(CLASSES) == 12
 
 
+@pytest.mark.processes
 def test_files_are_of_several_kinds_and_decode(dataset: Path) -> None:
     facts = {path: probe(str(path)) for path in files_of(dataset)}
     assert {f.codec for f in facts.values()} == {"h264", "mpeg4"}
@@ -55,6 +57,7 @@ def test_files_are_of_several_kinds_and_decode(dataset: Path) -> None:
     assert all(24 <= f.frame_count <= 40 and f.seekable for f in facts.values())
 
 
+@pytest.mark.processes
 def test_formats_do_not_tell_the_class(dataset: Path) -> None:
     kinds: dict[str, list[object]] = {label: [] for label in CLASSES}
     for path in files_of(dataset):
@@ -63,6 +66,7 @@ def test_formats_do_not_tell_the_class(dataset: Path) -> None:
     assert all(kinds[label] == kinds[CLASSES[0]] for label in CLASSES)
 
 
+@pytest.mark.processes
 def test_same_seed_same_bytes_and_another_seed_others(dataset: Path, tmp_path: Path) -> None:
     again, other = (
         make_dataset(tmp_path / "again", PER_CLASS, seed=3),
@@ -75,6 +79,7 @@ def test_same_seed_same_bytes_and_another_seed_others(dataset: Path, tmp_path: P
         assert (dataset / name).read_bytes() != (other / name).read_bytes()
 
 
+@pytest.mark.processes
 def test_interrupted_set_is_completed_and_nothing_made_twice(dataset: Path, tmp_path: Path) -> None:
     root = make_dataset(tmp_path / "videos", PER_CLASS, seed=3)
     files = files_of(root)
@@ -93,6 +98,7 @@ def test_interrupted_set_is_completed_and_nothing_made_twice(dataset: Path, tmp_
     assert told == sorted(told)
 
 
+@pytest.mark.processes
 def test_directory_of_something_else_is_refused(dataset: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds another video set"):
         make_dataset(dataset, PER_CLASS, seed=4)
@@ -136,6 +142,7 @@ def test_splits_show_different_parts_of_the_photographs() -> None:
         assert not np.array_equal(parts["validation"][:50, :50], parts["test"][:50, :50])
 
 
+@pytest.mark.processes
 def test_encoded_file_shows_its_scene(dataset: Path) -> None:
     path = dataset / "train" / "gravel-up" / "0000.mp4"
     with av.open(str(path)) as container:

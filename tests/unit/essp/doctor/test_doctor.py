@@ -154,6 +154,7 @@ def test_a_broker_whose_certificate_is_not_trusted(kafka_url: str, tmp_path: Pat
     assert "no TLS" in said(list(kafka.examine(f"kafka+ssl://127.0.0.1:{port}", NOBODY)), "kafka", Level.FAIL)
 
 
+@pytest.mark.processes
 @pytest.mark.integration
 def test_redis_that_drops_frames(tmp_path: Path) -> None:
     with RedisServer(tmp_path) as server:

@@ -38,6 +38,7 @@ def held_by_another(uri: str) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.processes
 def test_who_holds_an_output_is_named_until_it_has_ended(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}/run"
     with held_by_another(uri) as process:
@@ -52,6 +53,7 @@ def test_who_holds_an_output_is_named_until_it_has_ended(tmp_path: Path) -> None
     assert not list(STORES.under(uri).list())
 
 
+@pytest.mark.processes
 def test_what_a_killed_process_held_is_taken_over(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}/run"
     with held_by_another(uri) as process:

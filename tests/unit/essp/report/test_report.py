@@ -31,6 +31,8 @@ from essp_common.wiring import Stores
 from tests.harness.finished_job import CLASSES, JOB, VERSIONS, FinishedJob, finished_job
 from tests.harness.statuses import document
 
+pytestmark = pytest.mark.slow
+
 STORES = Stores(("file:///",))
 
 

@@ -19,6 +19,8 @@ from essp.servers import servers
 from essp.servers.servers import KafkaServer, RedisServer, S3Server, Server
 from essp_common.errors import ConfigError, Unavailable
 
+pytestmark = pytest.mark.processes
+
 KINDS = [RedisServer, KafkaServer, S3Server]
 
 

@@ -34,7 +34,7 @@ def manifest(step: int, best: int | None = None) -> Manifest:
     )
 
 
-@pytest.fixture(params=["directory", "s3"])
+@pytest.fixture(params=["directory", pytest.param("s3", marks=pytest.mark.processes)])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     if request.param == "directory":
         return open_store(tmp_path.as_uri())

@@ -19,7 +19,7 @@ from essp_common.pb.v1.messages_pb2 import HistoryEntry, HistorySegment, PhaseEv
 from essp_common.wiring import open_store
 
 
-@pytest.fixture(params=["directory", "s3"])
+@pytest.fixture(params=["directory", pytest.param("s3", marks=pytest.mark.processes)])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     if request.param == "directory":
         return open_store(tmp_path.as_uri())

@@ -20,6 +20,8 @@ from essp_trainer.assignment import Assignment
 from tests.harness.fleet import Fleet, adapters_in, make_job, run_to_rest
 from tests.unit.essp_master.test_takeover import BOTH, die, master_named, written
 
+pytestmark = pytest.mark.slow
+
 UNKNOWN = bytes.fromhex("c23e056e65776572")
 """Field 1000 of a message: "newer"."""
 

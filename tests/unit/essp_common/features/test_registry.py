@@ -184,6 +184,7 @@ def test_values_that_exclude_each_other_are_refused_in_the_words_of_the_feature(
         registry.create("brightness", {"gain": 0})
 
 
+@pytest.mark.processes
 def test_declaring_loads_no_image_library() -> None:
     code = (
         "import sys\n"

@@ -16,6 +16,8 @@ from essp_common.learning.networks import NETWORKS, network
 from essp_common.learning.randomness import initial_weights
 from essp_common.wiring import Stores
 
+pytestmark = pytest.mark.slow
+
 
 def description(name: str, feature: str = "rgb", channels: int = 3, dropout: float = 0.5) -> ModelDescription:
     return ModelDescription(

@@ -33,6 +33,7 @@ def test_off_they_do_nothing() -> None:
     failpoint("anything")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("action", "number"), [("kill", signal.SIGKILL), ("segv", signal.SIGSEGV)])
 def test_the_process_dies_the_nth_time(action: str, number: int) -> None:
     process = run(f"place:2:{action}")
@@ -41,6 +42,7 @@ def test_the_process_dies_the_nth_time(action: str, number: int) -> None:
     assert f"failpoint place: {action}" in errors
 
 
+@pytest.mark.processes
 def test_the_process_stops_until_it_is_told_to_go_on() -> None:
     process = run("place:1:stop")
     assert process.stderr is not None
@@ -50,6 +52,7 @@ def test_the_process_stops_until_it_is_told_to_go_on() -> None:
     assert process.communicate(timeout=30)[0] == "0\n1\n2\n"
 
 
+@pytest.mark.processes
 def test_the_thread_hangs() -> None:
     process = run("place:2:hang")
     assert process.stderr is not None

@@ -87,12 +87,14 @@ def stubborn() -> Iterator[Callable[[float], subprocess.Popen[str]]]:
         running.communicate()
 
 
+@pytest.mark.processes
 def test_second_signal_leaves_at_once(stubborn: Callable[[float], subprocess.Popen[str]]) -> None:
     running = stubborn(1000.0)
     running.send_signal(signal.SIGINT)
     assert running.wait(LIMIT_S) == 130
 
 
+@pytest.mark.processes
 def test_drain_has_a_limit(stubborn: Callable[[float], subprocess.Popen[str]]) -> None:
     running = stubborn(0.1)
     _, errors = running.communicate(timeout=LIMIT_S)

@@ -67,6 +67,7 @@ def there_and_back(bus: Bus) -> bytes:
     return b""
 
 
+@pytest.mark.processes
 @pytest.mark.integration
 def test_kafka_with_tls_and_a_password(kafka: str, identity: Identity, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
@@ -75,6 +76,7 @@ def test_kafka_with_tls_and_a_password(kafka: str, identity: Identity, caplog: p
     assert "s3cret" not in caplog.text
 
 
+@pytest.mark.processes
 @pytest.mark.integration
 def test_kafka_refuses_a_wrong_password(kafka: str, identity: Identity, caplog: pytest.LogCaptureFixture) -> None:
     wrong = Login(user="essp", password=SecretStr("guessed"))
@@ -84,6 +86,7 @@ def test_kafka_refuses_a_wrong_password(kafka: str, identity: Identity, caplog: 
     assert "guessed" not in str(raised.value) + caplog.text
 
 
+@pytest.mark.processes
 @pytest.mark.integration
 def test_kafka_of_an_unknown_authority_is_not_trusted(kafka: str, tmp_path: Path) -> None:
     """In a process of its own: kafka-python leaves sockets whose handshake failed to the garbage collector."""
@@ -113,6 +116,7 @@ def test_redis_with_tls(empty_redis_url: str, identity: Identity, tmp_path: Path
                 open_cache(untrusted)
 
 
+@pytest.mark.processes
 @pytest.mark.integration
 def test_redis_cluster_with_tls(identity: Identity, tmp_path: Path) -> None:
     with RedisServer(tmp_path, cluster=True) as server, TlsFront(identity, server.port) as front:

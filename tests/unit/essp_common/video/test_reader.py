@@ -27,6 +27,8 @@ from essp_common.video.probe import VideoFacts, probe
 from essp_common.video.reader import Reader
 from essp_common.video.synthetic import Encoding, numbered, pack_bframes, read_number, write_video
 
+pytestmark = pytest.mark.slow
+
 FRAMES = 50
 NONE = Resize(mode=Resize.NONE)
 

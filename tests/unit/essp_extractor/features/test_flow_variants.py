@@ -234,6 +234,7 @@ def test_clip_that_is_too_short_is_refused(name: str) -> None:
         extractor.extract(np.zeros((extractor.frames_needed() - 1, 32, 32, 3), np.uint8))
 
 
+@pytest.mark.processes
 def test_declaring_imports_nothing_heavy() -> None:
     program = f"""
 import sys

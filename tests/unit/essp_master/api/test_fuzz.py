@@ -28,6 +28,8 @@ from essp_master.registrations import Registrations
 from tests.harness.fleet import adapters_in, make_job, master_over
 from tests.harness.serving import served
 
+pytestmark = pytest.mark.slow
+
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 DESCRIPTION = Path(__file__).parents[4] / "docs" / "openapi.json"
 OPERATIONS = [found.ok() for found in schemathesis.openapi.from_path(str(DESCRIPTION)).get_all_operations()]

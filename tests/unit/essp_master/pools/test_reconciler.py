@@ -294,6 +294,7 @@ def children(driver: ProcessDriver) -> list[int]:
     return [worker.pid for pool in driver._pools.values() for worker in pool.workers]
 
 
+@pytest.mark.processes
 def test_a_worker_that_dies_is_started_again(processes: ProcessDriver) -> None:
     assert processes.repair() == []
     assert processes.sizes() == {"decoder": PoolSize(2, 2)}
@@ -306,6 +307,7 @@ def test_a_worker_that_dies_is_started_again(processes: ProcessDriver) -> None:
     assert second in children(processes)
 
 
+@pytest.mark.processes
 def test_who_can_be_spared_leaves(processes: ProcessDriver) -> None:
     processes.repair()
     first, second = children(processes)
@@ -313,6 +315,7 @@ def test_who_can_be_spared_leaves(processes: ProcessDriver) -> None:
     assert children(processes) == [first]
 
 
+@pytest.mark.processes
 def test_a_training_moves_to_another_number_of_ranks(processes: ProcessDriver) -> None:
     processes.train("demo", "rgb", 1, None)
     (before,) = set(children(processes)) - set(children(processes)[:2])
@@ -325,6 +328,7 @@ def test_a_training_moves_to_another_number_of_ranks(processes: ProcessDriver) -
     assert "trainer.demo.rgb" not in processes.sizes()
 
 
+@pytest.mark.processes
 def test_every_pool_of_the_default_settings_can_be_started() -> None:
     sizes = MasterSettings().pool_sizes
     assert {"decoder", "extractor", "aggregator"} <= set(sizes)
@@ -336,6 +340,7 @@ def test_every_pool_of_the_default_settings_can_be_started() -> None:
         driver.close()
 
 
+@pytest.mark.processes
 def test_a_training_that_is_done_is_not_started_again_and_one_that_failed_is() -> None:
     for code, replicas in ((0, 0), (1, 1)):
         driver = ProcessDriver({}, (sys.executable, "-c", f"raise SystemExit({code})"))
