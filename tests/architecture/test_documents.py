@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from configparser import ConfigParser
 from functools import cache
 from pathlib import Path
 
@@ -127,6 +128,24 @@ def test_named_tests_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     for name in re.findall(r"`(?:[\w/]+\.py::)?(test_\w+)(?:\[[^`]*\])?`", text):
         assert name in names_of_tests(), name
+
+
+def layers_of(contracts: ConfigParser, container: str) -> list[list[str]]:
+    """The layers that import-linter checks inside a package, from the top."""
+    for contract in map(contracts.__getitem__, contracts.sections()):
+        if contract.get("containers", "").split() == [container]:
+            return [re.findall(r"\w+", line) for line in contract["layers"].split("\n") if line.strip()]
+    raise AssertionError(f"no layers of {container} in .importlinter")
+
+
+@pytest.mark.parametrize("container", ["essp", "essp_common"])
+def test_the_drawing_shows_the_layers_that_are_checked(container: str) -> None:
+    contracts = ConfigParser()
+    contracts.read(ROOT / ".importlinter")
+    drawing = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    drawn = re.search(rf"^{container}/ +(.*?)(?:\n\n|\n```)", drawing, flags=re.MULTILINE | re.DOTALL)
+    assert drawn
+    assert [line.split() for line in drawn[1].split("\n")] == layers_of(contracts, container)
 
 
 def test_decisions_are_numbered() -> None:
