@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from essp_common.artifacts import layout
 from essp_common.errors import Conflict, NotFound
+from essp_common.objects.numbered_log import NumberedLog
 from essp_common.wiring import Stores
 
 
@@ -29,30 +30,31 @@ class Claim:
         """`uri`: a job's output."""
         self._uri = uri
         self._output = stores.under(uri)
-        self._key = ""
+        self._locks = NumberedLog(self._output, layout.LOCKS)
+        self._number = 0
 
     def __enter__(self) -> Self:
-        while not self._key:
-            held = sorted(info.key for info in self._output.list(layout.LOCKS))
+        while not self._number:
+            held = self._locks.numbers()
             self._refuse_if_alive(held[-1:])
-            number = 1 + int(held[-1].rpartition("/")[2]) if held else 1
-            with suppress(Conflict):  # somebody else was first: look again
-                self._output.put(layout.lock(number), json.dumps(_this_process()).encode(), if_absent=True)
-                self._key = layout.lock(number)
+            number = 1 + max(held, default=0)
+            with suppress(Conflict):  # another process was first: look again
+                self._locks.write(number, json.dumps(_this_process()).encode())
+                self._number = number
         for stale in held:
-            self._output.delete(stale)
+            self._locks.delete(stale)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._output.delete(self._key)
-        self._key = ""
+        self._locks.delete(self._number)
+        self._number = 0
 
-    def _refuse_if_alive(self, newest: list[str]) -> None:
-        for key in newest:
+    def _refuse_if_alive(self, newest: list[int]) -> None:
+        for number in newest:
             try:
-                holder = json.loads(self._output.get(key))
+                holder = json.loads(self._locks.read(number))
             except (NotFound, ValueError):
                 continue
             here = holder["host"] == socket.gethostname()
@@ -61,7 +63,7 @@ class Claim:
             remedy = (
                 f"wait for it, or end it with: kill {holder['pid']}"
                 if here
-                else f"wait for it, or, if it is gone, delete {self._output.uri(key)}"
+                else f"wait for it, or, if it is gone, delete {self._output.uri(self._locks.key(number))}"
             )
             raise Conflict(
                 f"{self._uri} is in use: process {holder['pid']} on {holder['host']} has been "

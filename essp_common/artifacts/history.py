@@ -3,7 +3,7 @@
     history/0000000001, 0000000002, ...          segments: some seconds of the job each, and the ledger at their end
     history/chapters/0000000001-0000000128       older segments joined, without ledgers
 
-Segments are numbered, and each is written only if there is none of its number (`if_absent`). So of two masters that
+Segments are a numbered log (`objects/numbered_log.py`): each number is written once. So of two masters that
 append at once one wins and the other learns of it, the history has one order, and the fences in it never go down.
 The newest segment alone tells a successor where the job stands. A write that is repeated because its answer was
 lost finds its own bytes, and counts as done.
@@ -28,6 +28,7 @@ from google.protobuf.message import DecodeError
 
 from essp_common.artifacts import layout
 from essp_common.errors import Conflict, Fenced, NotFound, PermanentError
+from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import HistorySegment, Runs
 
@@ -66,6 +67,7 @@ class History:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
+        self._log = NumberedLog(store, layout.HISTORY)
 
     def newest(self) -> HistorySegment | None:
         """The last segment, or None before the first."""
@@ -86,12 +88,13 @@ class History:
 
     def append(self, segment: HistorySegment) -> int:
         """Add the next segment, durably; its size in bytes. Raises `Fenced` when there is another one already."""
-        key, data = layout.segment(segment.last), pack(segment)
+        data = pack(segment)
         try:
-            self._store.put(key, data, if_absent=True)
+            self._log.write(segment.last, data)
         except Conflict:
-            present = self._store.get(key)
+            present = self._log.read(segment.last)
             if present != data:
+                key = self._log.key(segment.last)
                 other = unpack(present, key)
                 raise Fenced(
                     f"{self._store.uri(key)} was written by {other.writer} (fence {other.fence})", other.fence
@@ -107,7 +110,7 @@ class History:
                     if stored.last <= after:
                         continue
                     if stored.first != after + 1 and after:
-                        raise BadHistory(f"{self._store.uri(layout.segment(after + 1))} is missing")
+                        raise BadHistory(f"{self._store.uri(self._log.key(after + 1))} is missing")
                     segment = self._read(stored)
                     yield segment
                     after = stored.last
@@ -145,7 +148,7 @@ class History:
 
     def fences_above(self, fence: int) -> int:
         """The highest fence that was taken for the job, if it is higher than this one; else 0."""
-        newest = max((int(info.key.rpartition("/")[2]) for info in self._store.list(layout.FENCES)), default=0)
+        newest = NumberedLog(self._store, layout.FENCES).newest()
         return newest if newest > fence else 0
 
     def _read(self, stored: Stored) -> HistorySegment:

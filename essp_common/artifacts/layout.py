@@ -38,21 +38,6 @@ def checkpoint(trainer: str, step: int) -> str:
     return f"trainers/{trainer}/checkpoints/{step:010d}/"
 
 
-def fence(number: int) -> str:
-    """The mark of the job's n-th start."""
-    return f"{FENCES}{number:010d}"
-
-
-def lock(number: int) -> str:
-    """The mark of the process that runs the job."""
-    return f"{LOCKS}{number:010d}"
-
-
-def segment(number: int) -> str:
-    """One segment of the job's history."""
-    return f"{HISTORY}{number:010d}"
-
-
 def chapter(first: int, last: int) -> str:
     """Segments of the job's history, joined."""
     return f"{HISTORY}chapters/{first:010d}-{last:010d}"

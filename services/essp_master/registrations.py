@@ -5,7 +5,7 @@ points to can change, and only images that the operator allows (`ESSP_IMAGES`) a
 
 The tables live in the object store as numbered documents, each with all rows and the change that made it:
 
-    <ESSP_STATE>/registrations/00000042.json
+    <ESSP_STATE>/registrations/0000000042.json
 
 A change is written as the next number, which only one can win, so that two masters, or two people, never undo each
 other's; who changes a row has to name the version it saw (its ETag). All documents stay: they are the audit log.
@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from essp_common.errors import ConfigError, Conflict, NotFound, PreconditionFailed
 from essp_common.features.declared import DeclaredFeature, DeclaredOutput
+from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectStore
 
 PREFIX = "registrations/"
@@ -109,7 +110,7 @@ class Registrations:
 
     def __init__(self, store: ObjectStore, images: Sequence[str] = ()) -> None:
         """`images`: prefixes of the images that may be registered."""
-        self._store = store
+        self._log = NumberedLog(store, PREFIX, ".json")
         self._images = tuple(images)
         self._lock = threading.Lock()
         self._newest: _Document | None = None
@@ -136,7 +137,7 @@ class Registrations:
 
     def changes(self) -> list[Change]:
         """The audit log, oldest first."""
-        return [_parse(self._store.get(info.key)).change for info in self._store.list(PREFIX)]
+        return [_parse(self._log.read(number)).change for number in self._log.numbers()]
 
     def declared(self) -> dict[str, DeclaredFeature]:
         """What registered extractors make, by feature."""
@@ -191,9 +192,9 @@ class Registrations:
             for table, rows in tables.items():
                 written[table] = {known: row.model_dump(mode="json") for known, row in rows.items()}
             try:
-                self._store.put(_key(version), (json.dumps(written, indent=1) + "\n").encode(), if_absent=True)
+                self._log.write(version, (json.dumps(written, indent=1) + "\n").encode())
             except Conflict:
-                continue  # somebody was faster: look again at what is there now
+                continue  # another writer was first: look at what is there now
             return f'"{version}"'
 
     def _check_image(self, image: str) -> None:
@@ -209,7 +210,7 @@ class Registrations:
             number = self._newest.change.version if self._newest else 0
             while True:
                 try:
-                    self._newest = _parse(self._store.get(_key(number + 1)))
+                    self._newest = _parse(self._log.read(number + 1))
                 except NotFound:
                     return self._newest
                 number += 1
@@ -225,7 +226,3 @@ def _rows(document: _Document, kind: Kind) -> Mapping[str, Row]:
 
 def _etag(document: _Document, kind: Kind, name: str) -> str:
     return f'"{document.versions[f"{kind}/{name}"]}"'
-
-
-def _key(version: int) -> str:
-    return f"{PREFIX}{version:08d}.json"

@@ -9,6 +9,7 @@ import pytest
 from essp.servers.servers import S3Server
 from essp_common.artifacts import layout
 from essp_common.errors import Conflict
+from essp_common.objects.numbered_log import numbered
 from essp_common.objects.port import ObjectStore
 from essp_common.wiring import open_store
 from essp_master.registrations import Registrations, TrainerRow
@@ -68,4 +69,6 @@ def test_a_master_whose_writes_lose_their_answers_is_not_overtaken_by_itself(wor
     run.finish()
     assert front.faults - before == {"lost answer": 3, "lost write": 1}
     output = open_store(world.store_url(front.port).replace(world.bucket, f"{world.bucket}/runs/{run.name}", 1))
-    assert [info.key for info in output.list(layout.FENCES)] == [layout.fence(1)], "the first fence it took was its own"
+    assert [info.key for info in output.list(layout.FENCES)] == [numbered(layout.FENCES, 1)], (
+        "the first fence it took was its own"
+    )

@@ -14,6 +14,7 @@ from essp.embedded.composition import Embedded
 from essp_common.artifacts import layout
 from essp_common.artifacts.history import History, pack
 from essp_common.job.status import JobState
+from essp_common.objects.numbered_log import numbered
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from tests.flow.conftest import MakeJob
@@ -47,7 +48,7 @@ def test_an_audit_finds_nothing_until_somebody_tampers(videos: Path, make_job: M
         for entry in segment.entries:
             if entry.checkpoint.final:
                 entry.checkpoint.digest = "0" * 32
-        store.put(layout.segment(segment.last), pack(segment))
+        store.put(numbered(layout.HISTORY, segment.last), pack(segment))
     tampered = CliRunner().invoke(app, ["audit", output])
     assert tampered.exit_code == 1
     assert "has seen other clips than planned" in " ".join(tampered.stdout.split())

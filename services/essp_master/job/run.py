@@ -16,8 +16,8 @@ from importlib.metadata import PackageNotFoundError, version
 from essp_common import distribution
 from essp_common.artifacts import layout
 from essp_common.artifacts.history import History
-from essp_common.errors import Conflict
 from essp_common.job.spec import JobSpec
+from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import AGGREGATOR, PREDICTOR, TRAIN, HistorySegment, JobSnapshot
 from essp_common.runtime.failpoints import failpoint
@@ -98,16 +98,11 @@ def _claim(output: ObjectStore, spec: JobSpec, fresh: bool) -> None:
 
 
 def _take_fence(output: ObjectStore) -> int:
-    number = max((int(info.key.rpartition("/")[2]) for info in output.list(layout.FENCES)), default=0)
-    while True:
-        number += 1
-        try:
-            output.put(layout.fence(number), b"{}", if_absent=True)
-        except Conflict:
-            continue
-        for old in range(max(1, number - 3), number):
-            output.delete(layout.fence(old))
-        return number
+    fences = NumberedLog(output, layout.FENCES)
+    number = fences.append(b"{}")
+    for old in range(max(1, number - 3), number):
+        fences.delete(old)
+    return number
 
 
 def _ledger_config(preflight: Preflight, resume: ResumePoints) -> LedgerConfig:

@@ -15,6 +15,7 @@ import pytest
 from essp.embedded.claim import Claim
 from essp_common.artifacts import layout
 from essp_common.errors import Conflict
+from essp_common.objects.numbered_log import numbered
 from essp_common.wiring import Stores
 
 HOLDER = """
@@ -61,23 +62,23 @@ def test_what_a_killed_process_held_is_taken_over(tmp_path: Path) -> None:
         # Its number stays taken until it is reaped, which nobody may have done yet.
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         with Claim(uri, STORES):
-            assert [info.key for info in STORES.under(uri).list()] == [layout.lock(2)]
+            assert [info.key for info in STORES.under(uri).list()] == [numbered(layout.LOCKS, 2)]
 
 
 def test_a_number_that_another_process_has_now_counts_as_gone(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}/run"
     with Claim(uri, STORES):
-        mine = STORES.under(uri).get(layout.lock(1))
-    STORES.under(uri).put(layout.lock(7), json.dumps(json.loads(mine) | {"began": "1"}).encode())
+        mine = STORES.under(uri).get(numbered(layout.LOCKS, 1))
+    STORES.under(uri).put(numbered(layout.LOCKS, 7), json.dumps(json.loads(mine) | {"began": "1"}).encode())
     with Claim(uri, STORES):
-        assert [info.key for info in STORES.under(uri).list()] == [layout.lock(8)]
+        assert [info.key for info in STORES.under(uri).list()] == [numbered(layout.LOCKS, 8)]
 
 
 def test_of_another_machine_nothing_is_assumed(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}/run"
     with Claim(uri, STORES):
-        mine = STORES.under(uri).get(layout.lock(1))
-    STORES.under(uri).put(layout.lock(1), json.dumps(json.loads(mine) | {"host": "elsewhere"}).encode())
+        mine = STORES.under(uri).get(numbered(layout.LOCKS, 1))
+    STORES.under(uri).put(numbered(layout.LOCKS, 1), json.dumps(json.loads(mine) | {"host": "elsewhere"}).encode())
     with pytest.raises(Conflict, match=f"on elsewhere .*if it is gone, delete {uri}/locks/"), Claim(uri, STORES):
         pass
 
@@ -85,8 +86,8 @@ def test_of_another_machine_nothing_is_assumed(tmp_path: Path) -> None:
 def test_of_many_that_find_a_stale_one_a_single_one_goes_on(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}/run"
     with Claim(uri, STORES):
-        mine = STORES.under(uri).get(layout.lock(1))
-    STORES.under(uri).put(layout.lock(1), json.dumps(json.loads(mine) | {"began": "1"}).encode())
+        mine = STORES.under(uri).get(numbered(layout.LOCKS, 1))
+    STORES.under(uri).put(numbered(layout.LOCKS, 1), json.dumps(json.loads(mine) | {"began": "1"}).encode())
     entered, refused, start = [], [], threading.Barrier(8)
     leave = threading.Event()
 

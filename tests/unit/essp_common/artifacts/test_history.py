@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from essp_common.artifacts import layout
 from essp_common.artifacts.history import BadHistory, History, pack, runs_of, spans_of, unpack
 from essp_common.errors import Fenced, Unavailable
+from essp_common.objects.numbered_log import numbered
 from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.pb.v1.messages_pb2 import HistoryEntry, HistorySegment, PhaseEvents
 from essp_common.wiring import open_store
@@ -113,14 +114,14 @@ def test_a_gap_is_no_history(tmp_path: Path) -> None:
     store = open_store(tmp_path.as_uri())
     for number in (1, 2, 3):
         History(store).append(segment(number))
-    store.delete(layout.segment(2))
+    store.delete(numbered(layout.HISTORY, 2))
     with pytest.raises(BadHistory, match="0000000002 is missing"):
         list(History(store).read())
 
 
 def test_what_is_no_segment_is_said_to_be_none(tmp_path: Path) -> None:
     store = open_store(tmp_path.as_uri())
-    store.put(layout.segment(1), b"text")
+    store.put(numbered(layout.HISTORY, 1), b"text")
     with pytest.raises(BadHistory, match="no segment of a history"):
         History(store).newest()
 

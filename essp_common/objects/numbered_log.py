@@ -1,0 +1,71 @@
+"""A log in the object store: numbered objects, of which each is written once.
+
+    <prefix>0000000001, <prefix>0000000002, ...
+
+A number is written only if there is no object of that number (`if_absent`), so of several writers that want the same
+one exactly one succeeds and the others get `Conflict`. Fences, locks, the history of a job and registrations are such
+logs. Numbers begin with 1. Old objects may be deleted as long as the newest one stays: numbers only grow.
+
+After `Unavailable` it is not known whether the object was written. The adapters repeat such a request and recognise
+their own object, so `Conflict` always means that another writer was first.
+"""
+
+from __future__ import annotations
+
+from essp_common.errors import Conflict
+from essp_common.objects.port import ObjectStore
+
+_DIGITS = 10
+
+
+def numbered(prefix: str, number: int, suffix: str = "") -> str:
+    """The key of a number; keys sort as their numbers do."""
+    return f"{prefix}{number:0{_DIGITS}d}{suffix}"
+
+
+class NumberedLog:
+    """The log below one prefix. Thread-safe, also between processes."""
+
+    def __init__(self, store: ObjectStore, prefix: str, suffix: str = "") -> None:
+        """`prefix` ends in `/`; below it only objects of this log and folders count."""
+        self._store = store
+        self._prefix = prefix
+        self._suffix = suffix
+
+    def key(self, number: int) -> str:
+        """The key of the object of this number."""
+        return numbered(self._prefix, number, self._suffix)
+
+    def numbers(self) -> list[int]:
+        """The numbers that exist, ascending."""
+        names = (
+            info.key.removeprefix(self._prefix).removesuffix(self._suffix) for info in self._store.list(self._prefix)
+        )
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def newest(self) -> int:
+        """The highest number; 0: there is none."""
+        return max(self.numbers(), default=0)
+
+    def read(self, number: int) -> bytes:
+        """The object of this number. Raises `NotFound`."""
+        return self._store.get(self.key(number))
+
+    def write(self, number: int, data: bytes) -> None:
+        """Be the one that writes this number. Raises `Conflict` if there is an object of it."""
+        self._store.put(self.key(number), data, if_absent=True)
+
+    def append(self, data: bytes) -> int:
+        """Write the next number that is free; which one it was."""
+        number = self.newest()
+        while True:
+            number += 1
+            try:
+                self.write(number, data)
+            except Conflict:  # another writer was first
+                continue
+            return number
+
+    def delete(self, number: int) -> None:
+        """Remove an object; removing what is not there is not an error."""
+        self._store.delete(self.key(number))

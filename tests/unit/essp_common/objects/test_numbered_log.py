@@ -1,0 +1,97 @@
+"""Of several writers that want the same number exactly one gets it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from essp_common.errors import Conflict, NotFound
+from essp_common.objects.directory import DirectoryStore
+from essp_common.objects.numbered_log import NumberedLog
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> NumberedLog:
+    return NumberedLog(DirectoryStore(tmp_path), "log/", ".json")
+
+
+def test_numbers_begin_with_one_and_grow(log: NumberedLog) -> None:
+    assert (log.newest(), log.numbers()) == (0, [])
+    assert [log.append(b"a"), log.append(b"b"), log.append(b"c")] == [1, 2, 3]
+    assert (log.newest(), log.numbers()) == (3, [1, 2, 3])
+    assert log.read(2) == b"b"
+    assert log.key(2) == "log/0000000002.json"
+
+
+def test_a_number_is_written_once(log: NumberedLog) -> None:
+    log.write(5, b"first")
+    with pytest.raises(Conflict):
+        log.write(5, b"second")
+    assert log.read(5) == b"first"
+
+
+def test_numbers_go_on_after_old_ones_were_deleted(log: NumberedLog) -> None:
+    for _ in range(3):
+        log.append(b"")
+    log.delete(1)
+    log.delete(2)
+    assert log.numbers() == [3]
+    assert log.append(b"") == 4
+    with pytest.raises(NotFound):
+        log.read(1)
+
+
+def test_other_objects_below_the_prefix_are_no_part_of_the_log(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    log = NumberedLog(store, "history/")
+    log.append(b"")
+    store.put("history/chapters/0000000001-0000000128", b"")
+    assert log.numbers() == [1]
+
+
+def claims(log: NumberedLog, writer: int, won: dict[int, list[int]]) -> Iterator[None]:
+    """A writer that can be stopped between looking for the newest number and writing the next one."""
+    while True:
+        number = log.newest() + 1
+        yield
+        try:
+            log.write(number, str(writer).encode())
+        except Conflict:
+            continue
+        won.setdefault(number, []).append(writer)
+        yield
+
+
+@given(schedule=st.lists(st.integers(0, 3), max_size=40))
+@settings(max_examples=60, deadline=None)
+def test_two_writers_never_both_win_however_their_steps_interleave(schedule: list[int]) -> None:
+    with TemporaryDirectory() as folder:
+        log = NumberedLog(DirectoryStore(folder), "log/")
+        won: dict[int, list[int]] = {}
+        writers = [claims(log, writer, won) for writer in range(4)]
+        for writer in schedule:
+            next(writers[writer])
+        assert sorted(won) == list(range(1, len(won) + 1)), "no number is left out"
+        assert all(len(winners) == 1 for winners in won.values())
+        assert [log.read(number) for number in log.numbers()] == [str(won[n][0]).encode() for n in sorted(won)]
+
+
+def test_threads_that_append_at_once_get_numbers_of_their_own(log: NumberedLog) -> None:
+    taken: list[int] = []
+
+    def append() -> None:
+        for _ in range(10):
+            taken.append(log.append(b""))
+
+    threads = [threading.Thread(target=append) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(taken) == list(range(1, 41))
