@@ -2,7 +2,7 @@
 
 The holder is an object `locks/<number>` that says which process it is. Like fences they are numbered, and each number
 can be written once, so of two that find a stale one only one takes the next. A process of this machine that is gone
-(killed, or the machine went down) leaves a stale one, which is taken over without a question. Whether a process of
+(killed, or the machine went down) leaves a stale one, which is replaced without asking. Whether a process of
 another machine lives cannot be known: then the message names the object that a person may delete.
 """
 
@@ -83,7 +83,7 @@ def _alive(pid: int, began: str) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # somebody else's process
+        pass  # another user's process
     return _began(pid) == began
 
 

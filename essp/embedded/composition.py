@@ -182,7 +182,7 @@ def job_consumers(spec: JobSpec, adapters: Adapters, control: ControlFeed, setti
 
 
 def _api(master: Master, settings: Settings, port: int) -> Service:
-    """The REST API on this machine alone; whoever may run the job may also steer it, so there is no token."""
+    """The REST API on localhost only; a user who may run the job may also control it, so there is no token."""
     from essp_master.api.app import create_app
     from essp_master.api.server import ApiServer
 

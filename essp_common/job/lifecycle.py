@@ -4,7 +4,7 @@
        └────────────────┴───────────────┴──▶ completed | failed | stopped ──start──▶ running
 
 A job that was paused when another master takes it over goes from pending to paused. Asking for the state a job is
-already in is no error, so that a repeated request is harmless. A job that has ended can be started again: it goes on
+already in is no error, so that a repeated request is harmless. A job that has ended can be started again: it resumes
 from its checkpoints.
 """
 

@@ -1,7 +1,6 @@
-"""What people are told about a job: one source for the API, the terminal view, `--json` and the event stream.
+"""The status of a job for people: the same in the API, the terminal view, `--json` and the event stream.
 
-Plain data (JSON in the API, under these names). Fields are only ever added. Everything here is for reading:
-nothing in ESSP decides by it.
+Plain data (JSON in the API, under these names). It is for reading only: no part of ESSP decides by it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from essp_common.pb.v1.messages_pb2 import PREDICT, TEST, TRAIN, VALIDATION
 
 PurposeName = Literal["train", "validation", "test", "predict"]
 PURPOSES: dict[int, PurposeName] = {TRAIN: "train", VALIDATION: "validation", TEST: "test", PREDICT: "predict"}
-"""How people call what a phase is for."""
+"""The names of purposes."""
 
 
 class JobState(StrEnum):
@@ -31,7 +30,7 @@ class JobState(StrEnum):
 
     @property
     def under_way(self) -> bool:
-        """Its trainers have something to do, or will have again."""
+        """Its trainers have work, or will have work again."""
         return self in (JobState.RUNNING, JobState.PAUSED)
 
     @property
@@ -45,7 +44,7 @@ class _Model(BaseModel):
 
 
 class PhaseStatus(_Model):
-    """One pass over a plan."""
+    """One phase."""
 
     purpose: PurposeName
     epoch: int
@@ -97,7 +96,7 @@ class CacheStatus(_Model):
 
 
 class PoolStatus(_Model):
-    """The workers of one kind, as far as their messages of the last seconds tell."""
+    """The workers of one kind, by their messages of the last seconds."""
 
     name: str
     """`decoder`, `extractor.<feature>`."""
@@ -178,13 +177,13 @@ class CountStatus(_Model):
     lost: int
     """Clips whose bytes were gone when they were wanted."""
     reissued: int
-    """Seeds published again: bytes lost, or nothing heard for long."""
+    """Seeds published again: bytes lost, or no report for long."""
     released: int
     """Clips freed on behalf of trainers that lag."""
     redecoded: int
     """Clips issued once more for a trainer that lagged."""
     duplicates: int = 0
-    """What was told again after it was known, and not counted twice."""
+    """Reports that repeated what was known; they are not counted twice."""
 
 
 class ResultStatus(_Model):
@@ -221,7 +220,7 @@ class JobStatus(_Model):
     failures: tuple[FailureStatus, ...]
     result: ResultStatus | None
     last_event: int
-    """Id of the newest event; `events?after=` or `Last-Event-ID` goes on from there."""
+    """Id of the newest event; `events?after=` or `Last-Event-ID` resumes from there."""
 
 
 class JobSummary(_Model):

@@ -1,4 +1,4 @@
-"""A master process put together: the master, its API, the keeper of its pools, and the election among several."""
+"""A whole master process: the master, its API, the reconciler of its pools, and the election among several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of the master: those of every service (`essp_common.runtime.config`), its API, and its patience."""
+"""Settings of the master: those of every service (`essp_common.runtime.config`), its API, its pools, its timeouts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from essp_common.runtime.config import Settings
 
 
 class Right(StrEnum):
-    """What a token is for; `services/essp_master/api/guard.py` says what needs which."""
+    """The scope of a token; `services/essp_master/api/guard.py` lists what needs which."""
 
     READ = "read"
     OPERATE = "operate"
@@ -27,17 +27,17 @@ class ApiToken(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     name: str = Field(min_length=1, max_length=64)
-    """Stands in the log of registrations."""
+    """Appears in the log of registrations."""
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    """Of the token: the master need not know it."""
+    """Digest of the token: the master need not know the token itself."""
     scopes: frozenset[Right] = Field(min_length=1)
 
 
 class MasterSettings(Settings):
-    """What a master needs to know. What to do is in the jobs."""
+    """Settings of one master; what to do is in the jobs."""
 
     api_token: SecretStr = SecretStr("")
-    """Who calls the API has to show a token (`Authorization: Bearer ...`). This one may do everything."""
+    """Callers of the API have to send a token (`Authorization: Bearer ...`). This one may do everything."""
     api_tokens: tuple[ApiToken, ...] = ()
     """Further tokens, each with a name and scopes: a JSON list of `{"name": .., "sha256": .., "scopes": ["read"]}`."""
     api_open: bool = False
@@ -45,21 +45,21 @@ class MasterSettings(Settings):
     api_body_bytes: int = Field(2**20, ge=1024)
     """Largest request body; a job is some kilobytes."""
     api_requests_per_s: float = Field(100.0, ge=0)
-    """Requests that one caller (a token; an address where none is shown) may make a second, two seconds' worth at once;
-    who asks more often gets 429 with `Retry-After`. 0: no limit."""
+    """Requests a second that one caller (a token, or an address where none is sent) may make, with bursts of two
+    seconds' worth; further ones get 429 with `Retry-After`. 0: no limit."""
     state: str = ""
-    """Folder in one of the stores where the master keeps what is registered. Empty: nothing can be registered."""
+    """Folder in one of the stores for what is registered. Empty: nothing can be registered."""
     images: tuple[str, ...] = ()
     """Prefixes of the images that may be registered. Empty: none."""
     pools: Literal["none", "processes", "kubernetes"] = "none"
-    """Who starts and stops workers: `none` (somebody else; the master only says what would be right), `processes` (the
-    master, as its children, on one machine), `kubernetes` (the master, in its namespace)."""
+    """Who starts and stops workers: `none` (not the master; it only recommends sizes), `processes` (the master, as its
+    child processes on one machine), `kubernetes` (the master, in its namespace)."""
     pool_sizes: Mapping[str, int] = Field(default_factory=lambda: {"decoder": 1, "extractor": 1, "aggregator": 1})
     """`processes`: workers of each pool to begin with, a JSON object; pools are `decoder`, `extractor` (all features),
     `extractor.flow`, `extractor.flow+hof`, `aggregator`, `predictor`."""
     ranks: int = Field(0, ge=0)
-    """Ranks (GPUs, or processes where there are none) that the master deals out among the trainings of its jobs, anew
-    after each of their epochs. 0: somebody else starts trainers."""
+    """Ranks (GPUs, or processes where there are none) that the master divides among the trainings of its jobs, again
+    after each epoch. 0: the master starts no trainers."""
     namespace: str = ""
     """`kubernetes`: the namespace (default: that of the master's own pod)."""
     release: str = ""
@@ -69,13 +69,13 @@ class MasterSettings(Settings):
     lease: str = ""
     """Name of the Kubernetes Lease by which several masters choose a leader. Empty: this is the only master."""
     url: str = ""
-    """Where others reach this master's API; told by a standby (default: http://host name:port)."""
+    """Where others reach this master's API; standbys pass requests on to it (default: http://host name:port)."""
     stall_s: float = Field(60.0, gt=0)
-    """A job with clips outstanding of which nothing is heard for so long has them issued again; each time in a row
-    the wait doubles, up to an hour."""
+    """If workers report nothing for a job for so long, its outstanding clips are issued again. Each time in a row the
+    wait doubles, up to an hour."""
     history_s: float = Field(1.0, ge=0)
-    """A job's history is written this often at most. What a master had not written when it died, its successor accounts
-    for again."""
+    """Shortest time between two writes of a job's history. What a master has not written when it dies, its successor
+    accounts for again."""
     poll_records: int = Field(2000, ge=1)
     """Messages of `essp.progress` accounted for at once."""
 

@@ -1,4 +1,4 @@
-"""`essp master`: run jobs for whoever asks over REST."""
+"""`essp master`: run jobs, and serve the REST API."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _GARBAGE = (50_000, 20, 100)
 def collect_rarely() -> None:
     """Have Python look for cycles of garbage less often.
 
-    A master keeps much that lives long (a catalog, what is outstanding), makes and drops much else, and hardly any of
-    it in cycles: looking through all of it took a third of its time.
+    A master holds many long-lived objects (a catalog, outstanding clips) and makes many short-lived ones, with hardly
+    any cycles among them: searching all of them took a third of its time.
     """
     gc.set_threshold(*_GARBAGE)
 

@@ -1,14 +1,15 @@
-"""What is registered beyond what is installed: extractors and trainers that run in images of their own.
+"""Registered extractors and trainers, which run in images of their own.
 
-Two tables, rows by name. A row names an image by its digest, since a registration is code that will run: what a tag
-points to can change, and only images that the operator allows (`ESSP_IMAGES`) are taken.
+Two tables, rows by name. A registration is code that will run, so a row names its image by digest (a tag can change),
+and only images that the operator allows (`ESSP_IMAGES`) are accepted.
 
 The tables live in the object store as numbered documents, each with all rows and the change that made it:
 
     <ESSP_STATE>/registrations/0000000042.json
 
-A change is written as the next number, which only one can win, so that two masters, or two people, never undo each
-other's; who changes a row has to name the version it saw (its ETag). All documents stay: they are the audit log.
+A change is written as the next number, which only one writer can win, so two masters or two people never undo each
+other's changes. A change has to name the version of the row that it replaces (its ETag). All documents stay: they are
+the audit log.
 """
 
 from __future__ import annotations

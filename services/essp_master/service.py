@@ -34,6 +34,7 @@ from essp_common.messages.control import ControlFeed
 from essp_common.pb.v1.messages_pb2 import Control, Progress
 from essp_common.runtime import ids
 from essp_common.runtime.failpoints import failpoint
+from essp_common.runtime.retry import Outage
 from essp_common.wiring import Adapters
 from essp_master.config import MasterSettings
 from essp_master.effects.dispatch import Dispatch
@@ -112,12 +113,10 @@ class Master:
                 self.recover()  # before the first message is read, since it may be about one of these jobs
                 feed = ControlFeed(self._bus)
                 feed.on_change(self._heed)
+            outage = Outage("master", self._draining.wait)
             while not self._draining.is_set():
-                try:
+                with outage:
                     self.step(_POLL_S)
-                except TransientError as error:
-                    log.warning("master: %s; trying again", error)
-                    self._draining.wait(error.retry_after_s)
                 if self._fenced is not None and self._recovers:
                     raise self._fenced
         finally:

@@ -83,6 +83,6 @@ def ended(cluster: Cluster, kind: str, reason: str, message: str) -> None:
     cluster.put("jobs", body)
 
 
-def mended(driver: KubernetesDriver, condition: Callable[[], bool]) -> None:
+def repaired(driver: KubernetesDriver, condition: Callable[[], bool]) -> None:
     """Repair until it is so, as the reconciler does whenever something changes."""
     until(lambda: bool(driver.repair() or True) and condition())

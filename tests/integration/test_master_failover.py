@@ -33,7 +33,7 @@ pytestmark = pytest.mark.integration
 
 TOKEN = "a-secret"
 EPOCHS, CLIPS, BUDGET = 3, 24, "256KiB"
-OVERTAKEN = 4
+FENCED = 4
 """The exit code of `essp` for a conflict."""
 
 
@@ -159,7 +159,7 @@ def test_a_job_outlives_its_masters(world: World, expected: dict[str, str]) -> N
         free.bind(("127.0.0.1", 0))
         other = free.getsockname()[1]
     api = world.master(port=other)  # a second one, beside the first
-    fleet.gone(first, OVERTAKEN)
+    fleet.gone(first, FENCED)
     assert "only one master may run" in first.log.read_text()
     assert api.status(job).state is JobState.PAUSED
     assert api.ask(job, "resume") == 200

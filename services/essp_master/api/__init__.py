@@ -4,14 +4,14 @@
     GET  /v1/jobs[?state=&kind=]       jobs, newest first, in pages
     GET  /v1/jobs/{name}               all there is to know of one
     POST /v1/jobs/{name}:pause         also :resume, :stop; doing it twice is harmless; 409 where it is not possible
-    GET  /v1/jobs/{name}/events        server-sent events; goes on after `Last-Event-ID`
-    GET  /v1/jobs/{name}/log           the same events, those there are
+    GET  /v1/jobs/{name}/events        server-sent events; resumes after `Last-Event-ID`
+    GET  /v1/jobs/{name}/log           the events so far
     GET, PUT, DELETE /v1/extractors/{name}, /v1/trainers/{name}    what is registered, with ETag and If-Match
     GET  /v1/registrations/changes     who registered what
-    GET  /v1/pools, PUT /v1/pools/{name}                           their sizes and why; bounds
+    GET  /v1/pools, PUT /v1/pools/{name}                           their sizes and why; their bounds
     /                                  a page for people
     /metrics /livez /readyz            for Prometheus and probes
 
-`app.py` puts it together; a module for each part of it. `guard.py` looks at tokens and sizes before anything is read,
-`problems.py` makes every error a problem document (RFC 9457), `idempotency.py` and `pages.py` are what their names say.
+`app.py` puts the routes together, one module each. `guard.py` checks tokens and sizes before the body is read, and
+`problems.py` makes every error a problem document (RFC 9457).
 """

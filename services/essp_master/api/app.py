@@ -22,10 +22,10 @@ def create_app(
     tables: Registrations | None = None,
     reconciler: Reconciler | None = None,
 ) -> FastAPI:
-    """The API over a master. Without a token in the settings it is open to whoever reaches it.
+    """The API over a master. Without a token in the settings it is open to all who reach it.
 
-    `tables`: what is registered; None: this master has nowhere to keep registrations. `reconciler`: who keeps the
-    pools; None: nobody does.
+    `tables`: what is registered; None: this master has no store for registrations. `reconciler`: keeps the pools;
+    None: this master has none.
     """
     app = FastAPI(title="ESSP", version=distribution.version(), summary="Train video classifiers straight from video.")
     app.add_middleware(
@@ -46,8 +46,8 @@ def create_app(
 
 
 def _describe(app: FastAPI) -> None:
-    """Add what the routes only refer to: the job specification (its body may be YAML), and problem documents; and the
-    answer that any of them may have."""
+    """Add what the routes refer to: the job specification (its body may be YAML), problem documents, and the answer
+    429, which every route may give."""
     schema = JobSpec.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas = {**schema.pop("$defs", {}), "JobSpec": schema, **problems.schemas()}
     described = app.openapi
@@ -57,7 +57,7 @@ def _describe(app: FastAPI) -> None:
         document.setdefault("components", {}).setdefault("schemas", {}).update(schemas)
         for path in document["paths"].values():
             for operation in path.values():
-                operation["responses"] |= {str(status): told for status, told in problems.answers_of(429).items()}
+                operation["responses"] |= {str(status): answer for status, answer in problems.answers_of(429).items()}
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]

@@ -1,7 +1,7 @@
 """What happens to a job, as server-sent events.
 
 The stream carries what happened, each with its id, and about once a second the whole status as an event `status`
-without one; it ends when the job has ended. A reader that was cut off goes on after its `Last-Event-ID`.
+without one; it ends when the job has ended. A reader that was cut off resumes after its `Last-Event-ID`.
 """
 
 from __future__ import annotations

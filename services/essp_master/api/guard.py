@@ -1,11 +1,11 @@
-"""Who may call the API, what for, and with how much: token, scope, size of the body. Checked before anything is read.
+"""Who may call the API: token, scope, rate and size of the body, checked before the body is read.
 
     read       look at jobs, events, what is registered
     operate    start, pause, resume, stop jobs
     register   change what is registered: code that will run
     admin      everything
 
-Health, metrics and the empty page need no token: probes and Prometheus carry none, and they tell nothing of the data.
+Health, metrics and the empty page need no token: probes and Prometheus have none, and these paths reveal no data.
 Tokens are kept as SHA-256 (they are long and random, so nothing slower is needed), and compared in constant time.
 """
 
@@ -33,7 +33,7 @@ class Guard:
     """ASGI middleware. Puts the name of the token into `request.state.caller`."""
 
     def __init__(self, app: ASGIApp, tokens: Sequence[ApiToken], body_bytes: int, requests_per_s: float) -> None:
-        """`tokens`: of which callers have to show one; none: the API is open. `requests_per_s`: of one caller."""
+        """`tokens`: callers have to show one of them; none: the API is open. `requests_per_s`: limit for one caller."""
         self._app = app
         self._rates = Rates(requests_per_s)
         self._tokens = tokens
@@ -54,7 +54,7 @@ class Guard:
         return None
 
     def _refusal(self, request: Request) -> Callable[[Scope, Receive, Send], Awaitable[None]] | None:
-        request.state.caller = "anybody"
+        request.state.caller = "anyone"
         if request.url.path in OPEN_PATHS:
             return None
         token = self._token_of(request) if self._tokens else None
@@ -63,23 +63,21 @@ class Guard:
             return problem(
                 429,
                 "Too many requests",
-                f"{caller} asks more often than api_requests_per_s of the master allows; wait",
+                f"{caller} sends more requests than ESSP_API_REQUESTS_PER_S of the master allows; wait",
                 {"Retry-After": str(math.ceil(wait_s))},
             )
         if self._tokens:
             if token is None:
                 return problem(
                     401,
-                    "Who are you?",
+                    "Token missing or unknown",
                     "this API needs the header `Authorization: Bearer <token>`; the token is ESSP_API_TOKEN of the "
                     "master, or one of its ESSP_API_TOKENS",
                     {"WWW-Authenticate": "Bearer"},
                 )
             right = needed(request.method, request.url.path)
             if right not in token.scopes and Right.ADMIN not in token.scopes:
-                return problem(
-                    403, "Not with this token", f"token {token.name} lacks the scope `{right}` that this needs"
-                )
+                return problem(403, "Scope missing", f"token {token.name} lacks the scope `{right}` that this needs")
             request.state.caller = token.name
         length = request.headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > self._body_bytes:
@@ -113,11 +111,11 @@ def _with_headers(send: Send) -> Send:
 
 
 class BodyTooLarge(Exception):
-    """More came than may come."""
+    """The body is larger than allowed."""
 
 
 class _Limited:
-    """A body that is counted while it comes, for one that does not say its length."""
+    """Counts the body while it arrives, for requests without a content length."""
 
     def __init__(self, receive: Receive, body_bytes: int) -> None:
         self._receive = receive

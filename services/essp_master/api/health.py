@@ -1,4 +1,4 @@
-"""Probes and metrics: open to whoever reaches them, for they tell nothing of the data."""
+"""Probes and metrics: open to all, since they reveal no data."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A request that is sent again with the same `Idempotency-Key` gets the first answer again, and nothing happens twice.
+"""A request that is repeated with the same `Idempotency-Key` gets the first answer again, and nothing happens twice.
 
-Answers are remembered for a day, in this process: after a restart of the master the state of the job answers (409: it
-runs). Failures are not remembered, so that a request can be mended and sent again. Follows
-draft-ietf-httpapi-idempotency-key-header: the same key with another request is refused, as is one whose first request
-is still being answered after a while: who has lost the connection meanwhile gets the answer with its second request.
+Answers are remembered for a day, in this process; after a restart of the master the state of the job answers (409: it
+runs). Failures are not remembered, so a corrected request can use the same key. Follows
+draft-ietf-httpapi-idempotency-key-header: the same key with another request is refused. A repeated request waits for
+the answer of the first one, for a while; so a client that has lost its connection still gets the answer.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Answers(Generic[AnswerT]):
 
 
 def fingerprint(*parts: bytes | str) -> str:
-    """What tells one request from another."""
+    """A digest that differs between different requests."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part

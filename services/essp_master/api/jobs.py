@@ -24,7 +24,7 @@ class JobPage(BaseModel):
 
     jobs: list[JobSummary]
     next_page_token: str | None
-    """Give it as `page_token` to go on; null: there are no more."""
+    """The `page_token` of the next page; null: this is the last one."""
 
 
 def router(master: Master) -> APIRouter:
@@ -78,7 +78,7 @@ def _add_start(routes: APIRouter, master: Master) -> None:
             Header(max_length=200, description="Sent again with the same key within a day: the first answer again."),
         ] = None,
     ) -> JobStatus:
-        """Start a job; one that has ended goes on from its checkpoints."""
+        """Start a job; one that has ended resumes from its checkpoints."""
         body = await request.body()
 
         def start() -> JobStatus:

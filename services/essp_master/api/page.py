@@ -1,4 +1,4 @@
-"""The page at `/`: what runs, how far it is, what holds it up. Its files hold no data, so they need no token."""
+"""The page at `/`: the jobs, their progress, and what limits them. Its files hold no data, so they need no token."""
 
 from __future__ import annotations
 

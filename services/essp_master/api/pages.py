@@ -1,4 +1,4 @@
-"""Lists in pages: a page token names the last item that was given, so that what is added meanwhile shifts nothing."""
+"""Lists in pages: a page token names the last item of a page, so items added meanwhile shift nothing."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Key = tuple[str, str]
 
 
 def page(items: Sequence[ItemT], key: Callable[[ItemT], Key], size: int, token: str) -> tuple[list[ItemT], str | None]:
-    """`size` items in descending order of `key` after the one that `token` names, and the token to go on with.
+    """`size` items in descending order of `key` after the one that `token` names, and the token of the next page.
 
-    Raises `ConfigError` for a token that was not given out.
+    Raises `ConfigError` for a token that this API did not give.
     """
     ordered = sorted(items, key=key, reverse=True)
     if token:
@@ -40,4 +40,4 @@ def _read(token: str) -> Key:
             return first, second
     except (ValueError, TypeError, binascii.Error):
         pass
-    raise ConfigError("page_token: is not one that was given out; leave it away to begin anew")
+    raise ConfigError("page_token: is not one that this API gave; leave it out to begin again")

@@ -15,17 +15,17 @@ def router(reconciler: Reconciler | None) -> APIRouter:
 
     def keeper() -> Reconciler:
         if reconciler is None:
-            raise ConfigError("this master keeps no pools: it runs a job of its own process")
+            raise ConfigError("this master has no pools: it runs a job in its own process")
         return reconciler
 
     @routes.get("", operation_id="list_pools", responses=answers_of(401, 403, 422, 503))
     def list_pools() -> list[PoolView]:
-        """All pools, with what the autoscaler thinks of them."""
+        """All pools, with their classification by the autoscaler."""
         return keeper().pools()
 
     @routes.get("/events", operation_id="pool_events", responses=answers_of(401, 403, 422))
     def pool_events() -> list[PoolEvent]:
-        """What was done to pools and why, newest last."""
+        """Changes of pools and their reasons, newest last."""
         return keeper().events()
 
     @routes.put("/{name}", operation_id="set_pool", responses=answers_of(401, 403, 404, 413, 422, 503))

@@ -24,27 +24,27 @@ MEDIA_TYPE = "application/problem+json"
 
 
 class PreconditionRequired(ConfigError):
-    """A change has to say which version it is of."""
+    """A change that does not say which version it changes."""
 
 
 _STATUS: tuple[tuple[type[EsspError], int, str], ...] = (
-    (PreconditionRequired, 428, "It has to be said which version is changed"),
-    (ConfigError, 422, "It cannot be done as it is asked"),
-    (NotFound, 404, "It is not there"),
-    (PreconditionFailed, 412, "It is not as you saw it"),
+    (PreconditionRequired, 428, "The version to change is missing"),
+    (ConfigError, 422, "The request is not valid"),
+    (NotFound, 404, "Not found"),
+    (PreconditionFailed, 412, "It was changed meanwhile"),
     (Conflict, 409, "The state does not allow it"),
     (TransientError, 503, "A server does not answer"),
 )
 _MEANINGS = {
     401: "No or wrong token",
-    403: "The token is not for this",
-    404: "It is not there",
+    403: "The token lacks the scope",
+    404: "Not found",
     409: "The state does not allow it; the answer names it",
-    412: "It was changed since it was seen",
+    412: "It was changed since the given version",
     413: "The body is too large",
     422: "Not valid; the answer names the fields",
-    428: "The version that is changed has to be named",
-    429: "This caller asks too often; Retry-After says how many seconds to wait",
+    428: "The version to change has to be given",
+    429: "Too many requests; Retry-After gives the seconds to wait",
     503: "A server does not answer",
 }
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 RESERVE_S = 2.0
 """Requests of so many seconds may come at once."""
 _CALLERS = 10_000
-"""Callers that are remembered; whoever was quiet for longest is forgotten, and loses nothing by it."""
+"""Callers that are remembered; the one that was silent longest is forgotten first, which does not affect it."""
 
 
 class Rates:

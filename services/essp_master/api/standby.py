@@ -1,7 +1,7 @@
-"""What a master that does not lead answers: it passes requests on to the one that does, and says who that is.
+"""A master that does not lead passes requests on to the leader.
 
-So it does not matter which of several masters a request reaches. While nobody leads, the answer is 503 with
-`Retry-After`. Every answer carries the leader in `Essp-Leader`.
+So it does not matter which of several masters a request reaches. While no master leads, the answer is 503 with
+`Retry-After`. Every answer names the leader in `Essp-Leader`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Front:
 
 
 def create_standby(leader: Callable[[], str], own_url: str) -> Starlette:
-    """The app of a standby. `leader`: URL of the master that leads, empty when nobody does."""
+    """The app of a standby. `leader`: URL of the leader; empty: there is none."""
     # No connection outlives its answer, so there is none to close when this app is replaced.
     limits = httpx.Limits(max_keepalive_connections=0)
     client = httpx.AsyncClient(timeout=httpx.Timeout(None, connect=_CONNECT_S), limits=limits)
@@ -44,7 +44,7 @@ def create_standby(leader: Callable[[], str], own_url: str) -> Starlette:
     async def forward(request: Request) -> Response:
         url = leader()
         if not url or url == own_url:
-            return problem(503, "Nobody leads", "no master leads at the moment; try again", {"Retry-After": "2"})
+            return problem(503, "No leader", "no master leads at the moment; try again", {"Retry-After": "2"})
         headers = [(k, v) for k, v in request.headers.items() if k.lower() not in _OWN]
         passed = client.build_request(
             request.method,
@@ -65,7 +65,7 @@ def create_standby(leader: Callable[[], str], own_url: str) -> Starlette:
 
     async def readyz(request: Request) -> Response:
         url = leader()
-        return PlainTextResponse(f"standby of {url or 'nobody'}\n", 200 if url else 503)
+        return PlainTextResponse(f"standby of {url or 'no leader'}\n", 200 if url else 503)
 
     async def metrics(request: Request) -> Response:
         # Its own: those of the leader are read from the leader.
@@ -76,7 +76,7 @@ def create_standby(leader: Callable[[], str], own_url: str) -> Starlette:
 
 
 async def _raw(answer: httpx.Response) -> AsyncIterator[bytes]:
-    """The body as it comes, an event stream too."""
+    """The body as it arrives, an event stream too."""
     try:
         async for part in answer.aiter_raw():
             yield part

@@ -1,4 +1,4 @@
-"""From what is decided to what others see of it: messages, and bytes that are freed. All of it by way of the outbox."""
+"""The effects of a job: messages, and bytes that are freed. All of them go through the outbox."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from essp_master.ledger.instructions import Instruction, IssueUnit, PublishSkip,
 
 
 class Dispatch:
-    """Sends what jobs have to say. Called under the owner's lock."""
+    """Publishes for jobs. Called under the owner's lock."""
 
     def __init__(self, bus: Bus, cache: FrameCache, outbox: Outbox, lock: threading.RLock) -> None:
         self._bus = bus
@@ -24,7 +24,7 @@ class Dispatch:
         self._lock = lock
 
     def instruction(self, job: Job, instruction: Instruction) -> None:
-        """A work unit, a clip that is not there, or one whose bytes are to be freed."""
+        """Publish a work unit or a skipped clip, or free the bytes of a clip."""
         match instruction:
             case IssueUnit():
                 key, unit = job.messages.unit(instruction)
@@ -39,11 +39,11 @@ class Dispatch:
                     self._outbox.add(partial(self._cache.ack, cache_key, consumer))
 
     def command(self, job: Job, command: Control.Command) -> None:
-        """What everybody is to do about a job."""
+        """Tell all workers what to do about a job."""
         self._publish(topics.CONTROL, job.name.encode(), job.control(command).SerializeToString())
 
     def mark(self, job: Job) -> None:
-        """A mark behind all that was said of a job so far."""
+        """Publish a mark behind all messages about a job so far."""
         self._publish(topics.PROGRESS, job.name.encode(), job.mark().SerializeToString())
 
     def purge(self, job: Job) -> None:
@@ -51,7 +51,7 @@ class Dispatch:
         self._outbox.add(partial(self._cache.purge, job_prefix(job.name)))
 
     def sweep(self, job: Job) -> None:
-        """Free what workers stored for a job that had ended: they learn of it a moment later."""
+        """Free what workers stored for a job that had ended: they learn of its end a moment later."""
         job.leftovers = False
         self._outbox.add(partial(self._sweep, job))
 

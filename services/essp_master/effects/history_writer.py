@@ -1,12 +1,12 @@
-"""Writes the history of the master's jobs in the background, and says when it is durable.
+"""Writes the history of the master's jobs in the background, and marks messages as done once it is durable.
 
-One batch at a time: a segment of each job of which something was noted. Until a batch is written its messages of
-`essp.progress` are not called done, so what a master dies with is delivered again to its successor, which stands where
+One batch at a time: a segment of each job with something new to record. Until a batch is written its messages of
+`essp.progress` are not done. So if the master dies, the bus delivers them again to its successor, which continues where
 the newest segment says.
 
-A store that does not answer is asked again, however long; meanwhile the master goes on, until it holds so many messages
-that it reads no more (back-pressure). A job whose history somebody else has appended to, or cannot be written at all,
-is given back with the reason: it is no longer this master's.
+A store that does not answer is tried again without limit. The master continues meanwhile, until it holds so many
+messages that it reads no more (back-pressure). If another master has appended to a job's history, or if the history
+cannot be written at all, the writer gives the job back with the reason: it is no longer this master's.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ log = logging.getLogger(__name__)
 _CHAPTER = 128
 """Segments that are joined at once."""
 _LONG_S = 30.0
-"""After so long without a write the fences are looked at first: this process may have slept."""
+"""After so long without a write the writer checks the fences first: this process may have slept."""
 _LONGEST_WAIT_S = 10.0
 _LAST_WRITE_S = 10.0
 """How long a master that leaves waits for its histories to be written."""
 _UNFINISHED = 50
-"""So many times `poll_records` messages may wait for the histories to be written; then no more are read."""
+"""At most `poll_records` times this many messages wait for the histories to be written; then no more are read."""
 _SHARE = 0.02
 """Most of the master's time that may go into making segments."""
 
@@ -68,7 +68,7 @@ class HistoryWriter:
         self._written_s: dict[str, float] = {}
         self._lost: list[tuple[str, EsspError]] = []
         self._handled: list[Record] = []
-        """Accounted for, and not yet in the histories."""
+        """Messages that are accounted for, and not yet in the histories."""
         self._holding = False
 
     def handled(self, records: Sequence[Record]) -> None:
@@ -83,7 +83,7 @@ class HistoryWriter:
             (self._subscription.pause if too_many else self._subscription.resume)()
 
     def lost(self) -> Sequence[tuple[str, EsspError]]:
-        """The jobs that are no longer this master's, and why; each is told once."""
+        """The jobs that are no longer this master's, and why. Each is given once."""
         lost, self._lost = self._lost, []
         return lost
 

@@ -1,4 +1,4 @@
-"""From the ledger's instructions to messages: work units for decoders, and what has consumers step over an index."""
+"""From the ledger's instructions to messages: work units for decoders, and skipped indices for consumers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from essp_common.planning.plan import PlannedClip, seek_to
 from essp_master.ledger.instructions import IssueUnit, PublishSkip, ReleaseClip
 
 _VIDEOS = 2**17
-"""Videos whose part of a message is kept: some 40 MB at most."""
+"""Videos whose serialized part of a message is cached: some 40 MB at most."""
 
 
 class _Sheet:
-    """A unit of one seed that is written over for each clip: making messages anew costs most."""
+    """A unit of one seed that is overwritten for each clip: creating messages costs most."""
 
     def __init__(self, clip: Seed) -> None:
         self.unit = DecodeSeed(seeds=[clip])
@@ -46,12 +46,12 @@ class MessageBuilder:
     def unit(self, instruction: IssueUnit) -> tuple[bytes, bytes]:
         """Key and message (a `DecodeSeed`) of a work unit.
 
-        Messages of protobuf that follow one another are one that has the fields of all: what does not change from unit
-        to unit, or from clip to clip of a video, is serialized once.
+        Concatenated protobuf messages are one message with the fields of all. So what is the same for several units, or
+        for several clips of a video, is serialized once.
         """
-        number, clips, consumers = instruction.phase_index, instruction.clips, instruction.consumers
-        row, key, video = self._video(number, clips[0].video)
-        message = self._head(number, consumers) + video
+        phase_index, clips, consumers = instruction.phase_index, instruction.clips, instruction.consumers
+        row, key, video = self._video(phase_index, clips[0].video)
+        message = self._head(phase_index, consumers) + video
         for clip in clips:
             message += self._seed(row, clip)
         return key, message
@@ -74,8 +74,8 @@ class MessageBuilder:
             stream = self._consumers[consumer]
             yield clip if self._features[stream] == "rgb" else stream_key(clip, stream), consumer
 
-    def _ref(self, number: int, clip: PlannedClip) -> ClipRef:
-        purpose, epoch = self._phases.order[number]
+    def _ref(self, phase_index: int, clip: PlannedClip) -> ClipRef:
+        purpose, epoch = self._phases.order[phase_index]
         return ClipRef(
             job=self._job,
             purpose=purpose,
@@ -83,19 +83,19 @@ class MessageBuilder:
             index=clip.index,
             attempt=clip.attempt,
             class_id=clip.class_id,
-            video_id=self._phases.view(number).rows[clip.video].id,
+            video_id=self._phases.view(phase_index).rows[clip.video].id,
             first_frame=clip.first_frame,
         )
 
-    def _head_of(self, number: int, consumers: tuple[str, ...]) -> bytes:
-        purpose, epoch = self._phases.order[number]
+    def _head_of(self, phase_index: int, consumers: tuple[str, ...]) -> bytes:
+        purpose, epoch = self._phases.order[phase_index]
         recipe = self._recipe_for(consumers)
         return DecodeSeed(
             job=self._job, purpose=purpose, epoch=epoch, fence=self._fence, recipe=recipe
         ).SerializeToString()
 
-    def _video_of(self, number: int, video: int) -> tuple[VideoRow, bytes, bytes]:
-        row = self._phases.view(number).rows[video]
+    def _video_of(self, phase_index: int, video: int) -> tuple[VideoRow, bytes, bytes]:
+        row = self._phases.view(phase_index).rows[video]
         message = Video(
             id=row.id,
             uri=row.uri,

@@ -1,4 +1,4 @@
-"""What the master has decided and not yet carried out: nothing of it is lost while a server does not answer.
+"""What the master has decided and not yet carried out. Nothing is lost while a server does not answer.
 
 Effects are added under the master's lock and carried out, in order, outside of it. If one fails, all since the last
 flush are carried out again at the next `send`; each is harmless twice.

@@ -1,11 +1,11 @@
 """Which of several masters leads, by a Lease of Kubernetes.
 
-Only the leader runs jobs. It renews its lease every few seconds; when it cannot, the process ends, since somebody else
-will take over: a process that goes on half alive is worse than one that is started again. The lease alone could give
-two leaders for a moment (clocks, paused processes), so every write carries the fence of the job's run as well, and who
-has the lower one is ignored.
+Only the leader runs jobs. It renews its lease every few seconds. When it cannot, its process ends, since another master
+will take over, and a half-alive process is worse than one that is started again. The lease alone could give two leaders
+for a moment (clocks, paused processes). So every write carries the fence of the job's run as well, and writes with the
+lower fence are ignored.
 
-A standby answers who leads, and nothing else.
+A standby passes requests on to the leader (`api/standby.py`).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ EXIT_LOST = 1
 
 
 class _Lock(LeaseLock):
-    """A LeaseLock for which an API that does not answer is a failed try, not the end of the process, and which waits
-    for no answer so long that the lease runs out meanwhile."""
+    """A LeaseLock for which an API that does not answer is a failed try, not the end of the process. It never waits so
+    long for an answer that the lease runs out meanwhile."""
 
     def __init__(self, api: client.ApiClient, name: str, namespace: str, identity: str, timeout_s: float) -> None:
         super().__init__(name, namespace, identity)
@@ -47,7 +47,7 @@ class _Lock(LeaseLock):
         """Who led when last looked."""
 
     def give_up(self) -> None:
-        """Let another have it at once; nothing renews it any more. Raises `ApiException`, `HTTPError`."""
+        """Free the lease at once; nothing renews it any more. Raises `ApiException`, `HTTPError`."""
         lease = self.api_instance.read_namespaced_lease(self.name, self.namespace)
         if lease.spec.holder_identity == self.identity:
             lease.spec.holder_identity = None
@@ -76,8 +76,8 @@ class _Lock(LeaseLock):
 
 
 class _Candidacy(LeaderElection):
-    """The library's election with loops that can be left. Its own sleep between two tries, and never end where nobody
-    leads; and they count by the clock of the day, which may be set forward past the deadline."""
+    """The library's election with loops that can be left. The library's own loops sleep between two tries and never
+    end while no master leads, and they count by the wall clock, which may be set forward past the deadline."""
 
     def __init__(self, config: electionconfig.Config, closed: threading.Event) -> None:
         super().__init__(config)
@@ -110,8 +110,8 @@ class Election:
         lost: Callable[[], None] = lambda: os._exit(EXIT_LOST),
         times_s: tuple[int, int, int] = (LEASE_S, RENEW_S, RETRY_S),
     ) -> None:
-        """`identity`: who this is, as others are told it: the URL of its API. `lost`: what to do when the lease is
-        lost; by default the process ends. `times_s`: how long a lease lasts, how soon it is renewed, between tries."""
+        """`identity`: the URL of this master's API. `lost`: called when the lease is lost; by default the process
+        ends. `times_s`: how long a lease lasts, how soon it is renewed, and the wait between tries."""
         self._lock = _Lock(api, name, namespace, identity, times_s[1] / 2)
         self._identity = identity
         self._lost = lost
@@ -131,7 +131,7 @@ class Election:
 
     @property
     def leader(self) -> str:
-        """Who leads, as far as is known; empty: nobody."""
+        """The identity of the leader, as far as is known; empty: none."""
         return self._identity if self.leads else self._lock.held_by
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -141,17 +141,17 @@ class Election:
     def wait_to_lead(self, draining: threading.Event, poll_s: float = 0.5) -> bool:
         """Take part, and wait until this process leads (True) or is to leave (False)."""
         self.start()
-        told = ""
+        logged = ""
         while not draining.is_set():
             if self.wait(poll_s):
                 return True
-            if self.leader != told:
-                told = self.leader
-                log.info("standby: %s leads", told or "nobody")
+            if self.leader != logged:
+                logged = self.leader
+                log.info("standby: %s leads", logged or "no master")
         return False
 
     def resign(self) -> None:
-        """Lead no more, and let the next one begin: for a leader that has stopped its work and is about to end."""
+        """Give up the lease, so that the next leader begins at once: for a leader that is about to end."""
         if not self.leads:
             return
         self.close()
@@ -161,7 +161,7 @@ class Election:
             log.warning("the lease could not be given up, others wait until it runs out: %s", error)
 
     def close(self) -> None:
-        """Take part no more, and keep the lease for as long as it lasts. Idempotent."""
+        """Leave the election; the lease stays until it runs out. Idempotent."""
         self._closed.set()
         if self._thread.ident is not None:
             self._thread.join()

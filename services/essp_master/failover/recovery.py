@@ -1,7 +1,7 @@
-"""What the master before this one left: the last command of every job in `essp.control`, and the jobs' histories.
+"""What the previous master left: the last command of every job in `essp.control`, and the jobs' histories.
 
 A command is published before its answer is given, and written to the history after; so where the two differ, the
-command is the newer one, and what it asked for is done once more.
+command is the newer one, and it is carried out once more.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ def last_commands(bus: Bus, listen_s: float, draining: threading.Event) -> list[
             if command.fence >= found.get(command.job, command).fence:
                 found[command.job] = command
     except (TransientError, DecodeError) as error:
-        log.error("master: what was under way cannot be read in full: %s", error)
+        log.error("master: not all jobs that were under way can be read: %s", error)
     return list(found.values())
 
 
 def under_way(command: Control) -> bool:
-    """After this command the job goes on."""
+    """Whether the job is running or paused after this command."""
     return command.command in _UNDER_WAY
 
 
 def past(command: Control, stores: Stores) -> JobStatus | None:
-    """What a job came to that had ended, if its history tells; None: its last seconds are missing there, or all."""
+    """The last status of a job that has ended; None: its history does not hold it, or the job has not ended."""
     spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
     newest = History(stores.under(spec.output)).newest()
     return JobStatus.model_validate_json(newest.status_json) if newest is not None and newest.status_json else None

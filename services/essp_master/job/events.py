@@ -1,4 +1,4 @@
-"""What happened to a job, in order: the newest few thousand events, with ids that a reader can go on from.
+"""What happened to a job, in order: the newest few thousand events, with ids from which a reader resumes.
 
 Written by the master's thread, read by any number of others.
 """
@@ -40,7 +40,7 @@ class EventLog:
             self._changed.notify_all()
 
     def after(self, last: int, timeout_s: float = 0.0) -> Sequence[JobEvent]:
-        """The events after number `last`, oldest first; waits for one if there is none.
+        """The events after id `last`, oldest first; waits for one if there is none.
 
         Ids that are no longer held are left out: the reader sees the gap by the ids.
         """
@@ -48,4 +48,4 @@ class EventLog:
             if timeout_s > 0:
                 self._changed.wait_for(lambda: self._last > last, timeout_s)
             missed = min(self._last - last, len(self._events))
-            return [self._events[place] for place in range(len(self._events) - missed, len(self._events))]
+            return [self._events[at] for at in range(len(self._events) - missed, len(self._events))]

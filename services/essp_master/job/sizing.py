@@ -5,7 +5,7 @@ specification, the sizes of the videos in the catalog, what the extractors decla
 frames differ in size from video to video, the largest video of a phase counts until a clip is decoded.
 
 A trainer frees the clips of a batch together, and clips of a locality window come in any order. If the budget could not
-hold a batch, and a window where there is one, the job would stand still: that is a `ConfigError` here.
+hold a batch, and a window where there is one, the job could not proceed: that is a `ConfigError` here.
 
 Where the budget can be divided, trainers that lag are left behind (`ledger/stragglers.py`). Half of the budget is for
 the catch-up queues of all trainers but one. Each share has to hold two batches: one that is trained and one that is

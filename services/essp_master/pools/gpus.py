@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 _NEW = 3
-"""Losses before a training's course can be told."""
+"""Losses before a training's course is known."""
 _SLOWEST_DECAY = 0.95
 SCALING = 0.9
 """Speed of n GPUs over one: n to this power."""

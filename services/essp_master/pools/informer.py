@@ -1,9 +1,9 @@
-"""What there is of one kind in the cluster, without asking for it each time: a list, and from there on a watch.
+"""The objects of one kind in the cluster, without a request each time: one list, and a watch from there on.
 
-The API server tells each change as it happens. A watch ends now and then, by the server's leave or a broken link, and
-goes on where it was: at the version of the last change, or of the last bookmark, which the server sends in quiet
-times so that the version does not grow too old. Is it too old all the same (410 Gone), all is listed anew. While the
-API does not answer, it is tried again after growing pauses, and nobody is shown what may be untrue by then.
+The API server sends each change as it happens. A watch ends now and then, at the server's will or with a broken link,
+and resumes where it was: at the version of the last change, or of the last bookmark, which the server sends in quiet
+times so that the version does not grow too old. If it is too old all the same (410 Gone), all objects are listed again.
+While the API does not answer, it is tried again after growing pauses, and `objects` raises instead of giving old facts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TIMEOUT_S = (3.0, 10.0)
 _WATCH_S = 120
 """How long one watch lasts at most."""
 _SILENT_S = _WATCH_S + 15.0
-"""The server has not ended a watch that it should have: the link is dead, and nobody said so."""
+"""The server has not ended a watch that it should have ended: the link is dead."""
 _SYNC_S = 10.0
 """How long to wait for the first list."""
 _GONE = 410
@@ -70,7 +70,7 @@ class Informer:
     def close(self) -> None:
         """End. Idempotent."""
         self._closing.set()
-        while self._thread.is_alive():  # what is stopped before it began goes on, so again
+        while self._thread.is_alive():  # a watch that is stopped before it began continues, so again
             self._watch.stop()
             self._thread.join(0.05)
 
@@ -96,18 +96,18 @@ class Informer:
                     self._follow()
                 failures = 0
             except Expired:
-                log.info("%s: what was missed is not kept any more; listing all anew", self._kind)
+                log.info("%s: the API server no longer has the missed changes; listing all objects again", self._kind)
                 self._version = ""
             except EsspError as error:
                 failures = 1 if time.monotonic() - began_s > self._pauses_s[0] else failures + 1
-                if failures > 1:  # one alone may be but a broken link
+                if failures > 1:  # a single one may be just a broken link
                     self._version = ""
                 if failures > 1 or not self._synced.is_set():
-                    self._lose_sight(error)
+                    self._fail(error)
             except Exception as error:
                 log.exception("%s: unexpected error", self._kind)
                 failures, self._version = failures + 1, ""
-                self._lose_sight(Unavailable(f"what the Kubernetes API says is not understood: {error!r}"))
+                self._fail(Unavailable(f"the answer of the Kubernetes API is not understood: {error!r}"))
             if not failures and time.monotonic() - began_s > self._pauses_s[0]:
                 pause_s = self._pauses_s[0]
                 continue
@@ -120,7 +120,7 @@ class Informer:
         with self._lock:
             self._objects = {item.metadata.name: item for item in found.items}
         self._version = found.metadata.resource_version
-        self._see()
+        self._answered()
         self._changed()
 
     def _follow(self) -> None:
@@ -133,7 +133,7 @@ class Informer:
             _request_timeout=(TIMEOUT_S[0], _SILENT_S),
         )
         for event in events:
-            self._see()
+            self._answered()
             if event["type"] != "BOOKMARK":
                 self._note(event["type"], event["object"])
             self._version = self._watch.resource_version or self._version
@@ -146,14 +146,14 @@ class Informer:
                 self._objects[body.metadata.name] = body
         self._changed()
 
-    def _see(self) -> None:
+    def _answered(self) -> None:
         with self._lock:
             if self._error is not None:
                 log.info("%s: the Kubernetes API answers again", self._kind)
             self._error = None
         self._synced.set()
 
-    def _lose_sight(self, error: EsspError) -> None:
+    def _fail(self, error: EsspError) -> None:
         with self._lock:
             self._error = error
         self._synced.set()
@@ -162,11 +162,11 @@ class Informer:
 
 
 class Exists(EsspError):
-    """There is one of that name already, or still."""
+    """An object of that name exists already, or still."""
 
 
 class Expired(EsspError):
-    """The version asked for is not kept any more."""
+    """The API server no longer has the version asked for."""
 
 
 @contextmanager

@@ -4,12 +4,12 @@ The contract with the chart: a Deployment whose label `essp.dev/scaled-by` is `m
 `app.kubernetes.io/instance` names; its annotation `essp.dev/work` says what it does (`decoder`, `extractor.flow`),
 `essp.dev/min-replicas` and `essp.dev/max-replicas` are its bounds. Sizes are set through the scale subresource, so that
 the master needs no right to change anything else of them. Before a pool shrinks, idle pods get the lower deletion cost,
-so they are the ones to go. What is registered becomes a Deployment (an extractor) or a Job (a training) from templates
+so they are the ones to go. Registered extractors become Deployments, trainings become Jobs, from templates
 which the chart gives the master as files (`manifests.py`).
 
-What there is, is watched (`view.py`): whoever scales a pool by hand, or deletes a Job, is noticed at once. A training
-is kept as it was asked for: a Job that is gone is made again, one that differs is deleted and, once its pods are gone,
-made anew; it goes on from the checkpoint that they saved.
+Deployments and Jobs are watched (`informer.py`), so a pool that is scaled by hand, or a Job that is deleted, is noticed
+at once. A training is repaired: a Job that is gone is created again; one that differs is deleted and, once its pods are
+gone, created anew. It resumes from the checkpoint that its pods saved.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class _Training:
     """Whether it is to have one."""
     there: bool = False
     """Its Job has been seen."""
-    told: str = ""
-    """What was said of it last, so that nothing is said twice."""
+    reported: str = ""
+    """The last sentence about it, so that none is repeated."""
     hidden: int = 0
-    """How often there was said to be a Job of that name, and none of ours was seen."""
+    """How often the API said that a Job of that name exists, while none of ours was seen."""
 
 
 class KubernetesDriver:
@@ -127,12 +127,12 @@ class KubernetesDriver:
         with self._lock:
             for name, training in list(self._trainings.items()):
                 try:
-                    sentence = self._mend(name)
+                    sentence = self._repair(name)
                 except PermanentError as error:  # the others' Jobs are no worse for it
                     sentence = f"training {name} cannot be run: {error}"
-                if sentence and sentence != training.told:
+                if sentence and sentence != training.reported:
                     done.append(sentence)
-                training.told = sentence or training.told
+                training.reported = sentence or training.reported
         return done
 
     def add_extractor(self, row: ExtractorRow) -> None:
@@ -158,7 +158,7 @@ class KubernetesDriver:
 
     def train(self, job: str, trainer: str, ranks: int, row: TrainerRow | None) -> None:
         """Have an indexed Job for so many ranks. One that differs is deleted; its successor, made when that is gone,
-        goes on from the checkpoint that it saves when it is told to leave."""
+        resumes from the checkpoint that it saves when it has to leave."""
         name = training_name(job, trainer)
         template = self._template("trainer-job.yaml")
         training = _Training(training_job(template, job, trainer, max(ranks, 1), row), ranks > 0)
@@ -166,11 +166,11 @@ class KubernetesDriver:
             self._trainings[name] = training
             if not training.wanted:
                 self._delete(training.body["metadata"]["name"])  # also one that has not been seen yet
-            with suppress(PermanentError):  # `repair` tells
-                self._mend(name)
+            with suppress(PermanentError):  # `repair` reports it
+                self._repair(name)
 
     def close(self) -> None:
-        """Look no more. Pools outlive the master."""
+        """Stop watching. Pools outlive the master."""
         self._deployments.close()
         if self._trains:
             self._jobs.close()
@@ -212,7 +212,7 @@ class KubernetesDriver:
                         pod.metadata.name, self._namespace, body, _request_timeout=TIMEOUT_S
                     )
 
-    def _mend(self, name: str) -> str:
+    def _repair(self, name: str) -> str:
         """Bring a training's Job closer to what it should be; a sentence for people if they have to know."""
         training = self._trainings[name]
         job = next((j for j in self._jobs.objects().values() if j.metadata.labels[TRAINING] == name), None)
@@ -230,21 +230,21 @@ class KubernetesDriver:
             self._delete(job.metadata.name)
             return ""
         training.there = True
-        why, told = _conditions(job).get("Failed", ""), job.metadata.name
+        why, failed = _conditions(job).get("Failed", ""), job.metadata.name
         if not why:
             return ""
-        return f"Job {told} has failed: {why}; its pods' logs say more, `kubectl delete job {told}` has it tried again"
+        return f"Job {failed} has failed: {why}; see its pods' logs; `kubectl delete job {failed}` has it tried again"
 
     def _create(self, name: str, training: _Training) -> str:
         try:
             with answers():
                 self._batch.create_namespaced_job(self._namespace, training.body, _request_timeout=TIMEOUT_S)
-        except Exists:  # it is not seen yet, or not gone yet: either is told by the watch
+        except Exists:  # it is not seen yet, or not gone yet: the watch will show either
             training.hidden += 1
             there = f"there is a Job {training.body['metadata']['name']} that is not the master's; delete it"
             return there if training.hidden > _HIDDEN else ""
         training.hidden = 0
-        gone, training.there, training.told = training.there, False, ""
+        gone, training.there, training.reported = training.there, False, ""
         return f"the Job of training {name} was gone and is made again" if gone else ""
 
     def _delete(self, name: str) -> None:

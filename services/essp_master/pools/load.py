@@ -121,4 +121,4 @@ def _consumption(job: PoolDemand, streams: set[str]) -> tuple[float | None, floa
 
 
 _LEAST_BUSY = 0.02
-"""Below this share of work the rate of a trainer that never waited cannot be told."""
+"""Below this share of work the rate of a trainer that never waits cannot be estimated."""

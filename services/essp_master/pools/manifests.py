@@ -1,7 +1,7 @@
-"""What becomes of a registration or a training in the cluster: the chart's template, filled in. Pure.
+"""Registrations and trainings as objects of the cluster: the chart's template, filled in. Pure.
 
-Names, image, arguments, resources and sizes are set here; all else, security above all, is as in the template. Every
-`REGISTERED` in it becomes the name.
+This module sets names, image, arguments, resources and sizes; all else, security above all, is as in the template.
+Every `REGISTERED` in it becomes the name.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def extractor_deployment(template: str, row: ExtractorRow) -> Manifest:
 
 
 def training_name(job: str, trainer: str) -> str:
-    """By which its Job is found: readable, and another one for any other training, however alike they are called."""
-    told = f"{job}-{trainer}".replace("_", "-")[:24].rstrip("-")
-    return f"{told}-{hashlib.sha256(f'{job} {trainer}'.encode()).hexdigest()[:8]}"
+    """The name of a training's Job: readable, and different for any two trainings, however similar their names."""
+    readable = f"{job}-{trainer}".replace("_", "-")[:24].rstrip("-")
+    return f"{readable}-{hashlib.sha256(f'{job} {trainer}'.encode()).hexdigest()[:8]}"
 
 
 def training_job(template: str, job: str, trainer: str, ranks: int, row: TrainerRow | None) -> Manifest:

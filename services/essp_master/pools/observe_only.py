@@ -1,4 +1,4 @@
-"""The driver that drives nothing: somebody else starts the workers, and is told what would be right."""
+"""The driver that only observes: workers are started by other means, and the master recommends their number."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ log = logging.getLogger(__name__)
 
 
 class ObserveOnlyDriver:
-    """Implements `essp_master.pools.port.PoolDriver`. Pools are what the heartbeats tell of."""
+    """Implements `essp_master.pools.port.PoolDriver`. Pools are known from heartbeats."""
 
     def __init__(self, worker_registry: WorkerRegistry, clock: Callable[[], float] = time.monotonic) -> None:
         self._registry = worker_registry
         self._clock = clock
 
     def start(self, changed: Callable[[], None]) -> None:
-        """Nothing: who is up is known from the heartbeats."""
+        """Nothing: heartbeats show which workers are up."""
 
     def sizes(self) -> Mapping[str, PoolSize]:
-        """As many as are up were asked for, by whom ever."""
+        """The workers that are up count as those asked for."""
         pools = self._registry.pools(self._clock())
         return {name: PoolSize(state.ready, state.ready) for name, state in pools.items()}
 
     def scale(self, pool: str, replicas: int, spare: Sequence[str]) -> None:
-        """Nothing: whoever decided it has said so."""
+        """Nothing: the reconciler has logged the decision."""
 
     def repair(self) -> list[str]:
         """Nothing is known to be missing."""
         return []
 
     def add_extractor(self, row: ExtractorRow) -> None:
-        """Say so."""
+        """Log it."""
         log.info("extractor %s is registered; start workers of %s", row.name, row.image)
 
     def remove(self, pool: str) -> None:
-        """Say so."""
+        """Log it."""
         log.info("pool %s is not registered any more; its workers may be stopped", pool)
 
     def train(self, job: str, trainer: str, ranks: int, row: TrainerRow | None) -> None:
-        """Say so."""
+        """Log it."""
         log.info("job %s: trainer %s should run on %d ranks", job, trainer, ranks)
 
     def close(self) -> None:
-        """Nothing to let go."""
+        """Nothing to close."""

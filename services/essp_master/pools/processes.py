@@ -1,8 +1,8 @@
 """Workers as child processes of the master: elastic pools on one machine, without containers.
 
-The master's environment is theirs, so they reach the same servers. A worker that dies is started again; one that is to
-leave gets SIGTERM and finishes what it has in hand; when the master ends, all leave. Registered extractors need their
-entry point to be installed here: images are for Kubernetes.
+They inherit the master's environment, so they reach the same servers. A worker that dies is started again; one that is
+to leave gets SIGTERM and finishes what it has in hand; when the master ends, all leave. Registered extractors need
+their entry point to be installed here: images are for Kubernetes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from essp_master.registrations import ExtractorRow, TrainerRow
 log = logging.getLogger(__name__)
 
 _LEAVE_S = 45.0
-"""How long a child that was told to leave may take: more than `drain_s` of a worker."""
+"""How long a child may take to leave: more than `drain_s` of a worker."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class ProcessDriver:
         self._pools = {name: _Pool(_command(name), replicas) for name, replicas in pools.items()}
 
     def start(self, changed: Callable[[], None]) -> None:
-        """Nothing: children are looked at by `repair`."""
+        """Nothing: `repair` looks at the children."""
 
     def sizes(self) -> Mapping[str, PoolSize]:
         """The pools there are."""
@@ -102,7 +102,7 @@ class ProcessDriver:
                 del self._pools[pool]
 
     def train(self, job: str, trainer: str, ranks: int, row: TrainerRow | None) -> None:
-        """One process, which starts its ranks itself; with other ranks it saves, ends and is started again."""
+        """One process, which starts its ranks itself; with another number it saves, ends and is started again."""
         name = ids.trainer_pool(job, trainer)
         arguments = _command(name, ranks)
         with self._lock:
@@ -113,7 +113,7 @@ class ProcessDriver:
         self.repair()
 
     def close(self) -> None:
-        """Let all leave; after a while, kill who has not."""
+        """Let all leave; kill those that have not left after a while."""
         with self._lock:
             workers = [worker for pool in self._pools.values() for worker in pool.workers] + self._leaving
             self._pools.clear()

@@ -1,8 +1,8 @@
 """The loop that keeps pools as they should be: looks, decides, scales, repairs.
 
-What is decided by hand (`set`) or by a registration is carried out at once; the autoscaler decides the rest every few
-seconds. What somebody else changed, or what died, is repaired as soon as the driver sees it. Every change is kept, with
-its reason in a sentence.
+Bounds set by hand (`set`) or by a registration take effect at once; the autoscaler decides the rest every few seconds.
+Drift and dead workers are repaired as soon as the driver sees them. Every change is recorded with its reason in a
+sentence.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 PERIOD_S = 10.0
 _SETTLE_S = 0.5
-"""Changes come in swarms: one look is enough for those of so long."""
+"""Changes come in bursts: one look covers those within so long."""
 _KEPT = 2000
 
 
@@ -64,7 +64,7 @@ class PoolView(_Plain):
 
 
 class PoolEvent(_Plain):
-    """Something that was done to a pool."""
+    """A change of a pool."""
 
     time: datetime
     pool: str
@@ -87,7 +87,7 @@ class Reconciler:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`jobs`: what there is to do. `extractors`: what is registered, by feature. `trainings`: who deals ranks out;
-        None: trainers are started by somebody else."""
+        None: the master starts no trainers."""
         self._driver = driver
         self._registry = worker_registry
         self._jobs = jobs
@@ -100,7 +100,7 @@ class Reconciler:
         self._rules: dict[str, PoolRule] = {}
         self._registered: dict[str, ExtractorRow] = {}
         self._decisions: dict[str, Decision] = {}
-        self._told: dict[str, tuple[int, int]] = {}
+        self._reported: dict[str, tuple[int, int]] = {}
         self._events: deque[PoolEvent] = deque(maxlen=_KEPT)
         self._lock = threading.RLock()
         self._refused: dict[str, str] = {}
@@ -129,15 +129,15 @@ class Reconciler:
         self._woken.set()
 
     def repair(self) -> None:
-        """Repair what is not as it was decided, and decide nothing else."""
+        """Repair what differs from the last decision; decide nothing else."""
         with self._lock:
             self._follow_registrations()
             for sentence in self._driver.repair():
-                self._tell("", sentence)
+                self._report("", sentence)
             sizes, states = self._driver.sizes(), self._registry.pools(self._clock())
             for pool, size in sizes.items():
                 if (wanted := self._bounded(pool, size)) != size.replicas:
-                    reason = "that is what it is kept at"
+                    reason = "outside its bounds"
                     found = Decision(pool, Saturation.BALANCED, size.replicas, wanted, reason)
                     self._carry_out(found, states.get(pool, PoolState()))
 
@@ -148,7 +148,7 @@ class Reconciler:
             now_s = self._clock()
             jobs = self._jobs()
             for sentence in self._trainings.step(jobs) if self._trainings else ():
-                self._tell("", sentence)
+                self._report("", sentence)
             sizes, states = self._driver.sizes(), self._registry.pools(now_s)
             self._rates.note(jobs, now_s)
             measured = loads(jobs, sizes, states, self._rates.per_s(now_s))
@@ -171,26 +171,26 @@ class Reconciler:
         return self._rules.get(pool, made)
 
     def set(self, pool: str, rule: PoolRule, by: str) -> None:
-        """Keep a pool within other bounds, or at a fixed size. Raises `NotFound`."""
+        """Set the bounds of a pool, or a fixed size. Raises `NotFound`."""
         with self._lock:
             sizes = self._driver.sizes()
             if pool not in sizes:
                 raise NotFound(f"there is no pool {pool!r}; there are: {', '.join(sorted(sizes)) or 'none'}")
             if ids.is_training(pool):
-                raise ConfigError(f"{pool}: ranks are dealt out by how trainings improve; ESSP_RANKS says how many")
+                raise ConfigError(f"{pool}: the master divides ranks itself; ESSP_RANKS sets their number")
             self._rules[pool] = rule
-            self._tell(pool, f"{by} set it to {rule.model_dump_json()}")
+            self._report(pool, f"{by} set it to {rule.model_dump_json()}")
             if (wanted := self._bounded(pool, sizes[pool])) != sizes[pool].replicas:
                 self._driver.scale(pool, wanted, self._registry.pools(self._clock()).get(pool, PoolState()).idlest())
 
     def events(self) -> list[PoolEvent]:
-        """What was done, newest last."""
+        """Changes, newest last."""
         return list(self._events)
 
     # --- within ---
 
     def _is_woken(self, until_s: float) -> bool:
-        """Wait for what is to be mended before the next step; False: there is nothing."""
+        """Wait for something to repair before the next step; False: there is nothing."""
         left_s = until_s - time.monotonic()
         return left_s > 0 and self._woken.wait(left_s) and not self._draining.wait(_SETTLE_S)
 
@@ -208,22 +208,22 @@ class Reconciler:
         for feature in set(self._registered) - set(wanted):
             self._driver.remove(ids.extractor_pool([feature]))
             del self._registered[feature]
-            self._tell(ids.extractor_pool([feature]), "is not registered any more; its workers leave")
+            self._report(ids.extractor_pool([feature]), "is no longer registered; its workers leave")
 
     def _add(self, feature: str, row: ExtractorRow) -> None:
-        """Have a pool for what is registered; one that is refused keeps nobody else from theirs."""
+        """Have a pool for what is registered; one that is refused does not stop the others."""
         pool = ids.extractor_pool([feature])
         try:
             self._driver.add_extractor(row)
         except (PermanentError, ConfigError) as error:
             if self._refused.get(feature) != str(error):
                 self._refused[feature] = str(error)
-                self._tell(pool, f"{row.image} cannot be run: {error}")
+                self._report(pool, f"{row.image} cannot be run: {error}")
             return
         self._refused.pop(feature, None)
         self._registered[feature] = row
         self._rules[pool] = PoolRule(min=row.min, max=row.max)
-        self._tell(pool, f"{row.image} is registered for {feature}; at least {row.min} workers")
+        self._report(pool, f"{row.image} is registered for {feature}; at least {row.min} workers")
 
     def _bounded(self, pool: str, size: PoolSize) -> int:
         """The size nearest to the present one that a pool may have. Trainings get theirs from elsewhere."""
@@ -240,15 +240,15 @@ class Reconciler:
 
     def _carry_out(self, decision: Decision, state: PoolState) -> None:
         if decision.wanted == decision.replicas:
-            self._told.pop(decision.pool, None)
+            self._reported.pop(decision.pool, None)
             return
         self._driver.scale(decision.pool, decision.wanted, state.idlest())
         step = (decision.replicas, decision.wanted)
-        if self._told.get(decision.pool) != step:  # advice that nobody has followed is not given again
-            self._told[decision.pool] = step
-            self._tell(decision.pool, f"{decision.replicas} -> {decision.wanted}: {decision.reason}")
+        if self._reported.get(decision.pool) != step:  # a recommendation that was not followed is not repeated
+            self._reported[decision.pool] = step
+            self._report(decision.pool, f"{decision.replicas} -> {decision.wanted}: {decision.reason}")
 
-    def _tell(self, pool: str, message: str) -> None:
+    def _report(self, pool: str, message: str) -> None:
         log.info("pool %s: %s", pool, message)
         self._events.append(PoolEvent(time=datetime.now(UTC), pool=pool, message=message))
 

@@ -1,6 +1,6 @@
 """Trainings of running jobs on a number of ranks: who gets how many, decided anew after each of their epochs.
 
-A training moves to another number of ranks by ending with a checkpoint and going on from it. Ranks are GPUs, or
+A training moves to another number of ranks by ending with a checkpoint and resuming from it. Ranks are GPUs, or
 processes where there are none.
 """
 
@@ -22,7 +22,7 @@ Key = tuple[str, str]
 
 
 class Trainings:
-    """Deals ranks out. Not thread-safe: the reconciler's thread calls it."""
+    """Divides the ranks. Not thread-safe: the reconciler's thread calls it."""
 
     def __init__(self, driver: PoolDriver, ranks: int, rows: Callable[[], Mapping[str, TrainerRow]] = dict) -> None:
         """`ranks`: how many there are. `rows`: registered trainers."""
@@ -55,7 +55,7 @@ class Trainings:
         return done
 
     def _end_former(self, begun: dict[str, datetime]) -> None:
-        """Have no trainings of a start before this one: a job may be stopped and started before anybody looks, and its
+        """End the trainings of an earlier start: a job may be stopped and started again between two looks, and then its
         trainers have left."""
         for key in list(self._shares):
             if key[0] in begun and self._begun.get(key[0]) != begun[key[0]]:

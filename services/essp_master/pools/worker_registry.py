@@ -9,17 +9,17 @@ from essp_common.pb.v1.messages_pb2 import Heartbeat
 from essp_common.worker.heartbeat import INTERVAL_S
 
 GONE_S = 4 * INTERVAL_S
-"""A worker that was silent for so long is not up any more."""
+"""A worker that was silent for so long is no longer up."""
 STUCK_S = 120.0
 """One that holds a record for so long hangs: decoding has a limit of its own far below."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """One worker, as it last said."""
+    """One worker, by its last heartbeat."""
 
     name: str
-    heard_s: float
+    reported_s: float
     busy: float
     in_hand: int
     stuck: bool
@@ -59,17 +59,17 @@ class WorkerRegistry:
         self._lock = threading.Lock()
 
     def note(self, worker: str, beat: Heartbeat, now_s: float) -> None:
-        """A worker has said how it is."""
+        """A worker has sent a heartbeat."""
         gauges = beat.gauges
         state = WorkerState(worker, now_s, gauges["busy"], int(gauges["in_hand"]), stuck=gauges["oldest"] > STUCK_S)
         with self._lock:
             self._pools.setdefault(beat.pool, {})[worker] = state
 
     def pools(self, now_s: float) -> dict[str, PoolState]:
-        """Every pool of which somebody is up."""
+        """Every pool with a worker that is up."""
         with self._lock:
             for name, workers in list(self._pools.items()):
-                self._pools[name] = {w.name: w for w in workers.values() if now_s - w.heard_s <= GONE_S}
+                self._pools[name] = {w.name: w for w in workers.values() if now_s - w.reported_s <= GONE_S}
                 if not self._pools[name]:
                     del self._pools[name]
             return {name: PoolState(tuple(workers.values())) for name, workers in self._pools.items()}

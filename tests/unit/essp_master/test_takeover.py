@@ -43,13 +43,13 @@ def master_named(name: str, adapters: Adapters, clock: Clock | None = None) -> M
 
 
 def die(master: Master) -> None:
-    """What becomes of a master without a goodbye: its share of the group falls to others. A write that is under way may
+    """A master is killed: its share of the group falls to others. A write that is under way may
     or may not come through."""
     master._subscription.close()
 
 
 def written(master: Master, fleet: Fleet) -> None:
-    """Nobody else works until the history holds all that the master knows."""
+    """No other works until the history holds all that the master knows."""
     history = History(fleet.adapters.stores.under(fleet.job.output))
     while (newest := history.newest()) is None or newest.ledger != master._jobs["small"].ledger.state():
         master.step(0)

@@ -80,7 +80,7 @@ def beat(pool: str = "decoder", **gauges: float) -> Heartbeat:
     return Heartbeat(pool=pool, gauges={"busy": 0.0, "in_hand": 0, "oldest": 0, **gauges})
 
 
-def test_the_roster_knows_who_is_up_busy_and_stuck() -> None:
+def test_the_registry_knows_which_workers_are_up_busy_and_stuck() -> None:
     worker_registry = WorkerRegistry()
     worker_registry.note("a", beat(busy=1.0, in_hand=2), 0.0)
     worker_registry.note("b", beat(busy=0.5, in_hand=1), 1.0)

@@ -99,7 +99,7 @@ def test_too_many_requests_are_answered_with_when_to_come_back() -> None:
     answer = api.get("/v1/jobs")
     assert (answer.status_code, answer.headers["content-type"]) == (429, MEDIA_TYPE)
     assert 1 <= int(answer.headers["retry-after"]) <= 100
-    assert "api_requests_per_s" in answer.json()["detail"]
+    assert "ESSP_API_REQUESTS_PER_S" in answer.json()["detail"]
 
 
 def test_each_token_has_its_own_and_so_has_who_has_none() -> None:

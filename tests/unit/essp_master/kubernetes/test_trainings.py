@@ -21,7 +21,7 @@ from tests.harness.kubernetes_objects import (
     NAMESPACE,
     ended,
     job_of,
-    mended,
+    repaired,
     seen,
     template,
 )
@@ -37,13 +37,13 @@ def test_a_training_moves_to_another_number_of_ranks(api: client.ApiClient, driv
     driver.train("demo", "rgb", 2, None)
     assert job_of(api).metadata.uid == first.metadata.uid
     driver.train("demo", "rgb", 3, TrainerRow(name="big", image=IMAGE, models=("resnet50",)))
-    mended(driver, lambda: driver.sizes() == {"trainer.demo.rgb": PoolSize(3, 0, 0)})
+    repaired(driver, lambda: driver.sizes() == {"trainer.demo.rgb": PoolSize(3, 0, 0)})
     container = job_of(api).spec.template.spec.containers[0]
     assert container.image == IMAGE
     world = {"WORLD_SIZE": "3", "NNODES": "3", "RANKS_PER_NODE": "1"}
     assert {e.name: e.value for e in container.env} == {"ESSP_BUS": "kafka://k", **world}
     driver.train("demo", "rgb", 0, None)
-    mended(driver, lambda: driver.sizes() == {})
+    repaired(driver, lambda: driver.sizes() == {})
     assert client.BatchV1Api(api).list_namespaced_job(NAMESPACE).items == []
 
 
@@ -58,7 +58,7 @@ def test_a_successor_waits_for_the_pods_of_the_one_before(cluster: Cluster, driv
     assert driver.repair() == []
     assert cluster.objects["jobs", DEMO_RGB]["metadata"]["uid"] == first
     cluster.delete("pods", "rank-0")
-    mended(driver, lambda: driver.sizes() == {"trainer.demo.rgb": PoolSize(4, 0, 0)})
+    repaired(driver, lambda: driver.sizes() == {"trainer.demo.rgb": PoolSize(4, 0, 0)})
 
 
 def test_a_job_that_somebody_deletes_is_made_again(cluster: Cluster, driver: KubernetesDriver) -> None:

@@ -1,4 +1,4 @@
-"""Pools are kept: by the autoscaler, by hand, by registrations; and by real processes on one machine."""
+"""Pools are kept: by the autoscaler, by hand, by registrations, and as real processes on one machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DEPTH = ExtractorRow(name="depth", image=IMAGE, output=DeclaredOutput(shape=("T"
 
 
 class Recorded:
-    """A driver that writes down what it is told."""
+    """A driver that records its calls."""
 
     def __init__(self, sizes: dict[str, int]) -> None:
         self.replicas = sizes
@@ -145,7 +145,7 @@ def test_a_pool_keeps_the_bounds_it_was_made_with_until_people_say_others() -> N
     assert world.driver.replicas["decoder"] > 2
 
 
-def test_advice_that_nobody_follows_is_given_once() -> None:
+def test_a_recommendation_that_is_not_followed_is_given_once() -> None:
     world = World(decoder=1)
     world.driver.scale = lambda *_: None  # type: ignore[method-assign]
     world.pass_time(300, decoded_per_s=5.0, wait=0.5)
@@ -162,7 +162,7 @@ def test_a_pool_of_fixed_size_is_left_alone() -> None:
     assert "ann set it to" in world.reconciler.events()[0].message
 
 
-def test_what_somebody_else_set_is_set_back_as_soon_as_the_driver_sees_it() -> None:
+def test_drift_is_repaired_as_soon_as_the_driver_sees_it() -> None:
     world = World(decoder=2)
     world.reconciler.set("decoder", PoolRule(replicas=2), "ann")
     thread = threading.Thread(target=world.reconciler.run)
@@ -187,7 +187,7 @@ class Restless(Recorded):
         return []
 
 
-def test_who_is_woken_all_the_time_decides_all_the_same() -> None:
+def test_a_reconciler_that_is_woken_all_the_time_still_decides() -> None:
     asked: list[int] = []
 
     def jobs() -> list[PoolDemand]:
@@ -204,7 +204,7 @@ def test_who_is_woken_all_the_time_decides_all_the_same() -> None:
         thread.join()
 
 
-def test_a_registration_that_is_refused_keeps_nobody_else_from_theirs() -> None:
+def test_a_registration_that_is_refused_does_not_stop_the_others() -> None:
     world = World(decoder=1)
     world.rows = {"depth": DEPTH, "hands": DEPTH.model_copy(update={"name": "hands"})}
     add = world.driver.add_extractor

@@ -1,4 +1,4 @@
-"""Ranks are dealt out among the trainings of running jobs, and again after each of their epochs."""
+"""Ranks are divided among the trainings of running jobs, and again after each of their epochs."""
 
 from __future__ import annotations
 
