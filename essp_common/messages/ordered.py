@@ -1,6 +1,6 @@
 """A consumer's clips in the order of their indices, whatever order they arrive in.
 
-    bus ──poll──▶ reorder buffer, keyed by (pass, index) ──take──▶ clip 0, clip 1, ..., end of phase, clip 0, ...
+    bus ──poll──▶ parse ──▶ ReorderBuffer ──▶ fetch from the cache ──take──▶ clip 0, clip 1, ..., end of phase, ...
 
 Used by every consumer of a stream (trainers, predictors): the run is then a function of the job alone, and "how far am
 I" is one `Position`. The buffer holds messages, not bytes, and the master never has more outstanding than the job's
@@ -40,6 +40,7 @@ from essp_common.bus.port import Bus, Record
 from essp_common.cache.port import Buffer, FrameCache
 from essp_common.errors import CacheMiss
 from essp_common.failures import stage_named
+from essp_common.messages.reorder_buffer import Put, ReorderBuffer
 from essp_common.pb.v1.messages_pb2 import (
     LOST,
     ClipReady,
@@ -141,10 +142,7 @@ class OrderedIntake:
         self._options = options
         self._phases = list(phases)
         self._phase_of = {(plan.purpose, plan.epoch): i for i, plan in enumerate(self._phases)}
-        self._waiting: dict[tuple[int, int], _Arrival] = {}
-        self._held: set[tuple[int, int]] = set()  # taken and not released
-        self._phase = start.phase_index
-        self._index = self._owned_from(start.index)
+        self._buffer: ReorderBuffer[_Arrival] = ReorderBuffer([p.clips for p in phases], start, options.owns)
         topic = topics.stream_topic(options.feature)
         self._parse = _parse_clip if topic == topics.CLIPS else _parse_feature
         bus.ensure_topics({topic: topics.partitions(topic)})
@@ -153,12 +151,12 @@ class OrderedIntake:
     @property
     def finished(self) -> bool:
         """Every phase is over."""
-        return self._phase >= len(self._phases)
+        return self._buffer.finished
 
     @property
     def waiting(self) -> int:
         """Clips that arrived before their turn."""
-        return len(self._waiting)
+        return len(self._buffer)
 
     def owns(self, index: int) -> bool:
         """Whether the clip at `index` of any pass is this rank's."""
@@ -172,11 +170,8 @@ class OrderedIntake:
         if self.finished:
             self._poll(timeout_s)
             return None
-        plan = self._phases[self._phase]
-        if self._index >= plan.clips:
-            end = PhaseEnd(self._phase, plan)
-            self._phase, self._index = self._phase + 1, self._owned_from(0)
-            return end
+        if (over := self._buffer.end_phase()) is not None:
+            return PhaseEnd(over, self._phases[over])
         taken = self._take_waiting()
         if taken is None:
             self._poll(timeout_s)
@@ -187,14 +182,13 @@ class OrderedIntake:
         """The bytes of the clip that was taken last are no good: have them made again, and take it once more."""
         self._cache.ack(item.key, self._options.consumer)
         self._make_again(item.clip, item.record, reason, 0)
-        self._held.discard((item.phase_index, item.clip.index))
-        self._phase, self._index = item.phase_index, item.clip.index
+        self._buffer.await_again(Position(item.phase_index, item.clip.index))
 
     def release(self, items: Iterable[Delivery]) -> None:
         """Done with these: free their bytes, and tell the master, durably."""
         clips: dict[tuple[Purpose, int], list[ClipRef]] = defaultdict(list)
         for item in items:
-            self._held.discard((item.phase_index, item.clip.index))
+            self._buffer.release(Position(item.phase_index, item.clip.index))
             if item.skipped:
                 continue
             self._cache.ack(item.key, self._options.consumer)
@@ -230,13 +224,8 @@ class OrderedIntake:
         """Leave the group; what is not committed is delivered again."""
         self._subscription.close()
 
-    def _owned_from(self, index: int) -> int:
-        while not self._options.owns(index):
-            index += 1
-        return index
-
     def _take_waiting(self) -> Delivery | None:
-        arrival = self._waiting.get((self._phase, self._index))
+        arrival = self._buffer.peek()
         if arrival is None:
             return None
         value: Buffer = b""
@@ -246,18 +235,14 @@ class OrderedIntake:
             except CacheMiss:
                 self._lost(arrival)
                 return None
-        del self._waiting[(self._phase, self._index)]
-        self._held.add((self._phase, self._index))
-        self._index = self._owned_from(self._index + 1)
-        return Delivery(
-            self._phase_of[_phase_key(arrival)], arrival.clip, arrival.key, value, arrival.skipped, arrival.record
-        )
+        position = self._buffer.take()
+        return Delivery(position.phase_index, arrival.clip, arrival.key, value, arrival.skipped, arrival.record)
 
     def _lost(self, arrival: _Arrival) -> None:
         """The bytes are gone: have them made again. Their new message takes this one's place."""
         reason = f"{arrival.key} is no longer in the cache"
         self._make_again(arrival.clip, arrival.record, reason, arrival.fence)
-        del self._waiting[(self._phase, self._index)]
+        self._buffer.discard()
 
     def _make_again(self, clip: ClipRef, record: Record, reason: str, fence: int) -> None:
         self._report_lost(clip, reason, fence)
@@ -288,22 +273,23 @@ class OrderedIntake:
                 self._arrived(arrival)
 
     def _arrived(self, arrival: _Arrival) -> None:
-        phase_index = self._phase_of.get(_phase_key(arrival), -1)
-        place = (phase_index, arrival.clip.index)
-        if place < (self._phase, self._index):
-            if phase_index >= 0 and not arrival.skipped and place not in self._held:
-                self._report_trained([arrival.clip])
-                self._bus.flush()
+        phase_index = self._phase_of.get((arrival.clip.purpose, arrival.clip.epoch))
+        if phase_index is None:  # of no phase of this job
             self._drop(arrival, ack=True)
             return
-        present = self._waiting.get(place)
-        if present is None:
-            self._waiting[place] = arrival
-        elif present.clip.attempt < arrival.clip.attempt:
-            self._waiting[place] = arrival
-            self._drop(present, ack=True)
-        else:
-            self._drop(arrival, ack=arrival.key != present.key)
+        outcome, other = self._buffer.put(Position(phase_index, arrival.clip.index), arrival.clip.attempt, arrival)
+        match outcome:
+            case Put.PASSED:
+                if not arrival.skipped:
+                    self._report_trained([arrival.clip])
+                    self._bus.flush()
+                self._drop(arrival, ack=True)
+            case Put.HELD:
+                self._drop(arrival, ack=True)
+            case Put.REPLACED if other is not None:
+                self._drop(other, ack=True)
+            case Put.DUPLICATE if other is not None:
+                self._drop(arrival, ack=arrival.key != other.key)
 
     def _drop(self, arrival: _Arrival, ack: bool) -> None:
         if ack and arrival.key:
@@ -328,10 +314,6 @@ class OrderedIntake:
         progress.worker = self._options.worker
         progress.fence = progress.fence or self._options.fence
         self._bus.publish(topics.PROGRESS, self._options.job.encode(), progress.SerializeToString())
-
-
-def _phase_key(arrival: _Arrival) -> tuple[Purpose, int]:
-    return (arrival.clip.purpose, arrival.clip.epoch)
 
 
 def _parse_clip(record: Record, options: IntakeOptions) -> _Arrival | None:
