@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from essp.catalog.build import BuildOptions, build
-from essp.cli.predict import classify, document, table
+from essp.cli.predict import classify_watched, document, table
 from essp.cli.run import run_watched
 from essp.cli.view import open_view
 from essp.demo.dataset import CLASSES, make_dataset
@@ -80,7 +80,7 @@ def _predict(videos: Path, model: Path, as_json: bool, console: Console) -> None
     unseen = [shown(as_uri(str(video))) for video in first]
     uri = as_uri(str(model))
     console.print(f"essp predict {' '.join(unseen)} --model {shown(uri)}", highlight=False, soft_wrap=True)
-    answers = classify(unseen, uri, Settings(), console)
+    answers = classify_watched(unseen, uri, Settings(), console)
     if as_json:
         typer.echo(json.dumps({"predictions": document(answers, top=1)}))
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from essp_common.job.spec import CodecSpec, JobSpec
+from essp_common.job.spec import CodecSpec, JobSpec, ResizeSpec
 from essp_common.pb.v1.messages_pb2 import FrameCodec, Recipe, Resize, StreamRequest
 from essp_common.runtime import ids
 
@@ -13,14 +13,11 @@ _MODES = {"none": Resize.NONE, "short_side": Resize.SHORT_SIDE, "exact": Resize.
 
 def recipe_of(spec: JobSpec) -> Recipe:
     """The recipe of every phase of a job."""
-    resize = spec.clip.resize
     readers: dict[str, list[str]] = {stream: [] for stream in spec.streams}
     for consumer, stream in spec.consumers().items():
         readers[stream].append(consumer)
     return Recipe(
-        resize=Resize(
-            mode=_MODES[resize.mode], height=resize.height, width=resize.width, interpolation=resize.interpolation
-        ),
+        resize=resize_of(spec.clip.resize),
         codec=_codec(spec.clip.codec),
         streams=[
             StreamRequest(
@@ -35,6 +32,13 @@ def recipe_of(spec: JobSpec) -> Recipe:
         ],
         ttl_s=spec.limits.ttl_s,
         strict=spec.limits.strict,
+    )
+
+
+def resize_of(resize: ResizeSpec) -> Resize:
+    """The size of decoded frames as the reader takes it."""
+    return Resize(
+        mode=_MODES[resize.mode], height=resize.height, width=resize.width, interpolation=resize.interpolation
     )
 
 

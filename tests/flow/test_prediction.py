@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import essp
+from essp.api.prediction import find, job_of, probe
 from essp.cli.main import app
-from essp.cli.predict import find, job_of, probe
 from essp.embedded.composition import Embedded
 from essp_common.artifacts import layout, partial_scores, scores
 from essp_common.artifacts.fused_model import open_model
@@ -19,6 +21,7 @@ from essp_common.catalog.table import Catalog, write_catalog
 from essp_common.errors import PermanentError
 from essp_common.job.spec import JobSpec, parse_spec
 from essp_common.job.status import JobState
+from essp_common.planning.plan import uniform
 from essp_common.planning.position import Position
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
@@ -137,3 +140,36 @@ def test_a_report_is_made_of_a_real_run(trained: JobSpec, runner: CliRunner) -> 
     page = store.get(layout.REPORT + "report.html").decode()
     assert "fused top-1, test" in page
     assert page.count("data:image/png;base64,") == 6
+
+
+def test_the_function_gives_the_scores_of_the_command(trained: JobSpec, videos: Path, runner: CliRunner) -> None:
+    folder, model = videos / "test", trained.output.removeprefix("file://")
+    done = runner.invoke(app, ["predict", str(folder), "--model", model, "--json", "--top", "9"])
+    assert done.exit_code == 0, done.output
+    answers = essp.predict(folder, model)
+    assert [
+        {"video": a.video, "class": a.class_name, "top": a.scores, "clips": a.clips, "error": a.error} for a in answers
+    ] == [
+        {
+            **{key: a[key] for key in ("video", "class", "clips", "error")},
+            "top": {t["class"]: t["score"] for t in a["top"]},
+        }
+        for a in json.loads(done.stdout)["videos"]
+    ]
+
+
+def test_a_loaded_model_gives_the_scores_of_the_job(trained: JobSpec, videos: Path) -> None:
+    """Decoded, extracted, scored and fused by the functions of `essp`, one after the other."""
+    video = videos / "test" / "left" / "0.mp4"
+    [answer] = essp.predict(video, trained.output)
+    model = essp.load_model(trained.output)
+    row = probe(find([str(video)], STORES), Settings())[0]
+    view = Catalog((row,)).view(None)
+    plan = uniform(view, model.clip, model.clips_per_video)
+    starts = [plan.clip(index).first_frame for index in range(len(plan))]
+    clips = essp.decode(video, starts, clip=model.clip)
+    scores = {
+        name: np.mean([m.score(essp.compute_feature(clip, m.feature, **m.params)) for clip in clips], axis=0)
+        for name, m in model.streams.items()
+    }
+    assert dict(zip(model.classes, model.fuse(scores)[0], strict=True)) == pytest.approx(answer.scores, abs=1e-5)

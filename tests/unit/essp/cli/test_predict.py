@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from essp.cli.predict import Answers, Stretch, _progress, _where, classify, document, find, job_of, probe, table
+from essp.api.prediction import Answers, Stretch, _where, find, job_of, probe
+from essp.cli.predict import _progress, classify_watched, document, table
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.predictions import Prediction, predictions
@@ -102,7 +103,7 @@ def test_streams_without_a_say_are_not_extracted(model_uri: str) -> None:
 
 @pytest.mark.processes
 def test_videos_of_which_none_can_be_read_need_no_job(folder: Path, model_uri: str) -> None:
-    answers = classify([f"{folder}/broken.mp4"], model_uri, Settings(), Console(file=io.StringIO()))
+    answers = classify_watched([f"{folder}/broken.mp4"], model_uri, Settings(), Console(file=io.StringIO()))
     assert not answers.complete
     (row,) = answers.rows
     assert (row.class_name, row.clips) == (None, 0)
@@ -111,7 +112,7 @@ def test_videos_of_which_none_can_be_read_need_no_job(folder: Path, model_uri: s
 
 def test_without_a_model_nothing_is_read(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no model"):
-        classify([str(folder)], f"file://{tmp_path}", Settings(), Console(file=io.StringIO()))
+        classify_watched([str(folder)], f"file://{tmp_path}", Settings(), Console(file=io.StringIO()))
 
 
 ANSWERS = Answers(

@@ -1,0 +1,1 @@
+"""The functions of `import essp`, one module for each kind of thing."""

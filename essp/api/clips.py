@@ -1,0 +1,153 @@
+"""Catalogs and clips: `essp.open_catalog`, `essp.decode`.
+
+A clip is decoded in the calling process and thread, by the same reader as in a decoder: each frame is the one that a
+plain decode of the file from its start gives, wherever the clip begins. Files that may be hostile are better left to
+jobs, whose decoders read each file in a child process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import fields
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essp.uris import as_uri
+from essp_common.catalog.table import Catalog, VideoRow, read_catalog
+from essp_common.errors import BadVideo, ConfigError, NotFound
+from essp_common.job.spec import ClipSpec
+from essp_common.messages.recipe import resize_of
+from essp_common.objects.port import ObjectStore
+from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek
+from essp_common.planning.plan import seek_to
+from essp_common.runtime.config import Settings
+from essp_common.video.container import VideoFile
+from essp_common.video.geometry import output_size
+from essp_common.video.probe import probe
+from essp_common.video.reader import Reader
+from essp_common.wiring import Stores
+
+Interpolation = Literal["bilinear", "bicubic", "area"]
+Clips = NDArray[np.uint8]
+
+
+def open_catalog(uri: str | Path) -> Catalog:
+    """The catalog at a path or URI, as `essp catalog build` wrote it.
+
+    `catalog.rows` has a `VideoRow` for each video, those that cannot be used too (`row.error` says why);
+    `catalog.classes` are the class names, sorted, and a class id is a position in them; `catalog.view("train")` has
+    the usable videos of one split.
+
+        catalog = essp.open_catalog("catalog.parquet")
+        clip = essp.decode(catalog.view("train").rows[0], start=16, frames=16)
+
+    Raises `NotFound`, `PermanentError` for a file that is no catalog, and `ConfigError` for a catalog of another
+    version of ESSP. Object stores other than the local disk are those of the environment variable `ESSP_STORES`.
+    """
+    store, key = _located(as_uri(str(uri)))
+    return read_catalog(store, key)
+
+
+def decode(
+    video: str | Path | VideoRow,
+    start: int | Sequence[int] = 0,
+    *,
+    frames: int = 16,
+    stride: int = 1,
+    short_side: int | None = None,
+    size: tuple[int, int] | None = None,
+    interpolation: Interpolation = "area",
+    clip: ClipSpec | None = None,
+    strict: bool = True,
+) -> Clips:
+    """One clip, `(T, H, W, 3)`, or several of one video, `(N, T, H, W, 3)`; uint8, RGB, frame-exact.
+
+    video: a path or URI, or a row of a catalog. A row is faster, since the catalog knows the keyframes; a file that is
+        given by its name is checked first, as `essp catalog build` does.
+    start: the first frame, from 0; a sequence of N first frames gives N clips, which are decoded in one pass. For a
+        labelled segment of a file, frames are counted from the segment's first.
+    frames, stride: T frames, each `stride` after the one before. Frames past the end repeat the last one.
+    short_side: scale the picture, with its aspect ratio kept, so that its shorter side has so many pixels.
+    size: `(height, width)` to scale to. Neither: as the video is displayed, its rotation applied.
+    clip: frames, stride and size in one, as a model was trained: `clip=model.clip`.
+    strict: raise for a damaged frame; otherwise the frame shown last stands in for it.
+
+        essp.decode("a.mp4", 100).shape                               # (16, 240, 320, 3)
+        essp.decode("a.mp4", [0, 8], frames=8, short_side=128).shape  # (2, 8, 128, 171, 3)
+
+    Raises `BadVideo` (`error.kind`: `vanished`, `truncated`, `damaged`, `not_video`, `changed`, ...), and
+    `ConfigError` for a start outside the video or a size that is none.
+    """
+    starts = [start] if isinstance(start, int) else list(start)
+    if clip is not None:
+        frames, stride, resize = clip.frames, clip.stride, resize_of(clip.resize)
+    else:
+        resize = _resize(short_side, size, interpolation)
+    if frames < 1 or stride < 1:
+        raise ConfigError(f"frames={frames}, stride={stride}: both are at least 1")
+    with ExitStack() as stack:
+        file = _opened(stack, video)
+        row = video if isinstance(video, VideoRow) else _row(str(video), file)
+        clips = np.zeros((len(starts), frames, *output_size(resize, row.height, row.width), 3), np.uint8)
+        seeds = [_seed(row, first, frames, stride) for first in starts]
+        with Reader(file, lookahead=row.lookahead) as reader:
+            for error in reader.read(seeds, resize, list(clips), strict=strict):
+                if error is not None:
+                    raise error
+    return clips[0] if isinstance(start, int) else clips
+
+
+def _located(uri: str) -> tuple[ObjectStore, str]:
+    return Stores(Settings().stores).resolve(uri)
+
+
+def _opened(stack: ExitStack, video: str | Path | VideoRow) -> VideoFile:
+    """The path of a local file, otherwise a file that is read in ranges and closed with `stack`."""
+    uri = video.uri if isinstance(video, VideoRow) else as_uri(str(video))
+    if isinstance(video, VideoRow) and video.error is not None:
+        raise BadVideo(f"{video.id} cannot be used: {video.error}")
+    store, key = _located(uri)
+    try:
+        info = store.head(key)
+        path = store.local_path(key)
+        file: VideoFile = stack.enter_context(store.open(key)) if path is None else path
+    except NotFound as error:
+        raise BadVideo(f"{uri} is not there", "vanished") from error
+    if isinstance(video, VideoRow) and (video.size_bytes, video.etag) != (info.size_bytes, info.etag):
+        raise BadVideo(f"{uri} is not the file that the catalog was built from; build it again", "changed")
+    return file
+
+
+def _row(name: str, file: VideoFile) -> VideoRow:
+    """What a catalog would hold of the whole file."""
+    facts = probe(file)
+    found = {field.name: getattr(facts, field.name) for field in fields(facts)}
+    return VideoRow(name, name, "", "", 0, "", last_frame=facts.frame_count - 1, **found)
+
+
+def _seed(row: VideoRow, start: int, frames: int, stride: int) -> Seed:
+    length = row.last_frame - row.first_frame + 1
+    if not 0 <= start < length:
+        raise ConfigError(f"start={start}: {row.id} has frames 0 to {length - 1}")
+    first = row.first_frame + start
+    seed = Seed(first_frame=first, frame_count=frames, stride=stride, last_frame=row.last_frame)
+    seek = Seek()
+    if seek_to(row, first, seek):
+        seed.seek.CopyFrom(seek)
+    return seed
+
+
+def _resize(short_side: int | None, size: tuple[int, int] | None, interpolation: str) -> Resize:
+    if short_side is not None and size is not None:
+        raise ConfigError("give short_side or size, not both")
+    if min(size or (1 if short_side is None else short_side,)) < 1:
+        raise ConfigError(f"short_side={short_side}, size={size}: a side has at least 1 pixel")
+    if size is not None:
+        return Resize(mode=Resize.EXACT, height=size[0], width=size[1], interpolation=interpolation)
+    if short_side is not None:
+        return Resize(mode=Resize.SHORT_SIDE, height=short_side, interpolation=interpolation)
+    return Resize(mode=Resize.NONE)

@@ -1,0 +1,44 @@
+"""Features of frames: `essp.features`, `essp.compute_feature`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essp_common.errors import ConfigError
+from essp_common.features import registry
+from essp_common.features.port import ArraySpec
+
+
+def features() -> list[str]:
+    """The names of the features that are installed, sorted: ESSP's own, and those that other packages register.
+
+    `essp extractor describe NAME` shows the parameters of one.
+    """
+    return registry.names()
+
+
+def compute_feature(frames: NDArray[np.uint8], name: str, /, **params: Any) -> NDArray[Any]:
+    """A feature of one clip, exactly as the extractor service computes it.
+
+    frames: `(T, H, W, 3)` uint8, RGB; not written to.
+    name: one of `essp.features()`.
+    params: the parameters of the feature, as under `streams.<name>.params` of a job file.
+
+    The result of a feature for networks is `(T', H, W, C)` uint8; descriptors are `(T', rows, columns, bins)` or
+    `(tracks, length)` float32.
+
+        clip = essp.decode("a.mp4", frames=11, short_side=128)
+        essp.compute_feature(clip, "flow", length=10).shape  # (1, 128, 171, 20): ten fields of dx and dy
+
+    Raises `ConfigError` for a feature that is not installed, for parameters that it does not have or that are out of
+    range, and for clips that are too short.
+    """
+    if frames.ndim != 4 or frames.shape[3] != 3 or frames.dtype != np.uint8:
+        raise ConfigError(f"frames are {frames.dtype} of shape {frames.shape}; give uint8 of shape (T, H, W, 3)")
+    registry.output_of(name, params, ArraySpec(frames.shape, "uint8"))  # refuses clips that are too short
+    extractor = registry.create(name, params)
+    extractor.setup()
+    return extractor.extract(np.ascontiguousarray(frames))

@@ -1,0 +1,116 @@
+"""Trained models: `essp.load_model`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from essp.uris import as_uri
+from essp_common.artifacts.fused_model import Member, member_weights, open_model
+from essp_common.artifacts.scores import Rule, mix
+from essp_common.errors import ConfigError
+from essp_common.job.spec import ClipSpec, StreamSpec
+from essp_common.learning.augment import evaluation_view
+from essp_common.learning.inputs import layout_of
+from essp_common.learning.models import Classifier, build, load_state
+from essp_common.runtime.config import Settings
+from essp_common.wiring import Stores
+
+
+@dataclass(frozen=True)
+class StreamModel:
+    """One trained network of a model, and what it sees."""
+
+    trainer: str
+    stream: str
+    feature: str
+    """The feature it was trained on, one of `essp.features()`."""
+    params: dict[str, Any]
+    """The parameters of that feature."""
+    weight: float
+    """Its share of the fused score; the shares of a model sum to 1."""
+    crop: int
+    """Side of the square that the network sees, px."""
+    views: int
+    """How many such squares of each frame are scored."""
+    classes: tuple[str, ...]
+    module: Classifier
+    """Takes `(B, T, crop, crop, C)`, uint8 or float32, as the feature comes; normalises it by itself (`module.mean`,
+    `module.std`, per channel) and gives `Scores`, whose `logits` are `(B, K)`. In evaluation mode."""
+
+    def score(self, feature: NDArray[Any]) -> NDArray[np.float32]:
+        """`(K,)` probabilities of one clip, from its feature `(T, H, W, C)`: cut to the views of evaluation."""
+        seen = evaluation_view(feature, self.crop, self.views, layout_of(self.feature))
+        batch = torch.from_numpy(seen)[None].to(self.module.mean.device)
+        with torch.inference_mode():
+            scores: NDArray[np.float32] = self.module(batch).logits.softmax(dim=1)[0].cpu().numpy()
+        return scores
+
+
+@dataclass(frozen=True)
+class Model:
+    """A trained model: a network for each stream that counts, and how their scores become one."""
+
+    classes: tuple[str, ...]
+    clip: ClipSpec
+    """The clips it was trained on: `frames`, `stride`, `resize`."""
+    clips_per_video: int
+    """How many clips of a video are scored and averaged, spread evenly over it."""
+    streams: dict[str, StreamModel]
+    """Trainer -> its network."""
+    rule: Rule
+    """`mean` or `product` of the networks' scores, by weight."""
+
+    def fuse(self, scores: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+        """`(V, K)` fused scores of V videos, from the `(V, K)` scores of each trainer's network.
+
+        Average the scores of a video's clips first. Raises `ConfigError` when a network's scores are missing.
+        """
+        if missing := sorted(set(self.streams) - set(scores)):
+            raise ConfigError(f"the scores of {', '.join(missing)} are missing; the model fuses {sorted(self.streams)}")
+        stacked = np.stack([np.atleast_2d(np.asarray(scores[name], np.float64)) for name in self.streams])
+        weights = np.array([[stream.weight] for stream in self.streams.values()])
+        return mix(stacked, weights, self.rule)
+
+
+def load_model(uri: str | Path, *, device: str = "cpu") -> Model:
+    """The trained model at a path or URI: the output of the job that trained it, or its `model` folder.
+
+    Networks that have no say in the fused score are left out. Weights are checked against the model's manifest.
+
+        model = essp.load_model("runs/ucf101")
+        rgb = model.streams["rgb"]
+        clip = essp.decode("a.mp4", clip=model.clip)
+        scores = rgb.score(essp.compute_feature(clip, rgb.feature, **rgb.params))  # (K,), in the order of model.classes
+
+    device: where the networks are put, as torch names it.
+    Raises `NotFound` when there is no model, `PermanentError` for weights that are not those of its manifest.
+    """
+    store, found = open_model(Stores(Settings().stores), as_uri(str(uri)))
+    streams = {
+        member.trainer: _loaded(member, found.streams[member.stream], member_weights(store, member), device)
+        for member in found.deciding
+    }
+    return Model(found.classes, found.clip, found.clips_per_video, streams, found.rule)
+
+
+def _loaded(member: Member, stream: StreamSpec, weights: bytes, device: str) -> StreamModel:
+    module = build(member.model, seed=0)
+    load_state(module, weights)
+    return StreamModel(
+        trainer=member.trainer,
+        stream=member.stream,
+        feature=member.model.feature,
+        params=dict(stream.params),
+        weight=member.weight,
+        crop=member.model.crop,
+        views=member.model.views,
+        classes=member.model.classes,
+        module=module.to(device).eval(),
+    )

@@ -1,0 +1,225 @@
+"""Classifying videos with a trained model: `essp.predict`, and what `essp predict` and the demo run.
+
+The videos become a catalog and a predict job, both in a temporary folder, and the job runs in this process through the
+same decoders and extractors as training. A video that cannot be used is an answer with the reason; the others are
+classified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+
+from essp.catalog.build import file_row
+from essp.catalog.probing import ProbeOptions, Prober
+from essp.catalog.sources import VIDEO_SUFFIXES
+from essp.embedded.composition import Embedded
+from essp.uris import as_uri
+from essp_common.artifacts import layout
+from essp_common.artifacts.fused_model import FusedModel, open_model
+from essp_common.artifacts.predictions import Prediction, read_predictions
+from essp_common.artifacts.segments import Segment, read_segments
+from essp_common.catalog.table import Catalog, VideoRow, write_catalog
+from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError
+from essp_common.job.spec import JobSpec
+from essp_common.job.status import JobState, JobStatus
+from essp_common.runtime.config import Settings
+from essp_common.runtime.process import cpu_count
+from essp_common.wiring import Stores
+
+_LOOK_S = 0.1
+_CATALOG = "catalog.parquet"
+
+Watch = Callable[[JobStatus, int], None]
+"""Called several times a second with the job as it stands and the number of videos; an exception ends the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Where in a video a class is seen."""
+
+    class_name: str
+    start_s: float
+    end_s: float
+    score: float
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What came of it, by video in the order asked."""
+
+    model: str
+    classes: tuple[str, ...]
+    rows: tuple[Prediction, ...]
+    segments: dict[str, tuple[Stretch, ...]] = field(default_factory=dict)
+    """Video -> where its classes are seen, the surest first; empty when that was not asked for."""
+
+    @property
+    def complete(self) -> bool:
+        """Every video has a class."""
+        return all(row.class_name is not None for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class VideoPrediction:
+    """What a model says of one video."""
+
+    video: str
+    """As it was given; of a folder's files, the path below the folder added."""
+    class_name: str | None
+    """The likeliest class; None when nothing of the video could be decoded."""
+    scores: dict[str, float]
+    """Class -> probability, the likeliest first; empty when nothing of the video could be decoded."""
+    clips: int
+    """How many clips were scored."""
+    error: str | None
+    """Why clips are missing, or all of them; None: none are."""
+    segments: tuple[Stretch, ...] = ()
+    """Where in the video its classes are seen, the surest first; empty when that was not asked for."""
+
+
+def predict(
+    videos: str | Path | Sequence[str | Path], model: str | Path, *, segments: int = 0
+) -> list[VideoPrediction]:
+    """Classify videos with a trained model: the answers of `essp predict`, one for each video in the order given.
+
+    videos: files, folders of them (all videos in them), or their URIs; one or several.
+    model: the output of the job that trained it, or its `model` folder; path or URI.
+    segments: also say where in each video its classes are seen, from so many clips of it; 0: do not.
+
+        for answer in essp.predict(["a.mp4", "b.mp4"], "runs/ucf101"):
+            print(answer.video, answer.class_name or answer.error, answer.scores)
+
+    Decoders read the files in child processes, so a file that crashes FFmpeg is an answer with an error. A call takes
+    seconds to start; give it many videos at once. Raises `NotFound` for a model that is not there, and `EsspError`
+    when the job fails as a whole. Ctrl-C ends it in order.
+    """
+    given = [videos] if isinstance(videos, str | Path) else videos
+    answers = classify([str(video) for video in given], as_uri(str(model)), Settings(), _unwatched, segments)
+    return [
+        VideoPrediction(
+            row.video_id,
+            row.class_name,
+            dict(row.top(answers.classes, len(row.scores))),
+            row.clips,
+            row.error,
+            answers.segments.get(row.video_id, ()),
+        )
+        for row in answers.rows
+    ]
+
+
+def _unwatched(status: JobStatus, videos: int) -> None:
+    """For callers who look at the result alone."""
+
+
+def classify(videos: Sequence[str], model_uri: str, settings: Settings, watch: Watch, segments: int = 0) -> Answers:
+    """Probe, run the job, collect the answers. `watch` sees how far it is.
+
+    `segments`: how many clips of each video to look at to say where in it its classes are seen; 0: do not.
+    Raises `NotFound` for a model that is not there, `EsspError` when the job fails as a whole.
+    """
+    _, model = open_model(Stores(settings.stores), model_uri)
+    rows = probe(find(videos, Stores(settings.stores)), settings)
+    found: dict[str, Prediction] = {
+        row.id: Prediction(row.id, None, 0, (), row.error) for row in rows if row.error is not None
+    }
+    usable = [row for row in rows if row.error is None]
+    where: dict[str, tuple[Stretch, ...]] = {}
+    if usable:
+        with TemporaryDirectory(prefix="essp-predict-") as folder:
+            local = settings.model_copy(
+                update={"bus": "memory://", "cache": "memory://", "stores": (*settings.stores, f"file://{folder}")}
+            )
+            spec = job_of(model, model_uri, f"file://{folder}", segments)
+            predicted, where = _run(spec, usable, local, watch)
+            found |= {row.video_id: row for row in predicted}
+    missing = Prediction("", None, 0, (), "nothing of it was decoded")
+    answers = tuple(found.get(row.id, replace(missing, video_id=row.id)) for row in rows)
+    return Answers(model_uri, model.classes, answers, where)
+
+
+def find(videos: Iterable[str], stores: Stores) -> list[VideoRow]:
+    """A row for each video file that is meant, a folder's files by name; what is not there is a row with the reason."""
+    rows: dict[str, VideoRow] = {}
+    for text in videos:
+        for row in _meant(text, stores):
+            rows.setdefault(row.uri, row)
+    return list(rows.values())
+
+
+def probe(rows: Sequence[VideoRow], settings: Settings) -> list[VideoRow]:
+    """Fill in what the files hold, or why they cannot be used."""
+    wanted = {row.uri: row for row in rows if row.error is None}
+    options = ProbeOptions(workers=max(1, min(cpu_count(), len(wanted))))
+    with Prober(settings.stores, options) as prober:
+        read = {outcome.uri: file_row(wanted[outcome.uri], outcome) for outcome in prober.read(wanted)}
+    return [read.get(row.uri, row) for row in rows]
+
+
+def job_of(model: FusedModel, model_uri: str, output: str, segments: int = 0) -> JobSpec:
+    """The predict job: clips as in training, and only the streams that have a say. `segments`: see `classify`."""
+    streams = {member.stream: model.streams[member.stream].model_dump() for member in model.deciding}
+    return JobSpec.model_validate(
+        {
+            "name": "predict",
+            "output": output,
+            "data": {"catalog": f"{output}/{_CATALOG}"},
+            "clip": model.clip.model_dump(),
+            "sampling": {"kind": "uniform", "clips_per_video": segments or model.clips_per_video},
+            "streams": streams,
+            "predictor": {"model": model_uri, "segments": segments > 0},
+            "limits": {"dead_ratio": 1.0},  # each bad video is reported; they do not spoil the others
+        }
+    )
+
+
+def _meant(text: str, stores: Stores) -> list[VideoRow]:
+    uri = as_uri(text)
+    try:
+        store, key = stores.resolve(uri)
+        info = store.head(key)
+        return [VideoRow(text, uri, "", "", info.size_bytes, info.etag)]
+    except NotFound as error:
+        missing = VideoRow(text, uri, "", "", 0, "", error=f"vanished: {error}")
+    except PermanentError as error:
+        return [VideoRow(text, uri, "", "", 0, "", error=f"{error.kind}: {error}")]
+    try:
+        folder = stores.under(uri)
+        files = [info for info in folder.list() if PurePosixPath(info.key).suffix.lower() in VIDEO_SUFFIXES]
+    except (NotFound, ConfigError):
+        return [missing]
+    shown = text.rstrip("/")
+    return [
+        VideoRow(f"{shown}/{info.key}", folder.uri(info.key), "", "", info.size_bytes, info.etag) for info in files
+    ] or [missing]
+
+
+def _run(
+    spec: JobSpec, rows: Sequence[VideoRow], settings: Settings, watch: Watch
+) -> tuple[list[Prediction], dict[str, tuple[Stretch, ...]]]:
+    """The answers of the job, and where in each video, if it is to say that."""
+    store = Stores(settings.stores).under(spec.output)
+    write_catalog(store, _CATALOG, Catalog(tuple(rows)))
+    with Embedded(spec, settings) as embedded:
+        while not embedded.ended(_LOOK_S):
+            watch(embedded.status(), len(rows))
+        status = embedded.status()
+    if status.state != JobState.COMPLETED:
+        raise EsspError(f"the videos were not classified: {status.reason or status.state}")
+    answers, _ = read_predictions(store, layout.PREDICTIONS)
+    if spec.predictor is None or not spec.predictor.segments:
+        return answers, {}
+    return answers, _where(read_segments(store, layout.SEGMENTS), rows)
+
+
+def _where(segments: Iterable[Segment], rows: Sequence[VideoRow]) -> dict[str, tuple[Stretch, ...]]:
+    """Segments by video, in seconds. Frames are taken as evenly spaced, which those of some files are not quite."""
+    fps = {row.id: row.fps or 1.0 for row in rows}
+    found: dict[str, tuple[Stretch, ...]] = {row.id: () for row in rows}
+    for s in segments:
+        start_s, end_s = s.first_frame / fps[s.video_id], (s.last_frame + 1) / fps[s.video_id]
+        found[s.video_id] += (Stretch(s.class_name, start_s, end_s, s.score),)
+    return found

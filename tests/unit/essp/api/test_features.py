@@ -1,0 +1,48 @@
+"""`essp.compute_feature` gives what the extractor gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import essp
+from essp_common.errors import ConfigError
+from essp_common.features import registry
+
+CLIP = np.random.default_rng(1).integers(0, 256, (16, 48, 64, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("name", "params"), [("rgb", {"frames": 3}), ("flow", {"length": 5}), ("frame_diff", {}), ("hog", {})]
+)
+def test_a_feature_is_that_of_the_extractor(name: str, params: dict[str, Any]) -> None:
+    extractor = registry.create(name, params)
+    extractor.setup()
+    assert np.array_equal(essp.compute_feature(CLIP, name, **params), extractor.extract(CLIP))
+
+
+def test_every_feature_is_listed() -> None:
+    assert {"rgb", "flow", "hog", "improved_trajectories"} <= set(essp.features())
+
+
+def test_frames_need_not_be_contiguous_and_stay_as_they_are() -> None:
+    mirrored = CLIP[:, :, ::-1]
+    mirrored.flags.writeable = False
+    assert np.array_equal(essp.compute_feature(mirrored, "flow"), essp.compute_feature(mirrored.copy(), "flow"))
+
+
+@pytest.mark.parametrize(
+    ("frames", "name", "params", "said"),
+    [
+        (CLIP, "colour", {}, "no extractor 'colour'"),
+        (CLIP, "flow", {"lenght": 5}, "lenght"),
+        (CLIP[:3], "flow", {"length": 5}, "needs clips of 6 frames"),
+        (CLIP[0], "flow", {}, r"give uint8 of shape \(T, H, W, 3\)"),
+        (CLIP.astype(np.float32), "flow", {}, "frames are float32"),
+    ],
+)
+def test_what_cannot_be_computed_is_refused(frames: Any, name: str, params: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        essp.compute_feature(frames, name, **params)

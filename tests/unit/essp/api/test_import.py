@@ -1,0 +1,52 @@
+"""`import essp` loads no library, and has what it says."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import essp
+from essp_common.distribution import EXTRAS
+
+
+@pytest.mark.processes
+def test_importing_it_loads_no_library() -> None:
+    """Counted in modules: they are the same on every machine, and time is not."""
+    code = "import sys; before = set(sys.modules); import essp; print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    assert [name for name in loaded if name.partition(".")[0] in {*EXTRAS, "numpy", "pyarrow", "pydantic"}] == []
+    assert len(loaded) < 20
+
+
+@pytest.mark.processes
+def test_decoding_loads_no_torch_and_no_client_library() -> None:
+    code = "import sys, essp; essp.decode; essp.features; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "kafka", "redis", "boto3", "cv2"} & set(done.stdout.split())
+
+
+def test_every_name_is_there_and_says_what_it_is() -> None:
+    assert set(essp.__all__) <= set(dir(essp))
+    for name in essp.__all__:
+        assert getattr(essp, name).__doc__
+
+
+def test_types_and_homes_name_the_same() -> None:
+    """What a type checker sees is what an import gives."""
+    tree = ast.parse(Path(str(essp.__file__)).read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    typed = {
+        str(node.module): tuple(a.name for a in node.names) for node in block.body if isinstance(node, ast.ImportFrom)
+    }
+    assert typed == essp._HOMES
+    assert sorted(name for names in typed.values() for name in names) == sorted(essp.__all__)
+
+
+def test_what_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'decoder'"):
+        _ = essp.decoder
