@@ -97,7 +97,7 @@ def _account(directory: Path, status: JobStatus, console: Console) -> None:
             sizes[kinds.get(top, "intermediate files")] += file.stat().st_size
     listed = ", ".join(f"{name} {size(count)}" for name, count in sizes.items())
     console.print(f"on disk: {listed}", highlight=False, soft_wrap=True)
-    decoded = f"{status.counts.decoded} clips were decoded once and fed {len(status.trainers)} trainings"
+    decoded = f"{status.counts.decoded} clips were decoded once and fed {len(status.trainers)} trainers"
     console.print(decoded if status.counts.decoded else "the run was complete already", highlight=False)
     if decoded_frames := metrics.frames("decoded"):
         console.print(_saved(decoded_frames, len(status.trainers)), highlight=False, soft_wrap=True)
@@ -108,5 +108,5 @@ def _saved(decoded: int, trainings: int) -> str:
     shared, skipped = (metrics.frames(what) for what in ("shared", "skipped"))
     apart = trainings * (decoded + skipped + shared)
     return (
-        f"{decoded} frames were decoded; each training for itself would decode {apart}: {1 - decoded / apart:.0%} saved"
+        f"{decoded} frames were decoded; each trainer on its own would decode {apart}: {1 - decoded / apart:.0%} saved"
     )
