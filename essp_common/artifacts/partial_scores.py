@@ -1,12 +1,13 @@
-"""What a predict job has scored so far, so that a predictor that dies, or a job that is started anew, goes on there.
+"""What a predict job has scored so far, so that a predictor resumes there after a crash or a new start of the job.
 
     predictor/<identity>/<stream>/<stop>/<trainer>.parquet   1. the scores of the clips of one part, by each member
     predictor/<identity>/<stream>/<stop>/done.json           2. where each clip begins, and why some are missing
 
-Without the second there is no part. A part is some whole videos, the same for every stream, so that each can be fused
-on its own and no more than one is in memory. The identity is a digest of all that decides the scores; what was kept for
-another model or catalog is not seen.
-The master reads from here where a predictor starts, hence no torch.
+A part exists once the second object does. A part holds some whole videos, the same for every stream, so that each
+part can be fused on its own and only one is in memory. The identity is a digest of everything that decides the scores;
+parts of another model or catalog are ignored.
+
+The master reads here where a predictor will start, so this module does not import torch.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from essp_common.objects.port import ObjectStore
 
 _DONE = "done.json"
 _PART_CLIPS = 2000
-"""About so many clips are a part: seconds to minutes of work, which is what a death costs."""
+"""About this many clips make a part: seconds to minutes of work, which is what a crash costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class PartialScores:
         return ScoredPart(tables, rest["errors"], dict(rest["first_frames"]))
 
     def remove(self) -> None:
-        """The answers are written: parts, of whatever identity, are of no more use."""
+        """Remove the parts of every identity, once the predictions are written."""
         for info in list(self._output.list(layout.PARTS)):
             self._output.delete(info.key)
 

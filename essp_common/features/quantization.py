@@ -20,11 +20,6 @@ ZERO = 128
 _HALF_RANGE = 127
 
 
-def quantization_error(bound: float) -> float:
-    """The largest difference between a displacement within the bound and its decoded code, in pixels."""
-    return bound / (2 * _HALF_RANGE)
-
-
 def quantize(displacement: NDArray[np.float32], bound: float) -> NDArray[np.uint8]:
     """Codes of displacements in pixels, any shape. What is not a number counts as no motion."""
     scaled = displacement * np.float32(_HALF_RANGE / bound)
@@ -34,11 +29,6 @@ def quantize(displacement: NDArray[np.float32], bound: float) -> NDArray[np.uint
     np.rint(scaled, out=scaled)
     scaled += ZERO
     return scaled.astype(np.uint8)
-
-
-def dequantize(codes: NDArray[np.uint8], bound: float) -> NDArray[np.float32]:
-    """Displacements in pixels, any shape."""
-    return (codes.astype(np.float32) - ZERO) * np.float32(bound / _HALF_RANGE)
 
 
 def negate(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:

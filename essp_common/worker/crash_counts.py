@@ -1,16 +1,17 @@
-"""How often a message was begun, counted across the deaths of workers: a message that kills its worker ends as a
-dead letter, and not with the pool.
+"""Counts the workers that crashed on a record, so that a record that kills its worker becomes a dead letter before it
+has killed the whole pool.
 
-A bus delivers again what a dead worker had in hand, and does not say how often it did. So, where a record may have been
-delivered before (`Record.redelivered`), its count is written to the cache before work begins, and removed when the
-worker survives it, whatever came of it. What is left in the cache was fatal. From `limit` such deaths on, the record is
-given up without another try. The first death may come before anything is counted, so at most `limit + 1` workers die.
+The bus redelivers what a dead worker had in hand but does not say how often. A record that may have been delivered
+before (`Record.redelivered`) therefore gets a count in the cache before work begins. The worker removes the count when
+it survives the record, whatever the outcome, so a count that is left in the cache stands for a crash. After `limit`
+crashes the record is rejected without another try. The first crash may happen before anything is counted, so at most
+`limit + 1` workers die.
 
-A worker dies with all it has in hand, and the innocent would be counted as well. Hence records that have a count
-already are worked on one at a time, and counted in their turn: a death adds to the count of one of them only.
+A worker dies with all the records it has in hand, and counting would blame all of them. Records that already have a
+count are therefore processed one at a time: a crash adds to the count of one record only.
 
-A cache that does not take the count (it is full, or away) leaves it as it is: work that could free room must go on.
-Counts that nobody comes back for expire after `TTL_S`.
+If the cache is full or away, the count stays as it is, because the work may free room. Counts that no worker removes
+expire after `TTL_S`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from essp_common.errors import CacheMiss, TransientError
 log = logging.getLogger(__name__)
 
 TTL_S = 600.0
-_READER = "deliveries"
+_READER = "crash_counts"
 
 
 class CrashCounts:
@@ -42,8 +43,8 @@ class CrashCounts:
 
     @contextmanager
     def begun(self, record: Record) -> Iterator[int]:
-        """Work on a record within this block. Gives how many deaths it is known to have caused: `limit` or more
-        say that it is not to be tried again."""
+        """Work on a record within this block. Yields how many crashes it has caused; with `limit` or more the caller
+        must not try it again."""
         if not record.redelivered:
             yield 0
             return
@@ -58,17 +59,17 @@ class CrashCounts:
                 self._forget(key)
 
     def _key(self, record: Record) -> str:
-        """No job is called `.deliveries`: a name has no point."""
-        return f"essp:.deliveries:{{{self._group}/{record.topic}/{record.partition}/{record.offset}}}"
+        """Cannot be the key of a job: no job has a name that begins with a point."""
+        return f"essp:.crashes:{{{self._group}/{record.topic}/{record.partition}/{record.offset}}}"
 
     def _read(self, key: str, record: Record) -> int:
-        """The count; none if it is of another record, from before the topic was made anew."""
+        """The count; 0 if it belongs to another record, from before the topic was created anew."""
         try:
             count, _, digest = bytes(self._cache.get(key)).partition(b" ")
         except CacheMiss:
             return 0
         except TransientError as error:
-            log.warning("deliveries of %s are not known: %s", key, error)
+            log.warning("crashes on %s are not known: %s", key, error)
             return 0
         return int(count) if digest == _digest(record) else 0
 
@@ -76,13 +77,13 @@ class CrashCounts:
         try:
             self._cache.put(key, b"%d " % count + _digest(record), [_READER], TTL_S)
         except TransientError as error:
-            log.warning("deliveries of %s are not counted: %s", key, error)
+            log.warning("crashes on %s are not counted: %s", key, error)
 
     def _forget(self, key: str) -> None:
         try:
             self._cache.ack(key, _READER)
         except TransientError as error:
-            log.warning("deliveries of %s stay counted for %g s: %s", key, TTL_S, error)
+            log.warning("crashes on %s stay counted for %g s: %s", key, TTL_S, error)
 
 
 def _digest(record: Record) -> bytes:

@@ -1,7 +1,7 @@
-"""Workers tell the master every few seconds that they are up and how busy they are (`Heartbeat` on `essp.progress`).
+"""Workers report every few seconds that they are up and how busy they are (`Heartbeat` on `essp.progress`).
 
-Pools are sized by this: which workers are up, what share of the time they worked, whether one hangs. A beat that cannot
-be sent is left out; the next one says the same.
+The master sizes pools by these reports: which workers are up, what share of the time they worked, whether one hangs. A
+heartbeat that cannot be sent is dropped; the next one says the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INTERVAL_S = 5.0
 
 
 class LaneLoad:
-    """What the lanes of one worker did since they were last asked. Thread-safe."""
+    """What the lanes of one worker did since the last `take`. Thread-safe."""
 
     def __init__(self, lanes: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._lanes = lanes
@@ -97,6 +97,6 @@ class Heart:
             try:
                 self._bus.publish(topics.PROGRESS, b"", progress.SerializeToString())
             except TransientError as error:
-                log.debug("%s: a heartbeat was left out: %s", self._pool, error)
+                log.debug("%s: a heartbeat was dropped: %s", self._pool, error)
             if self._stopped.wait(self._interval_s):
                 return

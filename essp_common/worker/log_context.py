@@ -11,8 +11,8 @@ from essp_common.bus.port import Record
 from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, DecodeSeed, FeatureReady, Progress, Purpose
 
 
-def subject(record: Record) -> dict[str, Any]:
-    """Job, epoch, and the clip (`seed_id`) or the unit of clips; empty for what is no message of ours."""
+def log_context(record: Record) -> dict[str, Any]:
+    """Job, epoch, and the clip (`seed_id`) or the unit of clips; empty if the record holds none of these messages."""
     try:
         if record.topic == topics.SEEDS:
             return _of_unit(DecodeSeed.FromString(record.value))

@@ -6,7 +6,7 @@ One thread polls; `lanes` threads each own a `Stage` and handle one record at a 
 - a transient error is retried in place with back-off (and the polling goes on, so the group keeps us);
 - a permanent error, or `attempts` transient ones, ends in the stage's `reject`. Back-pressure does not count, nor does
   a server that cannot be reached, for as long as `patience_s`: neither is the record's fault;
-- a record that was in hand when `attempts` workers died is rejected, too (`deliveries.py`);
+- a record that was in hand when `attempts` workers died is rejected as well (`crash_counts.py`);
 - `drain` takes nothing new, finishes what is in hand, and returns the rest to the group.
 
 At most `lanes` records and a small prefetch are held; while they are, the subscription is paused. An exception
@@ -37,7 +37,7 @@ from essp_common.runtime.logs import bound
 from essp_common.runtime.retry import Outage
 from essp_common.worker.crash_counts import CrashCounts
 from essp_common.worker.heartbeat import LaneLoad
-from essp_common.worker.log_context import subject
+from essp_common.worker.log_context import log_context
 from essp_common.worker.reports import Reports
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class Worker:
         self._stage = stage
         self._reports = reports
         self._options = options
-        self._deliveries = CrashCounts(cache, name, options.attempts)
+        self._crash_counts = CrashCounts(cache, name, options.attempts)
         self._draining = threading.Event()
         self._changed = threading.Condition()
         self._ready: deque[Record] = deque()
@@ -232,18 +232,18 @@ class Worker:
             return not self._in_hand and (not self._ready or self._draining.is_set())
 
     def _report(self) -> None:
-        """Have the master told of what is made, and call done what is reported."""
+        """Report to the master what is made, and commit the records of what is reported."""
         try:
             self._reports.flush()
         except TransientError as error:
-            log.warning("%s: what is made cannot be reported: %s; trying again", self.name, error)
+            log.warning("%s: finished work cannot be reported: %s; trying again", self.name, error)
 
     def _process(self, stage: Stage, record: Record) -> None:
         """Bring one record to an end: done once it is reported, rejected, or returned to the group."""
         started = time.monotonic()
         outcome = "done"
         try:
-            with bound(partial(subject, record)), self._deliveries.begun(record) as deaths:
+            with bound(partial(log_context, record)), self._crash_counts.begun(record) as deaths:
                 rejection = _fatal(deaths) if deaths >= self._options.attempts else self._handle(stage, record)
                 failpoint("worker.handled")
                 if rejection is not None:
@@ -287,8 +287,8 @@ class Worker:
             except EsspError as error:
                 return _Rejection(error, attempts + 1)
             except Exception as error:
-                told = {"attempt": attempts + 1}
-                log.exception("%s: unexpected error on %s", self.name, _place(record), extra=told)
+                extra = {"attempt": attempts + 1}
+                log.exception("%s: unexpected error on %s", self.name, _where(record), extra=extra)
                 failure = _unexpected(error)
             attempts += 1
             if attempts >= self._options.attempts:
@@ -308,8 +308,8 @@ class Worker:
     def _reject(self, stage: Stage, record: Record, rejection: _Rejection) -> None:
         """Have the stage report it, however long its servers are away."""
         error, attempts = rejection.error, rejection.attempts
-        told = (self.name, _place(record), attempts, error)
-        log.warning("%s: %s rejected after %d tries: %s", *told, extra={"attempt": attempts})
+        where = (self.name, _where(record), attempts, error)
+        log.warning("%s: %s rejected after %d tries: %s", *where, extra={"attempt": attempts})
         metrics.FAILURES.labels(self.name, error.kind).inc()
         tries = 0
         while True:
@@ -352,5 +352,5 @@ def _unexpected(error: Exception) -> PermanentError:
     return wrapped
 
 
-def _place(record: Record) -> str:
+def _where(record: Record) -> str:
     return f"{record.topic}[{record.partition}]@{record.offset}"

@@ -1,13 +1,13 @@
-"""What a worker made, told to the master in batches: a message for some clips, not one for each.
+"""Reports what a worker made to the master in batches: one message for several clips.
 
-A message of its own for each clip costs the master more than all else that it does about the clip. So what the lanes
-of a worker make is kept here for `WINDOW_S` at most, or until `RECORDS` records are finished, and told together; at
-once when the worker has nothing else in hand, since then somebody may be waiting for it.
+A message for each clip would cost the master more than everything else it does about the clip. The clips that the
+lanes of a worker make are therefore collected for at most `WINDOW_S`, or until `RECORDS` records are finished, and
+reported together. A worker with nothing else in hand reports at once, since a consumer may be waiting.
 
-What comes after the report of a record in the order of effects (the ack of what it was made of, and that the record is
-done) is put off with `then`, and happens when the report is durable. So nothing is lost: whoever dies, or cannot reach
-the bus, with reports untold has those records delivered again, to itself or others, and making a clip twice is
-harmless. What cannot be told is kept, and told by the next `flush`.
+Effects that must follow the report of a record (the ack of its input, and the commit of the record) are deferred with
+`then` and happen when the report is durable. So nothing is lost: if a worker dies or cannot reach the bus before it has
+reported, its records are delivered again, and making a clip twice is harmless. What could not be published stays here
+until the next `flush`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from essp_common.runtime.failpoints import failpoint
 WINDOW_S = 0.2
 """Longest that a report is kept while its worker goes on."""
 RECORDS = 16
-"""Most records that are finished and not told: they are delivered again when the worker dies, and have to be among
-those that the next one is warned of (`bus.port.SUSPECTS`)."""
+"""Most records that are finished and not reported. If the worker dies they are delivered again, and must be among those
+that the next worker suspects (`bus.port.SUSPECTS`)."""
 
 Effect = Callable[[], object]
 
 
 class _Kind(NamedTuple):
-    """What can be told in one message."""
+    """What one message can report."""
 
     job: str
     fence: int
@@ -44,7 +44,7 @@ class _Kind(NamedTuple):
 
 class _Report(NamedTuple):
     kind: _Kind
-    place: int
+    clip_index: int
     attempt: int
     size: int
     seconds: float
@@ -58,7 +58,7 @@ class Reports:
         self._worker = worker
         self._clock = clock
         self._lock = threading.Lock()
-        self._telling = threading.Lock()
+        self._flushing = threading.Lock()
         self._reports: list[_Report] = []
         self._effects: list[Effect] = []
         self._records = 0
@@ -86,28 +86,28 @@ class Reports:
 
     @property
     def due(self) -> bool:
-        """It is time for `flush`, though the worker has other things in hand."""
+        """It is time to `flush`, although the worker has other records in hand."""
         with self._lock:
             return self._since_s is not None and (self._records >= RECORDS or self._clock() >= self._since_s + WINDOW_S)
 
     def flush(self) -> None:
-        """Tell all, durably, and do what was to be done then. Raises `TransientError`; then the rest is kept."""
-        with self._telling:
+        """Publish all reports durably, then run the deferred effects. Raises `TransientError` and keeps the rest."""
+        with self._flushing:
             with self._lock:
                 reports, effects, records = list(self._reports), list(self._effects), self._records
                 self._records, self._since_s = 0, None
-            told = done = 0
+            published = done = 0
             try:
                 if reports:
-                    self._tell(reports)
-                    told = len(reports)
+                    self._publish(reports)
+                    published = len(reports)
                     failpoint("worker.reported")
                 for effect in effects:
                     effect()
                     done += 1
             finally:
                 with self._lock:
-                    del self._reports[:told], self._effects[:done]
+                    del self._reports[:published], self._effects[:done]
                     if done < len(effects):
                         self._records += records
                         self._begin()
@@ -116,7 +116,7 @@ class Reports:
         if self._since_s is None:
             self._since_s = self._clock()
 
-    def _tell(self, reports: Sequence[_Report]) -> None:
+    def _publish(self, reports: Sequence[_Report]) -> None:
         kinds: dict[_Kind, list[_Report]] = defaultdict(list)
         for report in reports:
             kinds[report.kind].append(report)
@@ -126,7 +126,7 @@ class Reports:
                 purpose=kind.purpose,
                 epoch=kind.epoch,
                 stream=kind.stream,
-                indices=[report.place for report in alike],
+                indices=[report.clip_index for report in alike],
                 attempts=attempts if any(attempts) else (),
                 bytes=[report.size for report in alike],
                 seconds=sum(report.seconds for report in alike),

@@ -16,8 +16,8 @@ from essp.demo.photographs import BACKGROUNDS, TEXTURES, photograph
 from essp.demo.scene import MOTIONS, Scene, render
 from essp_common.errors import ConfigError
 from essp_common.features import registry
-from essp_common.features.quantization import dequantize
 from essp_common.video.probe import probe
+from tests.harness.quantization import dequantize
 
 PER_CLASS = 6
 

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from essp_common.features.quantization import ZERO, dequantize, quantize
+from essp_common.features.quantization import ZERO, quantize
 from essp_common.job.spec import AugmentSpec
 from essp_common.learning.augment import evaluation_view, resized, training_view
 from essp_common.learning.inputs import layout_of
+from tests.harness.quantization import dequantize
 
 RGB, FLOW = layout_of("rgb"), layout_of("flow")
 

@@ -19,7 +19,7 @@ from essp_common.errors import ConfigError
 from essp_common.pb.v1.messages_pb2 import TRAIN, ClipReady, ClipRef, DecodeSeed, FeatureReady, Progress, Seed
 from essp_common.runtime import logs, process
 from essp_common.runtime.config import Settings
-from essp_common.worker.log_context import subject
+from essp_common.worker.log_context import log_context
 
 log = logging.getLogger("essp.test")
 
@@ -231,8 +231,8 @@ CLIP = ClipRef(job="demo", purpose=TRAIN, epoch=2, index=7)
     ],
 )
 def test_what_a_message_is_about(topic: str, message: Any, about: dict[str, Any]) -> None:
-    assert subject(Record(topic, 0, 0, b"", message.SerializeToString())) == about
+    assert log_context(Record(topic, 0, 0, b"", message.SerializeToString())) == about
 
 
 def test_what_is_no_message_is_about_nothing() -> None:
-    assert subject(Record(topics.CLIPS, 0, 0, b"", b"\xff\xff\xff")) == {}
+    assert log_context(Record(topics.CLIPS, 0, 0, b"", b"\xff\xff\xff")) == {}

@@ -81,8 +81,8 @@ def test_a_death_is_blamed_on_one_suspect_only() -> None:
     with worker.begun(first):
         other = threading.Thread(target=lane)
         other.start()
-        assert cache.get("essp:.deliveries:{g/t/0/1}")[:1] == b"2"
-        assert cache.get("essp:.deliveries:{g/t/0/2}")[:1] == b"1"
+        assert cache.get("essp:.crashes:{g/t/0/1}")[:1] == b"2"
+        assert cache.get("essp:.crashes:{g/t/0/2}")[:1] == b"1"
         order.append("first")
     other.join()
     assert order == ["first", "second"]

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from essp_common.errors import BadFrames
 from essp_common.features import registry
 from essp_common.features.port import ArraySpec, Extractor
-from essp_common.features.quantization import ZERO, dequantize, negate, quantization_error, quantize
+from essp_common.features.quantization import ZERO, negate, quantize
 from essp_common.features.sampling import centre_window, evenly_spaced
+from tests.harness.quantization import dequantize, quantization_error
 
 SIDE = 128
 MARGIN = 16  # flow is not judged where the picture leaves or enters

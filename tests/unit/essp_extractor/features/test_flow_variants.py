@@ -16,10 +16,11 @@ from essp_common.errors import BadFrames, ConfigError
 from essp_common.features import registry
 from essp_common.features.intermediates import Intermediates, extract_with
 from essp_common.features.port import ArraySpec
-from essp_common.features.quantization import ZERO, dequantize
+from essp_common.features.quantization import ZERO
 from essp_extractor.motion.camera import CameraMotion
 from essp_extractor.motion.fields import FlowFields, FlowMethod
 from essp_extractor.motion.tvl1 import TvL1Params, tvl1_flow
+from tests.harness.quantization import dequantize
 from tests.harness.scenes import STILL, Clip, Matrix, flow_of, moving, places, ready, rotation, with_object
 
 INSIDE = np.s_[16:-16, 16:-16]
