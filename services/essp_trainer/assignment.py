@@ -1,4 +1,4 @@
-"""What a trainer has to do: one training of one job, as the job's snapshot says."""
+"""What a trainer has to do: one training of one job, from the job's snapshot."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Assignment:
 
     @classmethod
     def of(cls, command: Control, trainer: str) -> Self:
-        """The training called `trainer` of a job. Raises `ConfigError` when the job has none of that name."""
+        """The training named `trainer` of a job. Raises `ConfigError` if the job has none of that name."""
         snapshot = command.snapshot
         spec = stored_spec(snapshot.spec_json, f"job {command.job}")
         if trainer not in spec.trainers:
@@ -52,16 +52,16 @@ class Assignment:
 
     @property
     def consumer(self) -> str:
-        """The id under which the trainer acks."""
+        """The consumer id with which the trainer acks clips."""
         return ids.trainer_consumer(self.trainer)
 
     @property
     def identity(self) -> tuple[int, str]:
-        """Job seed and trainer's name: what all its randomness is drawn from."""
+        """Job seed and trainer name, from which all its random numbers follow."""
         return self.spec.sampling.seed, self.trainer
 
     def described(self, channels: int) -> ModelDescription:
-        """The model to train on frames of so many channels."""
+        """The model to train on frames with this many channels."""
         return ModelDescription(
             name=self.training.model,
             feature=self.stream.feature,
@@ -74,7 +74,7 @@ class Assignment:
 
     @property
     def end(self) -> Position:
-        """Where everything is done."""
+        """The position after the last phase."""
         return Position(len(self.phases), 0)
 
     def clips_before(self, position: Position) -> int:
@@ -90,11 +90,11 @@ class Assignment:
         return self.end
 
     def digest(self) -> str:
-        """SHA-256 of all in the job that decides what the weights become.
+        """SHA-256 of everything in the job that decides what the weights become.
 
-        Raising a budget, adding epochs (but where the learning rate falls to the last of them) or another trainer, or
-        moving to another device leaves it the same, so such a job can be resumed. What has its default value is left
-        out, so that a field which a later version of ESSP adds changes no digest.
+        It does not change with a larger budget, another trainer, another device, or more epochs (unless the learning
+        rate depends on the last epoch), so such a job can be resumed. Fields with their default value are left out, so
+        that a field which a later version of ESSP adds changes no digest.
         """
         free = {"device", "threads", "checkpoint_clips", "keep_checkpoints"}
         document: dict[str, object] = {
@@ -108,5 +108,5 @@ class Assignment:
 
 
 def purpose_name(purpose: Purpose) -> str:
-    """train, validation, test or predict: as in file names and histories."""
+    """train, validation, test or predict: the name in files and histories."""
     return Purpose.Name(purpose).lower()

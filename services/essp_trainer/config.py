@@ -1,7 +1,6 @@
-"""Settings of a trainer: those of every service (`essp_common.runtime.config`), how it prefetches, and where its ranks
-meet.
+"""Settings of a trainer: those of every service (`essp_common.runtime.config`), prefetching, saving, and its ranks.
 
-What to train and how is in the job, not here: the number of ranks changes nothing but the time that it takes.
+The job says what to train and how. The number of ranks is not part of it: it changes only how long training takes.
 """
 
 from __future__ import annotations
@@ -20,30 +19,30 @@ class TrainerSettings(Settings):
     """What a trainer process needs to know."""
 
     prefetch_batches: int = Field(3, ge=1)
-    """Batches prepared ahead of the model; each holds its clips, cropped, in host memory."""
+    """Batches prepared ahead of the model; each keeps its cropped clips in host memory."""
     loaders: int = Field(1, ge=1)
-    """Threads that crop, resize and mirror."""
+    """Threads that crop, resize and mirror clips."""
     report_interval_s: float = Field(0.25, gt=0)
-    """Least time between two reports of live numbers."""
+    """Minimum time between two reports of live numbers."""
     trainings: int = Field(1, ge=1)
     """Trainings that share this machine: a trainer with `threads: 0` takes this share of its CPUs."""
     deterministic: bool = False
-    """On a GPU: only kernels of cuDNN that give the same bits each time, and no search for the fastest one."""
+    """On a GPU: use only cuDNN kernels that give the same bits each time, and do not search for the fastest one."""
     save_retry_s: float = Field(30.0, ge=0)
-    """After a checkpoint could not be saved: how long to train on before it is tried again."""
+    """How long to train on after a failed save before the next attempt."""
     final_save_timeout_s: float = Field(300.0, ge=0)
-    """How long the final checkpoint is tried before the training fails."""
+    """How long the trainer tries to save the final checkpoint before the training fails."""
     rank_restarts: int = Field(5, ge=0)
-    """`essp trainer --ranks`: how often, in a row, ranks are started again that ran for less than five minutes."""
+    """`essp trainer --ranks`: how often in a row to restart ranks that ran for less than five minutes."""
     rank_timeout_s: float = Field(600.0, gt=0)
-    """How long ranks wait for one that says nothing. One that dies is noticed at once."""
+    """How long ranks wait for a rank that does not answer. They notice at once if one dies."""
     drained_exit: int = Field(0, ge=0, le=125)
-    """Exit code after SIGTERM before the training is over, if that is not to look like its end: to a Job of Kubernetes
-    0 means that it need not be started again."""
+    """Exit code after SIGTERM before the training is done. Set one other than 0 in a Kubernetes Job, which does not
+    restart a pod that exits with 0."""
 
 
 class Rendezvous(BaseSettings):
-    """Which of the ranks of a training this process is: the variables that torchrun sets.
+    """Which rank of a training this process is, from the variables that torchrun sets.
 
     RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE. Torch itself reads MASTER_ADDR and MASTER_PORT.
     """
@@ -53,13 +52,13 @@ class Rendezvous(BaseSettings):
     rank: int = Field(0, ge=0)
     world_size: int = Field(1, ge=1)
     local_rank: int = Field(0, ge=0)
-    """Among the ranks of this machine: the GPU to take."""
+    """Rank on this machine: the GPU to use."""
     local_world_size: int = Field(1, ge=1)
     """Ranks on this machine, which share its CPUs."""
 
     @classmethod
     def of_environment(cls) -> Self:
-        """Raises `ConfigError` for a variable that makes no sense."""
+        """Read the environment. Raises `ConfigError` for a variable with an impossible value."""
         try:
             return cls()
         except ValidationError as error:
@@ -69,14 +68,14 @@ class Rendezvous(BaseSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerConfig:
-    """One training of one job, as this process does it."""
+    """One training of one job, as this process runs it."""
 
     job: str
     trainer: str
     worker: str
     """This process's name in messages."""
     local_rank: int = 0
-    """Among the ranks of this machine."""
+    """Rank on this machine."""
     local_ranks: int = 1
     """Ranks of this training on this machine."""
     settings: TrainerSettings = field(default_factory=TrainerSettings)

@@ -1,4 +1,4 @@
-"""The model of a training: made when the first clip shows its shape, or from a checkpoint; trained and evaluated."""
+"""The model of a training: built when the first clip shows its input shape or from a checkpoint, trained, evaluated."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Learner:
         ranks: Ranks,
         weights: StateDict | None = None,
     ) -> None:
-        """`weights`: what a new training starts from; None: initial ones."""
+        """`weights`: what a new training starts from; None: random initial weights."""
         self._assignment = assignment
         self._checkpoint_store = checkpoint_store
         self._device = device
@@ -47,41 +47,41 @@ class Learner:
 
     @property
     def training(self) -> Training:
-        """The model being trained. Raises `PermanentError` when no clip has come."""
+        """The model being trained. Raises `PermanentError` if no clip of a training phase has come."""
         if self._training is None:
             raise PermanentError("nothing has been trained: no clip of a training phase came")
         return self._training
 
     def resume(self, manifest: Manifest) -> None:
-        """Go on where a checkpoint left off. Raises `ConfigError` when it was made of another catalog."""
+        """Resume from a checkpoint. Raises `ConfigError` if it was made from another catalog."""
         if self._assignment.clips_before(manifest.position) != manifest.step:
             raise ConfigError(
                 f"{self._checkpoint_store.uri(manifest)} was made with phases of other lengths: the catalog or "
-                f"its splits have changed since; set `output` to a new place, or build the catalog as it was"
+                f"its splits have changed since; set `output` to a new folder, or build the catalog as it was"
             )
         if manifest.model.classes != self._assignment.classes:
             raise ConfigError(
                 f"{self._checkpoint_store.uri(manifest)} was made for other classes than the catalog now has "
-                f"({', '.join(manifest.model.classes)}); set `output` to a new place, or build the catalog as it was"
+                f"({', '.join(manifest.model.classes)}); set `output` to a new folder, or build the catalog as it was"
             )
         self._make(manifest.model)
         self._checkpoint_store.load(manifest, self.training)
 
     def train(self, batch: Batch, share: Share, channels: int) -> StepResult:
-        """One step. `channels`: of the clips of the batch, on whatever rank they are."""
+        """Take one step. `channels`: of the clips of the batch, on all ranks."""
         if self._training is None:
             self._make(self._assignment.described(channels))
         return self.training.step(batch, share)
 
     def evaluate(self, batch: Batch, best: Best | None) -> StepResult:
-        """Score the clips of one batch that are here, by the weights as they are or those of the `best` checkpoint."""
+        """Score this rank's clips of one batch by the present weights, or by those of the `best` checkpoint."""
         if self._evaluation is None:
             model = self.training.evaluated if best is None else self._checkpoint_store.best_model(best)
             self._evaluation = Evaluation(model, self._device, self._assignment.classes)
         return self._evaluation.add(batch)
 
-    def scored(self) -> ScoreTable | None:
-        """The scores of the evaluation, which is over with that; None when it has had no clip on any rank."""
+    def finish_evaluation(self) -> ScoreTable | None:
+        """End the evaluation. Returns its scores, or None if no rank had a clip."""
         evaluation, self._evaluation = self._evaluation, None
         return None if evaluation is None else evaluation.table()
 

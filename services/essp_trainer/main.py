@@ -1,7 +1,7 @@
-"""`essp trainer`: one training of one job, until its last checkpoint; alone, or on several ranks.
+"""`essp trainer`: one training of one job until its final checkpoint, on one rank or on several.
 
-essp trainer --job NAME --trainer rgb                  one process
-essp trainer --job NAME --trainer rgb --ranks 2        two, on this machine, started again when one dies
+essp trainer --job NAME --trainer rgb                             one process
+essp trainer --job NAME --trainer rgb --ranks 2                   two on this machine, restarted when one dies
 torchrun ... -m essp_trainer.main --job NAME --trainer rgb        on any number of machines
 """
 
@@ -20,7 +20,7 @@ from essp_trainer.process import run_rank, supervise
 
 
 def main(
-    job: Annotated[str, typer.Option(help="The job to train for; waits for it to start.")],
+    job: Annotated[str, typer.Option(help="The job to train for; the trainer waits until it starts.")],
     trainer: Annotated[str, typer.Option(help="Which of the job's trainers.")],
     ranks: Annotated[
         int, typer.Option(min=1, max=DATA_PARTITIONS, help="Processes on this machine that share each batch.")
@@ -34,7 +34,10 @@ def main(
 
 
 def as_process() -> None:
-    """Run by `python -m`, as torchrun and the supervisor do. Exit codes: 1 failed, 2 wrong settings, 75 try again."""
+    """Entry point of `python -m`, which torchrun and the supervisor use.
+
+    Exit codes: 1 the training failed, 2 the settings are wrong, 75 start all ranks again.
+    """
     from essp_trainer.distributed.ranks import RankLost
 
     codes: tuple[tuple[type[EsspError], int], ...] = (

@@ -1,4 +1,4 @@
-"""The two kinds of process of a training: a rank, which may be the only one, and the one that keeps several running."""
+"""The two kinds of process of a training: a rank, and the supervisor that keeps several ranks running."""
 
 from __future__ import annotations
 
@@ -14,23 +14,25 @@ from essp_trainer.distributed.supervisor import Supervisor
 
 
 def supervise(job: str, trainer: str, count: int, settings: TrainerSettings, rendezvous: Rendezvous) -> int:
-    """Start so many ranks on this machine, again when one dies; the exit code."""
+    """Start `count` ranks on this machine and restart them when one dies. Returns the exit code."""
     if rendezvous.world_size > 1:
-        raise ConfigError("--ranks starts ranks, and WORLD_SIZE says that this is one; give either")
+        raise ConfigError(
+            "--ranks starts ranks, but WORLD_SIZE says that this process is one already; give only one of the two"
+        )
     if settings.bus.startswith("memory:"):
         raise ConfigError(
-            "--ranks starts processes, which cannot meet on memory://; set ESSP_BUS, ESSP_CACHE, ESSP_STORES"
+            "--ranks starts several processes, which cannot share memory://; set ESSP_BUS, ESSP_CACHE and ESSP_STORES"
         )
-    alone = settings.model_copy(update={"metrics_port": 0})  # each rank has its own
+    without_metrics = settings.model_copy(update={"metrics_port": 0})  # each rank has a port of its own
     command = [sys.executable, "-m", "essp_trainer.main", "--job", job, "--trainer", trainer]
     supervisor = Supervisor(command, count, settings)
-    serve(supervisor, alone, job_id=job)
+    serve(supervisor, without_metrics, job_id=job)
     return settings.drained_exit if supervisor.interrupted else 0
 
 
 def run_rank(job: str, trainer: str, settings: TrainerSettings, rendezvous: Rendezvous) -> int:
-    """Be one rank, which may be the only one; the exit code."""
-    # Torch is loaded by ranks alone, not by who supervises them.
+    """Run one rank, which may be the only one. Returns the exit code."""
+    # Only ranks load torch; the supervisor does not.
     from essp_trainer.distributed.ranks import init_ranks
     from essp_trainer.service import build
 

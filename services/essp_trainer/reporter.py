@@ -1,4 +1,4 @@
-"""What a trainer tells the master: live numbers, the figures of each phase, checkpoints, and why it gave up."""
+"""What a trainer reports to the master: live numbers, the figures of each phase, checkpoints, and failures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Reporter:
         self._last_s = -math.inf
 
     def step(self, plan: PhasePlan, meter: Meter, clips_done: int, queue: int) -> None:
-        """Live numbers; dropped when the last were sent less than the interval ago."""
+        """Report live numbers, unless the last report is more recent than the interval."""
         if self.clock() - self._last_s < self._interval_s:
             return
         self._last_s = self.clock()
@@ -54,7 +54,7 @@ class Reporter:
         self._publish(Progress(step=report))
 
     def phase_over(self, plan: PhasePlan, metrics: dict[str, float]) -> None:
-        """The figures of a finished pass."""
+        """Report the figures of a finished phase."""
         report = PhaseReport(
             job=self._assignment.job,
             purpose=plan.purpose,
@@ -66,7 +66,7 @@ class Reporter:
         self._bus.flush()
 
     def checkpoint(self, manifest: Manifest, uri: str, scores_uri: str) -> None:
-        """A checkpoint is durable."""
+        """Report a durable checkpoint."""
         ready = CheckpointReady(
             job=self._assignment.job,
             trainer=self._assignment.trainer,
@@ -82,11 +82,11 @@ class Reporter:
         self._bus.flush()
 
     def trouble(self, reason: str) -> None:
-        """Something went wrong, and the training goes on."""
+        """Report a problem that does not stop the training."""
         self._publish(Progress(trouble=Trouble(trainer=self._assignment.trainer, reason=reason)))
 
     def failed(self, error: Exception) -> None:
-        """This training cannot go on."""
+        """Report that this training cannot continue."""
         reason = str(error) if isinstance(error, EsspError) else f"{type(error).__name__}: {error}"
         clip = ClipRef(job=self._assignment.job)
         stream = self._assignment.training.stream

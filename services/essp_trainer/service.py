@@ -1,8 +1,8 @@
 """The trainer: one model, one stream of one job, from the first clip or the last checkpoint to the final one.
 
-It waits for the job to start, finds out where an earlier run left off, and runs a `Session`. It returns when the
-final checkpoint is durable, or when it is drained or the job ends; started again, it goes on from there. Of several
-ranks each is such a trainer; rank 0 looks where to go on, for all.
+It waits until the job starts, finds the checkpoint to resume from, and runs a `Session`. It returns when the final
+checkpoint is durable, when it is drained, or when the job ends; started again, it resumes. Each of several ranks is
+such a trainer; rank 0 finds the checkpoint for all.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Trainer:
         return self._draining.is_set() and not self._over
 
     def run(self) -> None:
-        """Wait for the job, train, leave. Raises what makes the training impossible, after telling the master."""
+        """Wait for the job, train, leave. Reports to the master what makes the training impossible, then raises it."""
         try:
             command = self._await_start()
             if command is not None:
@@ -99,15 +99,15 @@ class Trainer:
             log.warning("%s: left without a checkpoint: %s", self.name, error)
         except torch.AcceleratorError as error:
             raise DeviceLost(
-                f"the GPU failed ({error}); started again, training goes on from its last checkpoint"
+                f"the GPU failed ({error}); start the trainer again, and it resumes from its last checkpoint"
             ) from error
         except Exception as error:
             reporter.failed(error)
             raise
 
     def _await_start(self) -> Control | None:
-        """The command that the job is under way; None when drained first, or when the job is over."""
-        log.info("%s: waiting for job %s to be under way", self.name, self._config.job)
+        """The command that starts or resumes the job; None if the trainer is drained first or the job is over."""
+        log.info("%s: waiting until job %s starts", self.name, self._config.job)
         while not self._draining.is_set():
             if self._control.state(self._config.job) in _OVER:
                 self._over = True
@@ -128,12 +128,12 @@ class Trainer:
                 reporter.checkpoint(latest, checkpoint_store.uri(latest), checkpoint_store.scores_uri(latest))
             self._over = True
             return
-        network(training.model)  # an unknown name is told now, not when the first clip shows the input's shape
+        network(training.model)  # refuse an unknown name now, not when the first clip shows the input's shape
         start = Position(0, 0) if latest is None else latest.position
         intake = OrderedIntake(
             self._adapters.bus, self._adapters.cache, self._intake_options(assignment), assignment.phases, start
         )
-        damaged = None if latest is None else checkpoint_store.fell_behind(latest)
+        damaged = None if latest is None else checkpoint_store.lost_until(latest)
         if damaged is not None:
             intake.request_rebuild_range(start, damaged)
         policy = SavePolicy(settings.save_retry_s, settings.final_save_timeout_s)
@@ -153,7 +153,7 @@ class Trainer:
             self._over = session.over
 
     def _latest(self, checkpoint_store: CheckpointStore) -> Manifest | None:
-        """Where all ranks go on: the newest whole checkpoint, as rank 0 finds it."""
+        """The newest whole checkpoint, from which all ranks resume; rank 0 finds it."""
         found = checkpoint_store.latest() if self._ranks.is_rank_zero else None
         document = self._ranks.broadcast(b"" if found is None else found.model_dump_json().encode())
         return Manifest.model_validate_json(document) if document else None
@@ -193,12 +193,12 @@ class Trainer:
 
 
 def build(config: TrainerConfig, adapters: Adapters, control: ControlFeed, ranks: Ranks | None = None) -> Trainer:
-    """A trainer of one training of one job, alone or as one of its ranks."""
+    """A trainer for one training of one job; `ranks` connects it with the others, if there are any."""
     return Trainer(config, adapters, control, ranks or SingleRank())
 
 
 def _view(assignment: Assignment) -> View:
-    """What the model sees of a clip: a random part while training, the centre otherwise."""
+    """What the model sees of a clip: a random crop while training, centre crops otherwise."""
     augment, layout = assignment.training.augment, layout_of(assignment.stream.feature)
 
     def view(item: Delivery, frames: Frames) -> Frames:

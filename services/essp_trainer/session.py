@@ -1,17 +1,17 @@
-"""One training's way through the phases of its job.
+"""One training, through all phases of its job.
 
     TRAIN 0 ▶ checkpoint ▶ VALIDATION 0 ▶ scores, best? ▶ TRAIN 1 ▶ ... ▶ TEST, by the best ▶ final checkpoint
 
 Before each batch the ranks agree on what to do (`distributed/consensus.py`); rank 0 alone writes and reports.
 
-After each batch its bytes are freed and the master is told; that its messages need no redelivery is said only once a
-checkpoint holds what they taught (`checkpoints/checkpointer.py`). So a trainer that dies resumes from its last
+After each batch the trainer frees the bytes of its clips and reports them. It commits their messages only when a
+checkpoint holds what it learned from them (`checkpoints/checkpointer.py`). So a trainer that dies resumes from its last
 checkpoint and receives again all that it had trained since. An evaluation that is interrupted starts again at its first
 clip.
 
-A checkpoint is begun at the end of each TRAIN pass and every `checkpoint_clips`, and written while training goes on;
-when the job pauses, before weights are called the best, and before leaving (drain, stop) it is waited for. It is always
-of a moment between two batches.
+A checkpoint begins at the end of each TRAIN phase and every `checkpoint_clips`, and is written while training
+continues. The session waits for it when the job pauses, before it calls weights the best, and before it leaves (drain,
+stop). A checkpoint always shows a moment between two batches.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 class Session:
-    """Trains, evaluates and saves until the job's passes are over, or until it is to leave."""
+    """Trains, evaluates and saves until all phases are done or the control signal is to leave."""
 
     def __init__(
         self,
@@ -75,26 +75,29 @@ class Session:
         self._meter = Meter(self._clock)
         self._in_hand: Batch | PhaseEnd | None = None
         self._evaluated = 0
-        """Digest of the clips of the evaluation under way: an interrupted one starts again at its first clip."""
+        """Digest of the clips of the current evaluation; it is not saved, as an interrupted evaluation starts again."""
 
     def resume(self, manifest: Manifest) -> None:
-        """Go on where a checkpoint left off. Raises `ConfigError` when it is of another training."""
+        """Resume from a checkpoint. Raises `ConfigError` if it belongs to another training."""
         self._learner.resume(manifest)
         self._state = self._checkpoint_store.state_of(manifest)
         if not self._ranks.is_rank_zero:
-            self._state.digest = 0  # what was seen before, rank 0 adds
+            self._state.digest = 0  # rank 0 accounts for the clips before the checkpoint
         self._meter = Meter.of(self._state.running, self._clock)
         self._checkpointer.saved = manifest
 
     def run(self) -> None:
-        """Until all phases are over, or until it is to leave. Raises `Unsaved` when it leaves without a checkpoint."""
+        """Run until all phases are done or the signal is to leave.
+
+        Raises `Unsaved` if it leaves without a checkpoint.
+        """
         while not self.over:
             agreement, waited_s = self._next()
             if agreement.written:
                 self._checkpointer.settle()
             if agreement.signal is ControlSignal.LEAVE and self._between_batches():
                 if not self._save():
-                    raise Unsaved("left without a checkpoint: it could not be saved; the last one is gone on from")
+                    raise Unsaved("left without saving a checkpoint; training will resume from the last one")
                 return
             if agreement.save and self._between_batches():
                 self._begin_save()
@@ -111,11 +114,11 @@ class Session:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether all phases are done."""
         return self._state.position == self._assignment.end
 
     def _next(self) -> tuple[Agreement, float]:
-        """What all ranks do now, and how long the model had to wait to learn it."""
+        """What all ranks do next, and how long the model waited for it."""
         asked = self._clock()
         if self._in_hand is None:
             self._in_hand = self._device_feed.next(_NEXT_S)
@@ -126,16 +129,20 @@ class Session:
         item, self._in_hand = self._in_hand, None
         if isinstance(item, Batch):
             self._meter.waited_s += waited_s
-            self._do(item, agreement)
+            self._process(item, agreement)
         elif item is not None:
             self._end_phase(item.plan)
 
     def _between_batches(self) -> bool:
-        """Not between the last clip of a phase and its end, which needs no clip: those two are one checkpoint."""
+        """Whether a checkpoint may be made here.
+
+        Not between the last clip of a phase and the phase's end: the end needs no clip, so the two would be saved
+        alike.
+        """
         position = self._state.position
         return position.index == 0 or position.index < self._assignment.phases[position.phase_index].clips
 
-    def _do(self, batch: Batch, agreement: Agreement) -> None:
+    def _process(self, batch: Batch, agreement: Agreement) -> None:
         if batch.plan.purpose == TRAIN:
             if agreement.share.clips:
                 self._meter.add(self._learner.train(batch, agreement.share, agreement.channels))
@@ -157,7 +164,10 @@ class Session:
             self._begin_save()
 
     def _many_unsaved(self) -> bool:
-        """`checkpoint_clips` says so. While saves fail the checkpointer says when to try again."""
+        """Whether `checkpoint_clips` asks for a checkpoint.
+
+        While saves fail, the checkpointer decides when to retry.
+        """
         every, clips_before = self._assignment.training.checkpoint_clips, self._assignment.clips_before
         if not every or self._checkpointer.failing:
             return False
@@ -165,10 +175,10 @@ class Session:
 
     def _end_phase(self, plan: PhasePlan) -> None:
         metrics = self._end_training(plan) if plan.purpose == TRAIN else self._end_evaluation(plan)
-        # Times differ between ranks: those of rank 0 are the training's.
+        # Times differ between ranks; all take those of rank 0.
         metrics = json.loads(self._ranks.broadcast(json.dumps(metrics | self._meter.pace()).encode()))
         if plan.purpose == VALIDATION:
-            self._judge(metrics)
+            self._update_best(metrics)
         self._state.position = Position(self._state.position.phase_index + 1, 0)
         self._state.digest, self._evaluated = joined([self._state.digest, self._evaluated]), 0
         self._state.history.append(PhaseRecord(purpose=purpose_name(plan.purpose), epoch=plan.epoch, metrics=metrics))
@@ -186,10 +196,10 @@ class Session:
         return {"loss": self._meter.loss, "top1": self._meter.top1, "lr": rate}
 
     def _end_evaluation(self, plan: PhasePlan) -> dict[str, float]:
-        """The figures of a phase, on rank 0, where the scores of all ranks are put together."""
-        own = self._learner.scored()
+        """The figures of a phase; on rank 0 only, which joins the scores of all ranks."""
+        own = self._learner.finish_evaluation()
         if own is None:
-            raise PermanentError(f"no clip of the {purpose_name(plan.purpose)} pass could be decoded")
+            raise PermanentError(f"no clip of the {purpose_name(plan.purpose)} phase could be decoded")
         parts = self._ranks.all_gather(scores.packed(own))
         if not self._ranks.is_rank_zero:
             return {}
@@ -198,8 +208,8 @@ class Session:
         failpoint("trainer.scored")
         return figures(table)
 
-    def _judge(self, metrics: dict[str, float]) -> None:
-        """Whether the weights that were validated are the best so far; only weights that are saved can be."""
+    def _update_best(self, metrics: dict[str, float]) -> None:
+        """Record the validated weights as the best so far, if they are and can be saved."""
         if not _better(metrics, self._state.best):
             return
         saved = self._checkpointer.saved if self._save() else None
@@ -207,17 +217,17 @@ class Session:
             self._state.best = Best(step=saved.step, epoch=self._state.epoch, metrics=metrics)
 
     def _save(self) -> bool:
-        """A checkpoint, if there is anything to keep that the last one does not hold; False when that failed."""
+        """Make a checkpoint unless the last one holds everything. Returns False if that failed."""
         if not self._learner.begun:
             return True
-        return self._checkpointer.save(self._learner.training, self._now())
+        return self._checkpointer.save(self._learner.training, self._current_state())
 
     def _begin_save(self) -> None:
-        """The same, to be written while training goes on."""
+        """Begin a checkpoint, which is written while training continues."""
         if self._learner.begun:
-            self._checkpointer.begin(self._learner.training, self._now())
+            self._checkpointer.begin(self._learner.training, self._current_state())
 
-    def _now(self) -> TrainingState:
+    def _current_state(self) -> TrainingState:
         self._state.running = self._meter.sums() if self._state.position.index else {}
         return self._state
 
@@ -237,7 +247,7 @@ class Session:
 
 
 def _better(metrics: dict[str, float], best: Best | None) -> bool:
-    """More videos right; of equals, the lower loss; of equals, the earlier."""
+    """The higher video top-1 wins; then the lower loss; then the earlier epoch."""
     if best is None:
         return True
     return (metrics["video_top1"], -metrics["video_loss"]) > (best.metrics["video_top1"], -best.metrics["video_loss"])

@@ -1,4 +1,4 @@
-"""What a training keeps in the job's output: its checkpoints, the scores of its evaluations, its history."""
+"""The files of a training in the job's output: checkpoints, scores of its evaluations, history."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from essp_trainer.model.training import Training
 
 @dataclass
 class TrainingState:
-    """How far a training has come, but for the weights."""
+    """The progress of a training, without the weights."""
 
     position: Position = field(default_factory=lambda: Position(0, 0))
     epoch: int = 0
     """The epoch of the last clip trained."""
     digest: int = 0
-    """Of the clips before `position` that this rank has seen; see `essp_common/planning/digest.py`."""
+    """Digest of the clips before `position` that this rank has seen; see `essp_common/planning/digest.py`."""
     best: Best | None = None
     history: list[PhaseRecord] = field(default_factory=list)
     running: dict[str, float] = field(default_factory=dict)
-    """Sums of the phase that is half done at `position`."""
+    """Sums of the phase in progress at `position`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A training at one moment, to be written at leisure."""
+    """A copy of a training at one moment, to be written in the background."""
 
     manifest: Manifest
     files: dict[str, dict[str, Tensor]]
@@ -52,22 +52,22 @@ class CheckpointStore:
         self._assignment = assignment
 
     def latest(self) -> Manifest | None:
-        """Where an earlier run left off. Raises `ConfigError` if that was another training under the same name."""
+        """The newest whole checkpoint. Raises `ConfigError` if it is of another training with the same name."""
         manifest = checkpoint.read_latest(self._store, self._assignment.trainer)
         if manifest is not None and manifest.spec_digest != self._assignment.digest():
             raise ConfigError(
                 f"{self._store.uri(manifest.key)} was made with other data, sampling, stream or trainer settings; "
-                f"set `output` to a new place, or restore the settings to resume"
+                f"set `output` to a new folder, or restore the settings to resume"
             )
         return manifest
 
-    def fell_behind(self, manifest: Manifest) -> Position | None:
-        """Where a later checkpoint stood that is damaged, so that `manifest` is gone on from; None: there is none."""
+    def lost_until(self, manifest: Manifest) -> Position | None:
+        """Position of a later, damaged checkpoint, instead of which training resumes from `manifest`; None: none."""
         step = checkpoint.latest_step(self._store, self._assignment.trainer)
         return None if step is None or step <= manifest.step else self._assignment.position_after(step)
 
     def state_of(self, manifest: Manifest) -> TrainingState:
-        """How far a checkpoint had come."""
+        """The progress that a checkpoint holds."""
         return TrainingState(
             position=manifest.position,
             epoch=manifest.epoch,
@@ -78,7 +78,7 @@ class CheckpointStore:
         )
 
     def load(self, manifest: Manifest, training: Training) -> None:
-        """Put weights, momentum and the update counter of a checkpoint into `training`."""
+        """Load weights, momentum and the update counter of a checkpoint into `training`."""
         names = [MODEL_FILE, OPTIMIZER_FILE] + ([] if training.ema is None else [TRAINED_FILE])
         files = checkpoint.load_files(self._store, manifest, names)
         load_state(training.evaluated, files[MODEL_FILE])
@@ -88,11 +88,11 @@ class CheckpointStore:
         training.updates = manifest.updates
 
     def best_model(self, best: Best) -> Classifier:
-        """The weights that validated best."""
+        """The model with the best validation."""
         return restore(self._store, checkpoint.read(self._store, self._assignment.trainer, best.step))
 
     def snapshot(self, training: Training, state: TrainingState) -> Snapshot:
-        """The training as it stands between two batches, in host memory."""
+        """A copy of the training between two batches, in host memory."""
         files = {
             MODEL_FILE: on_host(training.evaluated.state_dict()),
             OPTIMIZER_FILE: on_host(training.optimiser.state()),
@@ -103,7 +103,7 @@ class CheckpointStore:
         return Snapshot(self._manifest(step, training.updates, training, state), files)
 
     def final_snapshot(self, training: Training, state: TrainingState) -> Snapshot:
-        """The end: the weights that validated best, and where their scores are."""
+        """The final state: the weights with the best validation, and the keys of their scores."""
         epoch, updates, weights = state.epoch, training.updates, training.evaluated.state_dict()
         if state.best is not None:
             chosen = checkpoint.read(self._store, self._assignment.trainer, state.best.step)
@@ -116,25 +116,25 @@ class CheckpointStore:
         return Snapshot(manifest, {MODEL_FILE: on_host(weights)})
 
     def save(self, snapshot: Snapshot) -> Manifest:
-        """Make a checkpoint of it; see `essp_common.artifacts.checkpoint.save`."""
+        """Write a checkpoint; see `essp_common.artifacts.checkpoint.save`."""
         files = {name: packed(tensors) for name, tensors in snapshot.files.items()}
         return checkpoint.save(self._store, snapshot.manifest, files, self._assignment.training.keep_checkpoints)
 
     def write_scores(self, plan: PhasePlan, table: ScoreTable) -> None:
-        """The scores of an evaluation phase."""
+        """Write the scores of an evaluation phase."""
         scores.write(self._store, self._score_key(purpose_name(plan.purpose), plan.epoch), table)
 
     def write_history(self, state: TrainingState) -> None:
-        """The figures of every phase so far, for people and reports."""
+        """Write the figures of every phase so far, for people and reports."""
         records = [record.model_dump() for record in state.history]
         self._store.put(layout.history(self._assignment.trainer), json.dumps(records, indent=1).encode())
 
     def uri(self, manifest: Manifest) -> str:
-        """Where a checkpoint's manifest is."""
+        """URI of a checkpoint's manifest."""
         return self._store.uri(manifest.key)
 
     def scores_uri(self, manifest: Manifest) -> str:
-        """Where the scores of a final checkpoint on the validation split are (else on the test split)."""
+        """URI of a final checkpoint's scores on the validation split, or else on the test split."""
         key = manifest.scores.get("validation") or manifest.scores.get("test")
         return self._store.uri(key) if key else ""
 

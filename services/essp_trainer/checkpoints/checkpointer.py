@@ -1,16 +1,16 @@
-"""When a training is saved, what becomes of a save that fails, and which messages a checkpoint makes superfluous.
+"""When a training is saved, what happens if a save fails, and which messages a checkpoint allows to commit.
 
-    between two batches:  begin ──copy of all state, in host memory──▶ a thread writes, reads back, points, tidies
-    training goes on      ...                                                      │
-    between two batches:  settle ◀── every rank learns of it, messages are committed
+    between two batches:  begin ──copy of all state, in host memory──▶ a thread writes, verifies, points, prunes
+    training continues    ...                                                      │
+    between two batches:  settle ◀── every rank learns the result and commits its messages
 
-Rank 0 writes; every rank then lets go of the messages of its clips that the checkpoint holds. Until then they are held
-uncommitted, so whatever happens before is delivered again. One checkpoint is written at a time: what begins a second
-waits for the first.
+Rank 0 writes; every rank then commits the messages of those of its clips that the checkpoint holds. Until then they
+stay uncommitted, so that they are delivered again if the training dies. One checkpoint is written at a time: a second
+one waits for the first.
 
-A store that is full, refuses or does not answer stops no training: the failure is logged, counted and told to the
-master, the weights train on, and the checkpoint is tried again soon (`save_retry_s`) and at each occasion. Only the
-final one is insisted on: when it cannot be saved for `final_save_timeout_s`, the training fails and says why.
+A store that is full, refuses or does not answer does not stop the training: the failure is logged, counted and reported
+to the master, training continues, and the checkpoint is tried again after `save_retry_s` and at each regular time. Only
+the final one is required: if it cannot be saved for `final_save_timeout_s`, the training fails and says why.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from essp_trainer.reporter import Reporter
 
 log = logging.getLogger(__name__)
 
-_INSIST_S = 1.0
+_MIN_RETRY_S = 1.0
 
 
 class Unsaved(TransientError):
-    """A training leaves without a checkpoint; it goes on from the last one."""
+    """A training leaves without a checkpoint; it will resume from the last one."""
 
 
 class CannotSave(PermanentError):
@@ -56,7 +56,9 @@ class SavePolicy:
     """How failing saves are dealt with."""
 
     retry_s: float
-    patience_s: float
+    """How long to train on before the next attempt."""
+    final_timeout_s: float
+    """How long to try to save the final checkpoint."""
 
 
 class Checkpointer:
@@ -75,7 +77,7 @@ class Checkpointer:
         self.saved: Manifest | None = None
         """The newest checkpoint, on every rank."""
         self.failing = False
-        """The last save that was tried failed; on every rank."""
+        """Whether the last save failed; on every rank."""
         self._checkpoint_store = checkpoint_store
         self._intake = intake
         self._reporter = reporter
@@ -84,42 +86,42 @@ class Checkpointer:
         self._leaving = leaving
         self._clock = clock
         self._failed_s = 0.0
-        self._told = ""
-        """The last trouble that the master was told of."""
+        self._reported = ""
+        """The last trouble that was reported to the master."""
         self._uncommitted: list[Delivery] = []
         self._begun: Position | None = None
-        """Where the checkpoint stands that is being written; on every rank."""
+        """Position of the checkpoint that is being written; on every rank."""
         self._writing: Future[Manifest] | None = None
         """On rank 0."""
         self._writer = ThreadPoolExecutor(1, "essp-save")
 
     def hold(self, items: Sequence[Delivery]) -> None:
-        """The training is done with these clips; no checkpoint holds yet what they taught."""
+        """Keep the messages of these clips until a checkpoint holds what was learned from them."""
         self._uncommitted += items
 
     def holds(self, position: Position) -> bool:
-        """Whether the newest checkpoint stands exactly there."""
+        """Whether the newest checkpoint is at exactly this position."""
         return self.saved is not None and self.saved.position == position
 
     @property
     def newest(self) -> Position:
-        """Where the newest checkpoint stands, written or being written."""
+        """Position of the newest checkpoint, written or being written."""
         if self._begun is not None:
             return self._begun
         return Position(0, 0) if self.saved is None else self.saved.position
 
     @property
     def due(self) -> bool:
-        """A save has failed, and it is time to try again. Each rank has its own answer; that of rank 0 counts."""
+        """Whether a save failed and it is time to retry. Each rank has its own answer; only that of rank 0 counts."""
         return self.failing and self._begun is None and self._clock() - self._failed_s >= self._policy.retry_s
 
     @property
     def written(self) -> bool:
-        """The checkpoint that was begun is written, or failed: `settle` takes no time. As `due`."""
+        """Whether the checkpoint is written, or failed, so that `settle` does not wait. Only on rank 0."""
         return self._writing is not None and self._writing.done()
 
     def begin(self, training: Training, state: TrainingState) -> None:
-        """Have a checkpoint of the training written as it stands, unless there is one. All ranks together."""
+        """Begin to write a checkpoint of the present state, unless there is one. All ranks together."""
         if self._begun not in (None, state.position):
             self.settle()
         if self._begun is not None or self.holds(state.position):
@@ -131,22 +133,22 @@ class Checkpointer:
             self._writing = self._writer.submit(self._checkpoint_store.save, snapshot)
 
     def settle(self) -> None:
-        """Wait until what was begun is written, or failed, and draw the consequences. All ranks together."""
+        """Wait for the checkpoint in progress and apply the result on every rank. All ranks together."""
         if self._begun is None:
             return
         self._begun = None
-        self._conclude(self._outcome)
+        self._apply(self._outcome)
 
     def save(self, training: Training, state: TrainingState) -> bool:
-        """A checkpoint of the training as it stands, at once; False when it could not be made. All ranks together."""
+        """Write a checkpoint of the present state and wait. Returns False if that failed. All ranks together."""
         self.begin(training, state)
         self.settle()
         return self.holds(state.position)
 
     def finish(self, training: Training, state: TrainingState) -> None:
-        """The final checkpoint. Raises `CannotSave`. All ranks together."""
+        """Write the final checkpoint. Raises `CannotSave`. All ranks together."""
         self.settle()
-        deadline = self._clock() + self._policy.patience_s
+        deadline = self._clock() + self._policy.final_timeout_s
         state = self._of_all_ranks(state)
 
         def attempt() -> Manifest:
@@ -156,30 +158,30 @@ class Checkpointer:
                 self._trouble(error)
                 raise
 
-        def insist() -> Manifest:
+        def save_in_time() -> Manifest:
             try:
                 return retry_transient(attempt, lambda: self._leaving() or self._clock() >= deadline, _wait)
             except TransientError as error:
                 if self._leaving():
                     raise
                 raise CannotSave(
-                    f"the final checkpoint could not be saved: {error}; make room or mend the store, and start the job "
-                    f"again: training goes on from the last checkpoint"
+                    f"the final checkpoint could not be saved: {error}; make room or repair the store, and start the "
+                    f"job again: training will resume from the last checkpoint"
                 ) from error
 
-        self._conclude(insist)
+        self._apply(save_in_time)
 
     def close(self) -> None:
-        """Wait for what is being written; whole or not, it is what it says. Idempotent."""
+        """Wait for the checkpoint that is being written; a partial one is never taken for whole. Idempotent."""
         self._writer.shutdown()
 
     def _of_all_ranks(self, state: TrainingState) -> TrainingState:
-        """With the clips that any rank has seen, in place of those of this one."""
+        """The state with the digest of the clips of all ranks instead of this one's."""
         parts = self._ranks.all_gather(as_text(state.digest).encode())
         return replace(state, digest=joined(from_text(part.decode()) for part in parts))
 
     def _outcome(self) -> Manifest | None:
-        """The checkpoint that was being written; None when that failed. On rank 0."""
+        """The checkpoint that was being written; None if that failed. On rank 0."""
         writing, self._writing = self._writing, None
         if writing is None:
             raise RuntimeError("no checkpoint is being written")
@@ -191,8 +193,8 @@ class Checkpointer:
             self._trouble(error)
             return None
 
-    def _conclude(self, make: Callable[[], Manifest | None]) -> None:
-        """Let rank 0 make a checkpoint, and every rank know of it."""
+    def _apply(self, make: Callable[[], Manifest | None]) -> None:
+        """Let rank 0 make a checkpoint, tell every rank, and commit."""
         document = b""
         if self._ranks.is_rank_zero:
             manifest = make()
@@ -202,7 +204,7 @@ class Checkpointer:
         self.failing = not document
         if self.failing:
             return
-        self.saved, self._told = Manifest.model_validate_json(document), ""
+        self.saved, self._reported = Manifest.model_validate_json(document), ""
         if self._ranks.is_rank_zero:
             CHECKPOINTS.labels("saved").inc()
             self._announce(self.saved)
@@ -215,25 +217,25 @@ class Checkpointer:
         retry_transient(lambda: self._reporter.checkpoint(manifest, uri, scores_uri), self._leaving)
 
     def _commit(self, position: Position) -> None:
-        """Let go of the messages whose clips a checkpoint at `position` holds."""
-        self._intake.commit([item for item in self._uncommitted if _place(item) < position])
-        self._uncommitted = [item for item in self._uncommitted if _place(item) >= position]
+        """Commit the messages of the clips that a checkpoint at `position` holds."""
+        self._intake.commit([item for item in self._uncommitted if _position(item) < position])
+        self._uncommitted = [item for item in self._uncommitted if _position(item) >= position]
 
     def _trouble(self, error: EsspError) -> None:
         self._failed_s = self._clock()
         CHECKPOINTS.labels("failed").inc()
-        reason = f"a checkpoint could not be saved, and is tried again: {error}"
+        reason = f"a checkpoint could not be saved; it will be tried again: {error}"
         log.error("%s", reason)
-        if reason != self._told:
-            self._told = reason
-            with suppress(TransientError):  # the log has it; training does not wait for the bus to hear of it
+        if reason != self._reported:
+            self._reported = reason
+            with suppress(TransientError):  # it is in the log; training does not wait for the bus
                 self._reporter.trouble(reason)
 
 
 def _wait(seconds: float) -> None:
-    """Before the final checkpoint is tried again, which may take long."""
-    time.sleep(max(seconds, _INSIST_S))
+    """Wait before the final checkpoint is tried again."""
+    time.sleep(max(seconds, _MIN_RETRY_S))
 
 
-def _place(item: Delivery) -> Position:
+def _position(item: Delivery) -> Position:
     return Position(item.phase_index, item.clip.index)

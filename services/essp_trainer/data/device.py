@@ -1,9 +1,9 @@
-"""What a rank computes on: which device, in which precision, how clips get there, and what it says when it is full.
+"""The device of a rank: which one, in which precision, how clips get there, and the error when its memory is full.
 
-    frames ──stack──▶ pinned host memory ──side stream──▶ GPU        while the GPU trains on the batch before
+    frames ──stack──▶ pinned host memory ──side stream──▶ GPU        while the GPU trains on the previous batch
            ──stack──▶ host memory                                    on a CPU
 
-Clips travel as they are (uint8 mostly, a quarter of the bytes of floats) and are normalised on the device.
+Clips are sent as stored (mostly uint8, a quarter of the bytes of floats) and normalised on the device.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ Frames = NDArray[Any]
 
 
 class Input(Protocol):
-    """The clips of a batch, on their way to the device or there."""
+    """The clips of a batch, on the device or on the way to it."""
 
     @property
     def channels(self) -> int:
-        """Of each frame."""
+        """Channels of each frame."""
 
     def here(self) -> Tensor:
-        """`(B, T, H, W, C)` on the device, for kernels launched from now on by the thread that asks."""
+        """`(B, T, H, W, C)` on the device, for kernels that the calling thread launches from now on."""
 
 
 Transfer = Callable[[Sequence[Frames]], Input]
-"""Starts at least one clip, all of one shape, on their way to the device."""
+"""Starts to send clips, one or more of the same shape, to the device."""
 
 
 class OnHost:
-    """A batch in host memory, where the model is, too."""
+    """A batch in host memory, where the model is too."""
 
     def __init__(self, frames: Sequence[Frames]) -> None:
         self._clips = torch.from_numpy(np.stack(frames))
@@ -49,7 +49,7 @@ class OnHost:
 
 
 class ToGpu:
-    """Sends batches through pinned memory on a stream of its own, so that neither thread nor GPU waits for a copy."""
+    """Sends batches through pinned memory on its own stream, so that neither the thread nor the GPU waits for a copy."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -57,7 +57,7 @@ class ToGpu:
 
     def __call__(self, frames: Sequence[Frames]) -> Input:
         kind = torch.from_numpy(frames[0][:0]).dtype
-        # Torch reuses pinned memory, and not before the copies out of it are over.
+        # Torch reuses pinned memory, but only after the copies out of it are done.
         pinned = torch.empty((len(frames), *frames[0].shape), dtype=kind, pin_memory=True)
         np.stack(frames, out=pinned.numpy())
         with torch.cuda.stream(self._stream):
@@ -74,7 +74,7 @@ class _OnGpu:
     def here(self) -> Tensor:
         stream = torch.cuda.current_stream(self._clips.device)
         stream.wait_event(self._arrived)
-        self._clips.record_stream(stream)  # its memory is not given away before this stream is done with it
+        self._clips.record_stream(stream)  # keep its memory until this stream is done with it
         return self._clips
 
 
@@ -95,13 +95,13 @@ def choose_device(wanted: str, local_rank: int, deterministic: bool) -> torch.de
     if local_rank >= torch.cuda.device_count():
         raise ConfigError(f"rank {local_rank} of this machine has no GPU: it has {torch.cuda.device_count()}")
     torch.cuda.set_device(local_rank)
-    torch.backends.cudnn.benchmark = not deterministic  # batches have one shape but for a phase's last: worth trying
+    torch.backends.cudnn.benchmark = not deterministic  # all batches but a phase's last have one shape: worth a search
     torch.backends.cudnn.deterministic = deterministic
     return torch.device("cuda", local_rank)
 
 
 def half_type(wanted: bool, device: torch.device) -> torch.dtype | None:
-    """What mixed precision computes in: bfloat16, whose range is float32's, where the GPU has it; None: float32."""
+    """The type of mixed precision: bfloat16 (the range of float32) if the GPU has it, or float16; None: float32."""
     if not wanted or device.type != "cuda":
         return None
     return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
@@ -109,7 +109,7 @@ def half_type(wanted: bool, device: torch.device) -> torch.dtype | None:
 
 @contextmanager
 def enough_memory(device: torch.device, clips: int) -> Iterator[None]:
-    """What is done here with so many clips may be more than the device can hold: say what helps."""
+    """Turn out-of-memory errors of this block, which handles a batch of `clips`, into `OutOfMemory` with the remedy."""
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError) as error:

@@ -1,8 +1,8 @@
-"""Whole batches, on the device before the model asks: while it trains on one, the next is gathered and sent.
+"""Whole batches, on the device before the model asks: while it trains on one, the next is collected and sent.
 
-    prefetch ──clips of a batch──▶ transfer (a thread of its own) ──▶ one batch waiting ──next──▶ the step
+    prefetch ──clips of a batch──▶ transfer (own thread) ──▶ one batch waiting ──next──▶ the step
 
-Beyond the clips that `Prefetch` holds there are at most two batches: the one that waits and the one being gathered.
+Beyond the clips that `Prefetch` holds there are at most two batches: one waiting, one being collected.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _NEXT_S = 0.1
 
 
 class DeviceFeed:
-    """The batches of a training, one after the other. `next` and `release` are used from one thread."""
+    """The batches of a training, in order. `next` and `release` are used from one thread."""
 
     def __init__(self, prefetch: Prefetch, device: torch.device, name: str) -> None:
-        """`prefetch` belongs to this object from now on."""
+        """Takes over `prefetch` and closes it."""
         self._prefetch = prefetch
         self._device = device
         self._transfer = transfer_to(device)
@@ -43,9 +43,9 @@ class DeviceFeed:
         return self._prefetch.queued + (len(waiting.items) if isinstance(waiting, Batch) else 0)
 
     def next(self, timeout_s: float) -> Batch | PhaseEnd | None:
-        """The next batch, or the end of a phase after its last one; None when it is not ready within `timeout_s`.
+        """The next batch, or the end of a phase after its last batch; None if it is not ready within `timeout_s`.
 
-        Raises what stopped the preparation.
+        Raises the error that stopped the preparation.
         """
         deadline = time.monotonic() + timeout_s
         with self._changed:
@@ -57,11 +57,11 @@ class DeviceFeed:
         return item
 
     def release(self, items: Sequence[Delivery]) -> None:
-        """Done with these clips: free their bytes, and tell the master."""
+        """Free the bytes of these clips and report them as done."""
         self._prefetch.release(items)
 
     def close(self) -> None:
-        """Stop; what was not released is delivered again."""
+        """Stop. Clips that were not released are delivered again."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()

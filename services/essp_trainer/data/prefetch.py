@@ -1,13 +1,13 @@
-"""Clips for the model, ready before it asks: taken in order, decoded, augmented, gathered into batches.
+"""Clips for the model, ready before it asks: taken in order, decoded, augmented, collected into batches.
 
     intake ──take──▶ decode (one thread) ──▶ crop, resize, mirror (pool of loaders) ──▶ queue ──next──▶ batches
 
-Batch b of a phase holds the indices `[b * size, (b + 1) * size)`; an index that was skipped leaves its batch smaller,
-and the last batch of a phase has what is left. So what is in a batch depends on the job alone, and a training that
-stops between two batches goes on with the very same ones. A rank gets its share of each batch, which may be none of it.
+Batch b of a phase holds the indices `[b * size, (b + 1) * size)`. A skipped index makes its batch smaller, and the last
+batch of a phase has the rest. So the contents of a batch depend on the job alone, and a training that stops between two
+batches resumes with the same batches. A rank gets its share of each batch, which may be empty.
 
-At most `ahead` clips are held beyond the batch being gathered. Bytes of the cache that turn out damaged are treated as
-lost: they are made again. What stops the thread is raised by `next`.
+At most `ahead` clips are held beyond the batch being collected. Damaged bytes in the cache count as lost: the clip is
+rebuilt. An error of the thread is raised by `next`.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ from essp_trainer.data.device import Frames, Input
 
 T = TypeVar("T")
 View = Callable[[Delivery, Frames], Frames]
-"""What the model is to see of a clip: `(T, H, W, C)` -> `(T, crop, crop, C)`."""
+"""What the model sees of a clip: `(T, H, W, C)` -> `(T, crop, crop, C)`."""
 
 _TAKE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Clips of one phase that are trained together, as far as they are this rank's."""
+    """This rank's share of the clips of one phase that are trained together."""
 
     phase_index: int
     plan: PhasePlan
     begin: int
-    """Its first index, on whatever rank."""
+    """The first index of the whole batch, on all ranks."""
     stop: int
-    """The index after its last one, on whatever rank."""
+    """The index after the last of the whole batch, on all ranks."""
     items: tuple[Delivery, ...]
-    """In index order, with those that were skipped; without their bytes."""
+    """In index order, skipped ones included; without their bytes."""
     frames: tuple[Frames, ...]
-    """What the model sees of each clip that was not skipped, until it is on its way to the device."""
+    """What the model sees of each clip that was not skipped; empty once they are sent to the device."""
     input: Input | None = None
-    """The same for the model; None: this rank has no clip of the batch."""
+    """The clips on the device; None: this rank has no clip of the batch."""
 
     @property
     def clips(self) -> tuple[Delivery, ...]:
@@ -66,11 +66,11 @@ class Batch:
 
     @property
     def position(self) -> Position:
-        """Where a trainer stands that is done with this batch."""
+        """The position after this batch."""
         return Position(self.phase_index, self.stop)
 
     def digest(self) -> int:
-        """Of its clips, as they are; see `essp_common/planning/digest.py`."""
+        """Digest of its clips; see `essp_common/planning/digest.py`."""
         return joined(ref_digest(self.phase_index, item.clip) for item in self.clips)
 
     def labels(self) -> NDArray[np.int64]:
@@ -90,12 +90,12 @@ class PrefetchOptions:
     """How batches are cut and how far ahead they are prepared."""
 
     batch_size: int
-    """Over all ranks."""
+    """Clips of a batch, over all ranks."""
     ahead: int
-    """Clips of this rank."""
+    """Clips that this rank holds ahead."""
     loaders: int
     wanted_frames: int | None
-    """How many evenly spaced frames to decode of each clip (None: all)."""
+    """How many evenly spaced frames of each clip to decode (None: all)."""
     name: str
 
 
@@ -110,7 +110,7 @@ class Prefetch:
         view: View,
         options: PrefetchOptions,
     ) -> None:
-        """Start preparing at `start`. `intake` belongs to this object from now on, but for `commit`."""
+        """Start preparing at `start`. Takes over `intake` and closes it; others may call only its `commit`."""
         self._intake = intake
         self._phases = phases
         self._view = view
@@ -119,7 +119,7 @@ class Prefetch:
         self._changed = threading.Condition()
         self._closing = threading.Event()
         self._failure: BaseException | None = None
-        self._pass, self._begin = start
+        self._phase_index, self._begin = start
         self._partial: list[tuple[Delivery, Frames | None]] = []
         self._pool = ThreadPoolExecutor(options.loaders, f"essp-load-{options.name}", torch.set_num_threads, (1,))
         self._thread = threading.Thread(target=self._run, name=f"essp-intake-{options.name}", daemon=True)
@@ -131,9 +131,9 @@ class Prefetch:
         return len(self._queue)
 
     def next(self, timeout_s: float) -> Batch | PhaseEnd | None:
-        """The next batch, or the end of a phase after its last one; None when it is not ready within `timeout_s`."""
+        """The next batch, or the end of a phase after its last batch; None if it is not ready within `timeout_s`."""
         deadline = time.monotonic() + timeout_s
-        plan = self._phases[self._pass]
+        plan = self._phases[self._phase_index]
         stop = min(plan.clips, (self._begin // self._options.batch_size + 1) * self._options.batch_size)
         share = sum(1 for index in range(self._begin, stop) if self._intake.owns(index))
         while len(self._partial) < share:
@@ -141,23 +141,23 @@ class Prefetch:
             if prepared is None:
                 return None
             if not isinstance(prepared, tuple):
-                raise RuntimeError(f"pass {self._pass} ended before its clip {stop - 1}")
+                raise RuntimeError(f"phase {self._phase_index} ended before its clip {stop - 1}")
             self._partial.append(prepared)
         if self._begin >= plan.clips:
             end = self._pop(deadline)
             if isinstance(end, tuple):
-                raise RuntimeError(f"pass {self._pass} goes on after its {plan.clips} clips")
+                raise RuntimeError(f"phase {self._phase_index} has more than its {plan.clips} clips")
             if end is not None:
-                self._pass, self._begin = self._pass + 1, 0
+                self._phase_index, self._begin = self._phase_index + 1, 0
             return end
         return self._cut(plan, stop)
 
     def release(self, items: Sequence[Delivery]) -> None:
-        """Done with these clips: free their bytes, and tell the master."""
+        """Free the bytes of these clips and report them as done."""
         self._intake.release(items)
 
     def close(self) -> None:
-        """Stop preparing; what was not released is delivered again."""
+        """Stop preparing. Clips that were not released are delivered again."""
         self._closing.set()
         with self._changed:
             self._changed.notify_all()
@@ -169,7 +169,7 @@ class Prefetch:
         items = tuple(item for item, _ in self._partial)
         frames = tuple(frames for _, frames in self._partial if frames is not None)
         begin, self._begin, self._partial = self._begin, stop, []
-        return Batch(self._pass, plan, begin, stop, items, frames)
+        return Batch(self._phase_index, plan, begin, stop, items, frames)
 
     def _pop(self, deadline: float) -> tuple[Delivery, Frames | None] | PhaseEnd | None:
         """The head of the queue once it is ready."""
@@ -222,7 +222,7 @@ class Prefetch:
             reason = f"{item.key}: {error}"
             self._retry(lambda: self._intake.request_rebuild(item, reason))
             return None
-        light = replace(item, value=b"")  # the bytes live as long as their decoded view needs them
+        light = replace(item, value=b"")  # the decoded view keeps the bytes alive as long as it needs them
         return _Prepared(light, self._pool.submit(self._view, light, frames))
 
     def _retry(self, call: Callable[[], T]) -> T:
@@ -234,5 +234,5 @@ class Prefetch:
             return codec.decode(item.value)
         available = codec.header(item.value).shape[0]
         if available < wanted:
-            raise ConfigError(f"the clips have {available} frame(s), the stream wants {wanted}; raise clip.frames")
+            raise ConfigError(f"the clips have {available} frame(s), the stream needs {wanted}; raise clip.frames")
         return codec.decode(item.value, evenly_spaced(available, wanted))

@@ -1,7 +1,7 @@
-"""What the ranks of a training do next: agreed on before each batch, in one exchange of a few numbers.
+"""What the ranks of a training do next. They agree before each batch by one all-reduce of a few numbers.
 
-Each rank says what is wanted of it, whether its share of the next batch is ready, and which clips are in it; the
-greatest number of all counts. So all leave together, all train together, and each knows the whole batch.
+Each rank passes its control signal, whether its share of the next batch is ready, and which clips are in it; the
+maximum over the ranks counts. So all leave together, all train together, and each knows the whole batch.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from essp_trainer.data.prefetch import Batch
 from essp_trainer.distributed.ranks import Ranks
 
 _FIXED = 5
-"""Numbers of an exchange before those of the clips."""
+"""Numbers that come before those of the clips."""
 
 
 class ControlSignal(IntEnum):
-    """What is wanted of a training from outside; the greatest signal of all ranks counts."""
+    """What the job's control asks of a training; the greatest signal of all ranks counts."""
 
     CONTINUE = 0
     PAUSE = 1
@@ -35,22 +35,22 @@ class Agreement:
 
     signal: ControlSignal
     save: bool
-    """Rank 0 wants a checkpoint."""
+    """Rank 0 asks for a checkpoint."""
     written: bool
-    """Rank 0 has written the checkpoint that was begun, or failed to."""
+    """Rank 0 has written the checkpoint in progress, or failed to."""
     ready: bool
     """Every rank has its share of the next batch, or the end of the phase."""
     channels: int
-    """Of the frames of its clips; 0: there is no clip in it."""
+    """Channels of the frames; 0: the batch has no clip."""
     share: Share
-    """Which of its clips are here."""
+    """Which of its clips this rank has."""
 
 
 class Consensus:
-    """Settles with the other ranks what comes next."""
+    """Agrees with the other ranks on what comes next."""
 
     def __init__(self, ranks: Ranks, signal: Callable[[], ControlSignal], batch_size: int) -> None:
-        """`signal`: what is wanted of this rank; each passes the same `batch_size`."""
+        """`signal`: the control signal of this rank, asked before each batch. All ranks pass the same `batch_size`."""
         self.ranks = ranks
         self.signal = signal
         self._batch_size = batch_size

@@ -3,9 +3,10 @@
 Rank r takes the clips whose partition is r modulo the number of ranks. All ranks hold the same parameters, add up
 their gradients at each update, and decide together what to do next; rank 0 alone writes and reports.
 
-A rank that is gone is noticed by the others at once (its connections close) or, when its machine fell silent, after
-the timeout of the rendezvous. They raise `RankLost` and leave: a training goes on from its last checkpoint with all of
-its ranks, or not at all. Whoever started them (`essp trainer --ranks`, torchrun, a cluster) starts all of them again.
+When a rank dies, the others notice at once, because its connections close; when its machine stops answering, they
+notice after the timeout of the rendezvous. They raise `RankLost` and leave: a training resumes from its last checkpoint
+with all of its ranks or not at all. Whatever started them (`essp trainer --ranks`, torchrun, a cluster) starts all of
+them again.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from essp_trainer.config import Rendezvous
 
 
 class RankLost(EsspError):
-    """Another rank of this training is gone, or never came; all ranks have to be started again."""
+    """Another rank of this training died or never joined; start all ranks again."""
 
 
 class Ranks(Protocol):
-    """What the ranks say to each other. All call the same methods in the same order, from one thread each."""
+    """Collective operations. All ranks call the same methods in the same order, each from one thread."""
 
     rank: int
     world_size: int
@@ -39,19 +40,19 @@ class Ranks(Protocol):
         """Whether this is rank 0, which writes and reports."""
 
     def sum(self, tensor: Tensor) -> None:
-        """Replace each element by its sum over all ranks; the same bits on each."""
+        """Replace each element by its sum over all ranks; every rank gets the same bits."""
 
     def max(self, tensor: Tensor) -> None:
-        """Replace each element by the greatest of all ranks."""
+        """Replace each element by its maximum over all ranks."""
 
     def broadcast(self, document: bytes) -> bytes:
-        """What rank 0 passes here."""
+        """The document of rank 0."""
 
     def all_gather(self, document: bytes) -> list[bytes]:
-        """What each rank passes here, in their order."""
+        """The documents of all ranks, in rank order."""
 
     def close(self) -> None:
-        """Leave. Idempotent."""
+        """Leave the group. Idempotent."""
 
 
 class SingleRank:
@@ -62,28 +63,28 @@ class SingleRank:
     is_rank_zero = True
 
     def sum(self, tensor: Tensor) -> None:
-        """It is the sum."""
+        """One rank: nothing to add."""
 
     def max(self, tensor: Tensor) -> None:
-        """It is the greatest."""
+        """One rank: nothing to compare."""
 
     def broadcast(self, document: bytes) -> bytes:
-        """What was passed."""
+        """The document itself."""
         return document
 
     def all_gather(self, document: bytes) -> list[bytes]:
-        """What was passed."""
+        """The document alone."""
         return [document]
 
     def close(self) -> None:
-        """There is nothing to leave."""
+        """One rank: nothing to leave."""
 
 
 class DistributedRanks:
-    """Several ranks over a process group of torch: gloo for host memory, NCCL for that of GPUs."""
+    """Several ranks over a torch process group: gloo for host memory, NCCL for GPU memory."""
 
     def __init__(self, group: Any, rank: int, world_size: int, leave: Callable[[], None]) -> None:
-        """`group`: a `ProcessGroup` or a bare `Backend` of torch, which have no common type; `leave` ends it."""
+        """`group`: a `ProcessGroup` or a bare `Backend` of torch, which have no common type. `leave` ends it."""
         self.rank = rank
         self.world_size = world_size
         self._group = group
@@ -134,12 +135,15 @@ class DistributedRanks:
         except RuntimeError as error:
             raise RankLost(
                 f"rank {self.rank} of {self.world_size} lost another rank of its training ({_cause(error)}); "
-                f"start all of them again, and they go on from the last checkpoint"
+                f"start all of them again, and training resumes from the last checkpoint"
             ) from error
 
 
 def init_ranks(rendezvous: Rendezvous, timeout_s: float) -> Ranks:
-    """Meet the other ranks. Raises `RankLost` when they do not come in time, `ConfigError` for what cannot be."""
+    """Join the other ranks.
+
+    Raises `RankLost` if they do not join in time, `ConfigError` for an impossible rendezvous.
+    """
     if rendezvous.world_size == 1:
         return SingleRank()
     if not rendezvous.rank < rendezvous.world_size <= DATA_PARTITIONS:
@@ -171,5 +175,5 @@ def _leave() -> None:
 
 
 def _cause(error: BaseException) -> str:
-    """What torch says, without where in its sources it was said, and what it advises."""
+    """Torch's message without the source location and the advice that it adds."""
     return re.sub(r"^\[\S+\] ", "", str(error).partition("\n")[0]).partition(". ")[0]

@@ -1,13 +1,13 @@
 """All ranks of a training on this machine, one process each: `essp trainer --ranks N`.
 
     supervisor ──starts──▶ rank 0, rank 1, ...      each is `python -m essp_trainer.main`, as under torchrun
-               ◀──ends───                           all end well: done; one is killed: all are started again
+               ◀──exit────                          all succeed: done; one is killed: all are restarted
 
-A rank that dies takes the others along, which notice and leave (`ranks.py`), and the training goes on from its last
-checkpoint with new processes. One that ends with an error of its own (a wrong setting, a loss that is not finite) would
-do so again: the others are ended and its exit code is that of the whole. Ranks end when their supervisor is killed.
+When a rank dies, the others notice and leave (`ranks.py`), and the training resumes from its last checkpoint with new
+processes. A rank that ends with an error of its own (a wrong setting, a loss that is not finite) would fail again: the
+supervisor ends the others and raises `RanksFailed`. Ranks end when their supervisor is killed.
 
-This process loads no torch.
+This process does not load torch.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from essp_trainer.config import TrainerSettings
 log = logging.getLogger(__name__)
 
 EXIT_RANK_LOST = 75
-"""Exit code of a rank that left because another, or its GPU, was gone (EX_TEMPFAIL: starting all again helps)."""
+"""Exit code of a rank that left because another rank or its own GPU failed (EX_TEMPFAIL: restarting all helps)."""
 
-_LOOK_S = 0.1
+_POLL_S = 0.1
 _NOTICE_S = 20.0
-"""How long ranks may take to notice that one is gone; who has not then is killed, which is safe at any time."""
+"""How long ranks may take to notice that one died; then they are killed, which is safe at any time."""
 _PROVEN_S = 300.0
-"""Ranks that ran for so long did not die of what they do first."""
+"""Ranks that ran for this long did not die of a problem at their start."""
 
 
 class RanksFailed(PermanentError):
-    """A rank ended with an error that starting it again does not mend."""
+    """A rank ended with an error that a restart does not repair."""
 
 
 class Supervisor:
-    """Starts the ranks of one training, and starts them again."""
+    """Starts the ranks of one training, and restarts them."""
 
     def __init__(
         self,
@@ -50,10 +50,10 @@ class Supervisor:
         settings: TrainerSettings,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`command`: starts one rank, which finds in its environment which one it is."""
+        """`command`: starts one rank, which reads its number from the environment."""
         self.name = "trainer"
         self.interrupted = False
-        """The ranks were told to leave before the end."""
+        """Whether the ranks were drained before the training was done."""
         self._command = list(command)
         self._ranks = ranks
         self._settings = settings
@@ -63,11 +63,11 @@ class Supervisor:
         self._starting = threading.Lock()
 
     def run(self) -> None:
-        """Until all ranks have ended well. Raises `RanksFailed`."""
+        """Run until all ranks have succeeded. Raises `RanksFailed`."""
         restarts = 0
         while not self._draining.is_set():
             began = self._clock()
-            codes = self._one_life()
+            codes = self._run_once()
             for rank, code in enumerate(codes):
                 if code > 0 and code not in (EXIT_RANK_LOST, self._settings.drained_exit):
                     raise RanksFailed(f"rank {rank} of {self._ranks} ended with exit code {code}; its log says why")
@@ -80,7 +80,9 @@ class Supervisor:
                     f"the ranks died {restarts} times in a row, each time within {_PROVEN_S:g} s of their start (exit "
                     f"codes {codes}); see their logs"
                 )
-            log.warning("ranks ended with %s; starting all %d again, from the last checkpoint", codes, self._ranks)
+            log.warning(
+                "ranks ended with exit codes %s; restarting all %d from the last checkpoint", codes, self._ranks
+            )
 
     def drain(self) -> None:
         """Let the ranks save between two batches and leave."""
@@ -89,12 +91,12 @@ class Supervisor:
             for process in self._processes:
                 process.terminate()
 
-    def _one_life(self) -> list[int]:
-        """Start the ranks and wait until all have ended; their exit codes, negative for signals."""
+    def _run_once(self) -> list[int]:
+        """Start the ranks and wait until all have ended. Returns their exit codes, negative for signals."""
         with self._starting:
             if self._draining.is_set():
                 return []
-            environment = _meeting_place(self._ranks)
+            environment = _rendezvous(self._ranks)
             self._processes = [self._start(rank, environment) for rank in range(self._ranks)]
         try:
             return self._wait()
@@ -110,27 +112,27 @@ class Supervisor:
         return subprocess.Popen(
             self._command,
             env={**os.environ, **environment, **own},
-            stdin=subprocess.PIPE,  # never written to: that it ends tells the rank that this process is gone
-            process_group=0,  # an interrupt at the terminal is for the supervisor, which drains
+            stdin=subprocess.PIPE,  # never written to: its end tells the rank that this process died
+            process_group=0,  # an interrupt at the terminal reaches only the supervisor, which drains the ranks
         )
 
     def _wait(self) -> list[int]:
-        """Wait until all have ended, with a limit once one has ended badly."""
+        """Wait until all have ended; once one has failed, kill those that do not end in time."""
         deadline = math.inf
         while None in (codes := [process.poll() for process in self._processes]):
             dead = [rank for rank, code in enumerate(codes) if code]
             if dead and deadline == math.inf:
                 deadline = self._clock() + _NOTICE_S
-                log.warning("rank %d is gone; waiting for the others to notice", dead[0])
+                log.warning("rank %d died; waiting until the others notice", dead[0])
             if self._clock() > deadline and not self._draining.is_set():
                 for process in self._processes:
                     process.kill()
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         return [process.wait() for process in self._processes]
 
 
-def _meeting_place(ranks: int) -> dict[str, str]:
-    """What `torch.distributed` needs to know of ranks on this machine."""
+def _rendezvous(ranks: int) -> dict[str, str]:
+    """What `torch.distributed` needs to connect ranks on this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -1,8 +1,8 @@
-"""An exponential moving average of a model's weights, which is evaluated and kept in their place.
+"""An exponential moving average (EMA) of a model's weights, which is evaluated and saved instead of them.
 
-Averaged weights lie closer to the middle of what the last steps moved around in, and do a little better (Polyak &
-Juditsky, 1992). While there were few updates the decay is less, (1 + n) / (10 + n), so that the initial weights are
-soon forgotten. Statistics of batch normalisation are averaged as well, as they belong to the weights.
+Averaged weights smooth out the noise of the last steps and score a little better (Polyak & Juditsky, 1992). After few
+updates n the decay is smaller, (1 + n) / (10 + n), so that the initial weights are soon forgotten. The statistics of
+batch normalisation belong to the weights, so they are averaged too.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from essp_common.learning.models import Classifier
 
 
 class Ema:
-    """The average of one model over its updates."""
+    """The moving average of one model over its updates."""
 
     def __init__(self, twin: Classifier, decay: float) -> None:
-        """`twin`: another model of the same shape, which becomes the average."""
+        """`twin`: a model of the same shape and weights, which becomes the average."""
         self.model = twin.eval()
         self._decay = decay
 
-    def follow(self, model: Classifier, updates: int) -> None:
-        """Take the weights after update number `updates` in."""
+    def update(self, model: Classifier, updates: int) -> None:
+        """Include the weights after update number `updates`."""
         share = 1 - min(self._decay, (1 + updates) / (10 + updates))
         with torch.no_grad():
             for mine, theirs in zip(self.model.state_dict().values(), model.state_dict().values(), strict=True):

@@ -1,7 +1,7 @@
-"""One evaluation phase: class probabilities of every clip, and what they are worth.
+"""One evaluation phase: class probabilities of every clip, and the figures computed from them.
 
-Figures are by clip and by video (the mean of its clips' probabilities): top-1, top-5 (or top-K for fewer classes),
-top-1 and mAP as means over the classes that occur, each counting the same, all by torchmetrics; and the cross entropy.
+Figures are by clip and by video (the mean of its clips' probabilities): top-1, top-5 (or top-K for fewer classes), mean
+class accuracy and mAP (means over the classes that occur), all by torchmetrics; and the cross entropy.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from essp_trainer.data.device import enough_memory
 from essp_trainer.data.prefetch import Batch
 from essp_trainer.model.training import StepResult
 
-_LEAST = 1e-12
-"""Probabilities below this count as this: a cross entropy stays finite."""
+_MIN_PROBABILITY = 1e-12
+"""Smaller probabilities count as this, so that the cross entropy stays finite."""
 
 
 class Evaluation:
-    """The scores of the clips of one phase that are here, in index order."""
+    """The scores of this rank's clips of one phase, in index order."""
 
     def __init__(self, model: Classifier, device: torch.device, classes: tuple[str, ...]) -> None:
         self._model = model.to(device)
@@ -37,7 +37,7 @@ class Evaluation:
         self._probabilities: list[NDArray[np.float32]] = []
 
     def add(self, batch: Batch) -> StepResult:
-        """Score what is here of a batch."""
+        """Score this rank's share of a batch."""
         if batch.input is None:
             return StepResult(0.0, 0, 0)
         self._model.eval()
@@ -46,7 +46,7 @@ class Evaluation:
         self._items += batch.clips
         self._probabilities.append(probabilities)
         labels = batch.labels()
-        given = np.maximum(probabilities[np.arange(len(labels)), labels], _LEAST)
+        given = np.maximum(probabilities[np.arange(len(labels)), labels], _MIN_PROBABILITY)
         correct = int((probabilities.argmax(axis=1) == labels).sum())
         return StepResult(float(-np.log(given).mean()), correct, len(labels))
 
@@ -63,7 +63,7 @@ class Evaluation:
 
 
 def figures(table: ScoreTable) -> dict[str, float]:
-    """`loss`, `top1`, `top5`, `mean_class`, `mAP` by clip, `video_...` by video. Raises `PermanentError` when empty."""
+    """`loss`, `top1`, `top5`, `mean_class`, `mAP` by clip, `video_...` by video. Raises `PermanentError` if empty."""
     if len(table) == 0:
         raise PermanentError("an evaluation phase has no clips: none of its videos could be decoded")
     videos = by_video(table)
@@ -75,7 +75,7 @@ def figures(table: ScoreTable) -> dict[str, float]:
 def _of(probabilities: NDArray[Any], class_id: NDArray[np.int32]) -> dict[str, float]:
     scores = torch.from_numpy(np.ascontiguousarray(probabilities, dtype=np.float64))
     target = torch.from_numpy(class_id.astype(np.int64))
-    given = scores[torch.arange(len(target)), target].clamp_min(_LEAST)
+    given = scores[torch.arange(len(target)), target].clamp_min(_MIN_PROBABILITY)
     return {
         "loss": float(-given.log().mean()),
         "top1": _accuracy(scores, target, 1),

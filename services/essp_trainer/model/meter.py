@@ -14,23 +14,26 @@ Clock = Callable[[], float]
 
 @dataclass
 class Meter:
-    """The running figures of one phase. `sums` can be saved and given back, so a resumed phase reports all of it."""
+    """The running figures of one phase.
+
+    `sums` can be saved and restored, so a resumed phase reports the whole of it.
+    """
 
     clock: Clock = time.monotonic
     loss_sum: float = 0.0
     correct: int = 0
     clips: int = 0
     waited_s: float = 0.0
-    """Time in which the model had nothing to do."""
+    """Time the model waited for clips."""
     earlier_s: float = 0.0
-    """Time spent on this phase before this meter was made."""
+    """Time spent on this phase before the training was resumed."""
 
     def __post_init__(self) -> None:
         self._started = self.clock()
 
     @classmethod
     def of(cls, sums: dict[str, float], clock: Clock) -> Meter:
-        """A meter that goes on from what `sums` of an earlier one gave."""
+        """A meter that continues from the `sums` of an earlier one."""
         return cls(
             clock,
             loss_sum=sums.get("loss_sum", 0.0),
@@ -47,7 +50,7 @@ class Meter:
         self.clips += result.clips
 
     def leave_out(self, seconds: float) -> None:
-        """This time was a pause: it counts neither as work nor as waiting."""
+        """Leave a pause out of the time of the phase."""
         self._started += seconds
 
     @property
@@ -62,7 +65,7 @@ class Meter:
 
     @property
     def top1(self) -> float:
-        """Share of the clips so far that were right."""
+        """Share of the clips so far that were classified correctly."""
         return self.correct / self.clips if self.clips else math.nan
 
     @property
@@ -72,7 +75,7 @@ class Meter:
 
     @property
     def clips_per_s(self) -> float:
-        """Over the whole phase so far."""
+        """Speed over the whole phase so far."""
         return self.clips / self.seconds if self.seconds > 0 else 0.0
 
     def sums(self) -> dict[str, float]:
@@ -86,7 +89,7 @@ class Meter:
         }
 
     def pace(self) -> dict[str, float]:
-        """The figures of any pass."""
+        """The figures that every kind of phase has."""
         return {
             "clips": float(self.clips),
             "seconds": self.seconds,

@@ -1,13 +1,12 @@
 """A model being trained, and the step, read from top to bottom.
 
-Nothing is drawn from torch's global generator, dropout is seeded for each update from (job seed, trainer, update), and
-the learning rate is a function of the place in the training, so a training gives the same parameters to the last bit
-whether or not it was stopped and resumed, and whatever else runs in the process (on a CPU; same machine, same number
-of threads and ranks).
+A training gives the same parameters to the last bit whether or not it was stopped and resumed, and whatever else runs
+in the process (on a CPU; same machine, same number of threads and ranks): nothing uses torch's global random generator,
+dropout is seeded for each update from (job seed, trainer, update), and the learning rate is a function of the progress.
 
-On several ranks each step is that of one rank on the whole batch, but for the order in which floats are added: every
-rank takes the gradient of its own clips' share of the mean loss, and the sum over the ranks is the gradient. A rank
-without a clip in a batch goes through the step with none, as the others need it (`docs/decisions/0018`).
+On several ranks each step equals that of one rank on the whole batch, except for the order in which floats are added:
+each rank computes the gradient of its own clips' share of the mean loss, and the sum over the ranks is the gradient. A
+rank without a clip in a batch still takes part in the step, because the others wait for it (`docs/decisions/0018`).
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ from essp_trainer.model.optimiser import Optimiser
 from essp_trainer.model.schedule import learning_rate
 
 AUXILIARY_WEIGHT = 0.4
-"""Share of the second classifier's loss (Szegedy et al., "Rethinking the Inception Architecture", 2016)."""
+"""Weight of the auxiliary classifier's loss (Szegedy et al., "Rethinking the Inception Architecture", 2016)."""
 
 
 class Diverged(PermanentError):
-    """The loss or its gradient is not a finite number; the parameters were left as they were."""
+    """The loss or its gradient is not a finite number; the parameters are unchanged."""
 
     kind = "diverged"
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What one batch gave, on all ranks."""
+    """Loss and accuracy of one batch, over all ranks."""
 
     loss: float
     """Mean over the batch."""
@@ -56,7 +55,7 @@ class Training:
     def __init__(
         self, model: Classifier, ema: Ema | None, assignment: Assignment, device: torch.device, ranks: Ranks
     ) -> None:
-        """`ema`: follows the model, if the job wants that."""
+        """`ema`: averages the weights of the model, if the job asks for it."""
         if ranks.world_size > 1:
             share_batches(model, ranks)
         self.model = model
@@ -72,28 +71,28 @@ class Training:
 
     @property
     def evaluated(self) -> Classifier:
-        """The model that counts: the moving average of it, if there is one."""
+        """The model to evaluate and save: the moving average, if there is one."""
         return self.model if self.ema is None else self.ema.model
 
     def step(self, batch: Batch, share: Share) -> StepResult:
-        """Train on one batch, of which `share` is here. Raises `Diverged` before a parameter is touched."""
-        place = batch.plan.epoch + batch.begin / batch.plan.clips
+        """Train on one batch, of which this rank has `share`. Raises `Diverged` before it changes a parameter."""
+        epochs_done = batch.plan.epoch + batch.begin / batch.plan.clips
         self.model.dropout.reseed(seed_of("dropout", *self._identity, self.updates), share)
         self._train_mode()
         with enough_memory(self._device, share.clips):
-            self.optimiser.start(learning_rate(self._spec.optimizer, self._epochs, place))
+            self.optimiser.start(learning_rate(self._spec.optimizer, self._epochs, epochs_done))
             loss, correct = self._over_all_ranks(*self._backward(batch, share))
             norm = self.optimiser.clip()
-            if not bool(torch.isfinite(loss) & (torch.isfinite(norm) | self.optimiser.forgives)):
+            if not bool(torch.isfinite(loss) & (torch.isfinite(norm) | self.optimiser.may_skip)):
                 raise self._diverged(loss, norm, batch)
             self.optimiser.step()
         self.updates += 1
         if self.ema is not None:
-            self.ema.follow(self.model, self.updates)
+            self.ema.update(self.model, self.updates)
         return StepResult(loss.item(), round(correct.item()), share.clips)
 
     def _backward(self, batch: Batch, share: Share) -> tuple[Tensor, Tensor]:
-        """Gradients, this rank's part of the mean loss, and how many clips were right."""
+        """Compute gradients. Returns this rank's part of the mean loss, and its number of correct clips."""
         target_B = torch.from_numpy(batch.labels()).to(self._device)  # noqa: N806
         with torch.autocast(self._device.type, dtype=self._half, enabled=self._half is not None):
             scores = self.model(self._clips(batch))
@@ -107,7 +106,7 @@ class Training:
         return torch.zeros(0, 1, *[self._spec.augment.crop] * 2, len(self.model.mean), device=self._device)
 
     def _loss(self, scores: Scores, target_B: Tensor) -> Tensor:  # noqa: N803
-        """The sum over the clips."""
+        """Sum of the losses of the clips."""
         smoothing = self._spec.label_smoothing
         loss = functional.cross_entropy(scores.logits, target_B, reduction="sum", label_smoothing=smoothing)
         if scores.auxiliary is not None:
@@ -116,7 +115,7 @@ class Training:
         return loss
 
     def _over_all_ranks(self, loss: Tensor, correct: Tensor) -> tuple[Tensor, Tensor]:
-        """Add up gradients, loss and right answers, all in one exchange."""
+        """Add up gradients, loss and correct clips over the ranks, in one all-reduce."""
         if self._ranks.world_size == 1:
             return loss, correct
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]

@@ -1,4 +1,4 @@
-"""What a trainer saves, and goes on from: the same training, whatever came between."""
+"""What a trainer saves and resumes from: the same training, whatever happened in between."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_a_checkpoint_that_cannot_be_saved_is_told_and_tried_again(
     stage.feed(places[:20])
     with Running(stage, ranks, save_retry_s=0) as running:
         [trouble] = stage.wait_for("trouble")
-        assert "could not be saved, and is tried again" in trouble.trouble.reason
+        assert "could not be saved; it will be tried again" in trouble.trouble.reason
         assert str(error) in trouble.trouble.reason
         while sum(len(report.indices) for report in stage.reports("trained")) < 16:
             stage.progress(timeout_s=1.0)
@@ -256,7 +256,7 @@ def test_who_was_overtaken_by_a_later_run_leaves(tmp_path: Path) -> None:
 
 
 def test_a_damaged_checkpoint_costs_what_it_held(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The one before is gone on from, and the clips since, whose messages are long committed, are asked for."""
+    """Training resumes from the checkpoint before, and requests the clips since, whose messages are long committed."""
     stage = Stage(job_spec(tmp_path / "damaged", checkpoint_clips=4), phase_plans(2))
     stage.command(Control.START)
     stage.feed(stage.every_place()[:24])

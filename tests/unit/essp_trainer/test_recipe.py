@@ -101,7 +101,7 @@ def test_the_average_is_the_recurrence() -> None:
     for update in range(1, 20):
         for parameter in model.parameters():
             parameter.data.add_(torch.randn(parameter.shape, generator=generator) / 10)
-        ema.follow(model, update)
+        ema.update(model, update)
         decay = min(0.5, (1 + update) / (10 + update))
         for name, tensor in model.state_dict().items():
             expected[name] = decay * expected[name] + (1 - decay) * tensor if tensor.is_floating_point() else tensor

@@ -303,10 +303,10 @@ def test_a_gpu_without_room_says_what_helps(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_gpu_that_fails_is_no_fault_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever started the process starts another one; the job goes on."""
+    """The process is started again, and the job continues."""
     monkeypatch.setattr(Classifier, "forward", _raising(torch.AcceleratorError("CUDA error: uncorrectable ECC error")))
     stage = Stage(job_spec(tmp_path), phase_plans(2))
-    with pytest.raises(DeviceLost, match=r"ECC.*goes on from its last checkpoint"):
+    with pytest.raises(DeviceLost, match=r"ECC.*resumes from its last checkpoint"):
         train(stage)
     assert stage.reports("failed") == []
 
