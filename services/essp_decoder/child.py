@@ -1,7 +1,7 @@
 """The process that touches untrusted video: `python -m essp_decoder.child SOCKET MEMORY`, started by `sandbox.py`.
 
-It imports PyAV and NumPy, and the store's client where videos lie in one; it never sees the bus or the cache.
-`protocol.py` says what goes over the socket. It ends when the socket does.
+It imports PyAV and NumPy, and the object store's client if videos are there; it has no access to the bus or the cache.
+`protocol.py` describes the messages on the socket. The process ends when the socket is closed.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Child:
         self._memory_fd = memory_fd
         self._memory = memoryview(b"")
         self._tally = Tally()
-        """Of the unit in hand."""
+        """Counts of the current unit."""
 
     def answer(self, request: Request) -> dict[str, Any]:
-        """Decode a unit; see `protocol.py` for the answer."""
+        """Decode a unit. Returns the answer that `protocol.py` describes."""
         video = request.unit.video
         if request.memory_bytes != len(self._memory):
             _limit(resource.RLIMIT_AS, self._address_bytes + 2 * request.memory_bytes)
@@ -63,7 +63,7 @@ class Child:
             return {"reason": str(error), "retry_after_s": error.retry_after_s}
         except EsspError as error:
             self._videos.drop(video)
-            return _told(error)
+            return _failure(error)
         except MemoryError:
             self._videos.drop(video)
             return {"reason": "decoding needs more memory than a child may have", "kind": "limit"}
@@ -86,7 +86,7 @@ class Child:
         clips: list[int | dict[str, Any]] = []
         for array, slot, error in zip(frames, request.slots, errors, strict=True):
             if error is not None:
-                clips.append(_told(error))
+                clips.append(_failure(error))
             elif raw:
                 clips.append(raw_bytes(array.shape, array.dtype))
             else:
@@ -94,39 +94,44 @@ class Child:
         return clips
 
     def _raw_frames(self, shape: Shape, slot: Slot) -> NDArray[np.uint8]:
-        """The frames of a raw value that is laid out in its slot."""
+        """The frames inside a raw value, which is laid out in its slot."""
         return frame_buffer(shape, "u1", self._memory[slot.start : slot.start + slot.size])[1]
 
     def _store(self, value: Buffer, slot: Slot) -> int | dict[str, Any]:
         size = len(value)
         if size > slot.size:
-            return _told(BadVideo("the frames do not compress; use another codec for clips", "limit"))
+            return _failure(BadVideo("the frames do not compress; use another codec for clips", "limit"))
         self._memory[slot.start : slot.start + size] = value
         return size
 
 
-def _told(error: EsspError) -> dict[str, Any]:
+def _failure(error: EsspError) -> dict[str, Any]:
     return {"reason": str(error), "kind": getattr(error, "kind", PermanentError.kind)}
 
 
 def _limit(which: int, value: int) -> None:
-    """Set a soft limit, as far as the hard one allows."""
+    """Set a soft limit, at most the hard one."""
     hard = resource.getrlimit(which)[1]
     resource.setrlimit(which, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
 def _die_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies, in the midst of a decode, too. Linux only; elsewhere it
-    notices at the end of its work that the socket is closed."""
+    """Have the kernel kill this process when its parent dies, even during a decode.
+
+    Linux only; elsewhere the process notices after its present work that the socket is closed.
+    """
     parent = os.getppid()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the kernel was told
+        if os.getppid() != parent:  # the parent died before the call
             os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _confine(config: ChildConfig) -> None:
-    """Limits that hold even when the parent is gone. Files cannot be written; sockets and shared memory can."""
+    """Set limits that hold even without the parent.
+
+    The process can write to sockets and shared memory, not to files.
+    """
     _limit(resource.RLIMIT_AS, config.address_bytes)
     _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))

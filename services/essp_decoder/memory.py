@@ -1,10 +1,9 @@
-"""Memory shared with a child: where it writes clips, and where the cache and its readers find them, uncopied.
+"""Memory shared with a child, which writes clips there; the cache and its readers use them without a copy.
 
-A clip's slot is taken before it is decoded and comes back by itself: when nothing refers any more to the view that
-was handed out, nor to anything made of it (a slice, a NumPy array), whichever thread let go of the last of them.
-So a clip that a store takes by copying (Redis) occupies its slot for the length of a request, one that a cache in
-this process keeps, for as long as it is kept. Pages are used again at once, for touching new ones costs more than
-copying a clip.
+A slot is taken before a clip is decoded. It becomes free by itself, in any thread, when nothing refers any more to the
+view that was handed out or to anything made of it (a slice, a NumPy array). So a clip that the cache copies (Redis)
+occupies its slot for one request, and a clip that an in-process cache keeps occupies it for as long as it is kept. Free
+slots are reused at once, because touching new pages costs more than copying a clip.
 """
 
 from __future__ import annotations
@@ -40,15 +39,15 @@ class SharedMemory:
     def __init__(self) -> None:
         self.fd = _anonymous_file()
         self.size = 0
-        """Of the whole memory, in bytes; it only grows."""
+        """Bytes of the whole memory; it only grows."""
         self._mapped = mmap.mmap(-1, _PAGE)
         self._end = 0
         self._free: defaultdict[int, list[Slot]] = defaultdict(list)
 
     def take(self, size: int) -> Slot:
-        """A place of at least `size` bytes, with whatever was there before. Give it back, or hand out a view of it.
+        """A slot of at least `size` bytes, with its previous content. Give it back, or hand out a view of it.
 
-        Raises `Unavailable` when the machine has no memory for it now.
+        Raises `Unavailable` if the machine has no memory for it at present.
         """
         size = _size_class(size)
         try:
@@ -65,22 +64,22 @@ class SharedMemory:
         size = -(-needed // _GROWTH) * _GROWTH
         try:
             os.ftruncate(self.fd, size)
-            self._mapped = mmap.mmap(self.fd, size)  # views keep the former mapping, of the same pages, alive
+            self._mapped = mmap.mmap(self.fd, size)  # views keep the previous mapping of the same pages alive
         except OSError as error:
             message = f"no shared memory for {size} bytes of clips: {error.strerror}; run fewer decoder processes here"
             raise Unavailable(message, _FULL_RETRY_S) from error
         self.size = size
 
     def give_back(self, slot: Slot) -> None:
-        """The slot may be taken again."""
+        """Free a slot."""
         self._free[slot.size].append(slot)
 
     def copy(self, slot: Slot, length: int) -> bytes:
-        """The first bytes of a slot, which stays taken."""
+        """A copy of the first bytes of a slot. The slot stays taken."""
         return self._mapped[slot.start : slot.start + length]
 
     def view(self, slot: Slot, length: int) -> memoryview:
-        """The first bytes of a slot, read-only. The slot comes back when the view and all made of it are gone."""
+        """A read-only view of the first bytes of a slot, which becomes free when the view and all made of it are gone."""
         array = np.frombuffer(self._mapped, np.uint8, length, slot.start)
         weakref.finalize(array, self._free[slot.size].append, slot).atexit = False
         return array.data.toreadonly()
@@ -93,13 +92,13 @@ class SharedMemory:
 
 
 def _size_class(size: int) -> int:
-    """Few enough sizes that slots are found again, at most an eighth too large."""
+    """Round up to one of few sizes, so that slots can be reused; at most an eighth is wasted."""
     step = max(_PAGE, (1 << (size - 1).bit_length()) // 2 // _CLASSES_PER_DOUBLING)
     return -(-size // step) * step
 
 
 def _anonymous_file() -> int:
-    """A file descriptor of memory that another process can map; on disk where the system has nothing better."""
+    """A file descriptor of memory that another process can map; of a temporary file where there is no `memfd_create`."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("essp-clips", os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:

@@ -1,14 +1,13 @@
-"""What parent and child say to each other over their socket.
+"""The messages between parent and child on their socket.
 
     parent -> child   its configuration: JSON of `ChildConfig`
     child -> parent   `READY`
-    parent -> child   a request: size of the shared memory, the place of each clip in it, a `DecodeSeed`
-    child -> parent   an answer, JSON: {"clips": [bytes | {"reason", "kind"}, ...], "frames": {what: count}}, one
-                      entry a seed, and what reading took (`selection.Tally`); for the message as a whole
-                      {"reason", "kind"} where it can't be decoded and {"reason", "retry_after_s"} where trying again
-                      may help
+    parent -> child   a request: size of the shared memory, the slot of each clip in it, a `DecodeSeed`
+    child -> parent   an answer, JSON: {"clips": [size | {"reason", "kind"}, ...], "frames": {what: count}} with one
+                      entry per seed and the frame counts of `selection.Tally`; or {"reason", "kind"} if no seed of the
+                      request can be decoded; or {"reason", "retry_after_s"} if trying again may help
 
-A clip lies at the start of its slot, as a value of the cache. Each message is preceded by its length.
+A clip starts at the begin of its slot and is a value of the cache. The length of each message precedes it.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Shape = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class ChildConfig:
-    """What a child is told once."""
+    """The configuration that a child receives once, at its start."""
 
     stores: tuple[str, ...]
     open_videos: int
@@ -47,17 +46,17 @@ class ChildConfig:
     address_bytes: int
     """Address space beyond the shared memory."""
     unit_s: float
-    """Longest time for a request; twice that in CPU time ends a child whose parent is no longer there to do it."""
+    """Maximum time for a request. Twice that in CPU time ends a child whose parent died."""
 
     def packed(self) -> bytes:
-        """As sent."""
+        """The bytes to send."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def unpacked(cls, message: bytes) -> ChildConfig:
-        """As received."""
-        told = json.loads(message)
-        return cls(**{**told, "stores": tuple(told["stores"])})
+        """Parse received bytes."""
+        fields = json.loads(message)
+        return cls(**{**fields, "stores": tuple(fields["stores"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +68,13 @@ class Request:
     unit: DecodeSeed
 
     def packed(self) -> bytes:
-        """As sent."""
+        """The bytes to send."""
         slots = b"".join(_SLOT.pack(slot.start, slot.size) for slot in self.slots)
         return _HEAD.pack(self.memory_bytes, len(self.slots)) + slots + self.unit.SerializeToString()
 
     @classmethod
     def unpacked(cls, message: bytes) -> Request:
-        """As received."""
+        """Parse received bytes."""
         memory_bytes, count = _HEAD.unpack_from(message)
         end = _HEAD.size + count * _SLOT.size
         slots = [Slot(*slot) for slot in _SLOT.iter_unpack(message[_HEAD.size : end])]
@@ -89,11 +88,11 @@ class Channel:
         self._socket = end
 
     def send(self, message: bytes) -> None:
-        """Raises `OSError` when the other end is gone."""
+        """Raises `OSError` if the other end is closed."""
         self._socket.sendall(_LENGTH.pack(len(message)) + message)
 
     def receive(self, timeout_s: float | None = None) -> bytes:
-        """The next message. Raises `EOFError` or `OSError` when the other end is gone, `TimeoutError`."""
+        """The next message. Raises `EOFError` or `OSError` if the other end is closed, `TimeoutError`."""
         self._socket.settimeout(timeout_s)
         received = self._some()
         while len(received) < _LENGTH.size or len(received) < (end := _LENGTH.size + _LENGTH.unpack_from(received)[0]):
@@ -112,23 +111,23 @@ class Channel:
 
 
 def clip_shapes(unit: DecodeSeed) -> list[Shape]:
-    """The shape of each seed's frames. Raises `PermanentError` for seeds that ask for nothing."""
+    """The shape of each seed's frames. Raises `PermanentError` for a seed without frames."""
     height, width = output_size(unit.recipe.resize, unit.video.height, unit.video.width)
     shapes = []
     for seed in unit.seeds:
         if not (height and width and seed.frame_count and seed.stride):
-            raise PermanentError(f"{unit.video.id}: a seed without frames, or a video without size")
+            raise PermanentError(f"{unit.video.id}: a seed asks for no frames, or the video has no size")
         shapes.append((seed.frame_count, height, width, 3))
     return shapes
 
 
 def is_raw(codec: FrameCodec) -> bool:
-    """The clip is stored as it is decoded."""
+    """Whether clips are stored uncompressed."""
     return codec.name in ("", "raw")
 
 
 def slot_bytes(shape: Shape, codec: FrameCodec) -> int:
-    """Room for a clip's value. What compresses badly may come out larger than it was."""
+    """Bytes to reserve for a clip's value. Noise may be larger compressed than raw."""
     return _slot_bytes(shape, codec.name)
 
 

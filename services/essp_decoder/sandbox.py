@@ -1,9 +1,9 @@
-"""Decoding behind a wall: one child process, replaced when it crashes, hangs or has served long enough.
+"""Decoding in a sandbox: one child process, replaced when it crashes, hangs or has served long enough.
 
-The parent never opens a video. It sends a work unit, waits for so long, and finds the clips in memory shared with the
-child, in the form of cache values. What a child does not survive costs its unit at most: the seeds of a unit that
-brought it down are tried once more, each alone, and those that do it again are `BadVideo` of kind `crashed` or
-`timeout`. A child killed from outside (out of memory, an operator) thus costs nothing but time.
+The parent never opens a video. It sends a work unit, waits for a limited time, and finds the clips in shared memory, in
+the form of cache values. If a child dies or hangs, the seeds of its unit are tried once more, each alone; a seed that
+fails again is `BadVideo` of kind `crashed` or `timeout`. So a child that is killed from outside (out of memory, an
+operator) costs only time.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from essp_decoder.protocol import READY, Channel, ChildConfig, Request, clip_sha
 log = logging.getLogger(__name__)
 
 _FRAMES = cache(metrics.FRAMES.labels)
-"""Looking up labels takes longer than all else that is done about a count."""
+"""Cached: looking up labels takes longer than counting."""
 _START_S = 60.0
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-"""One thread a child: several run side by side."""
+"""One thread per child: several children run side by side."""
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxOptions:
-    """How the child is kept."""
+    """Configuration and limits of the child."""
 
     config: ChildConfig
     timeout_s: float
-    """Longest time for one work unit."""
+    """Maximum time for one work unit."""
     units: int
-    """A child is replaced after so many."""
+    """Units after which a child is replaced."""
     clip_bytes: int
-    """Most bytes of the clips of one unit."""
+    """Maximum size of all clips of one unit."""
 
 
 Outcome = Buffer | EsspError
@@ -62,36 +62,36 @@ class Sandbox:
 
     @property
     def pid(self) -> int | None:
-        """The process id of the child, while there is one."""
+        """The process id of the child, if it is running."""
         return self._child.process.pid if self._child is not None else None
 
     def start(self) -> None:
-        """Start the child, so that the first unit need not wait for it. Raises `Unavailable`."""
+        """Start the child before the first unit needs it. Raises `Unavailable`."""
         self._started()
 
     def decode(self, unit: DecodeSeed) -> list[Outcome]:
-        """For each seed its clip, or what is wrong. Raises `TransientError` when trying again may help."""
+        """The clip of each seed, or the error. Raises `TransientError` if trying again may help."""
         try:
             return self._attempt(unit)
-        except _Lost as lost:
+        except _ChildLost as lost:
             if lost.kind == "timeout" and len(unit.seeds) == 1:
                 return [_bad(lost)]
-            log.warning("decoder child %s on %s; its seeds are tried again, one by one", lost, unit.video.id)
-        return [self._alone(unit, position) for position in range(len(unit.seeds))]
+            log.warning("decoder child %s on %s; trying its seeds again, one by one", lost, unit.video.id)
+        return [self._decode_alone(unit, position) for position in range(len(unit.seeds))]
 
     def close(self) -> None:
         """End the child and release the memory. Idempotent."""
         self._end_child()
         self._memory.close()
 
-    def _alone(self, unit: DecodeSeed, position: int) -> Outcome:
+    def _decode_alone(self, unit: DecodeSeed, position: int) -> Outcome:
         single = DecodeSeed()
         single.CopyFrom(unit)
         del single.seeds[:]
         single.seeds.append(unit.seeds[position])
         try:
             return self._attempt(single)[0]
-        except _Lost as lost:
+        except _ChildLost as lost:
             return _bad(lost)
 
     def _attempt(self, unit: DecodeSeed) -> list[Outcome]:
@@ -111,7 +111,7 @@ class Sandbox:
             for what, count in answer.get("frames", {}).items():
                 if count:
                     _FRAMES(what).inc(count)
-        except (_Lost, TransientError):
+        except (_ChildLost, TransientError):
             for slot in slots:
                 self._memory.give_back(slot)
             raise
@@ -121,14 +121,14 @@ class Sandbox:
         if isinstance(clip, int) and 2 * clip > slot.size:
             return self._memory.view(slot, clip)
         try:
-            # A small value is copied rather than left to occupy a large slot.
+            # Copy a small value, so that it does not occupy a large slot.
             return self._memory.copy(slot, clip) if isinstance(clip, int) else _error(clip)
         finally:
             self._memory.give_back(slot)
 
     def _check_size(self, size: int) -> None:
         if size > self._options.clip_bytes:
-            message = f"the clips of one message would take {size} bytes, the limit is {self._options.clip_bytes}"
+            message = f"the clips of one message need {size} bytes, the limit is {self._options.clip_bytes}"
             raise BadVideo(f"{message} (ESSP_DECODER_CLIP_BYTES)", "limit")
 
     def _ask(self, request: bytes) -> dict[str, Any]:
@@ -138,16 +138,16 @@ class Sandbox:
             answer: dict[str, Any] = json.loads(child.channel.receive(self._options.timeout_s))
         except TimeoutError as error:
             self._end_child()
-            raise _Lost(f"took longer than {self._options.timeout_s:g} s", "timeout") from error
+            raise _ChildLost(f"took longer than {self._options.timeout_s:g} s", "timeout") from error
         except (EOFError, OSError) as error:
-            raise _Lost(f"crashed (exit status {self._end_child()})", "crashed") from error
+            raise _ChildLost(f"crashed (exit status {self._end_child()})", "crashed") from error
         child.units += 1
         if child.units >= self._options.units:
             self._end_child()
         return answer
 
     def _started(self) -> _Child:
-        """The child, ready. Raises `Unavailable` when it does not get there."""
+        """The child, started if necessary. Raises `Unavailable` if it does not start."""
         if self._child is not None:
             return self._child
         child = self._child = _Child(self._memory.fd)
@@ -157,7 +157,7 @@ class Sandbox:
         except (EOFError, OSError):
             ready = False
         if not ready:
-            raise Unavailable(f"the decoder's child process does not start (exit status {self._end_child()})")
+            raise Unavailable(f"the decoder's child process did not start (exit status {self._end_child()})")
         return child
 
     def _end_child(self) -> int | None:
@@ -177,30 +177,30 @@ class _Child:
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), memory_fd),
                 env=os.environ | _ENVIRONMENT,
-                process_group=0,  # an interrupt at the terminal is for the parent, which drains
+                process_group=0,  # an interrupt at the terminal reaches only the parent, which drains
             )
 
     def end(self) -> int:
-        """Kill the process (it holds nothing) and give its exit status."""
+        """Kill the process, which holds nothing. Returns its exit status."""
         self.channel.close()
         self.process.kill()
         return self.process.wait()
 
 
-class _Lost(Exception):
-    """The child did not answer."""
+class _ChildLost(Exception):
+    """The child crashed or did not answer in time."""
 
     def __init__(self, message: str, kind: str) -> None:
         super().__init__(message)
         self.kind = kind
 
 
-def _bad(lost: _Lost) -> BadVideo:
+def _bad(lost: _ChildLost) -> BadVideo:
     return BadVideo(f"the decoder {lost}", lost.kind)
 
 
-def _error(told: dict[str, Any]) -> EsspError:
-    kind = told["kind"]
+def _error(failure: dict[str, Any]) -> EsspError:
+    kind = failure["kind"]
     if kind == PermanentError.kind:
-        return PermanentError(told["reason"])
-    return BadVideo(told["reason"], kind)
+        return PermanentError(failure["reason"])
+    return BadVideo(failure["reason"], kind)

@@ -1,4 +1,4 @@
-"""The decoder: the pool worker (`essp_common.worker.loop`) with one child process a lane."""
+"""The decoder: the pool worker (`essp_common.worker.loop`) with one child process per lane."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Decoder:
         self._worker = Worker(ids.DECODER, subscription, adapters.cache, self._stage, self._reports, options)
 
     def run(self) -> None:
-        """Decode until drained. Raises when child processes cannot be started."""
+        """Decode until drained. Raises `Unavailable` if child processes cannot be started."""
         try:
             with Heart(self._adapters.bus, self._name, ids.DECODER, self._worker.load.take):
                 self._worker.run()
@@ -42,7 +42,7 @@ class Decoder:
             self._control.close()
 
     def drain(self) -> None:
-        """Finish the messages in hand, then let `run` return."""
+        """Finish the current messages, then let `run` return."""
         self._worker.drain()
 
     def _stage(self) -> DecodeStage:
@@ -56,7 +56,7 @@ def build(adapters: Adapters, settings: DecoderSettings, worker: str) -> Service
 
 
 def sandbox_options(settings: DecoderSettings) -> SandboxOptions:
-    """How the children of a decoder are kept."""
+    """The sandbox of each lane, from the settings."""
     config = ChildConfig(
         stores=settings.stores,
         open_videos=settings.decoder_open_videos,

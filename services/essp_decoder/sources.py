@@ -1,7 +1,7 @@
-"""The videos a child has open: found by uri, checked against the catalog, the latest used kept.
+"""The videos that a child has open: found by URI, checked against the catalog, the most recently used ones kept.
 
-A video is opened where it lies: by path on this machine's disk, otherwise through the object store in ranges. How many
-stay open is bounded by number and by an estimate of the memory that they hold.
+A video on this machine's disk is opened by its path, any other in ranges through the object store. Both the number of
+open videos and an estimate of their memory are limited.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from essp_common.video.reader import Reader
 from essp_common.wiring import Stores
 
 _PICTURES = 20
-"""A decoder keeps so many at most: 16 that others refer to, and some in the making."""
+"""Pictures that a decoder keeps at most: 16 reference pictures, and some in progress."""
 _SAMPLES = 1.5
-"""Bytes a pixel, 4:2:0."""
+"""Bytes per pixel in 4:2:0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class _Open:
 
 
 class OpenVideos:
-    """Open videos: at most `capacity` of them, which hold about `capacity_bytes`, and always the latest."""
+    """At most `capacity` open videos that hold about `capacity_bytes`; the latest one is always kept."""
 
     def __init__(self, stores: Stores, limits: Limits, capacity: int, capacity_bytes: int) -> None:
         self._stores = stores
@@ -74,7 +74,7 @@ class OpenVideos:
         return reader
 
     def drop(self, video: Video) -> None:
-        """Close a video whose reader gave up."""
+        """Close a video, if it is open."""
         with suppress(KeyError):
             self._open.pop(video.uri).close()
 

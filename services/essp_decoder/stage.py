@@ -1,9 +1,10 @@
 """What a decoder does with a message: seeds in, clips out.
 
-For each seed of a `DecodeSeed` the clip goes into the cache, then `ClipReady` to `essp.clips`, then a report to the
-master (`essp_common/worker/reports.py`). A seed that cannot be decoded is reported (`Failed`, `DeadLetter`) and leaves
-the others of its message alone. Keys follow from the clip's identity, so doing a message twice is harmless. While the
-cache is full or a server does not answer, what was decoded is held, and the next try goes on where this one stopped.
+For each seed of a `DecodeSeed`, the decoder puts the clip into the cache, publishes `ClipReady` to `essp.clips`, and
+reports to the master (`essp_common/worker/reports.py`). A seed that cannot be decoded is reported (`Failed`,
+`DeadLetter`) and does not affect the others of its message. Keys follow from the clip's identity, so handling a message
+twice is harmless. While the cache is full or a server does not answer, the decoder keeps what it decoded, and the next
+attempt continues where this one stopped.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from essp_decoder.sandbox import Outcome, Sandbox
 
 @dataclass(slots=True)
 class _Held:
-    """A message whose clips are decoded, and those that are not yet delivered."""
+    """A message whose clips are decoded, and those of them that are not delivered yet."""
 
     record: Record
     waiting: deque[tuple[Seed, Outcome]]
     seconds: float
-    """Decoding time of each clip."""
+    """Mean decoding time of a clip."""
 
 
 class DecodeStage:
@@ -79,7 +80,7 @@ class DecodeStage:
         self._held = None
 
     def reject(self, record: Record, error: EsspError, attempts: int) -> None:
-        """Report every seed of a message that could not be processed at all."""
+        """Report every seed of a message that could not be processed."""
         self._held = None
         try:
             unit = _parsed(record)
@@ -123,11 +124,11 @@ class DecodeStage:
         progress = Progress(job=unit.job, worker=self._worker, fence=unit.fence, failed=failed)
         self._bus.publish(topics.PROGRESS, unit.job.encode(), progress.SerializeToString())
         failpoint("decoder.failed")
-        alone = DecodeSeed()
-        alone.CopyFrom(unit)
-        del alone.seeds[:]
-        alone.seeds.append(seed)
-        message = alone.SerializeToString()
+        single = DecodeSeed()
+        single.CopyFrom(unit)
+        del single.seeds[:]
+        single.seeds.append(seed)
+        message = single.SerializeToString()
         publish_dead_letter(self._bus, record, error, attempts, self._worker, message)
 
 

@@ -49,7 +49,7 @@ class OnHost:
 
 
 class ToGpu:
-    """Sends batches through pinned memory on its own stream, so that neither the thread nor the GPU waits for a copy."""
+    """Sends batches through pinned memory on its own stream: neither the thread nor the GPU waits for a copy."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

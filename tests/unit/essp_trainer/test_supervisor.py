@@ -96,7 +96,8 @@ def test_ranks_do_not_outlive_a_killed_supervisor(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"), [({}, "memory://"), ({"WORLD_SIZE": "2", "RANK": "1", "ESSP_BUS": "kafka://k:1"}, "either")]
+    ("variables", "said"), [({}, "memory://"), ({"WORLD_SIZE": "2", "RANK": "1", "ESSP_BUS": "kafka://k:1"}, "only
+    one")]
 )
 def test_ranks_are_not_started_where_they_cannot_meet(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], said: str
