@@ -79,7 +79,10 @@ class SharedMemory:
         return self._mapped[slot.start : slot.start + length]
 
     def view(self, slot: Slot, length: int) -> memoryview:
-        """A read-only view of the first bytes of a slot, which becomes free when the view and all made of it are gone."""
+        """A read-only view of the first bytes of a slot.
+
+        The slot becomes free when the view and everything made of it are gone.
+        """
         array = np.frombuffer(self._mapped, np.uint8, length, slot.start)
         weakref.finalize(array, self._free[slot.size].append, slot).atexit = False
         return array.data.toreadonly()
@@ -98,7 +101,7 @@ def _size_class(size: int) -> int:
 
 
 def _anonymous_file() -> int:
-    """A file descriptor of memory that another process can map; of a temporary file where there is no `memfd_create`."""
+    """A file descriptor of memory that another process can map; without `memfd_create`, of a temporary file."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("essp-clips", os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:

@@ -154,7 +154,7 @@ def test_a_child_that_cannot_start_is_not_blamed_on_the_video(
     options: SandboxOptions, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
-    with closing(Sandbox(options)) as sandbox, pytest.raises(Unavailable, match="does not start"):
+    with closing(Sandbox(options)) as sandbox, pytest.raises(Unavailable, match="did not start"):
         sandbox.decode(unit(folder, "a.mp4", 2))
 
 

@@ -96,13 +96,13 @@ def test_ranks_do_not_outlive_a_killed_supervisor(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"), [({}, "memory://"), ({"WORLD_SIZE": "2", "RANK": "1", "ESSP_BUS": "kafka://k:1"}, "only
-    one")]
+    ("variables", "message"),
+    [({}, "memory://"), ({"WORLD_SIZE": "2", "RANK": "1", "ESSP_BUS": "kafka://k:1"}, "only one of the two")],
 )
 def test_ranks_are_not_started_where_they_cannot_meet(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], said: str
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], message: str
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         main("job", "rgb", ranks=2)
