@@ -1,8 +1,8 @@
-"""From finished trainings to a fused model, all within the job's output store.
+"""Builds a fused model from finished trainings, within the job's output store.
 
-Reads each trainer's final checkpoint and the scores it gave, tries the job's fusion strategies on the validation
-scores, and writes `model/`: the members' weights, then the manifest with the evidence. The test scores are only
-reported, never chosen by. Doing it again writes the same bytes.
+It reads each trainer's final checkpoint and scores, tries the job's fusion strategies on the validation scores, and
+writes `model/`: first the members' weights, then the manifest with the evidence. The test scores are reported and never
+used to choose. A second run writes the same bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def final_checkpoints(store: ObjectStore, spec: JobSpec) -> dict[str, Manifest] | None:
-    """Trainer -> its final checkpoint; None as long as some trainer is not done."""
+    """Trainer -> final checkpoint; None while a trainer is not done."""
     found = {}
     for trainer in spec.trainers:
         manifest = checkpoint.read_latest(store, trainer)
@@ -35,7 +35,7 @@ def final_checkpoints(store: ObjectStore, spec: JobSpec) -> dict[str, Manifest] 
 
 
 def assemble(store: ObjectStore, job: str, spec: JobSpec, finals: Mapping[str, Manifest]) -> FusedModel:
-    """Fuse the trainers of a job and write the model. Raises `PermanentError` when their scores do not fit together."""
+    """Fuse the trainers of a job and write the model. Raises `PermanentError` if their scores do not match."""
     validation = _scores(store, finals, "validation")
     test = _scores(store, finals, "test")
     try:
@@ -62,7 +62,7 @@ def assemble(store: ObjectStore, job: str, spec: JobSpec, finals: Mapping[str, M
 
 
 def _scores(store: ObjectStore, finals: Mapping[str, Manifest], purpose: str) -> dict[str, VideoScores]:
-    """Trainer -> scores by video; empty when the job has no such split."""
+    """Trainer -> scores by video; empty if the job has no such split."""
     if not all(purpose in final.scores for final in finals.values()):
         return {}
     return {name: scores.by_video(scores.read(store, final.scores[purpose])) for name, final in finals.items()}
@@ -73,7 +73,7 @@ def _evaluation(parts: Mapping[str, VideoScores], chosen: Strategy) -> Evaluatio
 
 
 def _equal(finals: Mapping[str, Manifest]) -> Strategy:
-    """Without a validation split there is nothing to choose by."""
+    """Equal weights, for a job without a validation split to choose by."""
     return Strategy(name="average", rule="mean", weights=dict.fromkeys(finals, 1 / len(finals)), validation={})
 
 

@@ -1,4 +1,4 @@
-"""Settings of the aggregator: those of every service (`essp_common.runtime.config`), and no more."""
+"""Settings of the aggregator: those of every service (`essp_common.runtime.config`), and how it polls."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ class AggregatorSettings(Settings):
     """What an aggregator needs to know. What to fuse and how is in the job."""
 
     poll_records: int = 500
-    """Messages of `essp.progress` taken at once. Nearly all are not for the aggregator, so a step is cheap."""
+    """Maximum number of `essp.progress` messages per poll. Nearly all are not for the aggregator and cost little."""

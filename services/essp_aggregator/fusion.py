@@ -1,13 +1,13 @@
-"""Late fusion: how much each stream's opinion counts, found on the validation split.
+"""Late fusion: the weight of each stream, found on the validation split.
 
-The score of a video is the mean over its clips, for each stream; the streams' scores are fused as a weighted mean
-(Simonyan & Zisserman, "Two-stream convolutional networks", 2014) or as a weighted product, which is what averaging
-before the softmax comes to (Wang et al., "Temporal segment networks", 2016). Where each stream knows one half of the
-answer, as texture and motion, the product is much the better. Weights are searched on a grid over the simplex, then
-refined around the best point. What counts is top-1 by video; log loss decides between equals, so that a small
-validation split, where many weights are equally good, does not leave the choice to chance.
+For each stream, the score of a video is the mean over its clips. The streams' scores are fused as a weighted mean
+(Simonyan & Zisserman, "Two-stream convolutional networks", 2014) or as a weighted product, which equals averaging
+before the softmax (Wang et al., "Temporal segment networks", 2016). The product is much better where each stream knows
+one half of the answer, such as texture and motion.
 
-Pure functions, no randomness: equal scores give equal weights.
+Weights are searched on a grid over the simplex, then refined around the best point. The objective is top-1 by video;
+log loss decides between equals, so that chance does not decide on a small validation split, where many weights give the
+same top-1. All functions are pure and use no random numbers: equal scores give equal weights.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from essp_common.artifacts.fused_model import Evaluation, Strategy
 from essp_common.artifacts.scores import Rule, VideoScores, mix
 
 _GRID_POINTS = 2000
-"""At most so many points of the grid: 0.05 apart for two streams, 0.1 for four, coarser for more."""
+"""Maximum number of grid points: 0.05 apart for two streams, 0.1 for four, coarser for more."""
 _FINEST_STEP = 1 / 320
 
 Weights = NDArray[np.float64]
 Objective = Callable[[Weights], tuple[float, float]]
-"""Weights -> what is to be as large as possible."""
+"""Weights -> the values to maximise, the most important first."""
 
 
 @dataclass(frozen=True)
 class Aligned:
-    """The scores of several trainers for the videos that all of them have scored."""
+    """The scores of several trainers for the videos that all of them scored."""
 
     trainers: tuple[str, ...]
     labels: NDArray[np.int32]
@@ -43,19 +43,19 @@ class Aligned:
     probabilities: NDArray[np.float64]
     """(N, V, C), by trainer."""
     left_out: tuple[str, ...]
-    """Videos that some trainer has not scored (a clip that could not be made)."""
+    """Videos that a trainer did not score, because none of their clips could be decoded."""
 
 
 def align(parts: Mapping[str, VideoScores]) -> Aligned:
-    """Keep the videos that every trainer has scored, and whose label is known.
+    """Keep the videos that every trainer scored and whose label is known.
 
-    Raises `ValueError` when none is left or the trainers don't agree on classes or labels.
+    Raises `ValueError` if none is left, or if the trainers disagree on classes or labels.
     """
     names = tuple(parts)
     labelled = [{v for v, c in zip(p.video_id, p.class_id, strict=True) if c >= 0} for p in parts.values()]
     common = sorted(labelled[0].intersection(*labelled[1:]))
     if not common:
-        raise ValueError(f"there is no video that all of {', '.join(names)} have scored")
+        raise ValueError(f"there is no video that all of {', '.join(names)} scored")
     chosen = [part.select(common) for part in parts.values()]
     for name, part in zip(names, chosen, strict=True):
         if part.classes != chosen[0].classes or not np.array_equal(part.class_id, chosen[0].class_id):
@@ -70,19 +70,19 @@ def align(parts: Mapping[str, VideoScores]) -> Aligned:
 
 
 def equal(scores: Aligned, rule: Rule) -> Weights:
-    """Every trainer counts the same."""
+    """The same weight for every trainer."""
     return np.full(len(scores.trainers), 1 / len(scores.trainers))
 
 
 def searched(scores: Aligned, rule: Rule) -> Weights:
-    """The weights that do best on these scores; never worse than equal ones, which are among those tried."""
+    """The best weights for these scores; never worse than equal weights, which are among the candidates."""
 
     def objective(weights: Weights) -> tuple[float, float]:
         mixed = mix(scores.probabilities, weights[:, None], rule)
         return top_k(scores.labels, mixed, 1), -log_loss(scores.labels, mixed)
 
     candidates = [equal(scores, rule), *simplex_grid(len(scores.trainers), grid_divisions(len(scores.trainers)))]
-    best = max(candidates, key=objective)  # the first of equals
+    best = max(candidates, key=objective)  # max returns the first of equals
     return refine(best, 1 / grid_divisions(len(scores.trainers)) / 2, objective)
 
 
@@ -92,11 +92,11 @@ STRATEGIES: dict[str, tuple[Rule, Callable[[Aligned, Rule], Weights]]] = {
     "weighted": ("mean", searched),
     "weighted_product": ("product", searched),
 }
-"""Name in a job -> how scores are fused, and where the weights come from."""
+"""Name in a job -> how to fuse scores, and how to find the weights."""
 
 
 def grid_divisions(streams: int) -> int:
-    """Into how many parts the grid divides each weight's range, so that the grid stays small."""
+    """Grid steps of each weight, as many as keep the grid small."""
     return next(d for d in range(20, 0, -1) if d == 1 or comb(d + streams - 1, streams - 1) <= _GRID_POINTS)
 
 
@@ -109,7 +109,7 @@ def simplex_grid(streams: int, divisions: int) -> Iterator[Weights]:
 
 
 def refine(weights: Weights, step: float, objective: Objective) -> Weights:
-    """Shift weight between pairs of streams as long as that helps, with smaller and smaller steps."""
+    """Shift weight between pairs of streams while that helps, with smaller and smaller steps."""
     best, value = weights, objective(weights)
     while step >= _FINEST_STEP:
         better = max(_shifted(best, step), key=objective, default=best)
@@ -136,9 +136,9 @@ def _shifted(weights: Weights, step: float) -> list[Weights]:
 def try_strategies(names: Sequence[str], parts: Mapping[str, VideoScores]) -> tuple[Strategy, tuple[Strategy, ...]]:
     """The best strategy on the validation scores, and all that were tried.
 
-    One that is named later has to be better by more than chance: in top-1, or with equal top-1 by a log loss that
-    is lower by more than two standard errors of the difference. Weights that fit the validation videos a little
-    better than plain averaging would otherwise always win, and do no better on others.
+    A strategy that is named later wins only if it is better by more than chance: in top-1, or at equal top-1 by a log
+    loss that is lower by more than two standard errors of the difference. Otherwise searched weights, which always fit
+    the validation videos a little better than plain averaging, would always win without being better on other videos.
     """
     scores = align(parts)
     tried: list[Strategy] = []

@@ -1,6 +1,6 @@
-"""Figures of a classifier from its scores, in NumPy: no torch where trainings are fused and reported.
+"""Figures of a classifier from its scores, in NumPy, so that fusion and reports need no torch.
 
-All take `labels` `(V,) int` and `scores` `(V, C)`, higher is likelier. They are defined as in scikit-learn.
+All take `labels` `(V,) int` and `scores` `(V, C)`, of which higher is likelier. The definitions are scikit-learn's.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from essp_common.artifacts.fused_model import Figures
 Labels = NDArray[np.integer[Any]]
 Scores = NDArray[np.floating[Any]]
 
-_LEAST = 1e-12
-"""Probabilities below this count as this: a log loss stays finite."""
+_MIN_PROBABILITY = 1e-12
+"""Smaller probabilities count as this, so that the log loss stays finite."""
 
 
 def top_k(labels: Labels, scores: Scores, k: int) -> float:
-    """Share of videos whose label is among the `k` highest scores; equal scores: the lower class id first."""
+    """Share of videos whose label is among the `k` highest scores; of equal scores, the lower class id comes first."""
     best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     return float(np.mean(np.any(best == labels[:, None], axis=1)))
 
@@ -28,7 +28,7 @@ def top_k(labels: Labels, scores: Scores, k: int) -> float:
 def log_losses(labels: Labels, probabilities: Scores) -> NDArray[np.float64]:
     """`(V,)` negative logarithm of the probability given to each label, in nats."""
     given = probabilities[np.arange(len(labels)), labels].astype(np.float64)
-    return -np.log(np.maximum(given, _LEAST))
+    return -np.log(np.maximum(given, _MIN_PROBABILITY))
 
 
 def log_loss(labels: Labels, probabilities: Scores) -> float:
@@ -55,7 +55,7 @@ def mean_average_precision(labels: Labels, scores: Scores) -> float:
 
 
 def mean_class_accuracy(labels: Labels, scores: Scores) -> float:
-    """Mean over the classes that have videos of the share that is right: each class counts the same, however rare."""
+    """Mean of the accuracies of the classes that have videos: each class counts the same, however rare."""
     counts = confusion(labels, scores)
     videos = counts.sum(axis=1)
     return float(np.mean(counts.diagonal()[videos > 0] / videos[videos > 0]))
@@ -69,7 +69,7 @@ def confusion(labels: Labels, scores: Scores) -> NDArray[np.int64]:
 
 
 def figures(labels: Labels, probabilities: Scores) -> Figures:
-    """The figures that are reported. Raises `ValueError` when there is no video."""
+    """The figures that are reported. Raises `ValueError` if there is no video."""
     if len(labels) == 0:
         raise ValueError("no videos to evaluate")
     return {

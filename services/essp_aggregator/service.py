@@ -1,7 +1,7 @@
-"""The aggregator: when the last trainer of a job is done, fuse them and say so.
+"""The aggregator: fuses the trainers of a job when the last one is done, and reports it.
 
-It follows `essp.progress` in a group of its own. What it knows of a job it reads from the job's output store, so it
-keeps no state: killed at any moment, its successor is handed the same message and writes the same model.
+It reads `essp.progress` in a consumer group of its own. It takes everything else from the job's output store and keeps
+no state: if it is killed, its successor gets the same message and writes the same model.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ log = logging.getLogger(__name__)
 
 _POLL_S = 0.2
 _CONTROL_S = 10.0
-"""How long a job may be unknown: its START was published long before its last checkpoint."""
+"""How long to wait for a job's START, which was published long before its last checkpoint."""
 
 
 class Aggregator:
-    """Fuses the trainings of each job as they complete."""
+    """Fuses the trainings of each job when they are complete."""
 
     name = ids.AGGREGATOR
 
@@ -46,7 +46,7 @@ class Aggregator:
         self._draining = threading.Event()
 
     def run(self) -> None:
-        """Follow the progress of all jobs until drained."""
+        """Read the progress of all jobs until drained."""
         control = ControlFeed(self._bus)
         subscription = self._bus.subscribe([topics.PROGRESS], ids.AGGREGATOR)
         try:
@@ -60,11 +60,11 @@ class Aggregator:
             control.close()
 
     def drain(self) -> None:
-        """Finish the job in hand, then let `run` return."""
+        """Finish the current job, then let `run` return."""
         self._draining.set()
 
     def _handle(self, record: Record, control: ControlFeed) -> bool:
-        """False: drained before it could be done; it is delivered again."""
+        """Handle one message. Returns False if drained before it was done; then it is delivered again."""
         checkpoint = _final_checkpoint(record)
         if checkpoint is None:
             return True
@@ -77,7 +77,7 @@ class Aggregator:
                 return False
 
     def _fuse_or_fail(self, checkpoint: CheckpointReady, control: ControlFeed) -> None:
-        """Bring the job on; what makes that impossible fails it, and keeps no other job from being fused."""
+        """Fuse a job whose trainers are done. An error fails this job; the other jobs are fused all the same."""
         job = checkpoint.job
         try:
             self._checkpoint_ready(checkpoint, control)
@@ -87,20 +87,22 @@ class Aggregator:
             log.error("job %s cannot be fused: %s", job, error, extra={"job_id": job})
             self._failed(job, str(error))
         except Exception as error:
-            log.exception("job %s met a defect", job, extra={"job_id": job})
+            log.exception("job %s failed with an unexpected error", job, extra={"job_id": job})
             self._failed(job, f"{type(error).__name__}: {error}")
 
     def _checkpoint_ready(self, checkpoint: CheckpointReady, control: ControlFeed) -> None:
         command = control.wait(checkpoint.job, _CONTROL_S)
         if command is None:
-            log.warning("a checkpoint of job %s, of which no control message tells; ignored", checkpoint.job)
+            log.warning("ignored a checkpoint of job %s, of which there is no control message", checkpoint.job)
             return
         spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
         store = self._stores.under(spec.output)
         finals = final_checkpoints(store, spec)
         if finals is None:
             about = {"job_id": checkpoint.job}
-            log.info("job %s: %s is done, others are not yet", checkpoint.job, checkpoint.trainer, extra=about)
+            log.info(
+                "job %s: %s is done; waiting for its other trainers", checkpoint.job, checkpoint.trainer, extra=about
+            )
             return
         model = assemble(store, checkpoint.job, spec, finals)
         finished = Finished(
@@ -126,7 +128,7 @@ def _final_checkpoint(record: Record) -> CheckpointReady | None:
     try:
         progress = Progress.FromString(record.value)
     except DecodeError:
-        log.warning("record %d of %s is no progress message; ignored", record.offset, record.topic)
+        log.warning("record %d of %s is no progress message; ignored it", record.offset, record.topic)
         return None
     is_final = progress.HasField("checkpoint") and progress.checkpoint.final
     return progress.checkpoint if is_final else None

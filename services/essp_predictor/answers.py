@@ -1,4 +1,4 @@
-"""From the scores that were kept of each stream to what a predict job says, part by part, so that one is in memory."""
+"""The predictions and segments of a job, from the saved scores of its streams; one part at a time is in memory."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from essp_predictor.localisation import localise
 
 
 class FusedAnswers:
-    """What the members of a model say together."""
+    """The fused answers of a model's members."""
 
     def __init__(self, partial_scores: PartialScores, spec: JobSpec, model: FusedModel, clips: int) -> None:
-        """`clips`: of each stream, all of them scored."""
+        """`clips`: number of clips of each stream, all of them scored."""
         self.videos = 0
-        """That `predictions` has given."""
+        """Videos that `predictions` has yielded."""
         self.failed = 0
-        """Those of which nothing could be decoded."""
+        """Videos of which nothing could be decoded."""
         self._partial_scores = partial_scores
         self._spec = spec
         self._model = model
         self._clips = clips
 
     def predictions(self) -> Iterator[list[Prediction]]:
-        """The class of each video: the scores of its clips averaged for each member, then fused."""
+        """The class of each video: averages the scores of its clips for each member, then fuses the members."""
         for streams in self._parts():
             tables = _tables(streams)
             seen: Counter[str] = Counter()
@@ -44,7 +44,7 @@ class FusedAnswers:
             yield rows
 
     def segments(self) -> Iterator[list[Segment]]:
-        """Where in each video its classes are seen: the members fused clip by clip."""
+        """Where in each video its classes are visible: fuses the members clip by clip."""
         clip = self._spec.clip
         span = (clip.frames - 1) * clip.stride + 1
         for streams in self._parts():
@@ -78,6 +78,6 @@ def _tables(streams: list[ScoredPart]) -> dict[str, ScoreTable]:
 
 
 def _by_clip(table: ScoreTable) -> VideoScores:
-    """Each clip as if it were a video, in the order of their indices."""
+    """Scores with each clip in the role of a video, in index order."""
     names = tuple(f"{index:012d}" for index in table.clip_index.tolist())
     return VideoScores(names, table.class_id, table.probabilities.astype(np.float64), table.classes)

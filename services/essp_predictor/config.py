@@ -13,6 +13,6 @@ class PredictorSettings(Settings):
     """What a predictor needs to know. What to classify, and with which model, is in the job."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the models run; `auto`: on a GPU if there is one."""
+    """Where the models run; `auto`: on a GPU if there is one, otherwise on the CPU."""
     batch_clips: int = Field(16, ge=1)
-    """Clips scored at once. Batches are cut by index, so that the scores do not depend on when clips arrive."""
+    """Clips scored in one batch. Batches are cut by index, so that scores do not depend on when clips arrive."""

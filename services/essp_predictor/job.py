@@ -1,10 +1,10 @@
 """One predict job: score the clips of each stream, average by video, fuse, write the answers.
 
-    each stream, in a thread of its own:  clips ──▶ scores, kept part by part (`stream.py`)
+    each stream, in a thread of its own:  clips ──▶ scores, saved part by part (`stream.py`)
     when all are done:                    part by part: average by video, fuse ──▶ predictions.parquet
 
-A predictor that dies goes on with the part it was in. So neither memory nor what a death costs grows with the number of
-videos.
+After a predictor dies, the job resumes with the part it was in. So neither memory nor the cost of a death grows with
+the number of videos.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _TAKE_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What a finished job has written."""
+    """The results of a finished job."""
 
     uri: str
     videos: int
     failed: int
     """Videos of which nothing could be decoded."""
-    tidy: Callable[[], None]
-    """Remove what was kept on the way; to be called when nobody can need it any more."""
+    remove_parts: Callable[[], None]
+    """Removes the saved scores. Call it once nothing can need them any more."""
 
 
 class PredictionJob:
@@ -61,7 +61,7 @@ class PredictionJob:
         command: Control,
         leave: Callable[[], bool],
     ) -> None:
-        """`leave` says that the job was stopped or the process drains."""
+        """`leave`: whether the job was stopped or the process is being drained."""
         self._adapters = adapters
         self._settings = settings
         self._worker = worker
@@ -71,13 +71,13 @@ class PredictionJob:
         self._broken = threading.Event()
 
     def run(self) -> Answers | None:
-        """Score and keep, fuse, write. None when told to leave before that.
+        """Score and save, fuse, write. Returns None if it left before that.
 
-        Raises `PermanentError` or `ConfigError` when the model cannot be used.
+        Raises `PermanentError` or `ConfigError` if the model cannot be used.
         """
         spec = self._spec
         if spec.predictor is None:
-            raise ValueError(f"job {spec.name} predicts nothing")
+            raise ValueError(f"job {spec.name} has no predictor")
         model_store, model = open_model(self._adapters.stores, spec.predictor.model)
         output = self._adapters.stores.under(spec.output)
         partial_scores = PartialScores(output, spec, self._command.snapshot.plan_digest, model)
@@ -115,7 +115,7 @@ class PredictionJob:
         return OrderedIntake(self._adapters.bus, self._adapters.cache, options, phases, Position(0, start))
 
     def _score(self, streams: list[StreamPhase]) -> bool:
-        """Run all streams side by side; False when told to leave."""
+        """Run all streams side by side. Returns False if it is to leave."""
         with ThreadPoolExecutor(len(streams), thread_name_prefix="essp-predict") as pool:
             return all([done.result() for done in [pool.submit(self._run_stream, s) for s in streams]])
 
@@ -129,5 +129,5 @@ class PredictionJob:
                     stream.step(_TAKE_S)
             return True
         except BaseException:
-            self._broken.set()  # the other streams are of no use without this one
+            self._broken.set()  # without this stream the others are useless
             raise

@@ -1,11 +1,12 @@
-"""Where in a video a class is seen: stretches of clips that score higher than what lies around them.
+"""Where in a video a class is visible: runs of clips that score higher than the clips around them.
 
-Every run of clips is a proposal for each class that some clip is fairly sure of. What it is worth is the mean score
-within, less the mean of a margin of a quarter of its length on both sides (the outer-inner contrast of Shou et al.,
-"AutoLoc", ECCV 2018): highest where a run begins and ends with what is seen. Beyond the ends of the video is nothing,
-so a class that is seen throughout is found as the whole. Of runs of one class that overlap much only the best stays.
+Every run of clips is a proposal for each class for which some clip has a fair score. Its value is the mean score inside
+minus the mean score of a margin of a quarter of its length on both sides (the outer-inner contrast of Shou et al.,
+"AutoLoc", ECCV 2018), which is highest if the run begins and ends with the action. There are no margins beyond the ends
+of the video, so a class that is visible throughout gives one segment. Of runs of one class that overlap much, only the
+best is kept.
 
-Nothing of it is learned, so it takes a model of trimmed videos as it is. It is no finer than the distance of the clips.
+Nothing is learned, so it works with a model of trimmed videos. It is no finer than the distance between clips.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from numpy.typing import NDArray
 
 from essp_common.artifacts.segments import Segment
 
-_LEAST = 0.2
-"""Classes that no clip gives as much are not looked for; runs of less contrast are not told."""
+_MIN_SCORE = 0.2
+"""Classes without a clip of this score are not searched; runs with less contrast are not reported."""
 _OVERLAP = 0.5
-"""Of two runs of one class that share more than this part of the shorter one, one stays."""
-_MARGIN = 4
-"""A margin is one clip for as many within a run, or a part of them."""
-_MOST = 100
-"""Segments of one video."""
+"""If two runs of one class share more than this part of the shorter one, only the better is kept."""
+_MARGIN_PART = 4
+"""A margin has one clip for this many clips of its run, rounded up."""
+_MAX_SEGMENTS = 100
+"""Maximum number of segments of one video."""
 
 Scores = NDArray[np.float64]
 
@@ -30,42 +31,43 @@ Scores = NDArray[np.float64]
 def localise(
     video_id: str, scores: Scores, first_frames: NDArray[np.int64], span: int, classes: tuple[str, ...]
 ) -> list[Segment]:
-    """The segments of one video, the surest first.
+    """The segments of one video, the highest score first.
 
-    `scores`: `(N, C)` of its clips in time order. `first_frames`: `(N,)`. `span`: frames that a clip reaches over.
+    `scores`: `(N, C)` of its clips in time order. `first_frames`: `(N,)`. `span`: frames from the first to the last of
+    a clip.
     """
     edges = _edges(first_frames, span)
     found = []
-    for class_id in np.flatnonzero(scores.max(axis=0) >= _LEAST):
+    for class_id in np.flatnonzero(scores.max(axis=0) >= _MIN_SCORE):
         for begin, end, contrast in _best_runs(scores[:, class_id]):
             last = int(edges[end]) - 1
             found.append(Segment(video_id, classes[class_id], int(edges[begin]), last, float(contrast)))
-    return sorted(found, key=lambda s: (-s.score, s.first_frame, s.class_name))[:_MOST]
+    return sorted(found, key=lambda s: (-s.score, s.first_frame, s.class_name))[:_MAX_SEGMENTS]
 
 
 def _edges(first_frames: NDArray[np.int64], span: int) -> NDArray[np.int64]:
-    """`(N + 1,)`: clip `j` speaks for the frames from `edges[j]` up to `edges[j + 1]`, half way to its neighbours."""
+    """`(N + 1,)`: clip `j` stands for the frames from `edges[j]` up to `edges[j + 1]`, half way to its neighbours."""
     half_way = (first_frames[:-1] + first_frames[1:] + span) // 2
     return np.concatenate([first_frames[:1], half_way, first_frames[-1:] + span])
 
 
 def _best_runs(scores: Scores) -> list[tuple[int, int, float]]:
-    """Begin, end (exclusive) and contrast of the runs of one class that are worth telling, the best first."""
+    """Begin, end (exclusive) and contrast of the runs of one class that are to be reported, the best first."""
     clips = len(scores)
     begin, end = np.triu_indices(clips + 1, 1)
-    margin = -(-(end - begin) // _MARGIN)
+    margin = -(-(end - begin) // _MARGIN_PART)
     before, after = np.maximum(begin - margin, 0), np.minimum(end + margin, clips)
     sums = np.concatenate([[0.0], np.cumsum(scores)])
     around = (begin - before) + (after - end)
     outer = (sums[begin] - sums[before] + sums[after] - sums[end]) / np.maximum(around, 1)
     contrast = (sums[end] - sums[begin]) / (end - begin) - outer
     order = np.argsort(-contrast, kind="stable")
-    order = order[contrast[order] >= _LEAST]
+    order = order[contrast[order] >= _MIN_SCORE]
     return _suppressed(begin[order], end[order], contrast[order])
 
 
 def _suppressed(begin: NDArray[np.intp], end: NDArray[np.intp], contrast: Scores) -> list[tuple[int, int, float]]:
-    """Of runs in falling order, those that overlap little with every better one."""
+    """Non-maximum suppression: of runs in descending order, those that overlap little with every better one."""
     kept = []
     left = np.arange(len(begin))
     while len(left):

@@ -1,4 +1,4 @@
-"""The models of a stream: from a clip's stored bytes to class probabilities."""
+"""The models of one stream: from a clip's stored bytes to class probabilities."""
 
 from __future__ import annotations
 
@@ -23,37 +23,39 @@ from essp_common.video import codec
 Frames = NDArray[Any]
 
 
-class Look(NamedTuple):
-    """How a member sees a clip: the square's side, how many squares of a frame, and of what feature."""
+class View(NamedTuple):
+    """What a member sees of a clip: side of a crop, number of crops per frame, and the feature."""
 
     crop: int
-    views: int
+    crops: int
     feature: str
 
 
 class StreamScorer:
-    """The members of a fused model that see one stream and have a say. Used from one thread."""
+    """The members of a fused model that see one stream and have a weight. Used from one thread."""
 
     def __init__(self, store: ObjectStore, model: FusedModel, stream: str, device: torch.device) -> None:
-        """Load the members from the model's folder. Raises `PermanentError` for weights that are not the model's."""
+        """Load the members from the model's folder. Raises `PermanentError` for weights of another model."""
         self._device = device
         self._wanted = _wanted_frames(model.streams[stream]) if stream in model.streams else None
         self._members = [member for member in model.deciding if member.stream == stream]
         self._classifiers = {member.trainer: self._load(store, member) for member in self._members}
 
     @property
-    def looks(self) -> list[Look]:
-        """In how many ways the members look at a clip, each once."""
-        return sorted({_look(member) for member in self._members})
+    def distinct_views(self) -> list[View]:
+        """The different views that the members have of a clip."""
+        return sorted({_view(member) for member in self._members})
 
-    def views(self, value: Buffer) -> dict[Look, Frames]:
-        """What members see of a stored clip, `(T, crop, crop, C)` for each look. Raises `BadFrames`."""
+    def views(self, value: Buffer) -> dict[View, Frames]:
+        """What the members see of a stored clip, `(T, crop, crop, C)` for each view. Raises `BadFrames`."""
         wanted = self._wanted
         frames = None if wanted is None else evenly_spaced(codec.header(value).shape[0], wanted)
         clip = codec.decode(value, frames)
-        return {look: evaluation_view(clip, look.crop, look.views, layout_of(look.feature)) for look in self.looks}
+        return {
+            view: evaluation_view(clip, view.crop, view.crops, layout_of(view.feature)) for view in self.distinct_views
+        }
 
-    def score(self, clips: Sequence[Mapping[Look, Frames]]) -> dict[str, NDArray[np.float32]]:
+    def score(self, clips: Sequence[Mapping[View, Frames]]) -> dict[str, NDArray[np.float32]]:
         """Trainer -> `(N, C)` probabilities of N clips. Raises `OutOfMemory`, `DeviceLost`."""
         try:
             return self._probabilities(clips)
@@ -62,15 +64,16 @@ class StreamScorer:
                 f"{self._device} has too little memory for {len(clips)} clips at once; lower ESSP_BATCH_CLIPS"
             ) from error
         except torch.AcceleratorError as error:
-            raise DeviceLost(f"the GPU failed ({error}); start the predictor again, and its jobs go on") from error
+            raise DeviceLost(f"the GPU failed ({error}); start the predictor again, and it resumes its jobs") from error
 
-    def _probabilities(self, clips: Sequence[Mapping[Look, Frames]]) -> dict[str, NDArray[np.float32]]:
+    def _probabilities(self, clips: Sequence[Mapping[View, Frames]]) -> dict[str, NDArray[np.float32]]:
         batches = {
-            look: torch.from_numpy(np.stack([clip[look] for clip in clips])).to(self._device) for look in self.looks
+            view: torch.from_numpy(np.stack([clip[view] for clip in clips])).to(self._device)
+            for view in self.distinct_views
         }
         with torch.inference_mode():
             return {
-                member.trainer: self._classifiers[member.trainer](batches[_look(member)])
+                member.trainer: self._classifiers[member.trainer](batches[_view(member)])
                 .logits.softmax(dim=1)
                 .cpu()
                 .numpy()
@@ -83,8 +86,8 @@ class StreamScorer:
         return classifier.to(self._device).eval()
 
 
-def _look(member: Member) -> Look:
-    return Look(member.model.crop, member.model.views, member.model.feature)
+def _view(member: Member) -> View:
+    return View(member.model.crop, member.model.views, member.model.feature)
 
 
 def device_of(choice: str) -> torch.device:
@@ -95,5 +98,5 @@ def device_of(choice: str) -> torch.device:
 
 
 def _wanted_frames(stream: StreamSpec) -> int | None:
-    """`rgb` is read from the clip itself, so the choice of its frames is made here. None: all."""
+    """How many frames to decode. A stream of `rgb` reads the clip itself, so its frames are chosen here. None: all."""
     return int(stream.params.get("frames", 1)) if stream.feature == "rgb" else None

@@ -1,8 +1,8 @@
-"""The predictor: runs predict jobs as the master starts them.
+"""The predictor: runs predict jobs when the master starts them.
 
-Jobs are handed out through `essp.control`, read in a group: that topic has one partition, so one instance works and
-the others stand by. The START of a job is done when its answers are written; if the instance dies before that, the next
-one is handed the same START and begins the job again.
+Jobs come through `essp.control`, which the predictors read in one consumer group. The topic has one partition, so one
+instance works and the others stand by. The START of a job is committed when its answers are written; if the instance
+dies before that, the next one gets the same START and resumes the job.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Predictor:
         self._lost: DeviceLost | None = None
 
     def run(self) -> None:
-        """Take jobs until drained. Raises `DeviceLost`: a new process goes on with them."""
+        """Run jobs until drained. Raises `DeviceLost`; a new process resumes the jobs."""
         self._control = ControlFeed(self._adapters.bus)
         subscription = self._adapters.bus.subscribe([topics.CONTROL], ids.PREDICTOR)
         try:
@@ -64,7 +64,7 @@ class Predictor:
             raise self._lost
 
     def drain(self) -> None:
-        """Leave the jobs in hand, which another instance begins again, and let `run` return."""
+        """Leave the current jobs, which another instance resumes, and let `run` return."""
         self._draining.set()
 
     def _receive(self, record: Record, subscription: Subscription) -> None:
@@ -84,9 +84,9 @@ class Predictor:
     def _work(
         self, command: Control, record: Record, subscription: Subscription, before: threading.Thread | None
     ) -> None:
-        """Bring one job to an end, and say how it ended. Left because of a drain, it is delivered again.
+        """Run one job and report how it ended. If a drain interrupts it, its START is delivered again.
 
-        `before`: the same job, stopped and not gone yet, or started a second time by a new master.
+        `before`: the thread of the same job, stopped but not ended yet, or started before by an earlier master.
         """
         if before is not None:
             before.join()
@@ -102,18 +102,21 @@ class Predictor:
         except DeviceLost as error:
             self._lost = error
             self._draining.set()
-        except Exception as error:  # noqa: BLE001  the job fails, with the reason; the others go on
+        except Exception as error:  # noqa: BLE001  fails this job with the reason; the others continue
             progress = Progress(failed=_failed(job, error))
         if progress is not None and not self._publish(progress, command):
             return
         if progress is not None or not self._draining.is_set():
             subscription.done(record)
         if answers is not None:
-            with suppress(TransientError):  # it is in nobody's way, and of use should the job be started again
-                answers.tidy()
+            with suppress(TransientError):  # leftovers do no harm
+                answers.remove_parts()
 
     def _run_job(self, command: Control) -> Answers | None:
-        """However long store, bus or cache are away: what is kept is not scored again. None when told to leave."""
+        """Run one job, however long store, bus or cache are unavailable; saved scores are reused.
+
+        None if it is to leave.
+        """
         outage = Outage(self.name, self._draining.wait)
         while not self._leave(command.job):
             with outage:
@@ -126,7 +129,10 @@ class Predictor:
         return self._draining.is_set() or self._control.ended(job)
 
     def _publish(self, progress: Progress, command: Control) -> bool:
-        """However long the bus is away. False: drained before it came back; the job is begun again elsewhere."""
+        """Publish, however long the bus is unavailable.
+
+        Returns False if drained before that; another instance resumes.
+        """
         progress.job, progress.worker, progress.fence = command.job, self._worker, command.fence
         outage = Outage(self.name, self._draining.wait)
         while True:
@@ -147,7 +153,7 @@ def _start_of_prediction(record: Record) -> Control | None:
     try:
         command = Control.FromString(record.value)
     except DecodeError:
-        log.warning("record %d of %s is no control message; ignored", record.offset, record.topic)
+        log.warning("record %d of %s is no control message; ignored it", record.offset, record.topic)
         return None
     if command.command != Control.START:
         return None
@@ -156,9 +162,9 @@ def _start_of_prediction(record: Record) -> Control | None:
 
 def _failed(job: str, error: Exception) -> Failed:
     if isinstance(error, EsspError):
-        log.error("job %s cannot be done: %s", job, error, extra={"job_id": job})
+        log.error("job %s failed: %s", job, error, extra={"job_id": job})
         reason = str(error)
     else:
-        log.exception("job %s met a defect", job, extra={"job_id": job})
+        log.exception("job %s failed with an unexpected error", job, extra={"job_id": job})
         reason = f"{type(error).__name__}: {error}"
     return Failed(clip=ClipRef(job=job), stage=PREDICTOR, reason=reason, kind=kind_of(error))

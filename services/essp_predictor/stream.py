@@ -1,10 +1,11 @@
-"""The clips of one stream of a predict job, in index order, on their way to scores that are kept.
+"""Scores the clips of one stream of a predict job, in index order, and saves the scores.
 
-    clip ──▶ what the members see ──every batch──▶ scores ──every part──▶ kept, messages committed
+    clip ──▶ what the members see ──every batch──▶ scores ──every part──▶ saved, messages committed
 
-Bytes are freed as soon as a batch is scored, or earlier where no clip comes, so the job's budget may be smaller than a
-batch. The messages of a part are committed when it is kept (`essp_common/artifacts/partial_scores.py`): a predictor
-that dies is handed those of the part it was in again, finds the bytes gone, and has the clips made again.
+Bytes are freed once a batch is scored, or earlier if no clip comes, so the job's budget may be smaller than a batch.
+The messages of a part are committed when its scores are saved (`essp_common/artifacts/partial_scores.py`). After a
+predictor dies, its successor gets the messages of the unfinished part again, finds the bytes freed, and has the clips
+rebuilt.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from essp_common.artifacts.scores import ScoreTable
 from essp_common.errors import BadFrames
 from essp_common.messages.ordered import Delivery, OrderedIntake
 from essp_common.runtime.failpoints import failpoint
-from essp_predictor.scoring import Frames, Look, StreamScorer
+from essp_predictor.scoring import Frames, StreamScorer, View
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """What is scored of a stream, and how."""
+    """Which clips to score, and how."""
 
     stream: str
     clips: int
@@ -35,7 +36,7 @@ class StreamOptions:
 
 
 class StreamPhase:
-    """The clips of one stream, on their way to scores. Used from one thread."""
+    """Scores the clips of one stream. Used from one thread."""
 
     def __init__(
         self, intake: OrderedIntake, scorer: StreamScorer, partial_scores: PartialScores, options: StreamOptions
@@ -44,22 +45,22 @@ class StreamPhase:
         self._scorer = scorer
         self._partial_scores = partial_scores
         self._options = options
-        self._waiting: list[tuple[Delivery, Mapping[Look, Frames]]] = []
+        self._waiting: list[tuple[Delivery, Mapping[View, Frames]]] = []
         self._unreleased: list[Delivery] = []
         self._part = _Part()
-        self._whole = False
-        """The part is scored; it remains to be kept."""
+        self._part_complete = False
+        """Whether all clips of the part are scored, so that it has to be saved."""
 
     @property
     def finished(self) -> bool:
-        """Everything is taken, scored, released and kept."""
-        return self._intake.finished and not self._whole
+        """Whether everything is taken, scored, released and saved."""
+        return self._intake.finished and not self._part_complete
 
     def step(self, timeout_s: float) -> None:
-        """Take one clip, or do what is due at the end of a part. Safe to call again after a `TransientError`."""
-        if self._whole:
+        """Take one clip, or finish a part. Safe to call again after a `TransientError`."""
+        if self._part_complete:
             self._release()
-            self._keep()
+            self._save_part()
             return
         taken = self._intake.take(timeout_s)
         if isinstance(taken, Delivery):
@@ -84,8 +85,8 @@ class StreamPhase:
             self._unreleased.append(light)
         self._part.taken.append(light)
         stop = taken.clip.index + 1
-        self._whole = stop % self._partial_scores.part_clips == 0 or stop == self._options.clips
-        if self._whole or stop % self._options.batch_clips == 0:
+        self._part_complete = stop % self._partial_scores.part_clips == 0 or stop == self._options.clips
+        if self._part_complete or stop % self._options.batch_clips == 0:
             self._score_waiting()
             self._release()
 
@@ -101,18 +102,18 @@ class StreamPhase:
         self._intake.release(self._unreleased)
         self._unreleased.clear()
 
-    def _keep(self) -> None:
+    def _save_part(self) -> None:
         part = self._part
         stop = part.taken[-1].clip.index + 1
-        self._partial_scores.keep(self._options.stream, stop, part.kept(self._options.classes))
+        self._partial_scores.keep(self._options.stream, stop, part.scores(self._options.classes))
         failpoint("predictor.kept")
         self._intake.commit(part.taken)
-        self._part, self._whole = _Part(), False
+        self._part, self._part_complete = _Part(), False
 
 
 @dataclass
 class _Part:
-    """What is known of the part under way."""
+    """The clips and scores of the current part."""
 
     taken: list[Delivery] = field(default_factory=list)
     scored: list[Delivery] = field(default_factory=list)
@@ -120,8 +121,8 @@ class _Part:
     errors: dict[str, str] = field(default_factory=dict)
     """Video -> why a clip of it is missing."""
 
-    def kept(self, classes: tuple[str, ...]) -> ScoredPart:
-        """What remains of it."""
+    def scores(self, classes: tuple[str, ...]) -> ScoredPart:
+        """What to save."""
         videos = tuple(item.clip.video_id for item in self.scored)
         labels = np.full(len(videos), -1, dtype=np.int32)
         indices = np.array([item.clip.index for item in self.scored], dtype=np.int64)

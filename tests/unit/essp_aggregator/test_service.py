@@ -107,9 +107,9 @@ def test_what_does_not_fit_together_fails_the_job(job: FinishedJob) -> None:
         world.checkpoint_ready("flow")
         progress = world.answer()
         assert (progress.failed.stage, progress.failed.clip.job) == (AGGREGATOR, JOB)
-        assert "no video that all of rgb, flow have scored" in progress.failed.reason
+        assert "no video that all of rgb, flow scored" in progress.failed.reason
         world.checkpoint_ready("flow")
-        assert world.answer().HasField("failed"), "and it goes on"
+        assert world.answer().HasField("failed"), "it continues"
     assert not list(job.store.list("model/manifest"))
 
 
