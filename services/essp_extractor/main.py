@@ -1,4 +1,4 @@
-"""`essp extractor run`: make features of the clips of all jobs, until stopped."""
+"""`essp extractor run`: make features of the clips of all jobs until stopped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from essp_extractor.service import build
 
 
 def main(
-    feature: Annotated[list[str] | None, typer.Option(help="Make this feature only; may be given again.")] = None,
+    feature: Annotated[list[str] | None, typer.Option(help="Make only this feature; can be repeated.")] = None,
 ) -> None:
     """Extract features. Settings come from the environment (ESSP_BUS, ESSP_CACHE, ESSP_FEATURES, ...)."""
     settings = ExtractorSettings()

@@ -1,8 +1,8 @@
 """The extractor: a pool worker (`essp_common.worker.loop`) for one or more features.
 
-All features of a process are made from one delivery of each clip, so that they share what they have in common (flow,
-foremost). Its consumer group is named after them: processes with the same features deal the clips out among
-themselves, those with other features see each clip as well.
+A process makes all its features from one delivery of each clip, so that they share intermediate results, above all
+flow. Its consumer group is named after the features: processes with the same features divide the clips between them;
+processes with other features get every clip too.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Extractor:
             self._control.close()
 
     def drain(self) -> None:
-        """Finish the clips in hand, then let `run` return."""
+        """Finish the current clips, then let `run` return."""
         self._worker.drain()
 
 

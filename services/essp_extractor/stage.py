@@ -1,14 +1,14 @@
 """What an extractor does with a message: a clip in, its features out.
 
-For each stream of a `ClipReady` that asks for one of this stage's features: the clip is read from the cache (once, and
-what its features have in common is made once), the feature goes into it, then `FeatureReady` is published; last the
-feature is reported, and when that is durable (`essp_common/worker/reports.py`) the clip is acked. A stream that cannot
-be made does not keep the others from it. While the cache is full, or a server does not answer, what is made already is
-not made again.
+The extractor reads the clip of a `ClipReady` from the cache once. For each stream that asks for one of this stage's
+features, it puts the feature into the cache, publishes `FeatureReady`, and reports the feature; when the report is
+durable (`essp_common/worker/reports.py`), it acks the clip. Features of one clip share intermediate results. An error
+in one stream does not affect the others. While the cache is full or a server does not answer, finished streams are not
+made again.
 
-Keys follow from the clip's identity, so doing a message twice is harmless. A clip whose bytes are gone was either
-extracted before (a redelivery) or lost; it is reported as lost, and the master, who knows which, has it made again or
-not.
+Keys follow from the clip's identity, so handling a message twice is harmless. If the clip's bytes are gone, it was
+either extracted before (a redelivery) or lost. The extractor reports it as lost; the master knows which it was, and has
+it rebuilt if necessary.
 """
 
 from __future__ import annotations
@@ -67,17 +67,17 @@ class ExtractStage:
         self._worker = worker
         self._extractors: dict[tuple[str, str], Extractor] = {}
         self._record: Record | None = None
-        """The record in hand; after a transient error it is handled again."""
+        """The current record; after a transient error it is handled again."""
         self._made: set[str] = set()
-        """Its streams that are made."""
+        """The finished streams of the current record."""
 
     def setup(self) -> None:
-        """Find the features, so that an unknown one is told at the start."""
+        """Look up the features, so that an unknown one is refused at the start."""
         for feature in self._features:
             registry.extractor_class(feature)
 
     def handle(self, record: Record) -> None:
-        """Make the features of one clip, for each stream that wants one."""
+        """Make the features of one clip, one for each stream that asks for it."""
         if record != self._record:
             self._record = record
             self._made.clear()
@@ -96,7 +96,7 @@ class ExtractStage:
         failpoint("extractor.read")
         shared = Intermediates(clip)
         missing = [stream for stream in streams if stream.stream not in self._made]
-        errors = [problem for stream in missing if (problem := self._problem(ready, stream, shared)) is not None]
+        errors = [problem for stream in missing if (problem := self._error_of(ready, stream, shared)) is not None]
         self._bus.flush()
         failpoint("extractor.flushed")
         if errors:
@@ -105,7 +105,7 @@ class ExtractStage:
         self._record = None
 
     def reject(self, record: Record, error: EsspError, attempts: int) -> None:
-        """Report the clip for each stream that could not be made, and free it."""
+        """Report each stream that could not be made, and free the clip."""
         self._record = None
         try:
             ready = _parsed(record)
@@ -120,11 +120,11 @@ class ExtractStage:
         self._bus.flush()
 
     def close(self) -> None:
-        """Nothing outlives the lane."""
+        """Drop the extractors."""
         self._extractors.clear()
 
     def _free(self, key: str, streams: Sequence[StreamRequest]) -> None:
-        """These streams are made of the clip."""
+        """Ack the clip for these streams."""
         for stream in streams:
             self._cache.ack(key, ids.extractor_consumer(stream.stream))
         failpoint("extractor.acked")
@@ -132,13 +132,13 @@ class ExtractStage:
     def _streams(self, ready: ClipReady) -> list[StreamRequest]:
         return [stream for stream in ready.recipe.streams if stream.feature in self._features]
 
-    def _problem(self, ready: ClipReady, stream: StreamRequest, shared: Intermediates) -> Exception | None:
-        """Make one stream; what is wrong with it, if anything. Back-pressure and the like are raised."""
+    def _error_of(self, ready: ClipReady, stream: StreamRequest, shared: Intermediates) -> Exception | None:
+        """Make one stream. Returns an error of the stream itself; raises transient errors."""
         try:
             self._extract(ready, stream, shared)
         except TransientError:
             raise
-        except Exception as error:  # noqa: BLE001  raised when the other streams have had their turn
+        except Exception as error:  # noqa: BLE001  raised after the other streams are done
             return error
         self._made.add(stream.stream)
         return None

@@ -1,9 +1,9 @@
-"""`hog`, `hof`, `mbh`: what is there, how it moves, and where motion changes, in a grid of space-time volumes.
+"""`hog`, `hof`, `mbh`: histograms of gradients, of flow and of motion boundaries on a grid of space-time volumes.
 
-The histograms are those of `essp_extractor.motion.orientation`, the volumes those of `essp_extractor.motion.volumes`;
-the papers are named there. Values are float32, not quantised: bins over the length of the descriptor they belong to, so
-between 0 and 1 and without a unit. A picture mirrored has its bins in another order: train on these features with
-`augment.flip` off.
+`essp_extractor.motion.orientation` makes the histograms, `essp_extractor.motion.volumes` the volumes; they name the
+papers. Values are float32 and not quantised: each bin is divided by the length of its descriptor, so values are between
+0 and 1 and have no unit. A mirrored picture has its bins in another order, so set `augment.flip` to false for these
+features.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from essp_extractor.motion.volumes import Volume, VolumeGrid
 
 
 class GridParams(FeatureParams):
-    """The grid of volumes, and their histograms."""
+    """The grid of volumes, and the histograms in them."""
 
     side: int = Field(32, ge=4, le=512)
     """Side of a volume, in pixels."""
@@ -46,7 +46,7 @@ class GridParams(FeatureParams):
 
 
 class MbhParams(MethodParams, GridParams):
-    """The grid, and how flow is computed; the authors used Farnebäck's."""
+    """The grid, and how to compute flow; the authors used Farnebäck's method."""
 
 
 class HofParams(MbhParams):
@@ -60,7 +60,7 @@ class _OnGrid(ABC):
     """A descriptor of each volume of a grid, over a clip's middle frames."""
 
     def __init__(self, grid: VolumeGrid, method: FlowMethod, *, frames: int, channels: int) -> None:
-        """`frames`: of the clip that are described, into `channels` a volume."""
+        """`frames`: how many frames of the clip to describe. `channels`: values per volume."""
         self._grid = grid
         self._method = method
         self._frames = frames
@@ -116,8 +116,8 @@ class Hog(_OnGrid):
 class Hof(_OnGrid):
     """Histograms of optical flow: `(1, rows, columns, time_cells * cells * cells * (bins + 1)) float32`.
 
-    Over the flow of the clip's middle `length + 1` frames; 108 channels by default. The last bin of a cell counts
-    the pixels that hardly move.
+    Over the flow of the clip's middle `length + 1` frames; 108 channels by default. The last bin of a cell counts the
+    pixels that hardly move.
     """
 
     name: ClassVar[str] = "hof"
@@ -144,8 +144,8 @@ class Mbh(_OnGrid):
     """Motion boundary histograms: `(1, rows, columns, 2 * time_cells * cells * cells * bins) float32`.
 
     Over the flow of the clip's middle `length + 1` frames; 192 channels by default. The first half of them describes
-    the gradient of dx, the second that of dy, each a descriptor of length 1. Even motion, such as most of a camera's,
-    leaves no trace.
+    the gradient of dx, the second that of dy, each a descriptor of length 1. Uniform motion, such as most camera
+    motion, gives zeros.
     """
 
     name: ClassVar[str] = "mbh"

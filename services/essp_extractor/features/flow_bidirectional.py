@@ -28,8 +28,9 @@ class FlowBidirectionalParams(StackedFlowParams):
 class FlowBidirectional(StackedFlow):
     """Flow both ways from the middle frame: `(1, H, W, 2 * length) uint8`, as many channels as `flow` has.
 
-    With m the middle one of the clip's middle `length + 1` frames: first the displacements from m to m+1, m+1 to m+2,
-    ... (`length / 2` of them), then those from m to m-1, m-1 to m-2, ...; each dx, dy. Units and codes are `flow`'s.
+    Let m be the middle of the clip's middle `length + 1` frames. First come the displacements from m to m+1, m+1 to
+    m+2, ... (`length / 2` of them), then those from m to m-1, m-1 to m-2, ...; each as dx, dy. Units and codes are
+    those of `flow`.
     """
 
     name: ClassVar[str] = "flow_bidirectional"

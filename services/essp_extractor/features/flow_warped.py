@@ -16,13 +16,13 @@ from essp_extractor.motion.fields import Field, FlowMethod
 class FlowWarped(StackedFlow):
     """Warped flow of the clip's middle `length + 1` frames: `(1, H, W, 2 * length) uint8`, channels dx0, dy0, dx1, ...
 
-    A displacement is from a frame to the next one, after that has been warped to where the camera was (see
-    `essp_extractor.motion.camera`); where the camera's motion cannot be told it is plain flow. Units and codes are
-    those of `flow`.
+    A displacement goes from a frame to the next one, after the next one was warped to the camera's earlier position
+    (see `essp_extractor.motion.camera`). Where the camera's motion cannot be estimated, it is plain flow. Units and
+    codes are those of `flow`.
     """
 
     name: ClassVar[str] = "flow_warped"
-    summary: ClassVar[str] = "Optical flow with the camera's motion taken out, stacked (motion)."
+    summary: ClassVar[str] = "Optical flow with the camera's motion removed, stacked (motion)."
 
     Params: ClassVar[type[FeatureParams]] = StackedFlowParams
 

@@ -1,4 +1,4 @@
-"""`frame_diff`: what changed from each frame to the next, a cheap stand-in for flow (RGB difference of Temporal
+"""`frame_diff`: the changes from each frame to the next, a cheap substitute for flow (the RGB difference of Temporal
 Segment Networks, Wang et al., 2016)."""
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class FrameDiffParams(FeatureParams):
 class FrameDiff:
     """Differences of the clip's middle `length + 1` frames: `(1, H, W, 3 * length) uint8`.
 
-    A value is `clip(next - previous, -128, 127) + 128`: no change is 128, one step is one grey level, and the rare
-    changes larger than half the range saturate (halving them instead would lose the small ones, which matter).
-    Channels are r, g, b of the first difference, then of the second, ...
+    A value is `clip(next - previous, -128, 127) + 128`: no change is 128, and one step is one grey level. The rare
+    changes larger than half the range saturate; halving all values instead would lose the small changes, which matter
+    more. Channels are r, g, b of the first difference, then of the second, ...
     """
 
     name: ClassVar[str] = "frame_diff"
@@ -46,7 +46,7 @@ class FrameDiff:
         return ArraySpec((1, height, width, channels * self._length), "uint8")
 
     def setup(self) -> None:
-        """Import OpenCV and bind it to this thread: the lanes of the worker are what runs in parallel."""
+        """Import OpenCV and limit it to one thread, as the worker runs several lanes in parallel."""
         import cv2
 
         cv2.setNumThreads(1)
@@ -55,7 +55,7 @@ class FrameDiff:
     def extract(self, clip: NDArray[np.uint8]) -> NDArray[np.uint8]:
         frames = np.ascontiguousarray(clip[centre_window(len(clip), self._length + 1)])
         _, height, width, channels = frames.shape
-        rows = frames.reshape(len(frames), height, width * channels)  # OpenCV sees one plane for each frame
+        rows = frames.reshape(len(frames), height, width * channels)  # one plane per frame for OpenCV
         differences = [
             self._cv2.addWeighted(following, 1, previous, -1, ZERO).reshape(height, width, channels)
             for previous, following in pairwise(rows)

@@ -41,7 +41,7 @@ class FrameStack:
         return ArraySpec((1, height, width, channels * self._length), "uint8")
 
     def setup(self) -> None:
-        """Import OpenCV and bind it to this thread: the lanes of the worker are what runs in parallel."""
+        """Import OpenCV and limit it to one thread, as the worker runs several lanes in parallel."""
         import cv2
 
         cv2.setNumThreads(1)

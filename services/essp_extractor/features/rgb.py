@@ -1,7 +1,7 @@
-"""`rgb`: frames of the clip as they are.
+"""`rgb`: unchanged frames of the clip.
 
-A stream of `rgb` is read by its trainers from the clip itself, with the same choice of frames; the class declares
-its geometry to the registry and serves previews.
+Trainers of an `rgb` stream read the clip itself and choose the same frames. This class declares the geometry to the
+registry and serves previews.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the features that are stacks of flow fields have in common: their shape, and how they are coded.
+"""The base of features that are stacks of flow fields: parameters, shape and coding.
 
 They differ in the fields that they stack. `length` fields of a clip's middle `length + 1` frames become
 `(1, H, W, 2 * length) uint8`, coded as in `essp_common.features.quantization`: 128 is no motion, one step is
@@ -22,7 +22,7 @@ from essp_extractor.motion.fields import FlowFields, FlowMethod, MethodParams
 
 
 class StackedFlowParams(MethodParams):
-    """How flow is computed, and what of it is kept."""
+    """How to compute flow, and what part of it to keep."""
 
     length: int = Field(10, ge=1, le=64)
     """Flow fields in the stack; needs one frame more."""
@@ -57,4 +57,4 @@ class StackedFlow(ABC):
 
     @abstractmethod
     def _fields(self, shared: Intermediates, first: int) -> Iterator[FlowField]:
-        """The fields of the frames from number `first` on, in the order in which they are stacked."""
+        """The fields of the frames from number `first` on, in stacking order."""

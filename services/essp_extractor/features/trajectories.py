@@ -1,11 +1,11 @@
-"""`trajectories` and `improved_trajectories`: points followed through the clip, with descriptors along their way.
+"""`trajectories` and `improved_trajectories`: points tracked through the clip, with descriptors along their paths.
 
 Wang et al., "Action Recognition by Dense Trajectories" (CVPR 2011), and Wang and Schmid, "Action Recognition with
-Improved Trajectories" (ICCV 2013); the points are those of `essp_extractor.motion.tracking`, the camera's motion that
-of `essp_extractor.motion.camera`.
+Improved Trajectories" (ICCV 2013). `essp_extractor.motion.tracking` tracks the points,
+`essp_extractor.motion.camera` estimates the camera's motion.
 
-Both give `(1, count, 1, columns) float32`, one row a track, 436 columns by default, in the order in which the authors'
-programs print them:
+Both give `(1, count, 1, columns) float32`: one row per track, 436 columns by default, in the order of the authors'
+programs:
 
     0        the clip's frame in which the track ends
     1, 2     mean x, y of its points, px
@@ -13,15 +13,15 @@ programs print them:
     5        length of its path, px
     6        scale: 1, 1.41, 2, ...; a row is a track where this is above 0
     7, 8, 9  mean x / width, mean y / height, end / frames of the clip; 0 to 1
-    10 ...   shape: dx, dy of each step, over the sum of the steps' lengths (2 * length columns)
+    10 ...   shape: dx, dy of each step, divided by the sum of the steps' lengths (2 * length columns)
     ...      hog, hof, mbhx, mbhy, each normalised by itself: time cells, in them rows of cells, in them columns of
              cells, in them bins (hof has one more)
 
-Rows are the `count` tracks with the most motion, the sum of the steps' lengths, in that order (equal ones: the finer
-scale, the earlier start, then from top to bottom and left to right); where there are fewer the rest are zeros. Pixels
-are those of the clip. Nothing is quantised. Tracks are left out, with the limits of the authors' code, that hardly
-move (both standard deviations under the square root of 3 px), wander (one above 50 px), or jump (a step over 20 px that
-is more than 0.7 of the path).
+The rows are the `count` tracks with the most motion (the sum of the steps' lengths), most motion first; at equal motion
+the finer scale comes first, then the earlier start, then top to bottom and left to right. Rows without a track are
+zeros. Pixels are those of the clip. Nothing is quantised. As in the authors' code, these tracks are left out: tracks
+that hardly move (both standard deviations under the square root of 3 px), that wander (one above 50 px), or that jump
+(a step over 20 px that is more than 0.7 of the path).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from essp_common.features.sampling import centre_window
 from essp_extractor.motion.camera import CameraMotion
 from essp_extractor.motion.fields import Field as FlowField
 from essp_extractor.motion.fields import FlowFields, FlowMethod, Grey, MethodParams
-from essp_extractor.motion.orientation import NOTHING, root, unit_length
+from essp_extractor.motion.orientation import EPSILON, root, unit_length
 from essp_extractor.motion.tracking import Settings, Step, Tracker, Tracks, scale_sizes
 from essp_extractor.motion.volumes import Volume
 
@@ -51,7 +51,7 @@ WANDERING_PX = 50
 JUMP_PX = 20
 JUMP_PART = 0.7
 CAMERA_PX = 1
-"""Improved trajectories: what never moves by more than this in a step, the camera's motion removed, is background."""
+"""Improved trajectories: a track without a step longer than this, camera motion removed, is background."""
 
 Size = tuple[int, int]
 """Height, width."""
@@ -59,7 +59,7 @@ _Floats = NDArray[np.float32]
 
 
 class TrajectoryParams(MethodParams):
-    """The tracks, what is described around them, and how flow is computed."""
+    """The tracks, the descriptors around them, and how to compute flow."""
 
     count: int = Field(1000, ge=1, le=100_000)
     """Rows of the result."""
@@ -114,7 +114,7 @@ class Trajectories:
 
     def extract_from(self, shared: Intermediates) -> _Floats:
         frames, height, width, _ = shared.clip.shape
-        centre_window(frames, self.frames_needed())  # refuses a clip that is too short
+        centre_window(frames, self.frames_needed())  # raises for a clip that is too short
         found: list[tuple[_Floats, _Floats]] = []
         for scale, *size in scale_sizes(self._settings, height, width):
             tracker = Tracker(self._cv2, self._settings, scale, frames - 1)
@@ -128,9 +128,9 @@ class Trajectories:
         return result
 
     def paths(self, feature: _Floats) -> list[_Floats]:
-        """The tracks of a result as points, x and y in px, `(length + 1, 2)` each: the shape, as long as the path.
+        """The tracks of a result as points, x and y in px, `(length + 1, 2)` each: shapes in pixels.
 
-        The shape of an improved trajectory is without the camera's motion, so this is where it went in the scene.
+        The shape of an improved trajectory excludes the camera's motion, so these are paths in the scene.
         """
         rows = feature.reshape(-1, feature.shape[-1])
         rows = rows[rows[:, 6] > 0]
@@ -147,7 +147,7 @@ class Trajectories:
         return Step(grey, flow, self._motion(shared, frame, flow))
 
     def _motion(self, shared: Intermediates, frame: int, flow: FlowField) -> FlowField:
-        """What is described of the motion from a frame to the next, on the scale of `flow`."""
+        """The motion from a frame to the next that is described, on the scale of `flow`."""
         return flow
 
     def _grey(self, shared: Intermediates, frame: int, size: Size) -> Grey:
@@ -161,7 +161,7 @@ class Trajectories:
         return smaller
 
     def _rows(self, tracks: Tracks, clip: tuple[int, ...]) -> tuple[_Floats, _Floats]:
-        """The rows of those tracks that are worth keeping, and how much motion is in each."""
+        """The rows of the tracks that are kept, and the amount of motion of each."""
         points, motions = tracks.points * np.float32(tracks.scale), tracks.motions * np.float32(tracks.scale)
         kept = tracks.alive & sound(points) & self._of_the_scene(motions)
         path = np.linalg.norm(np.diff(points, axis=0), axis=2).sum(axis=0)
@@ -179,12 +179,12 @@ class Trajectories:
             ]
         )
         motion = np.linalg.norm(motions, axis=2).sum(axis=0)
-        shape = _flat(np.moveaxis(motions, 0, 1)) / (motion + NOTHING)[:, None]
+        shape = _flat(np.moveaxis(motions, 0, 1)) / (motion + EPSILON)[:, None]
         described = [self._normalised(_flat(tracks.histograms[name])) for name in DESCRIPTORS]
         return np.hstack([facts, shape, *described]).astype(np.float32)[kept], motion[kept]
 
     def _of_the_scene(self, motions: _Floats) -> NDArray[np.bool_]:
-        """Which of the tracks with these motions, `(length, n, 2)` px, are to be kept."""
+        """Which of the tracks with these motions, `(length, n, 2)` px, to keep."""
         return np.ones(motions.shape[1], np.bool_)
 
     def _normalised(self, histograms: _Floats) -> _Floats:
@@ -192,14 +192,14 @@ class Trajectories:
 
 
 class ImprovedTrajectories(Trajectories):
-    """Trajectories of what moves in the scene, the camera's motion removed, with descriptors of square roots.
+    """Trajectories of what moves in the scene, with the camera's motion removed and RootSIFT-normalised descriptors.
 
-    Points follow plain flow; shape, HOF and MBH are those of flow without the camera's motion, and tracks that stand
-    still then are left out.
+    Points follow plain flow. Shape, HOF and MBH come from flow without the camera's motion; tracks that are still
+    without it are left out.
     """
 
     name: ClassVar[str] = "improved_trajectories"
-    summary: ClassVar[str] = "Dense trajectories with the camera's motion taken out (local motion)."
+    summary: ClassVar[str] = "Dense trajectories with the camera's motion removed (local motion)."
 
     def setup(self) -> None:
         super().setup()
@@ -223,7 +223,7 @@ class ImprovedTrajectories(Trajectories):
 
 
 def sound(points: _Floats) -> NDArray[np.bool_]:
-    """Which of the tracks through these points, `(length + 1, n, 2)` px, neither rest, nor wander, nor jump."""
+    """Which of the tracks through these points, `(length + 1, n, 2)` px, neither stand still, nor wander, nor jump."""
     steps = np.linalg.norm(np.diff(points, axis=0), axis=2)
     deviation = points.std(axis=0)
     jumping = (steps.max(axis=0) > JUMP_PX) & (steps.max(axis=0) > JUMP_PART * steps.sum(axis=0))
@@ -232,5 +232,5 @@ def sound(points: _Floats) -> NDArray[np.bool_]:
 
 
 def _flat(values: _Floats) -> _Floats:
-    """All but the first axis in one."""
+    """Flatten all axes but the first."""
     return values.reshape(len(values), math.prod(values.shape[1:]))

@@ -1,13 +1,13 @@
-"""The motion of the camera between frames, and frames with it taken out.
+"""The motion of the camera between frames, and frames without it.
 
 Wang and Schmid, "Action Recognition with Improved Trajectories" (ICCV 2013): matches between two frames, mostly on the
-background, give a homography by RANSAC; the second frame is warped by it onto the first, so that what still moves is
-what moves in the scene. As there, the inlier threshold is 1 px, there are no corrections from fewer than 50 matches or
-25 inliers, and where the warped frame has no picture the first one stands in, so that nothing moves. The matches are
-Shi-Tomasi corners followed by pyramidal Lucas-Kanade (accurate to 0.1 px in the corners of a 256x256 picture, where
-descriptors matched by ORB are off by 10); there is no detector of people, whom RANSAC has to vote out.
+background, give a homography by RANSAC. It warps the second frame onto the first, so that only motion in the scene
+remains. As in the paper, the inlier threshold is 1 px, fewer than 50 matches or 25 inliers give no correction, and
+where the warped frame has no pixels those of the first frame are used, so that nothing moves there.
 
-RANSAC draws from a generator with a fixed seed: equal frames give equal homographies.
+The matches are Shi-Tomasi corners tracked by pyramidal Lucas-Kanade (accurate to 0.1 px in the corners of a 256x256
+picture, where matches of ORB descriptors are off by 10). There is no person detector; RANSAC has to reject matches on
+people. RANSAC uses a random generator with a fixed seed: equal frames give equal homographies.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from essp_common.features.intermediates import Intermediates
 from essp_extractor.motion.fields import Field, FlowFields, FlowMethod, Grey
 
 Homography = NDArray[np.float64]
-"""3x3; takes homogeneous pixel coordinates of one frame to those of the next."""
+"""3x3; maps homogeneous pixel coordinates of one frame to those of the next."""
 
 MIN_MATCHES = 50
 MIN_INLIERS = 25
@@ -34,10 +34,10 @@ _SEED = 0
 
 
 class CameraMotion:
-    """Estimates and removes it. Construct it where an extractor is set up: it imports OpenCV."""
+    """Estimates and removes camera motion. Create it in an extractor's `setup`, because it imports OpenCV."""
 
     def __init__(self, method: FlowMethod) -> None:
-        """`method` makes the flow that is left after the removal."""
+        """`method`: how to compute flow after the removal."""
         import cv2
 
         self._cv2: Any = cv2
@@ -45,14 +45,14 @@ class CameraMotion:
         self._fields = FlowFields(method)
 
     def between(self, shared: Intermediates, frame: int) -> Homography | None:
-        """The camera's motion from a frame of the clip to the next; None where it cannot be told."""
+        """The camera's motion from a frame of the clip to the next; None if it cannot be estimated."""
         return shared.get(
             ("camera", frame),
             lambda: self.of(self._fields.grey(shared, frame), self._fields.grey(shared, frame + 1)),
         )
 
     def still(self, shared: Intermediates, frame: int) -> Grey:
-        """The frame after this one as it were had the camera not moved; read-only."""
+        """The next frame as if the camera had not moved; read-only."""
         first, second = self._fields.grey(shared, frame), self._fields.grey(shared, frame + 1)
         homography = self.between(shared, frame)
         if homography is None:
@@ -69,7 +69,7 @@ class CameraMotion:
         )
 
     def of(self, first: Grey, second: Grey) -> Homography | None:
-        """The homography that takes points of `first` to those of `second`, or None."""
+        """The homography that maps points of `first` to those of `second`, or None."""
         cv2 = self._cv2
         corners = cv2.goodFeaturesToTrack(first, _CORNERS, _CORNER_QUALITY, _CORNER_DISTANCE_PX)
         if corners is None or len(corners) < MIN_MATCHES:
@@ -84,7 +84,7 @@ class CameraMotion:
         return np.asarray(homography, np.float64)
 
     def removed(self, first: Grey, second: Grey, homography: Homography) -> Grey:
-        """`second` seen from where `first` was seen; `first` where `second` does not reach."""
+        """`second` warped to the view of `first`; outside of `second`, the pixels of `first`."""
         height, width = first.shape
         still = first.copy()
         self._cv2.warpPerspective(

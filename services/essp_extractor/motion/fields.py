@@ -1,4 +1,4 @@
-"""Flow fields between frames of a clip, by any of the methods, each made once for all features that want it.
+"""Flow fields between frames of a clip, by any of the methods, each computed once for all features that use it.
 
     dis         Kroeger et al., "Fast Optical Flow using Dense Inverse Search", ECCV 2016; OpenCV's, by far the fastest
     farneback   Farnebäck, "Two-Frame Motion Estimation Based on Polynomial Expansion", SCIA 2003; OpenCV's, what the
@@ -7,10 +7,10 @@
 
 A field is `(H, W, 2) float32`, dx to the right and dy down, in pixels from one frame to the other.
 
-Frames whose short side is below 32 are enlarged by repeating their border, and the flow is cut back: OpenCV's DIS
-refuses, returns rubbish or crashes the process below that (found by trying sizes and aspect ratios on 5.0.0).
-A field is a function of the two frames alone: a new DIS object is made for each pair (14 us), because OpenCV's
-keeps the settings it falls back to for a small picture, and then answers differently.
+Frames whose short side is below 32 are enlarged by repeating their border, and the flow is cropped afterwards: below
+that, OpenCV's DIS raises, returns rubbish or crashes the process (found by trying sizes and aspect ratios on 5.0.0). A
+field is a function of the two frames alone: each pair gets a new DIS object (14 us), because OpenCV's object keeps the
+settings that it falls back to for a small picture, and gives other results from then on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from essp_extractor.motion.farneback import FarnebackParams, farneback_flow
 from essp_extractor.motion.tvl1 import TvL1Params, tvl1_flow
 
 SMALLEST_SIDE = 32
-"""Frames are enlarged to at least this before a method sees them."""
+"""Frames are enlarged to at least this many pixels per side."""
 
 Grey = NDArray[np.uint8]
 """`(H, W)` grey levels."""
@@ -55,13 +55,13 @@ class MethodParams(FeatureParams):
 
 @dataclass(frozen=True, slots=True)
 class FlowMethod:
-    """A method with its parameters; features with equal ones share their fields.
+    """A method with its parameters; features with an equal one share their fields.
 
     Raises `ConfigError` for parameters of a method that is not the chosen one.
     """
 
     feature: str = field(compare=False)
-    """Whose parameters these are, for messages."""
+    """Name of the feature, for error messages."""
     name: MethodName = "dis"
     preset: Preset = "ultrafast"
     farneback: FarnebackParams = field(default_factory=FarnebackParams)
@@ -78,16 +78,16 @@ class FlowMethod:
 
 
 class FlowFields:
-    """Makes fields by one method. Construct it where an extractor is set up: it imports OpenCV."""
+    """Computes fields by one method. Create it in an extractor's `setup`, because it imports OpenCV."""
 
     def __init__(self, method: FlowMethod) -> None:
-        """Bind OpenCV to this thread: the lanes of the worker are what runs in parallel."""
+        """Limit OpenCV to one thread, as the worker runs several lanes in parallel."""
         import cv2
 
         cv2.setNumThreads(1)
         self._cv2: Any = cv2
         self._method = method
-        self._made_by: Callable[[Grey, Grey], Field] = {
+        self._compute: Callable[[Grey, Grey], Field] = {
             "dis": self._dis,
             "farneback": self._farneback,
             "tvl1": self._tvl1,
@@ -107,21 +107,21 @@ class FlowFields:
         )
 
     def of(self, first: Grey, second: Grey) -> Field:
-        """The field from one grey frame to another of its size."""
+        """The field from one grey frame to another of the same size."""
         height, width = first.shape
         below, right = max(0, SMALLEST_SIDE - height), max(0, SMALLEST_SIDE - width)
         if not (below or right):
-            return self._made_by(first, second)
+            return self._compute(first, second)
         repeat = self._cv2.BORDER_REPLICATE
         first, second = (self._cv2.copyMakeBorder(grey, 0, below, 0, right, repeat) for grey in (first, second))
-        return np.ascontiguousarray(self._made_by(first, second)[:height, :width])
+        return np.ascontiguousarray(self._compute(first, second)[:height, :width])
 
     def stacked(self, fields: Iterable[Field], bound: float) -> NDArray[np.uint8]:
         """Fields as the channels of one picture, `(1, H, W, 2 * fields) uint8`: dx0, dy0, dx1, dy1, ...
 
         Coded as in `essp_common.features.quantization`.
         """
-        codes = [quantize(each, bound) for each in fields]  # each as it is made, while it is in the processor's cache
+        codes = [quantize(each, bound) for each in fields]  # each at once, while it is in the processor's cache
         height, width, _ = codes[0].shape
         stack: NDArray[np.uint8] = self._cv2.merge(codes)
         return stack.reshape(1, height, width, 2 * len(codes))

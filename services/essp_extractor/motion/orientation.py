@@ -1,12 +1,12 @@
-"""Histograms of orientations: of gradients, of flow and of the edges of flow, summed over cells.
+"""Histograms of orientations: of gradients, of flow and of motion boundaries, summed over cells.
 
 Dalal and Triggs, "Histograms of Oriented Gradients for Human Detection" (CVPR 2005) for the gradients; Laptev et al.,
-"Learning Realistic Human Actions from Movies" (CVPR 2008) for flow, with a bin of its own for what hardly moves;
+"Learning Realistic Human Actions from Movies" (CVPR 2008) for flow, with an extra bin for pixels that hardly move;
 Dalal, Triggs and Schmid, "Human Detection Using Oriented Histograms of Flow and Appearance" (ECCV 2006) for motion
 boundaries, the gradients of each component of flow. Conventions are those of Wang et al., "Action Recognition by Dense
-Trajectories" (CVPR 2011): bins all around the circle, bin b centred on b * 360 / bins degrees (0 to the right, 90
-down), and each vector's length shared by the two bins beside its direction in proportion to nearness. Directions are
-OpenCV's, good to 0.3 degrees.
+Trajectories" (CVPR 2011): bins cover the full circle, bin b is centred on b * 360 / bins degrees (0 to the right, 90
+down), and the length of each vector is shared by the two bins next to its direction, in proportion to nearness.
+Directions are OpenCV's, accurate to 0.3 degrees.
 
 Planes are `(bins, H, W) float32`: what each pixel adds to each bin.
 """
@@ -20,22 +20,22 @@ from numpy.typing import NDArray
 
 from essp_extractor.motion.fields import Field, Grey
 
-NOTHING = np.float32(1e-3)
-"""Epsilon of the normalisation (Dalal and Triggs, 2005), so that rounding errors where nothing is do not count."""
+EPSILON = np.float32(1e-3)
+"""Epsilon of the normalisation (Dalal and Triggs, 2005), so that rounding errors in empty cells do not count."""
 Planes = NDArray[np.float32]
 _Plane = NDArray[np.float32]
-_Places = NDArray[np.intp]
+_Indices = NDArray[np.intp]
 
 
 def gradient_planes(cv2: Any, grey: Grey | _Plane, bins: int) -> Planes:
-    """Of a picture's gradient by [-1, 0, 1], which has no part across the picture's own border."""
+    """Planes of a picture's gradient by [-1, 0, 1]. At a border the component across it is 0."""
     across = cv2.Sobel(grey, cv2.CV_32F, 1, 0, ksize=1)
     down = cv2.Sobel(grey, cv2.CV_32F, 0, 1, ksize=1)
     return _planes(cv2, across, down, bins, bins)
 
 
 def flow_planes(cv2: Any, flow: Field, bins: int, still_px: float) -> Planes:
-    """Of flow, `(bins + 1, H, W)`: what moves by at most `still_px` counts 1 in the last plane and nowhere else."""
+    """Planes of flow, `(bins + 1, H, W)`: a pixel that moves by at most `still_px` adds 1 to the last plane only."""
     across, down = cv2.split(flow)
     planes = _planes(cv2, across, down, bins, bins + 1)
     np.less_equal(cv2.magnitude(across, down), still_px, out=planes[bins], casting="unsafe")
@@ -44,20 +44,20 @@ def flow_planes(cv2: Any, flow: Field, bins: int, still_px: float) -> Planes:
 
 
 def boundary_planes(cv2: Any, flow: Field, component: int, bins: int) -> Planes:
-    """Of the gradient of one component of flow, 0 for dx and 1 for dy."""
+    """Planes of the gradient of one component of flow, 0 for dx and 1 for dy."""
     return gradient_planes(cv2, cv2.extractChannel(flow, component), bins)
 
 
 def cell_sums(cv2: Any, planes: Planes, side: int) -> Planes:
-    """At y, x: the sum over the cell of `side` by `side` pixels that begins there; what lies outside adds nothing."""
+    """At y, x: the sum over the cell of `side` by `side` pixels that begins there; pixels outside add nothing."""
     beyond = cv2.BORDER_CONSTANT
     return np.stack(
         [cv2.boxFilter(plane, -1, (side, side), anchor=(0, 0), normalize=False, borderType=beyond) for plane in planes]
     )
 
 
-def cells_at(sums: Planes, tops: _Places, lefts: _Places, cells: int, side: int) -> NDArray[np.float32]:
-    """Of squares of `cells` by `cells` cells, by their first pixel: `(squares, cells, cells, bins)`.
+def cells_at(sums: Planes, tops: _Indices, lefts: _Indices, cells: int, side: int) -> NDArray[np.float32]:
+    """The sums of squares of `cells` by `cells` cells, given their first pixels: `(squares, cells, cells, bins)`.
 
     `sums` are `cell_sums` of this `side`. Cells that begin beyond the picture are empty.
     """
@@ -66,30 +66,30 @@ def cells_at(sums: Planes, tops: _Places, lefts: _Places, cells: int, side: int)
     columns = (lefts[:, None] + side * np.arange(cells))[:, None, :]
     picked = sums[:, np.minimum(rows, height - 1), np.minimum(columns, width - 1)]
     picked *= (rows < height) & (columns < width)
-    np.maximum(picked, 0, out=picked)  # the running sums of OpenCV's box filter may end a rounding error below
+    np.maximum(picked, 0, out=picked)  # the running sums of OpenCV's box filter may be a rounding error below 0
     return np.moveaxis(picked, 0, -1)
 
 
 def unit_length(descriptors: _Plane) -> _Plane:
-    """Descriptors, along the last axis, over their Euclidean length (Wang et al., 2011); what is next to 0 stays so."""
+    """Descriptors, along the last axis, over their Euclidean length (Wang et al., 2011); empty ones stay near 0."""
     lengths = np.linalg.norm(descriptors, axis=-1, keepdims=True)
-    unit: _Plane = descriptors / np.hypot(lengths, NOTHING)
+    unit: _Plane = descriptors / np.hypot(lengths, EPSILON)
     return unit
 
 
 def root(descriptors: _Plane) -> _Plane:
-    """Square roots of descriptors over their sum, along the last axis (RootSIFT; Wang and Schmid, 2013)."""
-    parts: _Plane = descriptors / (descriptors.sum(axis=-1, keepdims=True) + NOTHING)
+    """Square roots of descriptors divided by their sum, along the last axis (RootSIFT; Wang and Schmid, 2013)."""
+    parts: _Plane = descriptors / (descriptors.sum(axis=-1, keepdims=True) + EPSILON)
     return np.sqrt(parts)
 
 
 def _planes(cv2: Any, across: _Plane, down: _Plane, bins: int, allocated: int) -> Planes:
-    """Vectors' lengths, shared between the two nearest of `bins` directions; planes beyond those are left open."""
+    """Vectors' lengths, shared between the two nearest of `bins` directions; further planes are left uninitialised."""
     lengths, angles = cv2.cartToPolar(across, down)
     angles *= np.float32(bins / (2 * np.pi))
     planes = np.empty((allocated, *lengths.shape), np.float32)
     for direction, plane in enumerate(planes[:bins]):
-        # The nearness to this direction, around the circle: 1 in its centre, 0 from the next one on.
+        # The nearness to this direction around the circle: 1 at its centre, 0 at the next one.
         np.subtract(angles, direction, out=plane)
         np.abs(plane, out=plane)
         np.minimum(plane, bins - plane, out=plane)

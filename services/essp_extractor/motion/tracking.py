@@ -1,10 +1,10 @@
-"""Dense points followed through a clip by its flow, on several spatial scales, and what is around them on their way.
+"""Dense points tracked through a clip by its flow, on several spatial scales, with descriptors along their paths.
 
-Wang, Kläser, Schmid and Liu, "Action Recognition by Dense Trajectories" (CVPR 2011), section 2; where the paper leaves
-a value open it is that of the authors' code. On each scale (each smaller than the one before by the square root of 2),
-points are set `spacing` pixels apart wherever the picture has structure in two directions and no point is near; each
-follows the median of the flow around it for exactly `length` steps; one that leaves the picture is given up. Points
-are set in every frame from which a track can still be completed.
+Wang, Kläser, Schmid and Liu, "Action Recognition by Dense Trajectories" (CVPR 2011), section 2; values that the paper
+does not give are those of the authors' code. Each scale is smaller than the one before by the square root of 2. On each
+scale, points are set `spacing` pixels apart wherever the picture has structure in two directions and no point is near.
+Each point follows the median of the flow around it for exactly `length` steps; a point that leaves the picture is
+dropped. Points are set in every frame from which a track can still be completed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from essp_extractor.motion.orientation import Planes, boundary_planes, cell_sums
 from essp_extractor.motion.volumes import Volume
 
 QUALITY = 0.001
-"""Least structure (the smaller eigenvalue of the auto-correlation matrix) of a point, over the picture's largest."""
+"""Minimum structure of a point (smaller eigenvalue of the auto-correlation matrix), relative to the maximum."""
 _MEDIAN_PX = 3
 _BLOCK_PX = 3
 _Floats = NDArray[np.float32]
@@ -30,33 +30,33 @@ _Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to follow points, and what to describe."""
+    """How to track points, and what to describe."""
 
     volume: Volume
-    """Around a track, bent with it; its length is the track's."""
+    """The volume around a track, which follows it; its length is the track's."""
     spacing: int
     """W: pixels between points when they are set."""
     scales: int
-    """The most spatial scales; a small picture has fewer, each at least as large as a volume."""
+    """Maximum number of spatial scales; a small picture has fewer, as each is at least as large as a volume."""
     bins: int
     still_px: float
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What happens on one scale from a frame to the next."""
+    """A frame and its motion to the next frame, on one scale."""
 
     grey: Grey
     """The frame."""
     flow: Field
-    """To the next one: what points follow."""
+    """Flow to the next frame, which points follow."""
     motion: Field
-    """What is described: `flow`, or it without the camera's motion."""
+    """The motion to describe: `flow`, with or without the camera's motion."""
 
 
 @dataclass(slots=True)
 class Tracks:
-    """Points that were set in one frame of one scale; n of them, of which those that got lost are not `alive`."""
+    """n points that were set in one frame of one scale; those that left the picture are not `alive`."""
 
     start: int
     """The frame they were set in."""
@@ -68,14 +68,14 @@ class Tracks:
     """`(length, n, 2)`: dx, dy of the described motion at each step, in pixels of the scale."""
     alive: NDArray[np.bool_]
     histograms: dict[str, _Floats] = field(default_factory=dict)
-    """Of hog, hof, mbhx and mbhy: `(n, time_cells, cells, cells, bins)`, sums."""
+    """Sums for hog, hof, mbhx and mbhy: `(n, time_cells, cells, cells, bins)`."""
 
 
 class Tracker:
-    """Follows points on one scale; `advance` takes the steps of a clip in order."""
+    """Tracks points on one scale; `advance` takes the steps of a clip in order."""
 
     def __init__(self, cv2: Any, settings: Settings, scale: float, steps: int) -> None:
-        """`steps`: how many there will be."""
+        """`steps`: number of calls of `advance` to come."""
         self._cv2 = cv2
         self._settings = settings
         self._scale = scale
@@ -85,7 +85,7 @@ class Tracker:
         self.finished: list[Tracks] = []
 
     def advance(self, step: Step) -> None:
-        """Set points where there are none, describe what is around all, and move them on."""
+        """Set new points where there are none, describe the surroundings of all, and move them."""
         length = self._settings.volume.length
         if self._done + length <= self._steps:
             self._live.append(self._set(step.grey))
@@ -174,6 +174,6 @@ def scale_sizes(settings: Settings, height: int, width: int) -> list[tuple[float
 
 
 def _pixels(points: _Floats, height: int, width: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The pixels points lie in, x and y; lost points anywhere in the picture."""
-    places = np.rint(points).astype(np.intp)
-    return np.clip(places[:, 0], 0, width - 1), np.clip(places[:, 1], 0, height - 1)
+    """The pixels of points, x and y; for lost points, any pixel of the picture."""
+    pixels = np.rint(points).astype(np.intp)
+    return np.clip(pixels[:, 0], 0, width - 1), np.clip(pixels[:, 1], 0, height - 1)

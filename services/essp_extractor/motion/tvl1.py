@@ -26,11 +26,11 @@ from essp_common.features.port import FeatureParams
 
 _Plane = NDArray[np.float32]
 _SMALLEST_LEVEL = 8
-"""No pyramid level has a shorter side than this, in pixels."""
+"""Minimum side of a pyramid level, in pixels."""
 _PRESMOOTHING = 0.8
 """Sigma, in pixels, of the blur before a frame is halved or differentiated (IPOL 2013, section 5)."""
 _FLAT = 1e-6
-"""Squared gradients (grey levels squared per pixel squared) below this tell nothing of the motion."""
+"""Squared gradients (grey levels squared per pixel squared) below this carry no information about motion."""
 
 
 _STEP = 0.25
@@ -78,7 +78,7 @@ def _refined(cv2: Any, first: _Plane, second: _Plane, flow: _Plane, params: TvL1
             cv2.remap(plane, *at, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE) for plane in (second, *slopes)
         ]
         gradient = np.stack(sampled[1:])
-        # A pixel that left the picture says nothing: without a gradient only its neighbours decide.
+        # A pixel outside the picture has no data: without a gradient only its neighbours decide.
         outside = (at[0] < 0) | (at[0] > width - 1) | (at[1] < 0) | (at[1] > height - 1)
         gradient[:, outside] = 0
         constant = sampled[0] - first - (gradient * flow).sum(axis=0)
@@ -87,7 +87,7 @@ def _refined(cv2: Any, first: _Plane, second: _Plane, flow: _Plane, params: TvL1
 
 
 def _alternate(params: TvL1Params, gradient: _Plane, constant: _Plane, flow: _Plane, dual: _Plane) -> None:
-    """Solve the linearised problem around the present warp; `flow` and `dual` are improved in place."""
+    """Solve the linearised problem around the present warp; changes `flow` and `dual` in place."""
     square = np.einsum("cyx,cyx->yx", gradient, gradient)
     inverse = np.divide(-1, square, out=np.zeros_like(square), where=square > _FLAT)
     limit = np.float32(params.weight * params.tightness)
@@ -139,7 +139,7 @@ def _halved(cv2: Any, frame: _Plane) -> _Plane:
 
 
 def _enlarged(cv2: Any, flow: _Plane, shape: tuple[int, ...]) -> _Plane:
-    """A flow of the level above, for a level of this shape."""
+    """The flow of the next coarser level, enlarged to a level of this shape."""
     height, width = shape
     ratios = (width / flow.shape[2], height / flow.shape[1])
     planes = [

@@ -26,7 +26,7 @@ class Volume:
     """
 
     feature: str
-    """Whose it is, for messages."""
+    """Name of the feature, for error messages."""
     side: int
     length: int
     cells: int
@@ -57,7 +57,7 @@ class Volume:
 class VolumeGrid:
     """Volumes `stride` pixels apart, centred in the picture.
 
-    A picture smaller than a volume has one, at its upper left corner; cells that lie outside are empty.
+    A picture smaller than a volume has one volume, at its upper left corner; cells outside the picture are empty.
     """
 
     volume: Volume
@@ -68,10 +68,10 @@ class VolumeGrid:
         return self._count(height), self._count(width)
 
     def descriptors(self, cv2: Any, planes_of: Callable[[int], Planes], first: int) -> NDArray[np.float32]:
-        """One descriptor of length 1 (or 0 where nothing is) for each volume: `(1, rows, columns, dimensions)`.
+        """One descriptor of length 1 (0 if it is empty) for each volume: `(1, rows, columns, dimensions)`.
 
-        `planes_of` gives new planes of a frame or of a pair of frames; `first` is the first one. Along a descriptor
-        come time cells, in them rows of cells, in them columns of cells, in them bins.
+        `planes_of` makes new planes of a frame or of a pair of frames; `first` is the first frame. The order of values
+        in a descriptor is time cells, rows of cells, columns of cells, bins, with bins varying fastest.
         """
         last = first + self.volume.length
         parts = [self._cells(cv2, planes_of, begin) for begin in range(first, last, self.volume.cell_length)]
@@ -79,7 +79,7 @@ class VolumeGrid:
         return unit_length(found.reshape(1, *found.shape[:2], -1))
 
     def _cells(self, cv2: Any, planes_of: Callable[[int], Planes], begin: int) -> NDArray[np.float32]:
-        """Of one time cell: `(rows, columns, cells, cells, bins)`."""
+        """The sums of one time cell: `(rows, columns, cells, cells, bins)`."""
         total = planes_of(begin)
         for step in range(begin + 1, begin + self.volume.cell_length):
             total += planes_of(step)
@@ -93,7 +93,7 @@ class VolumeGrid:
         return 1 + max(0, extent - self.volume.side) // self.stride
 
     def _begins(self, extent: int) -> NDArray[np.intp]:
-        """Where the volumes begin along one side of the picture."""
+        """First pixels of the volumes along one side of the picture."""
         count = self._count(extent)
         margin = max(0, extent - self.volume.side - (count - 1) * self.stride) // 2
         return margin + self.stride * np.arange(count)
