@@ -93,7 +93,7 @@ class Aggregator:
     def _checkpoint_ready(self, checkpoint: CheckpointReady, control: ControlFeed) -> None:
         command = control.wait(checkpoint.job, _CONTROL_S)
         if command is None:
-            log.warning("ignored a checkpoint of job %s, of which there is no control message", checkpoint.job)
+            log.warning("ignored a checkpoint of job %s, which has no control message", checkpoint.job)
             return
         spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
         store = self._stores.under(spec.output)

@@ -41,7 +41,7 @@ class Learner:
         self._evaluation: Evaluation | None = None
 
     @property
-    def begun(self) -> bool:
+    def has_model(self) -> bool:
         """Whether there is a model."""
         return self._training is not None
 

@@ -73,7 +73,7 @@ class Session:
         self._clock = reporter.clock
         self._state = TrainingState()
         self._meter = Meter(self._clock)
-        self._in_hand: Batch | PhaseEnd | None = None
+        self._next_item: Batch | PhaseEnd | None = None
         self._evaluated = 0
         """Digest of the clips of the current evaluation; it is not saved, as an interrupted evaluation starts again."""
 
@@ -120,13 +120,13 @@ class Session:
     def _next(self) -> tuple[Agreement, float]:
         """What all ranks do next, and how long the model waited for it."""
         asked = self._clock()
-        if self._in_hand is None:
-            self._in_hand = self._device_feed.next(_NEXT_S)
-        agreement = self._consensus.agree(self._in_hand, self._checkpointer.due, self._checkpointer.written)
+        if self._next_item is None:
+            self._next_item = self._device_feed.next(_NEXT_S)
+        agreement = self._consensus.agree(self._next_item, self._checkpointer.due, self._checkpointer.written)
         return agreement, self._clock() - asked
 
     def _take_item(self, agreement: Agreement, waited_s: float) -> None:
-        item, self._in_hand = self._in_hand, None
+        item, self._next_item = self._next_item, None
         if isinstance(item, Batch):
             self._meter.waited_s += waited_s
             self._process(item, agreement)
@@ -218,13 +218,13 @@ class Session:
 
     def _save(self) -> bool:
         """Make a checkpoint unless the last one holds everything. Returns False if that failed."""
-        if not self._learner.begun:
+        if not self._learner.has_model:
             return True
         return self._checkpointer.save(self._learner.training, self._current_state())
 
     def _begin_save(self) -> None:
         """Begin a checkpoint, which is written while training continues."""
-        if self._learner.begun:
+        if self._learner.has_model:
             self._checkpointer.begin(self._learner.training, self._current_state())
 
     def _current_state(self) -> TrainingState:

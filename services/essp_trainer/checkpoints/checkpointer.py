@@ -89,7 +89,7 @@ class Checkpointer:
         self._reported = ""
         """The last trouble that was reported to the master."""
         self._uncommitted: list[Delivery] = []
-        self._begun: Position | None = None
+        self._in_progress: Position | None = None
         """Position of the checkpoint that is being written; on every rank."""
         self._writing: Future[Manifest] | None = None
         """On rank 0."""
@@ -106,14 +106,14 @@ class Checkpointer:
     @property
     def newest(self) -> Position:
         """Position of the newest checkpoint, written or being written."""
-        if self._begun is not None:
-            return self._begun
+        if self._in_progress is not None:
+            return self._in_progress
         return Position(0, 0) if self.saved is None else self.saved.position
 
     @property
     def due(self) -> bool:
         """Whether a save failed and it is time to retry. Each rank has its own answer; only that of rank 0 counts."""
-        return self.failing and self._begun is None and self._clock() - self._failed_s >= self._policy.retry_s
+        return self.failing and self._in_progress is None and self._clock() - self._failed_s >= self._policy.retry_s
 
     @property
     def written(self) -> bool:
@@ -122,21 +122,21 @@ class Checkpointer:
 
     def begin(self, training: Training, state: TrainingState) -> None:
         """Begin to write a checkpoint of the present state, unless there is one. All ranks together."""
-        if self._begun not in (None, state.position):
+        if self._in_progress not in (None, state.position):
             self.settle()
-        if self._begun is not None or self.holds(state.position):
+        if self._in_progress is not None or self.holds(state.position):
             return
         state = self._of_all_ranks(state)
-        self._begun = state.position
+        self._in_progress = state.position
         if self._ranks.is_rank_zero:
             snapshot = self._checkpoint_store.snapshot(training, state)
             self._writing = self._writer.submit(self._checkpoint_store.save, snapshot)
 
     def settle(self) -> None:
         """Wait for the checkpoint in progress and apply the result on every rank. All ranks together."""
-        if self._begun is None:
+        if self._in_progress is None:
             return
-        self._begun = None
+        self._in_progress = None
         self._apply(self._outcome)
 
     def save(self, training: Training, state: TrainingState) -> bool:

@@ -133,7 +133,7 @@ def test_streams_that_complement_each_other_fuse_to_more_than_either() -> None:
 
 
 def test_halves_of_the_answer_that_are_not_equally_sure_need_the_product() -> None:
-    """A stream's guess among what it cannot tell apart must not outvote what the other knows."""
+    """A stream that guesses between classes it cannot distinguish must not outvote the stream that knows."""
     random = np.random.Generator(np.random.Philox(11))
     labels = np.arange(120) % 12
 

@@ -1,4 +1,4 @@
-"""Shared memory that the machine does not have: a reason to wait, and nothing is lost of what there was."""
+"""Shared memory that the machine does not have: the decoder waits, and loses nothing."""
 
 from __future__ import annotations
 

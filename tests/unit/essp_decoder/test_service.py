@@ -61,7 +61,7 @@ class World:
         return found
 
     def told(self) -> list[Progress]:
-        """What the master was told by now, but for heartbeats."""
+        """The reports to the master so far, without heartbeats."""
         records = self._seen[topics.PROGRESS].poll(1000, 0.0)
         return [Progress.FromString(record.value) for record in records if not _is_heartbeat(record)]
 

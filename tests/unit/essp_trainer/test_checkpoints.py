@@ -105,7 +105,7 @@ def test_what_no_checkpoint_holds_is_delivered_again(tmp_path: Path) -> None:
 
 
 def test_the_best_validation_is_kept_tested_and_made_final(tmp_path: Path) -> None:
-    """The second epoch shows nothing but black, which ruins what the first has learned."""
+    """The second epoch shows only black frames, which ruin what the first has taught."""
     plans = phase_plans(2, train=40)
     stage = Stage(job_spec(tmp_path / "two", keep_checkpoints=1), plans)
     stage.command(Control.START)
@@ -202,7 +202,7 @@ class Unreliable(Stores):
 
 @pytest.mark.parametrize("error", [Unavailable("No space left on device"), ConfigError("AccessDenied")])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_checkpoint_that_cannot_be_saved_is_told_and_tried_again(
+def test_a_checkpoint_that_cannot_be_saved_is_reported_and_tried_again(
     tmp_path: Path, error: EsspError, ranks: int
 ) -> None:
     failed = CHECKPOINTS.labels("failed")._value.get()
@@ -320,7 +320,7 @@ class Slow(Stores):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, ranks: int) -> None:
-    """What is written is the state at its moment, not what training makes of it meanwhile."""
+    """A checkpoint holds the state at the moment it began, not what training changed since."""
     stores = Slow()
     stage = Stage(job_spec(tmp_path / "slow", checkpoint_clips=8, keep_checkpoints=9), phase_plans(2), stores=stores)
     stage.command(Control.START)

@@ -30,7 +30,7 @@ PLAN = PhasePlan(purpose=TRAIN, clips=6)
 
 
 class Source:
-    """A prefetch that has so many batches of two clips, then the end of the phase, then fails or waits."""
+    """A prefetch with a number of batches of two clips, then the end of the phase, then an error or nothing."""
 
     def __init__(self, batches: int, failure: Exception | None = None) -> None:
         self.given = 0
@@ -123,7 +123,7 @@ def test_a_batch_stays_as_it_is_until_the_model_has_it() -> None:
 
 
 class Stream:
-    """Writes down what is asked of it."""
+    """Records the calls."""
 
     def __init__(self, log: list[str], name: str) -> None:
         self.log, self.name = log, name

@@ -278,7 +278,7 @@ def test_partial_batch_normalisation_keeps_all_statistics_but_the_first(tmp_path
 
 
 def test_a_training_that_is_over_was_not_interrupted(tmp_path: Path) -> None:
-    """Whoever is told to leave after the end, or finds that the end was reached before, has nothing left to do."""
+    """A trainer that is drained after the end, or that starts after it, has nothing left to do."""
     stage = Stage(job_spec(tmp_path), phase_plans(1))
     assert not train(stage).trainers[0].interrupted
     with Running(stage) as again:

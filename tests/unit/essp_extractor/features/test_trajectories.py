@@ -222,7 +222,7 @@ def test_descriptors_are_normalised_each_by_itself() -> None:
 
 
 def test_shared_descriptors_are_those_of_the_grid_where_nothing_moves_the_volume() -> None:
-    """A track on the spot sees the same volume as `hog` does; it is kept here for its place alone."""
+    """A track that does not move covers the same volume as `hog`; this test keeps it although it is still."""
     steps = [Step(step.grey, step.flow * 0, step.flow) for step in analytic(rotation(2), LENGTH)]
     (found,) = followed(steps, spacing=16).finished
     clip = np.stack([cv2.cvtColor(step.grey, cv2.COLOR_GRAY2RGB) for step in steps])
