@@ -95,7 +95,7 @@ def test_servers_that_fail_while_answers_are_written_fail_no_job(world: World, m
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_segments_are_told_when_asked_for(world: World, tmp_path: Path) -> None:
+def test_segments_are_written_if_asked_for(world: World, tmp_path: Path) -> None:
     assert world.spec.predictor is not None
     asking = world.spec.predictor.model_copy(update={"segments": True})
     asked = World(tmp_path, world.spec.model_copy(update={"predictor": asking}))

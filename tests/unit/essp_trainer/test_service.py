@@ -237,7 +237,7 @@ def test_flow_comes_from_its_own_topic(tmp_path: Path) -> None:
     assert stage.cache.usage().keys == 0
 
 
-def test_unknown_names_are_told_at_once(tmp_path: Path) -> None:
+def test_unknown_names_are_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="package:wide"):
         train(Stage(job_spec(tmp_path, weights="package:wide"), phase_plans(1)), places=[])
     missing = (tmp_path / "none.safetensors").as_uri()
@@ -311,7 +311,7 @@ def test_a_gpu_that_fails_is_no_fault_of_the_job(tmp_path: Path, monkeypatch: py
     assert stage.reports("failed") == []
 
 
-def test_a_defect_is_told_to_the_master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_is_reported_to_the_master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Classifier, "forward", _raising(ZeroDivisionError("division by zero")))
     stage = Stage(job_spec(tmp_path), phase_plans(2))
     with pytest.raises(ZeroDivisionError):
