@@ -163,8 +163,8 @@ def test_the_notes_say_how_to_go_on(helm: Helm) -> None:
 @pytest.mark.parametrize(
     ("values", "warned"),
     [
-        ({"api": {"open": True, "existingSecret": ""}}, "whoever reaches the master may start and stop jobs"),
-        ({"networkPolicy": {"enabled": False}}, "may talk to anything"),
+        ({"api": {"open": True, "existingSecret": ""}}, "every client that reaches the master may start and stop jobs"),
+        ({"networkPolicy": {"enabled": False}}, "may connect to any address"),
         ({"image": {"registry": ""}}, "image.registry is empty"),
         ({"api": {"ingress": {"enabled": True, "host": "a.example.com"}}}, r"networkPolicy.api.from"),
         ({"monitoring": {"monitors": {"enabled": True}}}, "networkPolicy.metrics.from"),
