@@ -36,7 +36,7 @@ from essp_common.pb.v1.messages_pb2 import DecodeSeed, Made, Progress, Purpose, 
 from essp_common.wiring import Adapters, Stores
 from essp_common.worker.reports import RECORDS, WINDOW_S
 from essp_master.config import MasterSettings
-from essp_master.effects.message_builder import MessageBuilder
+from essp_master.job.message_builder import MessageBuilder
 from essp_master.job.preflight import preflight
 from essp_master.job.run import Run, claim_run
 from essp_master.ledger.instructions import Instruction, IssueUnit

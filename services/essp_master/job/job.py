@@ -22,12 +22,12 @@ from essp_common.errors import Fenced
 from essp_common.job import status
 from essp_common.job.status import PURPOSES, JobState
 from essp_common.pb.v1.messages_pb2 import Control, HistorySegment, Progress
-from essp_master.effects.message_builder import MessageBuilder
 from essp_master.job.activity import Activity
 from essp_master.job.event_reporter import EventReporter
 from essp_master.job.events import EventLog
 from essp_master.job.handover import Handover
 from essp_master.job.life import JobLife
+from essp_master.job.message_builder import MessageBuilder
 from essp_master.job.recorder import Recorder
 from essp_master.job.run import Run
 from essp_master.job.stall_watch import StallWatch

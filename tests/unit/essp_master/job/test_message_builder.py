@@ -6,7 +6,7 @@ from essp_common.catalog.table import Catalog, VideoRow
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, Seed, Video
 from essp_common.planning.phases import Phases
-from essp_master.effects.message_builder import MessageBuilder
+from essp_master.job.message_builder import MessageBuilder
 from essp_master.ledger.instructions import IssueUnit
 
 ROW = VideoRow(
