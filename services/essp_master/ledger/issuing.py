@@ -21,7 +21,8 @@ class Issuer:
         self._reissue(out)
         if self._outstanding.settled:
             self._issue_new(out)
-        if self._stragglers.bits and self._outstanding.settled:
+        if self._stragglers.bits and not self._outstanding.in_line:
+            # Not only when all is settled: stragglers ask for preempted clips once they have had those before them.
             self._stragglers.issue(out)
             self._reissue(out)
 

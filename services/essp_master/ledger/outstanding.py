@@ -126,6 +126,11 @@ class Outstanding:
             self.move(entry, self.catch_up_queues[state.catch_up])
 
     @property
+    def in_line(self) -> bool:
+        """Whether clips wait in line to be made again."""
+        return bool(self._line)
+
+    @property
     def settled(self) -> bool:
         """Whether nothing waits to be made again, so that something new may be issued."""
         return not self._preempted and not self._line

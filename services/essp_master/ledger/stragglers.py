@@ -259,11 +259,18 @@ class Stragglers:
         return []
 
     def _may_release(self, entry: Entry) -> bool:
-        """Whether all who still want a clip get it from catch-up queues, now or later."""
+        """Whether all who still want a clip get it from catch-up queues, now or later.
+
+        A queue steps over what its consumer was done with, even if the consumer fell back and wants it once more.
+        """
         if entry.state in REOPENED or not self._is_idle(entry) or entry.left & self._everyone & ~self.bits:
             return False
-        position = entry.position
-        return all(queue.serves(position) for queue in self._queues.values() if queue.bit & entry.left)
+        position, consumption = entry.position, self._books.consumption
+        return all(
+            queue.serves(position) and not consumption[name].has(*position)
+            for name, queue in self._queues.items()
+            if queue.bit & entry.left
+        )
 
     def _is_idle(self, entry: Entry) -> bool:
         """Whether no worker will store more bytes of it, so that acks for its consumers free everything."""
