@@ -8,7 +8,7 @@
     │   ├── BadVideo        damaged, truncated, empty, not a video, over a limit (`kind` says which)
     │   ├── BadFrames       bytes in the cache that are not what their header says
     │   ├── NotFound        no such object or job
-    │   └── Conflict        the state does not allow it, or somebody else was first
+    │   └── Conflict        the state does not allow it, or another process was first
     │       ├── Fenced      another process has taken over: this one has to leave
     │       └── PreconditionFailed  what was to be changed is not as the caller saw it
     ├── CacheMiss           the bytes are gone; they can be made again from their seed
@@ -76,13 +76,13 @@ class NotFound(PermanentError):
 
 
 class Conflict(PermanentError):
-    """The present state does not allow it, or somebody else was first."""
+    """The present state does not allow it, or another process was first."""
 
     kind = "conflict"
 
 
 class Fenced(Conflict):
-    """Another master, or a trainer of a later run, has taken over: that one goes on, and this one has to leave."""
+    """Another master, or a trainer of a later run, has taken over: that one continues, and this one has to leave."""
 
     def __init__(self, message: str, fence: int = 0) -> None:
         super().__init__(message)

@@ -109,15 +109,15 @@ class Manifest(_Document):
     epoch: int
     """The epoch whose training the weights saw last."""
     position: Annotated[Position, PlainSerializer(Position._asdict)]
-    """Where training goes on."""
+    """Where training resumes."""
     running: dict[str, float] = {}
     """Sums of the phase that is half done there."""
     fence: int = 0
-    """Of the run of the job that it belongs to; one of an earlier run cannot follow one of a later."""
+    """Of the run that it belongs to; a checkpoint of an earlier run cannot follow one of a later run."""
     digest: str = ""
     """Of all clips before `position`, as they were seen; see `digest.py`."""
     spec_digest: str
-    """Of all in the job that decides what the weights become; another one cannot be resumed from here."""
+    """Of everything in the job that decides what the weights become; a job with another digest cannot resume here."""
     model: ModelDescription
     metrics: dict[str, float] = {}
     """Of the last phase that was over."""
@@ -240,8 +240,8 @@ def read_latest(store: ObjectStore, trainer: str) -> Manifest | None:
     """The newest whole checkpoint, or None if the trainer never completed one. Every byte of it is read.
 
     Should the latest, or the pointer to it, be damaged or incomplete, the newest older one that is whole is taken and
-    a warning says so. Raises `BadCheckpoint` when there were checkpoints and none is whole: going on from scratch would
-    be a silent loss.
+    a warning says so. Raises `BadCheckpoint` when there were checkpoints and none is whole: training from scratch would
+    lose work unnoticed.
     """
     try:
         pointer = store.get(layout.latest(trainer))
@@ -289,7 +289,7 @@ def _refuse_overtaken(store: ObjectStore, manifest: Manifest) -> None:
     if fence > manifest.fence:
         raise Fenced(
             f"trainer {manifest.trainer} has a checkpoint of a later run of the job (fence {fence}, this one has "
-            f"{manifest.fence}): another trainer of this name goes on, and this one is not saved"
+            f"{manifest.fence}): another trainer of this name continues, and this checkpoint is not saved"
         )
 
 

@@ -3,16 +3,16 @@
     history/0000000001, 0000000002, ...          segments: some seconds of the job each, and the ledger at their end
     history/chapters/0000000001-0000000128       older segments joined, without ledgers
 
-Segments are a numbered log (`objects/numbered_log.py`): each number is written once. So of two masters that
-append at once one wins and the other learns of it, the history has one order, and the fences in it never go down.
-The newest segment alone tells a successor where the job stands. A write that is repeated because its answer was
-lost finds its own bytes, and counts as done.
+Segments are a numbered log (`objects/numbered_log.py`): each number is written once. If two masters
+append at once, one wins and the other gets `Fenced`, so the history has one order and its fences never go down. A
+successor needs only the newest segment to know where the job stands. A write that is repeated because its answer was
+lost finds its own bytes and counts as done.
 
 Joining keeps the number of objects small: a chapter is complete before the segments in it are removed, and readers
-leave out what a chapter holds already. A number that was joined could be written again by a master that slept all that
-while; it has to look at the fences first (`fences_above`).
+leave out what a chapter holds already. A master that slept all that while could write
+a number that was joined, so it has to look at the fences first (`fences_above`).
 
-Segments are protobuf, compressed with Zstandard; indices are runs, so a clip that goes its normal way costs a
+Segments are protobuf, compressed with Zstandard; indices are runs, so a clip without incident costs a
 fraction of a byte.
 """
 
@@ -39,7 +39,7 @@ _MOST_BYTES = 2**30
 """Of one segment, unpacked; one that claims more is not ours."""
 _CHAPTERS = layout.HISTORY + "chapters/"
 _READS = 5
-"""How often a reader looks again because segments were joined under its eyes."""
+"""How often a reader looks again if segments are joined while it reads."""
 
 
 class BadHistory(PermanentError):

@@ -4,7 +4,7 @@ In the file one row a clip. Columns: `video_id` string, `class_id` int32 (the la
 (the clip's index in its phase), `scores` fixed-size list of float32 (class probabilities, summing to 1). Class names
 ride in the file's metadata, so that a score table can be read without its job.
 
-Clips that were skipped have no row. Rows are written in index order, so equal passes give equal files.
+Clips that were skipped have no row. Rows are written in index order, so equal phases give equal files.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The bus over Kafka: `kafka://host:port[,host:port]`, through kafka-python. `kafka_options.py` has the URL's options.
 
 Publishing is asynchronous and idempotent within a producer (`acks=all`), one producer a process. A message that
-could not be delivered is reported by the next `flush` of every thread, as the bus can't know whose work hung on it.
+could not be delivered is reported by the next `flush` of every thread, because the bus cannot know which thread's work
+depends on it.
 Commits never overtake publishing: before offsets are committed, everything published before their records were
 done is flushed; if that failed for good, the records are delivered again instead (`kafka_subscription.py`).
 
@@ -55,7 +56,7 @@ class KafkaBus:
                 answer = admin.create_topics(wanted, raise_errors=False)
                 for topic in answer["topics"]:
                     error = kafka_errors.for_code(topic["error_code"])
-                    # Another process may have been faster.
+                    # Another process may have created it first.
                     if error not in (kafka_errors.NoError, kafka_errors.TopicAlreadyExistsError):
                         raise error(f"topic {topic['name']}: {topic.get('error_message') or error.__name__}")
                 admin.wait_for_topics(missing, timeout_ms=self._options.connect_timeout_ms)
@@ -138,7 +139,7 @@ class _Publisher:
         self._failures = 0
         self._last_failure: BaseException | None = None
         self._seen = threading.local()
-        """How many failures the calling thread has been told of."""
+        """How many failures were reported to the calling thread."""
 
     def publish(self, topic: str, key: bytes, value: bytes, partition: int | None) -> None:
         if not hasattr(self._seen, "failures"):
@@ -147,11 +148,11 @@ class _Publisher:
 
     def flush(self, timeout_s: float) -> None:
         self._producer.flush(timeout_s)
-        told = getattr(self._seen, "failures", 0)
+        reported = getattr(self._seen, "failures", 0)
         self._seen.failures = failures = self._failures
-        if failures > told:
+        if failures > reported:
             raise Undelivered(
-                f"{failures - told} messages were not delivered ({self._last_failure}); publish them again"
+                f"{failures - reported} messages were not delivered ({self._last_failure}); publish them again"
             ) from self._last_failure
 
     def close(self) -> None:
@@ -159,7 +160,7 @@ class _Publisher:
             self.flush(self._close_timeout_s)
         finally:
             try:
-                with suppress(kafka_errors.KafkaTimeoutError):  # of its own flush: what it waits for was told above
+                with suppress(kafka_errors.KafkaTimeoutError):  # of its own flush: its failures were reported above
                     self._producer.close(timeout=1.0)
             finally:
                 # On a busy machine, or where it could not flush, kafka-python leaves its thread behind.

@@ -73,7 +73,7 @@ def leave(consumer: KafkaConsumer, timeout_ms: int) -> None:
 
 
 def _refused(settings: dict[str, Any]) -> str | None:
-    """What is wrong with the certificates of the brokers, which kafka-python tells nobody."""
+    """What is wrong with the certificates of the brokers; kafka-python does not report it."""
     if not settings["security_protocol"].endswith("SSL"):
         return None
     context = ssl.create_default_context(cafile=settings["ssl_cafile"])

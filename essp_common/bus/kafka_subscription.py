@@ -4,7 +4,7 @@ kafka-python takes part in a rebalance only while it is being polled, and a join
 thrown away and begun again. Hence a thread polls without a pause, holds what it read until the subscriber asks for it
 (a few hundred messages, then it pauses the partitions), and does all else with the consumer too, which is not
 thread-safe: commits, seeks, leaving. The subscriber's `poll` only waits for that thread. One lock guards what they
-share with `done`, which comes from any thread, and with kafka-python's own thread, which tells of rebalances.
+share with `done`, which comes from any thread, and with kafka-python's own thread, which reports rebalances.
 
 Commits are sent at most every `COMMIT_INTERVAL_S`, before partitions are given up, and at close; each only after
 what was published before has been flushed. Where that failed for good, the consumer goes back to the last commit, so
@@ -46,7 +46,7 @@ _REVOKE_FLUSH_TIMEOUT_S = 1.0
 """Shorter: heartbeats stand still meanwhile."""
 _CLOSE_TIMEOUT_MS = 5_000
 _PROBE_IDLE_S = 10.0
-"""Silence after which the broker is asked whether it is there: the consumer itself reconnects for ever, silently."""
+"""Time without an answer after which the broker is probed: the consumer itself reconnects for ever, unreported."""
 _PROBE_TIMEOUT_MS = 5_000
 
 
@@ -232,12 +232,12 @@ class KafkaSubscription:
                 log.warning("group %s left without a goodbye: %s", self._group, error)
 
     def _finish_joining(self) -> None:
-        """A member that leaves in the midst of joining is missed by the others until its session times out."""
+        """A member that leaves while it joins blocks the others until its session times out."""
         deadline = time.monotonic() + _CLOSE_TIMEOUT_MS / 1000
         while self._polled and not self._settled() and time.monotonic() < deadline:
             self._consumer.poll(timeout_ms=_POLL_MS, max_records=1)
 
-    # --- rebalances, told by kafka-python's own thread ---
+    # --- rebalances, reported by kafka-python's own thread ---
 
     def gained(self, slots: Collection[TopicPartition]) -> None:
         """These partitions are ours now."""
@@ -246,7 +246,7 @@ class KafkaSubscription:
         log.info("group %s: takes part with %d partitions", self._group, len(self._owned))
 
     def giving_up(self, slots: Collection[TopicPartition]) -> None:
-        """These partitions go to somebody else: commit what is done of them."""
+        """Another member will own these partitions: commit what is done of them."""
         failpoint("kafka.revoked")
         try:
             offsets = self._durable(_REVOKE_FLUSH_TIMEOUT_S)
@@ -257,7 +257,7 @@ class KafkaSubscription:
         self.lost(slots)
 
     def lost(self, slots: Collection[TopicPartition]) -> None:
-        """These partitions are somebody else's already."""
+        """Another member owns these partitions already."""
         with self._changed:
             self._owned -= set(slots)
             self._forget(set(slots))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 SUSPECTS = 48
-"""Records of a partition that its last owner may have had in hand, and the next one is told of."""
+"""Records of a partition that its last owner may have had in hand. They are marked for the next owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class Record:
     key: bytes
     value: bytes
     redelivered: bool = field(default=False, compare=False)
-    """May have been delivered before, to whoever had its partition then: it is among the first `SUSPECTS` records of
-    the partition that this member of the group was given. False is no promise, either."""
+    """May have been delivered before, to the previous owner of the partition: it is among the first `SUSPECTS` records
+    that this member of the group got from the partition. False is no guarantee either."""
 
 
 class Subscription(Protocol):

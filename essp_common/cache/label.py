@@ -1,4 +1,4 @@
-"""The label before each value in Redis: who has not acked yet.
+"""The label before each value in Redis names the consumers that have not acked yet.
 
     000064 ⏎ -extractor.flow ⏎ -trainer.a ⏎ <spaces> <the value>
 
@@ -42,7 +42,7 @@ def label(consumers: tuple[str, ...]) -> bytes:
 
 
 def unlabelled(stored: Buffer) -> memoryview | None:
-    """The value, not copied; None for what has no label: another release, or somebody else, has put it there."""
+    """The value, not copied; None for what has no label: another release or another program wrote it."""
     view = memoryview(stored)
     digits = bytes(view[:_DIGITS])
     size = int(digits) if digits.isdigit() else 0

@@ -1,8 +1,8 @@
 """The frame cache inside one process: `memory://?bytes=256MiB` (1 GiB when the size is not given).
 
 Nothing is copied: `put` keeps the caller's buffer, which is not to be changed afterwards, and `get` hands out the
-same one. A buffer that was got stays valid after its key is freed. Expired values are dropped when somebody asks for
-them, when room is needed, and by `usage`. What does not fit raises `CacheFull`, as in Redis; what could never fit,
+same one. A buffer that was got stays valid after its key is freed. Expired values are dropped when they are
+read, when room is needed, and by `usage`. What does not fit raises `CacheFull`, as in Redis; what could never fit,
 `ConfigError`.
 """
 

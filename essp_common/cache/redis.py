@@ -206,7 +206,7 @@ def _checked_limit(node: redis.Redis, clustered: bool) -> int:
         problems.append(f"maxmemory is 0, so it grows until the kernel kills it: {cli} CONFIG SET maxmemory 4gb")
     if info["maxmemory_policy"] != "noeviction":
         problems.append(
-            f"maxmemory-policy is {info['maxmemory_policy']}, so it drops frames that nobody has read: "
+            f"maxmemory-policy is {info['maxmemory_policy']}, so it drops unread frames: "
             f"{cli} CONFIG SET maxmemory-policy noeviction"
         )
     if info["cluster_enabled"] and not clustered:

@@ -27,7 +27,7 @@ class Intermediates:
         self._made: dict[Hashable, object] = {}
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The value of `key`, from `make()` if nobody asked for it before. Nobody may write to it.
+        """The value of `key`, from `make()` the first time. It must not be written to.
 
         The key names what is made and everything it depends on but the clip.
         """

@@ -1,9 +1,10 @@
-"""What the master wants of each job, followed by every process: the last word of `essp.control`.
+"""Every process follows the master's commands for each job: the latest one in `essp.control` counts.
 
-The topic is small and read whole, from its beginning and without a group, so that a process that starts late knows
-what one knows that was there all the time. Every command carries the job's snapshot, hence only the last one of a job
-counts. Of two masters the one with the higher fence is believed: a command with a lower fence than the job's
-latest is ignored. A bus that does not answer is asked again until `close`; what was known stays known.
+Each process reads the whole topic, from its beginning and without a group, so a process that starts late knows as much
+as one that was there from the start. The topic is small. Every command carries the job's snapshot, so only the latest
+command of a job counts. Of two masters the one with the higher fence wins: a command with a lower fence than the
+latest one of its job is ignored. If the bus does not answer, the feed keeps what it knows and polls again until
+`close`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Command: TypeAlias = Control.Command
 Listener = Callable[[Control], None]
 
 ENDED = frozenset({Control.STOP, Control.COMPLETE, Control.FAIL})
-"""Commands after which no work of the job is worth doing. STOP may be followed by a START that resumes it."""
+"""Commands after which work of the job is useless. STOP may be followed by a START that resumes it."""
 
 _POLL_S = 0.2
 _POLL_RECORDS = 1000
@@ -60,7 +61,7 @@ class ControlFeed:
         """The job was stopped, is complete or has failed: what is still queued of it may be dropped.
 
         `fence`: of the work at hand. Work with a higher one belongs to a later start of the job, of which this
-        process has not heard yet.
+        process has not received yet.
         """
         control = self.latest(job)
         return control is not None and control.command in ENDED and fence <= control.fence
@@ -101,11 +102,11 @@ class ControlFeed:
     def on_change(self, listener: Listener) -> None:
         """Call `listener` with the last command of every job known by now, then with each that arrives.
 
-        Calls come one at a time. A listener is to be quick and must not call `close`; what it raises is logged.
+        Calls come one at a time. A listener must be quick and must not call `close`. Exceptions it raises are logged.
         """
         with self._dispatch:
             for control in self.jobs().values():
-                self._tell(listener, control)
+                self._notify(listener, control)
             self._listeners.append(listener)
 
     def close(self) -> None:
@@ -123,14 +124,14 @@ class ControlFeed:
             self._subscription.close()
 
     def _accept(self, records: Sequence[Record]) -> None:
-        """What is read at once counts at once, so that who starts late acts on no command that was overtaken."""
+        """All records of a poll count at once, so that a late process does not act on a command that was superseded."""
         with self._dispatch:
             with self._changed:
                 news = [control for record in records if (control := self._news(record)) is not None]
                 self._changed.notify_all()
             for control in news:
                 for listener in list(self._listeners):
-                    self._tell(listener, control)
+                    self._notify(listener, control)
 
     def _news(self, record: Record) -> Control | None:
         """The command of a record, which is now the last one of its job; None where it is not."""
@@ -145,7 +146,7 @@ class ControlFeed:
         self._latest[control.job] = control
         return control
 
-    def _tell(self, listener: Listener, control: Control) -> None:
+    def _notify(self, listener: Listener, control: Control) -> None:
         try:
             listener(control)
         except Exception:  # a listener must not cut the others off from the master

@@ -8,19 +8,19 @@ budget, so it is small.
 
 Guarantees:
 
-- `take` gives every index of every phase from `start` on exactly once, in order, with its bytes, or as `skipped`; the
-  end of each phase is said too, also of a phase of which this rank has no clip.
-- A message that is for other consumers is dropped, so that one which was left behind does not collect them.
-- A message for what was taken before is acked again and dropped: delivery is at least once, and a clip that was made
-  again for another consumer has this one among those that must ack. If it was released before, that is reported
-  again too, so that a master that starts anew learns how far this consumer is.
-- Bytes that are gone (`CacheMiss`) are reported as `lost`; the master issues the same seed again, and `take` goes on
-  with that index when its message arrives. `request_rebuild` does the same for bytes that turn out damaged.
+- `take` returns every index of every phase from `start` on exactly once, in order, with its bytes or as `skipped`. It
+  also returns the end of each phase, even if this rank has no clip in it.
+- A message for other consumers is dropped, so that a consumer that was left behind does not collect them.
+- A message for a clip that was taken before is acked again and dropped: delivery is at least once, and a clip that was
+  made again for another consumer still waits for this one's ack. If the clip was released, that is reported again, so
+  that a new master learns how far this consumer is.
+- Bytes that are gone (`CacheMiss`) are reported as LOST. The master issues the same seed again, and `take` continues
+  with that index when its message arrives. `request_rebuild` does the same for damaged bytes.
 
-What was taken is given back in two steps: `release` frees the bytes and tells the master (the credits flow on);
-`commit` says that no redelivery is needed. A consumer whose state is durable only later (at a checkpoint, when
-predictions are written) commits then: what it had released before it died is delivered again, found missing, and made
-again. `finish` is both at once.
+A consumer gives back what it took in two steps. `release` frees the bytes and reports to the master, which gets its
+credits back. `commit` says that no redelivery is needed. A consumer whose state becomes durable later (at a checkpoint,
+or when predictions are written) commits only then: if it dies before, what it had released is delivered again, found
+missing, and made again. `finish` does both at once.
 
 `take` is used from one thread; `release`, `commit` and `finish` are thread-safe. An error of cache or bus
 (`Unavailable`) leaves the intake as it was: take again.
@@ -127,7 +127,7 @@ class _Arrival:
     skipped: str
     record: Record
     fence: int
-    """Of the seed; tells the master which run's bytes are missed. 0: not known."""
+    """Of the seed; says which run's bytes are missing. 0: not known."""
 
 
 class OrderedIntake:
@@ -159,7 +159,7 @@ class OrderedIntake:
         return len(self._buffer)
 
     def owns(self, index: int) -> bool:
-        """Whether the clip at `index` of any pass is this rank's."""
+        """Whether the clip at `index` of any phase is this rank's."""
         return self._options.owns(index)
 
     def take(self, timeout_s: float = 0.1) -> Delivery | PhaseEnd | None:
@@ -179,13 +179,13 @@ class OrderedIntake:
         return taken
 
     def request_rebuild(self, item: Delivery, reason: str) -> None:
-        """The bytes of the clip that was taken last are no good: have them made again, and take it once more."""
+        """The bytes of the clip that was taken last are damaged: have them made again, and take the clip once more."""
         self._cache.ack(item.key, self._options.consumer)
         self._make_again(item.clip, item.record, reason, 0)
         self._buffer.await_again(Position(item.phase_index, item.clip.index))
 
     def release(self, items: Iterable[Delivery]) -> None:
-        """Done with these: free their bytes, and tell the master, durably."""
+        """Done with these: free their bytes and report that durably to the master."""
         clips: dict[tuple[Purpose, int], list[ClipRef]] = defaultdict(list)
         for item in items:
             self._buffer.release(Position(item.phase_index, item.clip.index))
@@ -217,7 +217,7 @@ class OrderedIntake:
             for index in filter(self.owns, range(plan.clips)):
                 if start <= Position(phase_index, index) < stop:
                     clip = ClipRef(job=self._options.job, purpose=plan.purpose, epoch=plan.epoch, index=index)
-                    self._report_lost(clip, "the checkpoint that held what it taught is damaged", 0)
+                    self._report_lost(clip, "the checkpoint that was trained with it is damaged", 0)
         self._bus.flush()
 
     def close(self) -> None:

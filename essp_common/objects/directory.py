@@ -29,7 +29,7 @@ from essp_common.objects.port import ObjectInfo
 
 _TEMPORARY = (".essp-", ".tmp")
 _STALE_S = 3600.0
-"""A temporary file to which nothing was written for so long has nobody who writes it."""
+"""A temporary file that was not written to for this long has no writer any more."""
 _NO_SUCH_NAME = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EILSEQ)
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP)
 

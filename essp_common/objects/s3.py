@@ -4,9 +4,9 @@ Credentials come from where every AWS client takes them: environment, profile, o
 `endpoint`, the bucket stands in the path, and no checksums beyond the classic ones are sent, which older
 servers do not know. Large objects are written in parts, and appear only when the last one is there.
 
-Requests are tried four times. `if_absent` is a conditional write, and of several writers one succeeds. A writer whose
-answer got lost is told the second time that there is an object; that it is its own it sees by the mark that each such
-write leaves in the object's metadata.
+Requests are tried four times. `if_absent` is a conditional write, and of several writers one succeeds. If the
+answer to a writer gets lost, its second request finds an object; the writer recognises its own by the mark that each
+such write leaves in the object's metadata.
 
     NotFound     no such object                 Unavailable  no answer, 5xx, throttling, expired credentials
     Conflict     there is one, or it changed    ConfigError  bucket, region, credentials or rights: says what to do
@@ -62,7 +62,7 @@ _ELSEWHERE = frozenset(
 _DENIED = frozenset({"AccessDenied", "Forbidden", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"})
 _BUSY = frozenset({"SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "429"})
 _RENEWABLE = frozenset({"ExpiredToken", "TokenRefreshRequired", "RequestExpired", "RequestTimeTooSkewed"})
-"""Right a while ago, and right again once somebody renews the credentials, or sets the clock."""
+"""Errors that end when the credentials are renewed or the clock is set."""
 
 
 class S3Store:
@@ -200,7 +200,7 @@ class S3Store:
             try:
                 self._client.create_bucket(Bucket=self._bucket, **elsewhere)
             except ClientError as error:
-                if _code(error) != "BucketAlreadyOwnedByYou":  # another process was faster
+                if _code(error) != "BucketAlreadyOwnedByYou":  # another process was first
                     raise
                 return False
         return True

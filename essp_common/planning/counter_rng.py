@@ -1,7 +1,7 @@
 """Counter-based random numbers: the words at (seed, stream, index) are a pure function, computed without those before.
 
 Philox 4x64 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11) turns a key and a 256-bit counter
-into four 64-bit words. The key is (seed, stream), so passes never share words; the counter is (index, attempt, redraw),
+into four 64-bit words. The key is (seed, stream), so phases never share words; the counter is (index, attempt, redraw),
 so every index has words of its own. NumPy promises that its Philox gives the same words in every version (NEP 19).
 """
 

@@ -18,7 +18,7 @@ _MODULUS = 2**128
 
 
 def clip_digest(phase_index: int, index: int, attempt: int, video: str, first_frame: int) -> int:
-    """The digest of one clip; `phase_index` is its phase's place in `JobSnapshot.phases`."""
+    """The digest of one clip; `phase_index`: in `JobSnapshot.phases`."""
     identity = f"{phase_index} {index} {attempt} {first_frame} {video}".encode()
     return int.from_bytes(blake2b(identity, digest_size=16).digest(), "little")
 
@@ -29,7 +29,7 @@ def ref_digest(phase_index: int, clip: ClipRef) -> int:
 
 
 def joined(digests: Iterable[int]) -> int:
-    """The digest of all clips of which these are the digests."""
+    """The digest of all clips that have these digests."""
     return sum(digests) % _MODULUS
 
 

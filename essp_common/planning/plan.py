@@ -34,7 +34,7 @@ _AHEAD = 1024
 class PlannedClip(NamedTuple):
     """What is at one index of a plan."""
 
-    index: int  # type: ignore[assignment]  # hides the method of tuples, which nobody needs of a clip
+    index: int  # type: ignore[assignment]  # hides a method of tuples that no clip needs
     attempt: int
     class_id: int
     video: int

@@ -18,7 +18,7 @@ from essp_common.validation import requirement
 
 
 class Login(BaseModel):
-    """Who a process is to a server; shown, the password is stars."""
+    """The credentials of a process; the password is shown as stars."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -27,7 +27,7 @@ class Login(BaseModel):
 
 
 NOBODY = Login()
-"""For servers that ask nobody who they are."""
+"""For servers without authentication."""
 
 
 class Settings(BaseSettings):
@@ -53,11 +53,11 @@ class Settings(BaseSettings):
     metrics_port: int = 0
     """Port of `/metrics`, `/livez` and `/readyz` of a worker (0: none)."""
     supervised: bool = False
-    """Leave when stdin ends: whoever started this process, and keeps it running, is gone."""
+    """Leave when stdin ends: the process that started this one is gone."""
     drain_s: float = 30.0
     """After SIGTERM: how long a worker may finish what it has in hand."""
     stuck_s: float = Field(3600.0, gt=0)
-    """A worker that tries one message for so long hangs: it leaves, and others do its work."""
+    """A worker that spends this long on one message hangs: it leaves, and other workers do its work."""
 
     @property
     def bus_login(self) -> Login:

@@ -4,7 +4,7 @@
     ESSP_FAILPOINT=trainer.saved:1:raise,s3.put:2:hang
 
 Actions: `kill` (SIGKILL to itself), `segv` (a real segmentation fault), `raise` (`TransientError`, as a server would
-cause), `hang` (this thread never goes on), `stop` (SIGSTOP to itself: a zombie, until somebody sends SIGCONT). `nth`
+cause), `hang` (this thread never continues), `stop` (SIGSTOP to itself: a zombie, until it gets SIGCONT). `nth`
 counts from 1, in each process. What failed is written to stderr first, since a fault that did not happen proves
 nothing. Where the variable is not set, `failpoint` does nothing.
 

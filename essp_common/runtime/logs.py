@@ -2,12 +2,12 @@
 
     ts, level, event                          when, how bad, what
     pool, worker                              which kind of process said it, and which one
-    job_id, seed_id, unit_id, epoch, attempt  what it is about, where that is known: `bound`, or `extra` of the call
+    job_id, seed_id, unit_id, epoch, attempt  what it is about, if known: `bound`, or `extra` of the call
     logger, thread, error                     where it comes from; the traceback of an exception
     more                                      so many like this were left out in the last minute
 
-What libraries log, warnings, and errors that end a thread come the same way. An error that comes again and again, as
-from a client whose broker is away, is written a few times a minute; then it is said how many more there were.
+What libraries log, warnings, and errors that end a thread come the same way. An error that repeats, as
+from a client whose broker is away, is written a few times a minute; then one line says how many more there were.
 """
 
 from __future__ import annotations
@@ -122,9 +122,9 @@ class Repetition:
                 break
             self._seen.popitem(last=False)
             if kind.last is not None:
-                told = copy.copy(kind.last)
-                told.more = kind.count - self._allowed - 1
-                due.append(told)
+                last = copy.copy(kind.last)
+                last.more = kind.count - self._allowed - 1
+                due.append(last)
         return due
 
 
@@ -151,16 +151,16 @@ class _Handler(logging.StreamHandler[Any]):
 
     def emit(self, record: logging.LogRecord) -> None:
         now_s = self._clock()
-        for told in self._repetition.due(now_s):
-            super().emit(told)
+        for last in self._repetition.due(now_s):
+            super().emit(last)
         if self._repetition.admits(record, now_s):
             super().emit(record)
 
     def close(self) -> None:
-        """Say what has not been said yet."""
+        """Write what was left out and not reported yet."""
         with self.lock or threading.RLock():
-            for told in self._repetition.due(float("inf")):
-                super().emit(told)
+            for last in self._repetition.due(float("inf")):
+                super().emit(last)
         super().close()
 
 

@@ -2,7 +2,7 @@
 
 `main.py` of every service ends in `serve(service, settings)`. The first SIGTERM or SIGINT drains the service, which
 then returns from `run`; after `drain_s` without that, or at a second signal, the process leaves at once. Either
-is safe: what was in hand is delivered again to somebody else.
+is safe: what was in hand is delivered again to another worker.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def serve(service: Service, settings: Settings, **about: str) -> None:
     """
     set_up_logging(settings, service.name, **about)
     if settings.bus.startswith("memory:"):
-        log.warning("%s: on memory:// nobody else can reach it; set ESSP_BUS, ESSP_CACHE, ESSP_STORES", service.name)
+        log.warning("%s: no other process can reach memory://; set ESSP_BUS, ESSP_CACHE, ESSP_STORES", service.name)
     if settings.supervised:
         threading.Thread(target=_leave_with_parent, name="essp-supervised", daemon=True).start()
     draining = threading.Event()

@@ -1,6 +1,6 @@
 """What a file's packets say without decoding: the basis of the cheap part of a probe.
 
-`scan` reads the packets once. `orderly` tells whether they can be believed: one packet a shown frame, every one
+`scan` reads the packets once. `orderly` says whether they can be believed: one packet a shown frame, every one
 with a timestamp of its own, display order = order of timestamps. Then the number of frames and the place of each
 keyframe follow. It is deliberately narrow: what is not known to be sound is decoded whole instead.
 """

@@ -136,7 +136,7 @@ def _whole(file: VideoFile, packets: Packets, limits: Limits) -> _Index:
 
 
 def _lookahead(packets: Packets) -> int:
-    """How far packets are out of the order in which they are shown; 0: not told, or too far."""
+    """How far packets are out of the order in which they are shown; 0: not known, or too far."""
     ahead = lookahead([stamp for stamp in packets.pts if stamp is not None])
     return ahead if ahead <= _FARTHEST else 0
 
@@ -232,4 +232,4 @@ def _bears_out(
     found = [(frame.pts, digest(frame)) for frame in islice(shorter, len(stamps) - place)]
     if found != expected or [stamp for stamp, _ in found] != list(stamps[place:]):
         return None
-    return [told for _, told in found]
+    return [frame for _, frame in found]

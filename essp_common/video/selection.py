@@ -4,7 +4,7 @@ Where the catalog gives a video a `lookahead`, every packet is one frame, frames
 timestamps, and those shown before a frame lie among so many packets from its own on. So the number of a frame is
 known before it is decoded: the keyframe's, and one more for each timestamp between the two. Then
 
-- what no frame refers to and nobody wants is not decoded (`skip_frame`, decided packet by packet: about half the
+- what no frame refers to and no clip wants is not decoded (`skip_frame`, decided packet by packet: about half the
   pictures of a stream with B-frames);
 - after the last packet of a wanted frame the decoder is drained, instead of being fed until that frame appears.
 

@@ -3,7 +3,7 @@
 One thread polls; `lanes` threads each own a `Stage` and handle one record at a time. What must hold:
 
 - a record is `done` only after its effects are published and reported (`reports.py`), so a killed worker loses nothing;
-- a transient error is retried in place with back-off (and the polling goes on, so the group keeps us);
+- a transient error is retried in place with back-off (polling continues, so the worker stays in its group);
 - a permanent error, or `attempts` transient ones, ends in the stage's `reject`. Back-pressure does not count, nor does
   a server that cannot be reached, for as long as `patience_s`: neither is the record's fault;
 - a record that was in hand when `attempts` workers died is rejected as well (`crash_counts.py`);
