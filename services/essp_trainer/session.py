@@ -155,7 +155,7 @@ class Session:
             self._meter.add(self._of_all_ranks(result))
             self._evaluated = joined([self._evaluated, batch.digest()])
         failpoint("trainer.trained")
-        self._checkpointer.hold(batch.items)
+        self._checkpointer.defer_commit(batch.items)
         self._retry(lambda: self._device_feed.release(batch.items))
         failpoint("trainer.released")
         if self._ranks.is_rank_zero:

@@ -95,11 +95,11 @@ class Checkpointer:
         """On rank 0."""
         self._writer = ThreadPoolExecutor(1, "essp-save")
 
-    def hold(self, items: Sequence[Delivery]) -> None:
+    def defer_commit(self, items: Sequence[Delivery]) -> None:
         """Keep the messages of these clips until a checkpoint holds what was learned from them."""
         self._uncommitted += items
 
-    def holds(self, position: Position) -> bool:
+    def saved_at(self, position: Position) -> bool:
         """Whether the newest checkpoint is at exactly this position."""
         return self.saved is not None and self.saved.position == position
 
@@ -124,7 +124,7 @@ class Checkpointer:
         """Begin to write a checkpoint of the present state, unless there is one. All ranks together."""
         if self._in_progress not in (None, state.position):
             self.settle()
-        if self._in_progress is not None or self.holds(state.position):
+        if self._in_progress is not None or self.saved_at(state.position):
             return
         state = self._of_all_ranks(state)
         self._in_progress = state.position
@@ -143,7 +143,7 @@ class Checkpointer:
         """Write a checkpoint of the present state and wait. Returns False if that failed. All ranks together."""
         self.begin(training, state)
         self.settle()
-        return self.holds(state.position)
+        return self.saved_at(state.position)
 
     def finish(self, training: Training, state: TrainingState) -> None:
         """Write the final checkpoint. Raises `CannotSave`. All ranks together."""

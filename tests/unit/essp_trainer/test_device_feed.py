@@ -71,7 +71,7 @@ def feeding(source: Source) -> Iterator[DeviceFeed]:
     finally:
         feed.close()
     assert source.closed
-    assert not [thread for thread in threading.enumerate() if thread.name == "essp-feed-test"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "essp-device-feed-test"]
 
 
 def test_batches_come_in_order_gathered_and_without_their_frames() -> None:
