@@ -155,10 +155,8 @@ def unused_port() -> Iterator[int]:
 
 @pytest.fixture
 def double_precision() -> Iterator[None]:
-    """Models that the test makes have float64 parameters, and compute in float64; `harness/rounding.py` says why."""
-    import torch
+    """The test's models compute in float64; `harness/rounding.py` says why."""
+    from tests.harness.rounding import in_double_precision  # brings torch, which most tests do without
 
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
+    with in_double_precision():
+        yield

@@ -27,6 +27,7 @@ from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from essp_master.job.preflight import preflight
 from tests.harness.journeys import job_text
+from tests.harness.rounding import STORED, TOLERANCE, in_double_precision
 
 STORES = Stores(("file:///",))
 
@@ -41,13 +42,14 @@ def trained(catalog: Path, tmp_path_factory: pytest.TempPathFactory) -> JobSpec:
     """A job that is done; tests read what it left."""
     output = f"file://{tmp_path_factory.mktemp('trained')}"
     spec = parse_spec(job_text("tiny", output=output, catalog=f"file://{catalog}", epochs=1))
-    with Embedded(spec, Settings()) as job:
+    with in_double_precision(), Embedded(spec, Settings()) as job:
         while not job.ended(0.05):
             pass
         assert job.status().state is JobState.COMPLETED, job.status().reason
     return spec
 
 
+@pytest.mark.usefixtures("double_precision")
 def test_test_videos_get_the_scores_that_the_test_pass_gave(
     trained: JobSpec, videos: Path, runner: CliRunner, tmp_path: Path
 ) -> None:
@@ -73,7 +75,7 @@ def test_test_videos_get_the_scores_that_the_test_pass_gave(
     for video, row in zip(expected.video_id, expected.probabilities, strict=True):
         answer = answers[videos / video]
         assert {top["class"]: top["score"] for top in answer["top"]} == {
-            name: pytest.approx(row[c], abs=1e-5) for c, name in enumerate(expected.classes)
+            name: pytest.approx(row[c], abs=TOLERANCE + STORED) for c, name in enumerate(expected.classes)
         }
         assert (answer["clips"], answer["error"]) == (2, None)
 

@@ -22,9 +22,11 @@ dropout of the share instead of the batch put weights 1e-3 to 1 apart.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
+import torch
 from torch import Tensor
 
 UNIT = 2.0**-53
@@ -39,6 +41,17 @@ TOLERANCE = SUMS * ADDITIONS * AMPLIFICATION * UNIT
 """3.6e-9, relative and absolute. Most is never reached: measured were 1e-14."""
 STORED = 2.0**-23
 """Of scores, which are stored in single precision: two that round differently are neighbours."""
+
+
+@contextmanager
+def in_double_precision() -> Iterator[None]:
+    """Models made meanwhile, by any thread of this process, have float64 parameters and compute in float64."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def distance(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:

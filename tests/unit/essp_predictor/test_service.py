@@ -33,8 +33,13 @@ from tests.harness.predictor_world import (
     expected,
     model_at,
 )
+from tests.harness.rounding import STORED, TOLERANCE
+
+ROUNDING = STORED + TOLERANCE
+"""Of a score that was computed in another batch and stored."""
 
 
+@pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize("order", [CLIPS, CLIPS[::-1], [3, 0, 5, 1, 4, 2]])
 def test_scores_are_those_computed_by_hand_in_any_order(world: World, order: list[int]) -> None:
     with world.predictor():
@@ -46,7 +51,7 @@ def test_scores_are_those_computed_by_hand_in_any_order(world: World, order: lis
     for video, answer in enumerate(world.answers()):
         mean = np.mean([expected(i) for i in (2 * video, 2 * video + 1)], axis=0)
         assert answer.video_id == VIDEOS[video]
-        assert answer.scores == pytest.approx(mean, abs=1e-5)
+        assert answer.scores == pytest.approx(mean, abs=ROUNDING)
         assert answer.class_name == CLASSES[int(mean.argmax())]
         assert (answer.clips, answer.error) == (2, None)
 
@@ -92,6 +97,7 @@ def test_bytes_are_freed_before_a_batch_is_full(world: World) -> None:
         assert world.cache.usage().keys == 0
 
 
+@pytest.mark.usefixtures("double_precision")
 def test_videos_that_cannot_be_decoded_are_rows_with_the_reason(world: World) -> None:
     with world.predictor():
         for stream in FEATURES:
@@ -100,7 +106,7 @@ def test_videos_that_cannot_be_decoded_are_rows_with_the_reason(world: World) ->
         assert dict(world.ending().finished.metrics) == {"videos": 3.0, "failed": 1.0}
     partly, lost, whole = world.answers()
     assert (partly.clips, partly.error) == (1, "truncated at frame 7")
-    assert partly.scores == pytest.approx(expected(0), abs=1e-5)
+    assert partly.scores == pytest.approx(expected(0), abs=ROUNDING)
     assert lost == Prediction("b.mp4", None, 0, (), "truncated at frame 7")
     assert (whole.clips, whole.error) == (2, None)
 

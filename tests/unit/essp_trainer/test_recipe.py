@@ -24,6 +24,7 @@ from essp_trainer.model.ema import Ema
 from essp_trainer.model.optimiser import Optimiser
 from essp_trainer.model.schedule import learning_rate
 from essp_trainer.model.training import Diverged
+from tests.harness.rounding import TOLERANCE, UNIT, distance
 from tests.harness.training_jobs import Running, Stage, job_spec, phase_plans, train
 
 pytestmark = pytest.mark.slow
@@ -93,6 +94,7 @@ def test_only_weights_decay_where_that_is_asked_for() -> None:
     assert {name for name, p in small().named_parameters() if p.any()} == moved[True] > moved[False]
 
 
+@pytest.mark.usefixtures("double_precision")
 def test_the_average_is_the_recurrence() -> None:
     model, twin = small(1), small(1)
     ema = Ema(twin, 0.5)
@@ -105,8 +107,8 @@ def test_the_average_is_the_recurrence() -> None:
         decay = min(0.5, (1 + update) / (10 + update))
         for name, tensor in model.state_dict().items():
             expected[name] = decay * expected[name] + (1 - decay) * tensor if tensor.is_floating_point() else tensor
-    for name, tensor in twin.state_dict().items():
-        torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5)
+    # Each of the 19 updates rounds four times, relative to weights of a few at most; no update amplifies.
+    assert distance(twin.state_dict(), expected) < 19 * 4 * 10 * UNIT
 
 
 RECIPES: dict[str, dict[str, Any]] = {
@@ -158,19 +160,39 @@ def test_every_recipe_resumes_to_the_bit(tmp_path: Path, recipe: str) -> None:
     assert same == (recipe == "crops"), "the recipe does something, and evaluation changes no weight"
 
 
-@pytest.mark.usefixtures("half_on_cpu")
-@pytest.mark.parametrize("recipe", ["averaged", "float16", "smoothed"])
-def test_ranks_take_the_step_of_one(tmp_path: Path, recipe: str) -> None:
-    """One step: rounding, which several would amplify, is all that differs."""
+def one_step(path: Path, ranks: int, recipe: str) -> dict[str, dict[str, Tensor]]:
+    """The files after one step on four clips."""
     own = RECIPES[recipe] | {"augment": {"crop": 32}}
-    stages = [Stage(job_spec(tmp_path / str(ranks), **own), phase_plans(1, train=4)) for ranks in (1, 2)]
-    for stage, ranks in zip(stages, (1, 2), strict=True):
-        train(stage, ranks=ranks)
-    one, two = ({n: safetensors.torch.load(d) for n, d in all_files(stage).items()} for stage in stages)
-    tolerance = 2e-2 if recipe == "float16" else 1e-5
-    for name, tensors in one.items():
-        for key, tensor in tensors.items():
-            torch.testing.assert_close(two[name][key], tensor, rtol=tolerance, atol=tolerance)
+    stage = Stage(job_spec(path / str(ranks), **own), phase_plans(1, train=4))
+    train(stage, ranks=ranks)
+    return {name: safetensors.torch.load(data) for name, data in all_files(stage).items()}
+
+
+@pytest.mark.usefixtures("double_precision")
+@pytest.mark.parametrize("recipe", ["averaged", "smoothed"])
+def test_ranks_take_the_step_of_one(tmp_path: Path, recipe: str) -> None:
+    one, two = (one_step(tmp_path, ranks, recipe) for ranks in (1, 2))
+    assert one.keys() == two.keys()
+    assert max(distance(two[name], one[name]) for name in one) < TOLERANCE
+
+
+@pytest.mark.usefixtures("half_on_cpu")
+def test_ranks_take_the_step_of_one_in_half_precision(tmp_path: Path) -> None:
+    """The first momentum is the gradient, which rounding to half precision puts about a tenth of its length off.
+
+    Five layers round to 11 bits a few times each, which puts numbers off by a hundredth. So about one number in a
+    hundred is on the other side of ReLU's kink, and that changes the length of the gradient by the root: a tenth.
+    A wrong scale, or a wrong share of the loss, changes it by half at least.
+    """
+    one, two = (one_step(tmp_path, ranks, "float16")[OPTIMIZER_FILE] for ranks in (1, 2))
+    state = {name for name in one if "/" in name}
+    assert {name: two.pop(name) for name in state} == {name: one.pop(name) for name in state}, "the scale is the same"
+    assert one.keys() == two.keys()
+    gradient, difference = (
+        torch.cat([tensor.flatten() for tensor in tensors])
+        for tensors in (one.values(), [two[name] - one[name] for name in one])
+    )
+    assert difference.norm() < 0.25 * gradient.norm()
 
 
 def test_what_is_kept_is_the_average(tmp_path: Path) -> None:

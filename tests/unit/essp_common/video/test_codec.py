@@ -59,6 +59,7 @@ def test_jpeg_takes_any_size_and_number_of_channels(
     clip = np.broadcast_to(level, (frames, height, width, channels))
     back = codec.decode(codec.encode(clip, FrameCodec(name="jpeg", quality=100, subsampling=subsampling)))
     assert (back.shape, back.dtype) == (clip.shape, clip.dtype)
+    # Rounding luminance and colour differences to integers puts a channel off by 1.9; one more is the transform's.
     np.testing.assert_allclose(back.astype(int), clip, atol=3)
 
 
