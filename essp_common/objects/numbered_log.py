@@ -41,7 +41,7 @@ class NumberedLog:
         names = (
             info.key.removeprefix(self._prefix).removesuffix(self._suffix) for info in self._store.list(self._prefix)
         )
-        return sorted(int(name) for name in names if name.isdigit())
+        return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
     def newest(self) -> int:
         """The highest number; 0: there is none."""

@@ -104,5 +104,5 @@ def test_a_catalog_opens_by_path_and_uri(tmp_path: Path, row: VideoRow) -> None:
     write_catalog(DirectoryStore.from_url(f"file://{tmp_path}"), "c.parquet", Catalog((row,)))
     for uri in (tmp_path / "c.parquet", f"file://{tmp_path}/c.parquet"):
         assert essp.open_catalog(uri).rows == (row,)
-    with pytest.raises(NotFound, match="absent.parquet"):
+    with pytest.raises(NotFound, match=r"absent\.parquet"):
         essp.open_catalog(tmp_path / "absent.parquet")
