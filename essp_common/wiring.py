@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from essp_common import topics
 from essp_common.bus.port import Bus
 from essp_common.cache.port import FrameCache
+from essp_common.distribution import needs_extra
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects.port import ObjectStore
 from essp_common.runtime.config import NOBODY, Login, Settings
@@ -41,11 +42,8 @@ def _adapter(kind: str, table: Mapping[str, str], url: str) -> Any:
         known = ", ".join(f"{name}://" for name in table)
         raise ConfigError(f"{kind} URL {url!r}: unknown scheme; use one of {known}")
     module, _, name = table[scheme].partition(":")
-    try:
+    with needs_extra(f"{scheme}://"):
         return getattr(import_module(module), name)
-    except ModuleNotFoundError as error:
-        extra = {"kafka": "kafka", "kafka+ssl": "kafka", "s3": "s3"}.get(scheme, "redis")
-        raise ConfigError(f"{url}: {error.name} is not installed; run: pip install 'essp-video[{extra}]'") from error
 
 
 def open_bus(url: str, login: Login = NOBODY) -> Bus:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from essp_common.distribution import needs_extra
 from essp_common.errors import ConfigError
 from essp_common.features import registry
 from essp_common.features.port import ArraySpec
@@ -40,5 +41,6 @@ def compute_feature(frames: NDArray[np.uint8], name: str, /, **params: Any) -> N
         raise ConfigError(f"frames are {frames.dtype} of shape {frames.shape}; give uint8 of shape (T, H, W, 3)")
     registry.output_of(name, params, ArraySpec(frames.shape, "uint8"))  # refuses clips that are too short
     extractor = registry.create(name, params)
-    extractor.setup()
+    with needs_extra(f"the feature {name!r}"):
+        extractor.setup()
     return extractor.extract(np.ascontiguousarray(frames))

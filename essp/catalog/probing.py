@@ -23,7 +23,8 @@ from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from essp_common.errors import ConfigError, EsspError, PermanentError, TransientError, Unavailable
+from essp_common.distribution import needs_extra
+from essp_common.errors import EsspError, PermanentError, TransientError, Unavailable
 from essp_common.wiring import Stores
 
 PROBE = "essp_common.video.probe:probe"
@@ -99,9 +100,8 @@ class Prober:
             return
         if not child.ready:
             if "missing" in message:
-                raise ConfigError(
-                    f"reading videos needs the package {message['missing']!r}: pip install 'essp-video[decoder]'"
-                )
+                with needs_extra("reading videos"):
+                    raise ModuleNotFoundError(f"No module named {message['missing']!r}", name=message["missing"])
             child.begin()
             return
         if "unavailable" in message:

@@ -98,7 +98,7 @@ def _collected(name: str, examination: Examination) -> list[Finding]:
     except EsspError as error:
         found.append(fail(name, str(error), "see whether the server is well, and look at its log"))
     except ModuleNotFoundError as error:
-        found.append(fail(name, f"the package {error.name!r} is not installed", "pip install 'essp-video[cluster]'"))
+        found.append(fail(name, f"the package {error.name!r} is not installed", distribution.remedy(error)))
     return found
 
 

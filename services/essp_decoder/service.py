@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from essp_common import topics
+from essp_common.distribution import require
 from essp_common.messages.control import ControlFeed
 from essp_common.runtime import ids
 from essp_common.runtime.process import cpu_count
@@ -51,7 +52,8 @@ class Decoder:
 
 
 def build(adapters: Adapters, settings: DecoderSettings, worker: str) -> Service:
-    """A decoder over these adapters."""
+    """A decoder over these adapters. Raises `ConfigError` where PyAV, which its children load, is not installed."""
+    require("a decoder", "av")
     return Decoder(adapters, settings, worker)
 
 

@@ -8,6 +8,7 @@ processes with other features get every clip too.
 from __future__ import annotations
 
 from essp_common import topics
+from essp_common.distribution import require
 from essp_common.features import registry
 from essp_common.messages.control import ControlFeed
 from essp_common.runtime import ids
@@ -30,7 +31,8 @@ class Extractor:
         """Join the group of these features. Raises `ConfigError` for a feature that is not installed."""
         features = settings.features or tuple(name for name in registry.names() if name != "rgb")
         for feature in features:
-            registry.extractor_class(feature)
+            if registry.extractor_class(feature).__module__.startswith(f"{__package__}."):
+                require(f"the feature {feature!r}", "cv2")  # loaded by `setup`, in the lanes of the worker
         adapters.bus.ensure_topics({topics.features(f): topics.DATA_PARTITIONS for f in features})
         self._control = ControlFeed(adapters.bus)
         group = ids.extractor_pool(features)

