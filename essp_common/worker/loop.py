@@ -46,6 +46,7 @@ _ERROR_BACKOFF_S = 10.0
 _PRESSURE_BACKOFF_S = 1.0
 """Longest waits between two tries. Back-pressure is no fault and ends as soon as consumers catch up."""
 _UNEXPECTED_RETRY_S = 0.2
+_jitter = random.Random()
 
 
 class Stage(Protocol):
@@ -324,7 +325,7 @@ class Worker:
         metrics.RETRIES.labels(self.name, error.kind).inc()
         base_s = error.retry_after_s if isinstance(error, TransientError) else _UNEXPECTED_RETRY_S
         delay_s = min(base_s * 2.0 ** min(tries - 1, 20), longest_s)
-        if self._draining.wait(delay_s * random.uniform(0.5, 1.0)):
+        if self._draining.wait(delay_s * _jitter.uniform(0.5, 1.0)):
             raise _Returned
 
 

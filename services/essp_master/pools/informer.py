@@ -34,6 +34,7 @@ _SILENT_S = _WATCH_S + 15.0
 _SYNC_S = 10.0
 """How long to wait for the first list."""
 _GONE = 410
+_jitter = random.Random()
 
 
 class Informer:
@@ -112,7 +113,7 @@ class Informer:
                 pause_s = self._pauses_s[0]
                 continue
             # Also after a watch that ended well, but soon: the server is not to be asked all the time.
-            self._closing.wait(pause_s * random.uniform(0.5, 1.0))
+            self._closing.wait(pause_s * _jitter.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, longest_s) if failures else self._pauses_s[0]
 
     def _list(self) -> None:
