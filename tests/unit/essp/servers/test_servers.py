@@ -18,6 +18,7 @@ import pytest
 from essp.servers import servers
 from essp.servers.servers import KafkaServer, RedisServer, S3Server, Server
 from essp_common.errors import ConfigError, Unavailable
+from tests.harness.waiting import LONGEST_S
 
 pytestmark = pytest.mark.processes
 
@@ -26,7 +27,7 @@ KINDS = [RedisServer, KafkaServer, S3Server]
 
 def accepts(port: int) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+        socket.create_connection(("127.0.0.1", port), timeout=LONGEST_S).close()
     except OSError:
         return False
     return True
@@ -94,7 +95,7 @@ def test_server_ends_with_a_killed_starter(tmp_path: Path) -> None:
         starter.kill()
         starter.wait()
         starter.stdout.close()
-        ended, _, _ = select.select([handle], [], [], 20.0)
+        ended, _, _ = select.select([handle], [], [], LONGEST_S)
         assert ended, "redis-server outlived its starter"
     finally:
         os.close(handle)
@@ -114,7 +115,7 @@ def test_command_starts_three_and_stops_them(tmp_path: Path, number: int) -> Non
     ports = [urlsplit(url).port for url in (settings["ESSP_BUS"], settings["ESSP_CACHE"], endpoint)]
     assert all(port and accepts(port) for port in ports)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 0, errors
     assert not any(port and accepts(port) for port in ports)
     assert {path.name for path in (tmp_path / "logs").iterdir()} >= {"redis.log", "kafka.log", "s3.log"}
@@ -125,7 +126,7 @@ def test_command_prints_lines_for_a_shell(tmp_path: Path) -> None:
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(7)]
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=LONGEST_S)
     words = [shlex.split(line) for line in lines]
     assert {word[0] for word in words} == {"export"}
     names = {word[1].partition("=")[0] for word in words}
@@ -141,6 +142,6 @@ def test_command_prints_lines_for_a_shell(tmp_path: Path) -> None:
 
 def test_command_refuses_a_size_that_is_none(tmp_path: Path) -> None:
     process = up("--redis-memory", "much")
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 2
     assert "--redis-memory 'much' is not a size" in errors
