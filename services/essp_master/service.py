@@ -255,7 +255,6 @@ class Master:
                     job.pause()
                 elif wanted is JobState.RUNNING and before is JobState.PAUSED:
                     self._carry_out(job, job.resume())
-        failpoint("master.command-entered")
         self._outbox.send()
         failpoint("master.command-published")
         return self.status(name)
@@ -264,6 +263,8 @@ class Master:
         """Change a job's state, and tell all workers."""
         if not job.enter(wanted, self._clock(), reason):
             return False
+        if not wanted.ended:
+            failpoint("master.command-entered")
         log.info("job %s: %s %s", job.name, wanted, reason, extra={"job_id": job.name})
         self._dispatch.command(job, COMMANDS[wanted])
         if wanted.ended:
