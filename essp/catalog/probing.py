@@ -88,7 +88,7 @@ class Prober:
             for child in tuple(self._children):
                 if child.connection in ready:
                     yield from self._receive(child, waiting)
-                elif time.monotonic() >= child.deadline:
+                elif time.monotonic() >= child.deadline and not child.connection.poll():
                     self._replace(child, next(waiting, None))
                     yield Outcome(child.uri, {}, f"timeout: not read within {self._options.timeout_s:g} s")
 

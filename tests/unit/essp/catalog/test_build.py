@@ -105,8 +105,8 @@ def test_a_file_that_crashes_its_reader_is_a_row_and_harms_no_other(videos: Path
 
 def test_a_file_that_never_ends_is_given_up_and_harms_no_other(videos: Path) -> None:
     write(videos / "class0" / "slow.mp4", "hang")
-    result = built(videos, replace(FAKE, probe=replace(FAKE.probe, timeout_s=2.0)))
-    assert errors(result.catalog) == {"class0/slow.mp4": "timeout: not read within 2 s"}
+    result = built(videos, replace(FAKE, probe=replace(FAKE.probe, timeout_s=5.0)))
+    assert errors(result.catalog) == {"class0/slow.mp4": "timeout: not read within 5 s"}
 
 
 def test_only_changed_files_are_read_again(videos: Path) -> None:
