@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from tests.harness.waiting import LONGEST_S
 from tools.chart_reference import CHART
 
 CASES = sorted((CHART / "ci").glob("*-values.yaml"))
@@ -61,7 +62,9 @@ class Helm:
         command = [str(self._binary), *args]
         if values is not None:
             command += ["--values", "-"]
-        done = subprocess.run(command, input=json.dumps(values or {}), capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            command, input=json.dumps(values or {}), capture_output=True, text=True, timeout=LONGEST_S
+        )
         if done.returncode:
             raise Refused(done.stdout + done.stderr)
         return done.stdout

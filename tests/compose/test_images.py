@@ -14,6 +14,7 @@ import pytest
 
 from essp_common.runtime.metrics import MetricsServer
 from tests.compose.rules import load
+from tests.harness.waiting import LONGEST_S
 
 ROOT = Path(__file__).resolve().parents[2]
 HEALTHY = ROOT / "docker" / "healthy.py"
@@ -101,7 +102,7 @@ def test_compose_builds_targets_that_exist() -> None:
 
 def healthy(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-I", "-S", str(HEALTHY), *arguments]
-    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=30)
+    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=LONGEST_S)
 
 
 @pytest.mark.parametrize("ready", [True, False])

@@ -17,10 +17,9 @@ import pytest
 
 from essp_common.bus.port import SUSPECTS, Bus, Record, Subscription
 from essp_common.errors import ConfigError, NotFound
+from tests.harness.waiting import LONGEST_S
 
 PARTITIONS = 4
-LIMIT_S = 30.0
-"""How long a test waits for what has to come."""
 SILENCE_S = 0.5
 """How long a test listens for what must not come."""
 
@@ -29,11 +28,11 @@ Open = Callable[..., Subscription]
 
 def take(subscription: Subscription, count: int, max_records: int = 100) -> list[Record]:
     """Poll until there are `count` records or more."""
-    deadline = time.monotonic() + LIMIT_S
+    deadline = time.monotonic() + LONGEST_S
     records: list[Record] = []
     while len(records) < count:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{len(records)} of {count} records after {LIMIT_S} s")
+            raise TimeoutError(f"{len(records)} of {count} records after {LONGEST_S} s")
         records += subscription.poll(max_records, 0.2)
     return records
 
@@ -157,7 +156,7 @@ class BusContract:
     def test_blocked_poll_wakes_for_a_message(self, subscribe: Open, publish_numbers: Callable[..., None]) -> None:
         subscription = subscribe("g")
         received: list[Record] = []
-        reader = threading.Thread(target=lambda: received.extend(subscription.poll(10, LIMIT_S)))
+        reader = threading.Thread(target=lambda: received.extend(subscription.poll(10, LONGEST_S)))
         reader.start()
         publish_numbers(7, 8)
         reader.join()
@@ -181,7 +180,7 @@ class BusContract:
         finish(first, take(first, PARTITIONS))
         second = subscribe("g")
         second.pause()
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + LONGEST_S
         published = PARTITIONS
         received = set(range(published))
         while len(received) == published:  # until some have gone to partitions of the paused member
@@ -214,7 +213,7 @@ class BusContract:
         self, bus: Bus, topic: str, subscribe: Open, publish_numbers: Callable[..., None]
     ) -> None:
         members = [subscribe("g"), subscribe("g")]
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + LONGEST_S
         shares: list[list[int]] = []
         number = 0
         while sorted(map(len, shares)) != [2, 2]:
@@ -235,7 +234,7 @@ class BusContract:
         first, second = subscribe("g"), subscribe("g")
         publish_numbers(0, 40)
         held: list[Record] = []
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + LONGEST_S
         while not held:
             assert time.monotonic() < deadline
             held += first.poll(100, 0.1)

@@ -44,7 +44,7 @@ from tests.corpus.sources import FRAMES, write_sources
 SEED = 1
 VARIANTS = 200
 """Of each source."""
-LIMIT_S = 20.0
+LIMIT_S = 120.0
 """For one file; none needs a second."""
 KINDS = {"damaged", "truncated", "empty", "not_video", "limit", "crashed", "timeout"}
 HEIGHT, WIDTH = 48, 64

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.harness.http_server import ClosingHTTPServer
+from tests.harness.waiting import LONGEST_S
 
 Answer = tuple[int, list[tuple[str, str]], bytes]
 Act = Callable[["_Handler", Answer], None]
@@ -140,7 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None and not fault.asked:
             self.close_connection = True
             return
-        upstream = http.client.HTTPConnection("127.0.0.1", self.front.upstream, timeout=30.0)
+        upstream = http.client.HTTPConnection("127.0.0.1", self.front.upstream, timeout=LONGEST_S)
         try:
             upstream.request(self.command, self.path, body, dict(self.headers.items()))
             response = upstream.getresponse()

@@ -14,6 +14,7 @@ from essp.cli.rest import ask, connect
 from essp_common.errors import Unavailable
 from essp_common.wiring import open_cache, open_store
 from tests.harness.tls_front import Identity, TlsFront, make_identity
+from tests.harness.waiting import LONGEST_S
 
 pytestmark = pytest.mark.integration
 
@@ -50,7 +51,7 @@ def test_the_bus_says_so(kafka_url: str, expired: Identity) -> None:
     )
     with TlsFront(expired, port_of(kafka_url)) as front:
         url = f"kafka+ssl://127.0.0.1:{front.port}?connect_timeout_ms=1500&ca={expired.ca}"
-        done = subprocess.run([sys.executable, "-c", code, url], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([sys.executable, "-c", code, url], capture_output=True, text=True, timeout=LONGEST_S)
     assert re.search(SAID, done.stdout), done.stderr
 
 

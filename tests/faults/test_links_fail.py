@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import pytest
 
 from tests.faults.conftest import Begin
-from tests.faults.world import LIMIT_S, SESSION_TIMEOUT_MS, World
+from tests.faults.world import SESSION_TIMEOUT_MS, World
 from tests.harness.proxy import Proxy
+from tests.harness.waiting import LONGEST_S
 
 pytestmark = pytest.mark.integration
 
@@ -63,7 +64,7 @@ def test_a_job_outlives(row: str, world: World, begin: Begin) -> None:
             fault.begin(link)
         run.hold(HOLD_AT + number * STEP)
         for link, count in zip(links, before, strict=True):
-            assert link.wait_for(fault.counted, count + fault.times, LIMIT_S), f"{link.faults}: {servers}, {fault}"
+            assert link.wait_for(fault.counted, count + fault.times, LONGEST_S), f"{link.faults}: {servers}, {fault}"
         threading.Event().wait(fault.lasts_s)
         for link in links:
             link.heal()

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from tests.harness.proxy import Proxy
-
-LIMIT_S = 10.0
+from tests.harness.waiting import LONGEST_S
 
 
 class Echo:
@@ -47,7 +46,7 @@ class Echo:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for thread in self._threads:
-            thread.join(LIMIT_S)
+            thread.join(LONGEST_S)
 
 
 @pytest.fixture
@@ -64,7 +63,7 @@ def proxy(echo: Echo) -> Iterator[Proxy]:
 
 
 def connect(proxy: Proxy) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", proxy.port), timeout=LIMIT_S)
+    return socket.create_connection(("127.0.0.1", proxy.port), timeout=LONGEST_S)
 
 
 def said(connection: socket.socket, message: bytes) -> bytes:
@@ -112,7 +111,7 @@ def test_a_cut_link_is_down_until_it_is_healed(proxy: Proxy) -> None:
         proxy.cut()
         assert said(connection, b"two") == b""
     assert asked(proxy, b"three") == b""
-    assert proxy.wait_for("refused", 1, LIMIT_S)
+    assert proxy.wait_for("refused", 1, LONGEST_S)
     proxy.heal()
     assert asked(proxy, b"four") == b"four"
 
@@ -121,7 +120,7 @@ def test_a_partition_holds_bytes_until_it_is_healed(proxy: Proxy, echo: Echo) ->
     with connect(proxy) as connection:
         proxy.partition()
         connection.sendall(b"held")
-        assert proxy.wait_for("held", 1, LIMIT_S)
+        assert proxy.wait_for("held", 1, LONGEST_S)
         assert not echo.heard
         proxy.heal()
         assert connection.recv(100) == b"held"

@@ -14,7 +14,8 @@ from essp_common.failures import kind_word
 from essp_common.pb.v1.messages_pb2 import DeadLetter
 from essp_common.wiring import Adapters
 from tests.faults.conftest import REDIS_BYTES, Begin
-from tests.faults.world import LIMIT_S, World
+from tests.faults.world import World
+from tests.harness.waiting import LONGEST_S
 
 pytestmark = pytest.mark.integration
 
@@ -42,7 +43,7 @@ def test_redis_starts_again_with_nothing(world: World, begin: Begin) -> None:
     assert world.keys()
     world.redis.stop()
     run.hold(HOLD_AT + 1)
-    assert world.links["consumer"].redis.wait_for("unreachable", 1, LIMIT_S)
+    assert world.links["consumer"].redis.wait_for("unreachable", 1, LONGEST_S)
     world.redis.start()
     assert run.finish().counts.lost > 0
 
@@ -112,6 +113,6 @@ def test_videos_that_changed_or_vanished(world: World, begin: Begin, consumers: 
         taken = run.taken[consumer]
         assert [place[:2] for place in taken] == [place[:2] for place in expected]
         assert sum(mine != theirs for mine, theirs in zip(taken, expected, strict=True)) <= counts.failed
-    kinds = [kind_word(DeadLetter.FromString(record.value).kind) for record in letters.poll(1000, LIMIT_S)]
+    kinds = [kind_word(DeadLetter.FromString(record.value).kind) for record in letters.poll(1000, LONGEST_S)]
     letters.close()
     assert set(kinds[-counts.failed :]) == {"changed", "vanished"}

@@ -26,7 +26,8 @@ from essp_common.pb.v1.messages_pb2 import (
 )
 from essp_common.wiring import Adapters
 from tests.faults.conftest import Begin
-from tests.faults.world import LIMIT_S, World, said
+from tests.faults.world import World, said
+from tests.harness.waiting import LONGEST_S
 from tests.integration.fleet import Process
 
 pytestmark = [
@@ -174,7 +175,7 @@ def test_a_clip_that_kills_its_worker_is_given_up(
     missing = [index for phase_index, index, what in run.taken["trainer.flow"] if what.startswith("skipped")]
     assert missing == [VICTIM]
     assert len(run.taken["trainer.flow"]) == len(expected["trainer.flow"])
-    letter = DeadLetter.FromString(letters.poll(100, LIMIT_S)[-1].value)
+    letter = DeadLetter.FromString(letters.poll(100, LONGEST_S)[-1].value)
     letters.close()
     assert (letter.kind, letter.attempts) == (CRASHED, 3)
     for process in alive:

@@ -42,12 +42,11 @@ from essp_master.config import MasterSettings
 from essp_master.service import Master
 from tests.faults.s3_front import S3Front
 from tests.harness.proxy import Proxy
+from tests.harness.waiting import LONGEST_S
 from tests.integration.fleet import Process
 
 T = TypeVar("T")
 
-LIMIT_S = 90.0
-"""How long anything may take before it counts as stuck: long, for machines that are busy with other things."""
 SESSION_TIMEOUT_MS = 2000
 CLIPS_AHEAD = "192KiB"
 """Budget of a job: about seven clips, so a job whose consumers stand still is in the midst of it."""
@@ -127,7 +126,7 @@ class World:
         """Start `essp ARGUMENTS` behind the worker links, armed with a failpoint."""
         self._started += 1
         log = self.folder / f"{self._started:03}-{arguments[0]}.log"
-        settings = {"ESSP_DECODER_PROCESSES": "1", "ESSP_EXTRACTOR_LANES": "1", "ESSP_DRAIN_S": "20"}
+        settings = {"ESSP_DECODER_PROCESSES": "1", "ESSP_EXTRACTOR_LANES": "1", "ESSP_DRAIN_S": f"{LONGEST_S:g}"}
         armed = {VARIABLE: failpoint} if failpoint else {}
         process = Process(list(arguments), os.environ | settings | self.urls("worker") | armed | environment, log)
         self.processes.append(process)
@@ -165,7 +164,8 @@ class World:
     @contextmanager
     def master(self, adapters: Adapters) -> Iterator[Master]:
         """A master of its own, in this process."""
-        patient = MasterSettings.model_validate({"stall_s": 10 * LIMIT_S})  # what is lost, nobody's patience is to mend
+        # What is lost, nobody's patience is to mend.
+        patient = MasterSettings.model_validate({"stall_s": 10 * LONGEST_S})
         master = Master(adapters, patient, "m1", recovers=True)
         thread = threading.Thread(target=master.run, name="master")
         thread.start()
@@ -173,7 +173,7 @@ class World:
             yield master
         finally:
             master.drain()
-            thread.join(LIMIT_S)
+            thread.join(LONGEST_S)
 
     def adapters(self, side: str) -> Adapters:
         """Connections of this process, as one of that side."""
@@ -215,7 +215,7 @@ class Run:
         master.start(spec)
         control = ControlFeed(adapters.bus)
         try:
-            started = control.wait(spec.name, LIMIT_S)
+            started = control.wait(spec.name, LONGEST_S)
         finally:
             control.close()
         assert started is not None
@@ -289,7 +289,7 @@ class Run:
         self._closing.set()
         self.go()
         for thread in self._threads:
-            thread.join(LIMIT_S)
+            thread.join(LONGEST_S)
         if not self.status().state.ended:
             self._master.stop(self.name)
 
@@ -360,10 +360,10 @@ def persistently(call: Callable[[], T], closing: threading.Event) -> T | None:
 
 def until(what: str, look: Callable[[], T | None], story: Callable[[], str] = str) -> T:
     """The first thing but None that `look` finds. Fails when time is up."""
-    deadline = time.monotonic() + LIMIT_S
+    deadline = time.monotonic() + LONGEST_S
     pause = threading.Event()
     while (found := look()) is None:
-        assert time.monotonic() < deadline, f"not within {LIMIT_S:g} s: {what}\n\n{story()}"
+        assert time.monotonic() < deadline, f"not within {LONGEST_S:g} s: {what}\n\n{story()}"
         pause.wait(0.02)
     return found
 

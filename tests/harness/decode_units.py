@@ -21,7 +21,6 @@ from essp_common.video.probe import probe
 from essp_common.video.synthetic import read_number
 from essp_decoder.sandbox import Outcome
 
-LIMIT_S = 60.0
 FRAMES = 40
 SIZE = 64
 

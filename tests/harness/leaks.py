@@ -24,8 +24,8 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -37,11 +37,6 @@ GRACE_S = 30.0
 """Only what is left is waited for so long."""
 _AT_ONCE_S = 1.0
 """What takes longer may wait for the garbage collector."""
-
-KEPT_THREADS = {
-    "AnyIO worker thread": "a server's event loop keeps some for its next requests, and ends them when it ends",
-}
-"""Start of a thread's name, and why it outlives the test that started it."""
 
 KEPT_FILES = {
     "/mpl-data/fonts/": "matplotlib keeps the fonts open that it has drawn with",
@@ -92,10 +87,12 @@ class LeakCheck:
 
     excused: Holdings = field(default_factory=Holdings)
     """What fixtures of a wider scope than a test have opened."""
+    shared: dict[pytest.FixtureDef[Any], str] = field(default_factory=dict)
+    """Those of them that have threads or sockets in this process now, with their names."""
     before: Holdings = field(default_factory=Holdings)
-    """What was open before this test."""
+    """What was open before this test, or before the first of those that shared such fixtures."""
     failed: bool = False
-    """This test has."""
+    """This test has, or one of those."""
 
     def pytest_sessionstart(self) -> None:
         _adopt_orphans()
@@ -108,12 +105,18 @@ class LeakCheck:
         try:
             return (yield)
         finally:
-            self.excused |= Holdings.now().without(before)
+            opened = Holdings.now().without(before)
+            self.excused |= opened
+            if opened.threads or any(target.startswith("socket:") for _, target in opened.files):
+                self.shared[fixturedef] = fixturedef.argname
+
+    def pytest_fixture_post_finalizer(self, fixturedef: pytest.FixtureDef[Any]) -> None:
+        self.shared.pop(fixturedef, None)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self) -> Generator[None]:
-        self.failed = False
-        self.before = Holdings.now()
+        if not self.shared:
+            self.failed, self.before = False, Holdings.now()
         yield
 
     @pytest.hookimpl(wrapper=True)
@@ -124,16 +127,31 @@ class LeakCheck:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Function) -> Generator[None]:
+        sharing = ", ".join(self.shared.values())
         yield
         excused = self.before | self.excused
-        if not held_beyond(excused):
+        if self.shared or not held_beyond(excused):
             return
         item.funcargs.clear()  # which pytest itself does a moment later: they are no longer in use
         left = left_behind(excused)
         lines = "\n  ".join(left.described())
         end(left.children)
         if left and not self.failed:  # the traceback of a failure keeps alive what the test had
-            pytest.fail(f"left behind by this test:\n  {lines}", pytrace=False)
+            who = f"the tests that shared {sharing}" if sharing else "this test"
+            pytest.fail(f"left behind by {who}:\n  {lines}", pytrace=False)
+
+
+_lasting: list[Holdings] = []
+
+
+@contextmanager
+def lasting() -> Iterator[None]:
+    """What is opened in this block stays for all tests of this process, by design."""
+    before = Holdings.now()
+    try:
+        yield
+    finally:
+        _lasting.append(Holdings.now().without(before))
 
 
 def left_behind(excused: Holdings) -> Holdings:
@@ -158,9 +176,11 @@ def end(children: Iterable[int]) -> None:
 def held_beyond(excused: Holdings) -> Holdings:
     """What this process holds beyond `excused` and what libraries keep."""
     found = Holdings.now().without(excused)
+    for kept in _lasting:
+        found = found.without(kept)
     tracker = resource_tracker._resource_tracker  # multiprocessing's: one child for the life of the process
     return Holdings(
-        frozenset(thread for thread in found.threads if not thread.name.startswith(tuple(KEPT_THREADS))),
+        found.threads,
         frozenset(
             (number, target)
             for number, target in found.files

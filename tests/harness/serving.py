@@ -18,16 +18,15 @@ from essp_master.config import MasterSettings
 from essp_master.service import Master
 from tests.harness.fleet import Fleet, adapters_in, make_job, master_over, run_to_rest
 from tests.harness.running import running
+from tests.harness.waiting import LONGEST_S
 
 
 @contextmanager
 def served(app: FastAPI) -> Iterator[str]:
     """The URL of an API."""
     server = ApiServer(app, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.port}"
     with running(server):
-        httpx.get(f"{url}/livez", timeout=60)  # it has begun: what it opens for itself is open
-        yield url
+        yield f"http://127.0.0.1:{server.port}"
 
 
 class Served:
@@ -41,7 +40,7 @@ class Served:
         self.job = make_job(folder)
         self.fleet = self._open.enter_context(closing(Fleet(self.adapters, self.job)))
         self.url = self._open.enter_context(served(create_app(self.master, self.settings)))
-        self.client = self._open.enter_context(httpx.Client(base_url=self.url, timeout=30))
+        self.client = self._open.enter_context(httpx.Client(base_url=self.url, timeout=LONGEST_S))
 
     def __enter__(self) -> Self:
         return self

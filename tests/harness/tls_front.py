@@ -21,6 +21,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tests.harness.waiting import LONGEST_S
+
 _HANDSHAKE, _AUTHENTICATE = 17, 36
 _FAILED = 58  # SASL_AUTHENTICATION_FAILED
 _DAY = datetime.timedelta(days=1)
@@ -108,7 +110,7 @@ class TlsFront:
         self._loop.close()
 
     def _call(self, coroutine: object) -> object:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(20)  # type: ignore[arg-type]
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(LONGEST_S)  # type: ignore[arg-type]
 
     async def _close(self) -> None:
         self._server.close()

@@ -42,6 +42,7 @@ from essp_common.wiring import Adapters, Stores
 from essp_trainer.config import TrainerConfig, TrainerSettings
 from essp_trainer.distributed.ranks import DistributedRanks, Ranks, SingleRank
 from essp_trainer.service import Trainer
+from tests.harness.waiting import LONGEST_S
 
 CLASSES = ("left", "right", "still")
 SIDE = 20
@@ -99,6 +100,10 @@ class Stage:
         """The job's output."""
         return self.adapters.stores.under(self.spec.output)
 
+    def close(self) -> None:
+        """Read no more of its progress."""
+        self._progress.close()
+
     def command(self, command: Control.Command) -> None:
         """Say something of the job on `essp.control`."""
         snapshot = JobSnapshot(spec_json=self.spec.model_dump_json(), classes=CLASSES, phases=self.plans)
@@ -150,7 +155,7 @@ class Stage:
     def wait_for(self, kind: str, count: int = 1) -> list[Progress]:
         """Read progress until there were `count` reports of one kind, counted from the beginning."""
         while len(found := [p for p in self.seen if p.WhichOneof("event") == kind]) < count:
-            if not self.progress(timeout_s=30.0):
+            if not self.progress(timeout_s=LONGEST_S):
                 raise TimeoutError(f"{len(found)} of {count} reports of {kind} came")
         return found
 
@@ -193,7 +198,7 @@ class Running:
 
     def join(self) -> None:
         """Wait for it to end by itself."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + LONGEST_S
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive():

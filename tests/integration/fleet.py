@@ -21,15 +21,13 @@ from typing import Self, TypeVar
 import httpx
 
 from essp_common.job.status import JobStatus
+from tests.harness.waiting import LONGEST_S
 from tests.integration import launcher
 
 T = TypeVar("T")
 
 _COMMAND = [sys.executable, "-m", "essp.cli.main"]
 _LOOK_S = 0.05
-_UNTIL_S = 120.0
-"""Long, for machines that are busy with other things: a trainer has seconds of imports alone."""
-_LEAVE_S = 20.0
 _LOG_LINES = 40
 
 
@@ -91,7 +89,7 @@ class Fleet:
 
     def __init__(self, environment: Mapping[str, str], folder: Path) -> None:
         """`environment`: where the servers are. `folder` takes a log of each process."""
-        self._environment = {**os.environ, **environment}
+        self._environment = {**os.environ, "ESSP_DRAIN_S": f"{LONGEST_S:g}", **environment}
         self._folder = folder
         self._processes: list[Process] = []
         self._started = 0
@@ -107,7 +105,7 @@ class Fleet:
     def run(self, *arguments: str, status: int = 0) -> str:
         """What `essp ARGUMENTS` prints to stdout; it has to end with this status."""
         done = subprocess.run(
-            [*_COMMAND, *arguments], env=self._environment, capture_output=True, text=True, timeout=_UNTIL_S
+            [*_COMMAND, *arguments], env=self._environment, capture_output=True, text=True, timeout=LONGEST_S
         )
         assert done.returncode == status, f"`essp {' '.join(arguments)}` ended with {done.returncode}: {done.stderr}"
         return done.stdout
@@ -130,7 +128,7 @@ class Fleet:
         self.until(f"{process.arguments} has ended", lambda: process.popen.poll() == 0 or None)
         self._processes.remove(process)
 
-    def until(self, what: str, look: Callable[[], T | None], timeout_s: float = _UNTIL_S) -> T:
+    def until(self, what: str, look: Callable[[], T | None], timeout_s: float = LONGEST_S) -> T:
         """The first thing but None that `look` finds. Fails when time is up, or when a process has failed."""
         deadline = time.monotonic() + timeout_s
         while (found := look()) is None:
@@ -144,12 +142,12 @@ class Fleet:
         try:
             for process in self._processes:
                 process.popen.terminate()
-            deadline = time.monotonic() + _LEAVE_S
+            deadline = time.monotonic() + LONGEST_S
             for process in self._processes:
                 try:
                     process.popen.wait(max(0.0, deadline - time.monotonic()))
                 except subprocess.TimeoutExpired:
-                    raise AssertionError(f"not drained within {_LEAVE_S:g} s: {process.story()}") from None
+                    raise AssertionError(f"not drained within {LONGEST_S:g} s: {process.story()}") from None
                 # One that was not yet up had nothing in hand to drain.
                 assert process.popen.returncode in (0, -signal.SIGTERM), process.story()
         finally:
@@ -179,7 +177,7 @@ class Api:
         """Wait until it answers."""
         self._fleet = fleet
         self.url = fleet.until("the API listens", lambda: _address(master.log))
-        self._client = httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=30.0)
+        self._client = httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=LONGEST_S)
         fleet.until("the master is ready", self._ready)
 
     def close(self) -> None:

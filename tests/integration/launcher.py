@@ -116,11 +116,14 @@ def start(arguments: Sequence[str], environment: Mapping[str, str], log: Path) -
 @cache
 def _preloaded(torch: bool) -> socket.socket:
     """The way to a process that has loaded everything."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST_REQUEST)
-    command = [sys.executable, "-m", __name__, str(theirs.fileno()), *(["torch"] if torch else [])]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd=_ROOT)
-    theirs.close()
+    from tests.harness.leaks import lasting  # not at the top: the processes that are started import this module
+
+    with lasting():
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST_REQUEST)
+        command = [sys.executable, "-m", __name__, str(theirs.fileno()), *(["torch"] if torch else [])]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd=_ROOT)
+        theirs.close()
 
     def end() -> None:
         ours.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
@@ -16,8 +17,12 @@ _PRELOADED = ["torch", "torch.distributed", "essp_common.learning.torchvision_co
 
 def start(environment: dict[str, str], log: Path) -> ForkServerProcess:
     """Start a rank of trainer `one` of job `tiny`, which writes to `log`."""
+    from tests.harness.leaks import lasting  # not at the top: ranks import this module
+
     context: ForkServerContext = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
+    with lasting():
+        forkserver.ensure_running()
     process = context.Process(target=_run, args=(environment, str(log)), daemon=True)
     process.start()
     return process

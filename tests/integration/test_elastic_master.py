@@ -19,6 +19,7 @@ from essp.servers.servers import KafkaServer, RedisServer, S3Server
 from essp_common.job.status import JobState
 from tests.conftest import BUCKET
 from tests.harness.journeys import job_text, make_videos
+from tests.harness.waiting import LONGEST_S
 from tests.integration.fleet import Api, Fleet, Process
 
 pytestmark = pytest.mark.integration
@@ -38,7 +39,7 @@ class World:
 
     def get(self, path: str) -> Any:
         """What the API answers."""
-        response = httpx.get(f"{self.api.url}{path}", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=30)
+        response = httpx.get(f"{self.api.url}{path}", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=LONGEST_S)
         assert response.status_code == 200, response.text
         return response.json()
 
@@ -78,7 +79,7 @@ def test_a_job_needs_nothing_but_a_master(world: World) -> None:
     text = job_text("alone", output=output, catalog=f"{world.root}/catalog.parquet", budget="256KiB")
     assert world.api.start(text) == 202
     world.api.until("alone", "is being decoded", lambda status: status.counts.decoded > 0)
-    (decoder,) = [p for p in _children(world.master) if "decoder" in _arguments(p)]
+    decoder = next(p for p in _children(world.master) if "decoder" in _arguments(p))  # there may be more by now
     os.kill(decoder, signal.SIGKILL)
     status = world.api.until("alone", "has ended", lambda status: status.state.ended)
     assert status.state is JobState.COMPLETED, status.reason

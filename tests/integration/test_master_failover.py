@@ -27,6 +27,7 @@ from essp_common.runtime.failpoints import VARIABLE
 from essp_common.wiring import Stores
 from tests.conftest import BUCKET
 from tests.harness.journeys import job_text, make_videos, weights_of
+from tests.harness.waiting import LONGEST_S
 from tests.integration.fleet import Api, Fleet, Process
 
 pytestmark = pytest.mark.integration
@@ -67,7 +68,7 @@ class World:
         """A command during which the master dies: it is not answered. Empty: start the job that is the content."""
         url, headers = f"http://127.0.0.1:{self.port}/v1/jobs{command}", {"Authorization": f"Bearer {TOKEN}"}
         with pytest.raises(httpx.TransportError):
-            httpx.post(url, content=content, headers=headers, timeout=30.0)
+            httpx.post(url, content=content, headers=headers, timeout=LONGEST_S)
         self.killed()
 
 

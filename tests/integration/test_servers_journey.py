@@ -250,7 +250,7 @@ def test_a_killed_decoder_and_a_killed_trainer_cost_nothing_but_time(world: Worl
 
     trainers = [world.trainer("killed", "rgb"), world.trainer("killed", "flow")]
     status = world.completed("killed")
-    assert status.counts.reissued >= BATCH
+    assert status.counts.reissued > 0  # of its batch, all but what it had not yet let go of when it died
     assert weights_of(world.stores, world.output("killed")) == expected.weights
     for trainer in trainers:
         fleet.ended(trainer)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from typing import Self
 
 import pytest
 
+from essp.servers.servers import free_port
 from essp_common.artifacts import checkpoint, layout
 from essp_common.artifacts.checkpoint import Manifest
 from essp_common.pb.v1.messages_pb2 import LOST, Control
@@ -28,11 +28,10 @@ from essp_common.runtime.failpoints import VARIABLE
 from essp_common.wiring import open_bus, open_cache
 from essp_trainer.distributed.supervisor import EXIT_RANK_LOST
 from tests.harness.training_jobs import Stage, job_spec, phase_plans, train
+from tests.harness.waiting import LONGEST_S
 from tests.integration.rank_process import start
 
 pytestmark = pytest.mark.integration
-
-UNTIL_S = 240.0
 
 ONE_RANK = [
     # It saves after each batch of 4 and at the end of each epoch: at 4, 8, 10; after 6 clips of validation at 20, ...
@@ -76,7 +75,7 @@ class Servers:
     def life(self, ranks: int, failpoints: Sequence[tuple[int, str]] = ()) -> list[tuple[int | None, str]]:
         """Run so many ranks until all have ended; exit code and log of each."""
         self._lives += 1
-        port = free_port()
+        port = str(free_port())
         processes, logs = [], []
         for rank in range(ranks):
             own = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
@@ -91,9 +90,9 @@ class Servers:
 
     def until(self, what: str, condition: Callable[[], bool]) -> None:
         """Make lost clips again until this holds."""
-        deadline = time.monotonic() + UNTIL_S
+        deadline = time.monotonic() + LONGEST_S
         while not condition():
-            assert time.monotonic() < deadline, f"not within {UNTIL_S:g} s: {what}"
+            assert time.monotonic() < deadline, f"not within {LONGEST_S:g} s: {what}"
             for progress in self.stage.progress(timeout_s=0.05):
                 failed = progress.failed
                 if progress.WhichOneof("event") == "failed":
@@ -102,6 +101,7 @@ class Servers:
                     self.stage.feed([(phases.index((failed.clip.purpose, failed.clip.epoch)), failed.clip.index)])
 
     def close(self) -> None:
+        self.stage.close()
         self.stage.bus.close()
         self.stage.cache.close()
 
@@ -110,12 +110,6 @@ def end(processes: Sequence[ForkServerProcess]) -> None:
     for process in processes:
         process.kill()
         process.join()
-
-
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 @pytest.fixture
@@ -227,10 +221,10 @@ def test_ranks_are_started_again_when_one_is_killed(servers: Servers, tmp_path: 
     assert kept(servers.stage) == kept(uninterrupted(tmp_path / "whole", 2))
 
 
-def test_torchrun_starts_ranks_on_two_nodes(servers: Servers, tmp_path: Path, free_tcp_port: int) -> None:
+def test_torchrun_starts_ranks_on_two_nodes(servers: Servers, tmp_path: Path) -> None:
     """By the command of the chart's Jobs, each of whose pods is a node."""
     servers.begin()
-    meeting = ["--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={free_tcp_port}"]
+    meeting = ["--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={free_port()}"]
     essp = str(Path(sys.executable).with_name("essp"))
 
     def node(rank: int) -> Launched:

@@ -17,6 +17,7 @@ from essp.audit.invariants import Finding, check
 from essp.audit.plan import planned
 from essp.catalog.build import BuildOptions, build
 from essp.embedded.composition import Embedded
+from essp.servers.servers import free_port
 from essp_common.artifacts.history import History
 from essp_common.errors import EsspError
 from essp_common.job.spec import parse_spec
@@ -24,7 +25,7 @@ from essp_common.job.status import JobState, JobStatus
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from tests.harness.journeys import job_text, make_videos, weights_of
-from tests.soak.deployment import BUCKET, COUNTED, Client, Servers, await_start, free_port, servers, start_pools, until
+from tests.soak.deployment import BUCKET, COUNTED, Client, Servers, await_start, servers, start_pools, until
 from tests.soak.killer import Fault, faults
 from tests.soak.supervisor import Supervisor
 from tests.soak.verdict import Figures, Round, traffic
@@ -33,9 +34,9 @@ TRAINERS = ("rgb", "flow")
 _LOOK_S = 0.1
 _SAMPLE_S = 0.5
 _TELL_S = 5.0
-_END_S = 300.0
+_END_S = 600.0
 """After the last fault a job has to end within this time."""
-_EMPTY_S = 15.0
+_EMPTY_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ GROWTH = 8 * 2**20
 def test_memory_is_flat_however_slow_the_trainer(tmp_path: Path) -> None:
     course = run(SECONDS, tmp_path)
     plot(course, tmp_path / "memory.png")
-    assert len(course.seconds) >= 8
     assert max(course.outstanding_bytes) <= course.budget_bytes
     assert max(course.redis_bytes) <= course.budget_bytes
     assert median(course.redis_bytes) > course.budget_bytes / 2, "the decoders were not held back by the budget"

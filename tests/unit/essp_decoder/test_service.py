@@ -34,7 +34,8 @@ from essp_decoder.config import DecoderSettings
 from essp_decoder.sandbox import Outcome, Sandbox
 from essp_decoder.service import build
 from essp_decoder.stage import DecodeStage
-from tests.harness.decode_units import LIMIT_S, SIZE, numbers, unit
+from tests.harness.decode_units import SIZE, numbers, unit
+from tests.harness.waiting import LONGEST_S
 
 pytestmark = pytest.mark.processes
 
@@ -55,7 +56,7 @@ class World:
         """The next `count` messages of a topic."""
         found: list[Record] = []
         while len(found) < count:
-            records = self._seen[topic].poll(count - len(found), LIMIT_S)
+            records = self._seen[topic].poll(count - len(found), LONGEST_S)
             assert records, f"{len(found)} of {count} messages on {topic}"
             found += [record for record in records if not _is_heartbeat(record)]
         return found
@@ -167,7 +168,7 @@ def test_seeds_of_a_stopped_job_are_dropped(world: World, sandbox: Sandbox, fold
     with _stage(world, sandbox) as (stage, control):
         stop = Control(job="j", fence=7, command=Control.STOP)
         world.bus.publish(topics.CONTROL, b"j", stop.SerializeToString())
-        assert control.wait("j", LIMIT_S, [Control.STOP]) is not None
+        assert control.wait("j", LONGEST_S, [Control.STOP]) is not None
         stage.handle(_record(unit(folder, "a.mp4", 2)))
         assert world.quiet(topics.CLIPS)
         assert world.quiet(topics.PROGRESS)
@@ -212,7 +213,7 @@ def test_the_service_decodes_what_it_can_and_goes_on(world: World, folder: Path)
         world.published(topics.DEADLETTER, 2)
     finally:
         service.drain()
-        thread.join(LIMIT_S)
+        thread.join(LONGEST_S)
     assert not thread.is_alive()
     progress = world.told()
     assert sorted(index for p in progress for index in p.made.indices) == [0, 3]

@@ -21,6 +21,7 @@ from essp_master.pools.processes import ProcessDriver
 from essp_master.pools.worker_registry import WorkerRegistry
 from tests.harness.kubernetes_api import ApiServer
 from tests.harness.running import running
+from tests.harness.waiting import LONGEST_S
 from tests.unit.essp_master.pools.test_reconciler import until
 
 pytestmark = pytest.mark.slow
@@ -32,7 +33,7 @@ SETTINGS = MasterSettings.model_validate({"bus": "kafka://nobody:1", "namespace"
 def client_of(adapters: Adapters, settings: MasterSettings, name: str) -> Iterator[httpx.Client]:
     """A client of a master process, which ends with the block."""
     process = MasterProcess(adapters, settings, name, "127.0.0.1", 0, ("essp",))
-    with running(process), httpx.Client(base_url=f"http://127.0.0.1:{process.port}", timeout=30) as client:
+    with running(process), httpx.Client(base_url=f"http://127.0.0.1:{process.port}", timeout=LONGEST_S) as client:
         yield client
 
 

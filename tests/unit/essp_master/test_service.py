@@ -38,6 +38,7 @@ from tests.harness.fleet import (
     master_over,
     run_to_rest,
 )
+from tests.harness.waiting import LONGEST_S
 
 
 def test_a_job_runs_to_its_end(adapters: Adapters, fleet_of: FleetOf) -> None:
@@ -250,7 +251,7 @@ def test_a_new_master_takes_up_what_was_under_way(adapters: Adapters, fleet_of: 
     thread = threading.Thread(target=second.run)
     thread.start()
     try:
-        assert taken_up.wait(30), "as paused as it was"
+        assert taken_up.wait(LONGEST_S), "as paused as it was"
         second.resume("small")
         while not all(p.finished for p in second.status("small").phases):
             fleet.work()

@@ -34,6 +34,7 @@ from tests.harness.training_jobs import (
     phase_plans,
     train,
 )
+from tests.harness.waiting import LONGEST_S
 
 pytestmark = pytest.mark.slow
 
@@ -210,17 +211,17 @@ def test_a_checkpoint_that_cannot_be_saved_is_reported_and_tried_again(
     stage = Stage(job_spec(tmp_path / "full", checkpoint_clips=4), phase_plans(2), stores=stores)
     stage.command(Control.START)
     places = stage.every_place()
-    stage.feed(places[:20])
+    stage.feed(places[:12])  # not the whole validation: of weights that cannot be saved none can be the best
     with Running(stage, ranks, save_retry_s=0) as running:
         [trouble] = stage.wait_for("trouble")
         assert "could not be saved; it will be tried again" in trouble.trouble.reason
         assert str(error) in trouble.trouble.reason
-        while sum(len(report.indices) for report in stage.reports("trained")) < 16:
+        while sum(len(report.indices) for report in stage.reports("trained")) < 10:
             stage.progress(timeout_s=1.0)
         assert checkpoint.read_latest(stage.store, "one") is None
         stores.failing = False
         stage.wait_for("checkpoint")
-        stage.feed(places[20:])
+        stage.feed(places[12:])
         running.join()
     assert running.error is None
     assert CHECKPOINTS.labels("failed")._value.get() - failed == len(stores.refused) > 0
@@ -311,7 +312,7 @@ class Slow(Stores):
 
         class Waiting(DirectoryStore):
             def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
-                if "/checkpoints/" in key and not allowed.wait(60):
+                if "/checkpoints/" in key and not allowed.wait(LONGEST_S):
                     raise TimeoutError
                 return super().put(key, data, if_absent=if_absent)
 

@@ -15,6 +15,7 @@ from essp_common.errors import ConfigError
 from essp_trainer.config import TrainerSettings
 from essp_trainer.distributed.supervisor import EXIT_RANK_LOST, RanksFailed, Supervisor
 from essp_trainer.main import main
+from tests.harness.waiting import LONGEST_S
 
 pytestmark = pytest.mark.processes
 
@@ -65,7 +66,7 @@ def test_draining_ends_them_and_starts_none_again(tmp_path: Path) -> None:
     while len(lives(tmp_path)) < 2:
         thread.join(0.01)
     own.drain()
-    thread.join(20)
+    thread.join(LONGEST_S)
     assert not thread.is_alive()
     assert len(lives(tmp_path)) == 2
 

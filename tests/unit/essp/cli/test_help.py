@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from essp.cli.commands import EXAMPLES, SECTIONS
 from essp.cli.main import app
+from tests.harness.waiting import LONGEST_S
 
 COMMANDS = {name: command for section in SECTIONS.values() for name, command in section.items()}
 GROUPS = [name for name, command in COMMANDS.items() if command.target.endswith(":app")]
@@ -64,7 +65,7 @@ def test_names_are_completed_without_loading_what_they_name() -> None:
         "    ours = (m for m in sys.modules if m.startswith('essp'))\n"
         "    print(sorted(m for m in ours if not m.startswith(('essp.cli', 'essp_common')) and m != 'essp'))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=LONGEST_S)
     *names, loaded = done.stdout.splitlines()
     assert (sorted(names), loaded) == (["deadletter", "decoder", "demo", "demo-data"], "[]")
 
@@ -92,6 +93,6 @@ def test_output_that_cannot_be_written_is_no_defect() -> None:
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=LONGEST_S,
         )
     assert (done.returncode, done.stderr) == (1, "essp: the output: No space left on device\n")

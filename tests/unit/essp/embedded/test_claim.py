@@ -17,6 +17,7 @@ from essp_common.artifacts import layout
 from essp_common.errors import Conflict
 from essp_common.objects.numbered_log import numbered
 from essp_common.wiring import Stores
+from tests.harness.waiting import LONGEST_S
 
 HOLDER = """
 import sys
@@ -96,7 +97,7 @@ def test_of_many_that_find_a_stale_one_a_single_one_goes_on(tmp_path: Path) -> N
         try:
             with Claim(uri, STORES):
                 entered.append(1)
-                leave.wait(30)
+                leave.wait(LONGEST_S)
         except Conflict:
             refused.append(1)
         if len(refused) == 7:

@@ -11,6 +11,7 @@ from essp_common.job import lifecycle
 from essp_common.job.status import JobState
 from essp_master.job.activity import Rate
 from essp_master.job.events import EventLog
+from tests.harness.waiting import LONGEST_S
 
 P, R, Z, C, F, S = (
     JobState.PENDING,
@@ -64,7 +65,7 @@ def test_events_are_numbered_and_the_oldest_go() -> None:
 def test_a_reader_waits_for_the_next_event() -> None:
     log = EventLog()
     found: list[int] = []
-    reader = threading.Thread(target=lambda: found.extend(event.id for event in log.after(0, timeout_s=30)))
+    reader = threading.Thread(target=lambda: found.extend(event.id for event in log.after(0, timeout_s=LONGEST_S)))
     reader.start()
     log.add("warning", "w", {})
     reader.join()

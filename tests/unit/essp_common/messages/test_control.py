@@ -13,8 +13,7 @@ from essp_common.bus.port import Record
 from essp_common.errors import Unavailable
 from essp_common.messages.control import ControlFeed
 from essp_common.pb.v1.messages_pb2 import Control, JobSnapshot
-
-LIMIT_S = 20.0
+from tests.harness.waiting import LONGEST_S
 
 
 @pytest.fixture
@@ -46,7 +45,7 @@ def test_unknown_job_has_no_state(feed: ControlFeed) -> None:
 def test_last_command_counts(bus: MemoryBus, feed: ControlFeed) -> None:
     for command in (Control.START, Control.PAUSE):
         send(bus, command)
-    assert feed.wait("job", LIMIT_S, {Control.PAUSE})
+    assert feed.wait("job", LONGEST_S, {Control.PAUSE})
     assert feed.state("job") == Control.PAUSE
     snapshot = feed.snapshot("job")
     assert snapshot is not None
@@ -58,7 +57,7 @@ def test_late_reader_knows_what_was_said_before(bus: MemoryBus) -> None:
     send(bus, Control.STOP, "two")
     feed = ControlFeed(bus)
     try:
-        assert feed.wait("two", LIMIT_S, {Control.STOP})
+        assert feed.wait("two", LONGEST_S, {Control.STOP})
         assert {job: control.command for job, control in feed.jobs().items()} == {
             "one": Control.START,
             "two": Control.STOP,
@@ -82,13 +81,13 @@ def test_a_late_reader_acts_on_no_command_that_was_overtaken(bus: MemoryBus, fee
     with bus.lock:  # both are there before anybody can read
         send(bus, Control.START)
         send(bus, Control.STOP)
-    assert told.wait(LIMIT_S)
+    assert told.wait(LONGEST_S)
     assert seen == [(Control.START, Control.STOP), (Control.STOP, Control.STOP)]
 
 
 def test_work_of_a_later_start_is_not_over(bus: MemoryBus, feed: ControlFeed) -> None:
     send(bus, Control.STOP, fence=2)
-    assert feed.wait("job", LIMIT_S, {Control.STOP})
+    assert feed.wait("job", LONGEST_S, {Control.STOP})
     assert feed.ended("job", fence=2)
     assert not feed.ended("job", fence=3)
 
@@ -97,10 +96,10 @@ def test_deposed_master_is_ignored(bus: MemoryBus, feed: ControlFeed) -> None:
     send(bus, Control.START, fence=2)
     send(bus, Control.STOP, fence=1)
     send(bus, Control.START, "last")
-    assert feed.wait("last", LIMIT_S)
+    assert feed.wait("last", LONGEST_S)
     assert feed.state("job") == Control.START
     send(bus, Control.PAUSE, fence=3)
-    assert feed.wait("job", LIMIT_S, {Control.PAUSE})
+    assert feed.wait("job", LONGEST_S, {Control.PAUSE})
 
 
 def test_work_of_an_older_master_is_outdated_but_its_run_is_not(bus: MemoryBus, feed: ControlFeed) -> None:
@@ -109,7 +108,7 @@ def test_work_of_an_older_master_is_outdated_but_its_run_is_not(bus: MemoryBus, 
         control = Control(job="job", fence=fence, command=Control.START, since=2)
         bus.publish(topics.CONTROL, b"job", control.SerializeToString())
     send(bus, Control.START, "last")
-    assert feed.wait("last", LIMIT_S)
+    assert feed.wait("last", LONGEST_S)
     assert [feed.outdated("job", fence) for fence in (1, 2, 3, 4)] == [True, True, False, False]
     assert [feed.of_earlier_run("job", fence) for fence in (0, 1, 2, 3)] == [False, True, False, False]
 
@@ -117,12 +116,12 @@ def test_work_of_an_older_master_is_outdated_but_its_run_is_not(bus: MemoryBus, 
 def test_fence_of_one_job_says_nothing_of_another(bus: MemoryBus, feed: ControlFeed) -> None:
     send(bus, Control.START, "one", fence=5)
     send(bus, Control.START, "two", fence=1)
-    assert feed.wait("two", LIMIT_S)
+    assert feed.wait("two", LONGEST_S)
 
 
 def test_listener_gets_what_is_known_and_what_comes(bus: MemoryBus, feed: ControlFeed) -> None:
     send(bus, Control.START)
-    assert feed.wait("job", LIMIT_S)
+    assert feed.wait("job", LONGEST_S)
     heard: list[Control.Command] = []
     paused = threading.Event()
 
@@ -134,7 +133,7 @@ def test_listener_gets_what_is_known_and_what_comes(bus: MemoryBus, feed: Contro
     feed.on_change(listen)
     assert heard == [Control.START]
     send(bus, Control.PAUSE)
-    assert paused.wait(LIMIT_S)
+    assert paused.wait(LONGEST_S)
     assert heard == [Control.START, Control.PAUSE]
 
 
@@ -146,22 +145,22 @@ def test_failing_listener_does_not_stop_the_feed(
 
     feed.on_change(fail)
     send(bus, Control.START)
-    assert feed.wait("job", LIMIT_S, {Control.START})
+    assert feed.wait("job", LONGEST_S, {Control.START})
     send(bus, Control.PAUSE)
-    assert feed.wait("job", LIMIT_S, {Control.PAUSE})
+    assert feed.wait("job", LONGEST_S, {Control.PAUSE})
     assert "a listener failed on job" in caplog.text
 
 
 def test_garbage_is_skipped(bus: MemoryBus, feed: ControlFeed) -> None:
     bus.publish(topics.CONTROL, b"job", b"\xff\xff\xff")
     send(bus, Control.START)
-    assert feed.wait("job", LIMIT_S)
+    assert feed.wait("job", LONGEST_S)
 
 
 def test_close_ends_a_wait(bus: MemoryBus) -> None:
     feed = ControlFeed(bus)
     answers: list[object] = []
-    waiter = threading.Thread(target=lambda: answers.append(feed.wait("job", LIMIT_S * 10)))
+    waiter = threading.Thread(target=lambda: answers.append(feed.wait("job", LONGEST_S * 10)))
     waiter.start()
     feed.close()
     waiter.join()
@@ -182,6 +181,6 @@ def test_bus_that_is_away_for_a_while_is_asked_again(bus: MemoryBus, monkeypatch
     send(bus, Control.START)
     feed = ControlFeed(bus)
     try:
-        assert feed.wait("job", LIMIT_S)
+        assert feed.wait("job", LONGEST_S)
     finally:
         feed.close()

@@ -11,6 +11,7 @@ import pytest
 
 from essp_common.errors import ConfigError, TransientError
 from essp_common.runtime.failpoints import VARIABLE, Failpoints, failpoint
+from tests.harness.waiting import LONGEST_S
 
 SCRIPT = """
 from essp_common.runtime.failpoints import failpoint
@@ -37,7 +38,7 @@ def test_off_they_do_nothing() -> None:
 @pytest.mark.parametrize(("action", "number"), [("kill", signal.SIGKILL), ("segv", signal.SIGSEGV)])
 def test_the_process_dies_the_nth_time(action: str, number: int) -> None:
     process = run(f"place:2:{action}")
-    output, errors = process.communicate(timeout=30)
+    output, errors = process.communicate(timeout=LONGEST_S)
     assert (process.returncode, output) == (-number, "0\n")
     assert f"failpoint place: {action}" in errors
 
@@ -49,7 +50,7 @@ def test_the_process_stops_until_it_is_told_to_go_on() -> None:
     assert process.stderr.readline() == "failpoint place: stop\n"
     os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
     process.send_signal(signal.SIGCONT)
-    assert process.communicate(timeout=30)[0] == "0\n1\n2\n"
+    assert process.communicate(timeout=LONGEST_S)[0] == "0\n1\n2\n"
 
 
 @pytest.mark.processes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from essp.servers.servers import free_port
 from essp_common.errors import ConfigError
 from essp_common.runtime import process
 from essp_common.runtime.config import Settings
 from essp_common.runtime.metrics import UNITS, MetricsServer
-
-LIMIT_S = 20.0
+from tests.harness.waiting import LONGEST_S
 
 
 class Waiting:
@@ -37,7 +36,7 @@ class Waiting:
         self.thread = threading.current_thread().name
         if self.error is not None:
             raise self.error
-        assert self.drained.wait(LIMIT_S)
+        assert self.drained.wait(LONGEST_S)
 
     def drain(self) -> None:
         self.drained.set()
@@ -47,7 +46,7 @@ class Waiting:
 def test_first_signal_drains(number: signal.Signals) -> None:
     service = Waiting()
     before = signal.getsignal(number)
-    with process.drained_by_signals([service], LIMIT_S):
+    with process.drained_by_signals([service], LONGEST_S):
         signal.raise_signal(number)
         service.run()
     assert signal.getsignal(number) is before
@@ -91,13 +90,13 @@ def stubborn() -> Iterator[Callable[[float], subprocess.Popen[str]]]:
 def test_second_signal_leaves_at_once(stubborn: Callable[[float], subprocess.Popen[str]]) -> None:
     running = stubborn(1000.0)
     running.send_signal(signal.SIGINT)
-    assert running.wait(LIMIT_S) == 130
+    assert running.wait(LONGEST_S) == 130
 
 
 @pytest.mark.processes
 def test_drain_has_a_limit(stubborn: Callable[[float], subprocess.Popen[str]]) -> None:
     running = stubborn(0.1)
-    _, errors = running.communicate(timeout=LIMIT_S)
+    _, errors = running.communicate(timeout=LONGEST_S)
     assert running.returncode == 1
     assert "not drained within 0.1 s" in errors
 
@@ -109,7 +108,7 @@ def test_services_run_side_by_side_under_their_names() -> None:
     one.drain()
     assert runner.is_alive()
     two.drain()
-    runner.join(LIMIT_S)
+    runner.join(LONGEST_S)
     assert (one.thread, two.thread) == ("one", "two")
 
 
@@ -159,7 +158,7 @@ def test_cpu_count_heeds_the_container(
 
 def get(port: int, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=LIMIT_S) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=LONGEST_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -186,7 +185,7 @@ def test_metrics_and_health_are_served() -> None:
 @pytest.mark.usefixtures("root_logger")
 def test_serve_runs_a_service_with_its_endpoint() -> None:
     """Ready while it runs, not ready once it drains, gone afterwards."""
-    port = _free_port()
+    port = free_port()
     answers: list[int] = []
 
     class Probing(Waiting):
@@ -196,13 +195,7 @@ def test_serve_runs_a_service_with_its_endpoint() -> None:
             super().run()
             answers.append(get(port, "/readyz")[0])
 
-    process.serve(Probing(), Settings(metrics_port=port, drain_s=LIMIT_S))
+    process.serve(Probing(), Settings(metrics_port=port, drain_s=LONGEST_S))
     assert answers == [200, 503]
     with pytest.raises(urllib.error.URLError):
         get(port, "/livez")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

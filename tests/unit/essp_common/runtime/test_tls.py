@@ -21,6 +21,7 @@ from essp_common.errors import ConfigError, Unavailable
 from essp_common.runtime.config import Login, Settings
 from essp_common.wiring import open_bus, open_cache
 from tests.harness.tls_front import Identity, TlsFront, make_identity
+from tests.harness.waiting import LONGEST_S
 
 LOGIN = Login(user="essp", password=SecretStr("s3cret"))
 QUICKLY = "connect_timeout_ms=1500"
@@ -98,7 +99,7 @@ def test_kafka_of_an_unknown_authority_is_not_trusted(kafka: str, tmp_path: Path
         "    except Unavailable as error: print(error)\n"
     )
     urls = [f"kafka+ssl://{kafka}?{QUICKLY}", f"kafka+ssl://{kafka}?{QUICKLY}&ca={other.ca}"]
-    done = subprocess.run([sys.executable, "-c", code, *urls], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code, *urls], capture_output=True, text=True, timeout=LONGEST_S)
     assert done.stdout.count("name the authority that signed it") == 2, done.stderr
 
 

@@ -16,8 +16,7 @@ from essp_common.errors import BadVideo, CacheFull, CacheMiss, EsspError, Transi
 from essp_common.worker.crash_counts import CrashCounts
 from essp_common.worker.loop import Worker, WorkerOptions, WorkerStuck
 from essp_common.worker.reports import Reports
-
-LIMIT_S = 20.0
+from tests.harness.waiting import LONGEST_S
 
 
 class Script:
@@ -55,7 +54,7 @@ class Script:
 
     def wait(self, condition: Callable[[], bool]) -> None:
         with self.lock:
-            assert self.lock.wait_for(condition, LIMIT_S)
+            assert self.lock.wait_for(condition, LONGEST_S)
 
 
 class Running:
@@ -78,7 +77,7 @@ class Running:
 
     def stop(self) -> None:
         self.worker.drain()
-        self.thread.join(LIMIT_S)
+        self.thread.join(LONGEST_S)
         assert not self.thread.is_alive()
 
     def returned(self) -> list[bytes]:
@@ -130,7 +129,7 @@ def test_every_record_is_handled_and_done(bus: MemoryBus, start: Callable[..., R
 
 def test_lanes_work_side_by_side(bus: MemoryBus, start: Callable[..., Running]) -> None:
     together = threading.Barrier(3)
-    stage = Script(lambda record: together.wait(LIMIT_S) and None)
+    stage = Script(lambda record: together.wait(LONGEST_S) and None)
     running = start(stage, lanes=3)
     publish(bus, "a", "b", "c")
     stage.wait(lambda: len(stage.handled) == 3)
@@ -141,7 +140,7 @@ def test_lanes_work_side_by_side(bus: MemoryBus, start: Callable[..., Running]) 
 
 def test_no_more_is_held_than_lanes_and_prefetch(bus: MemoryBus, start: Callable[..., Running]) -> None:
     go = threading.Event()
-    stage = Script(lambda record: go.wait(LIMIT_S) and None)
+    stage = Script(lambda record: go.wait(LONGEST_S) and None)
     start(stage, lanes=2, prefetch=1)
     other = bus.subscribe(["t"], "observer")
     publish(bus, *map(str, range(10)))
@@ -217,10 +216,10 @@ def test_a_server_that_is_away_is_not_the_records_fault(bus: MemoryBus, start: C
 def test_a_lane_that_hangs_has_the_worker_leave(bus: MemoryBus, start: Callable[..., Running]) -> None:
     """And whoever comes next gets what it had in hand."""
     go = threading.Event()
-    stage = Script(lambda record: go.wait(LIMIT_S) and None)
+    stage = Script(lambda record: go.wait(LONGEST_S) and None)
     running = start(stage, lanes=1, stuck_s=0)
     publish(bus, "a", "b")
-    running.thread.join(LIMIT_S)
+    running.thread.join(LONGEST_S)
     assert isinstance(running.error, WorkerStuck)
     assert "test-lane-0" in str(running.error)
     assert running.returned() == [b"a", b"b"]
@@ -296,7 +295,7 @@ def test_rejecting_is_tried_until_it_works(bus: MemoryBus, start: Callable[..., 
 
 def test_drain_finishes_what_is_in_hand_and_returns_the_rest(bus: MemoryBus, start: Callable[..., Running]) -> None:
     go = threading.Event()
-    stage = Script(lambda record: go.wait(LIMIT_S) and None)
+    stage = Script(lambda record: go.wait(LONGEST_S) and None)
     running = start(stage, lanes=1, prefetch=2)
     publish(bus, "a", "b", "c", "d")
     stage.wait(lambda: len(stage.handled) == 1)
@@ -340,7 +339,7 @@ def test_setup_that_fails_ends_the_run(bus: MemoryBus, start: Callable[..., Runn
     stage.on_setup = setup
     publish(bus, "a")
     running = start(stage, lanes=2)
-    running.thread.join(LIMIT_S)
+    running.thread.join(LONGEST_S)
     assert str(running.error) == "no library"
     assert stage.closed == 2
     assert running.returned() == [b"a"]
@@ -354,7 +353,7 @@ def test_stage_that_cannot_even_reject_ends_the_run(bus: MemoryBus, start: Calla
     stage.on_reject = reject
     publish(bus, "a")
     running = start(stage, attempts=1)
-    running.thread.join(LIMIT_S)
+    running.thread.join(LONGEST_S)
     assert str(running.error) == "reject is broken"
     assert running.returned() == [b"a"]
 
@@ -376,5 +375,5 @@ def test_bus_that_is_away_for_a_while_is_polled_again(bus: MemoryBus, monkeypatc
     publish(bus, "a")
     stage.wait(lambda: stage.handled == [b"a"])
     worker.drain()
-    thread.join(LIMIT_S)
+    thread.join(LONGEST_S)
     assert not thread.is_alive()

@@ -15,8 +15,7 @@ from essp_common.errors import Unavailable
 from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION, ClipRef, Progress
 from essp_common.worker.loop import Worker, WorkerOptions
 from essp_common.worker.reports import RECORDS, WINDOW_S, Reports
-
-LIMIT_S = 20.0
+from tests.harness.waiting import LONGEST_S
 
 
 class FailingBus(MemoryBus):
@@ -168,7 +167,7 @@ class Running:
 
     def __exit__(self, *_: object) -> None:
         self.worker.drain()
-        self.thread.join(LIMIT_S)
+        self.thread.join(LONGEST_S)
         assert not self.thread.is_alive()
 
 
@@ -176,7 +175,7 @@ def test_a_worker_with_nothing_else_in_hand_reports_at_once(bus: FailingBus) -> 
     with Running(bus, lambda value: None):
         for number in range(3):
             bus.publish("t", b"", b"%d" % number)
-            (progress,) = bus.told(LIMIT_S)
+            (progress,) = bus.told(LONGEST_S)
             assert progress.made.indices == [number]
 
 
@@ -186,12 +185,12 @@ def test_a_record_is_not_done_before_it_is_reported(bus: FailingBus) -> None:
     def handle(value: bytes) -> None:
         if value == b"2":
             reached.set()
-            assert go.wait(LIMIT_S)
+            assert go.wait(LONGEST_S)
 
     for number in range(3):
         bus.publish("t", b"", b"%d" % number)
     with Running(bus, handle):
-        assert reached.wait(LIMIT_S)
+        assert reached.wait(LONGEST_S)
         told = [index for progress in bus.told() for index in progress.made.indices]
         assert bus.backlog("t", "g") == 3 - len(told), "what is not told is delivered again if it dies now"
         go.set()
@@ -205,5 +204,5 @@ def test_what_cannot_be_reported_when_a_worker_leaves_is_delivered_again(bus: Fa
     with Running(bus, lambda value: handled.set()):
         bus.away = True
         bus.publish("t", b"", b"0")
-        assert handled.wait(LIMIT_S)
+        assert handled.wait(LONGEST_S)
     assert bus.backlog("t", "g") == 1

@@ -22,6 +22,7 @@ from essp_extractor.motion.fields import FlowFields, FlowMethod
 from essp_extractor.motion.tvl1 import TvL1Params, tvl1_flow
 from tests.harness.quantization import dequantize
 from tests.harness.scenes import STILL, Clip, Matrix, flow_of, moving, places, ready, rotation, with_object
+from tests.harness.waiting import LONGEST_S
 
 INSIDE = np.s_[16:-16, 16:-16]
 BOUND = 12.0
@@ -245,4 +246,4 @@ for name, params in {NEW!r}.items():
     registry.output_of(name, params, ArraySpec((16, 64, 64, 3), "uint8"))
 assert not {{"cv2", "scipy", "skimage", "torch"}} & set(sys.modules), "heavy"
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=LONGEST_S)

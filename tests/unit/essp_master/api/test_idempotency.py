@@ -10,8 +10,7 @@ import pytest
 from essp_common.errors import Conflict
 from essp_master.api import idempotency
 from essp_master.api.idempotency import Answers
-
-LIMIT_S = 10.0
+from tests.harness.waiting import LONGEST_S
 
 
 def test_whoever_asks_again_meanwhile_gets_the_answer_of_the_first() -> None:
@@ -21,16 +20,16 @@ def test_whoever_asks_again_meanwhile_gets_the_answer_of_the_first() -> None:
 
     def act() -> int:
         begun.set()
-        assert go.wait(LIMIT_S)
+        assert go.wait(LONGEST_S)
         done.append(1)
         return len(done)
 
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(answers.once, "key", "asked", act)
-        assert begun.wait(LIMIT_S)
+        assert begun.wait(LONGEST_S)
         again = pool.submit(answers.once, "key", "asked", act)
         go.set()
-        assert (first.result(LIMIT_S), again.result(LIMIT_S)) == (1, 1)
+        assert (first.result(LONGEST_S), again.result(LONGEST_S)) == (1, 1)
 
 
 def test_whoever_asks_again_while_the_first_fails_acts_itself() -> None:
@@ -39,16 +38,16 @@ def test_whoever_asks_again_while_the_first_fails_acts_itself() -> None:
 
     def fail() -> str:
         begun.set()
-        assert go.wait(LIMIT_S)
+        assert go.wait(LONGEST_S)
         raise ValueError("no")
 
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(answers.once, "key", "asked", fail)
-        assert begun.wait(LIMIT_S)
+        assert begun.wait(LONGEST_S)
         again = pool.submit(answers.once, "key", "asked", lambda: "done")
         go.set()
-        assert again.result(LIMIT_S) == "done"
-        assert isinstance(first.exception(LIMIT_S), ValueError)
+        assert again.result(LONGEST_S) == "done"
+        assert isinstance(first.exception(LONGEST_S), ValueError)
     assert answers.once("key", "asked", lambda: "once more") == "done"
 
 

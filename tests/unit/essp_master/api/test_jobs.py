@@ -19,6 +19,7 @@ from essp_common.runtime.process import run_all
 from essp_master.api.app import create_app
 from essp_master.api.server import ApiServer
 from tests.harness.serving import Served
+from tests.harness.waiting import LONGEST_S
 
 
 @pytest.fixture
@@ -255,7 +256,7 @@ def test_the_server_runs_beside_the_master_and_ends_with_it(tmp_path: Path) -> N
         thread = threading.Thread(target=run_all, args=([server, served.master],))
         thread.start()
         try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as client:
+            with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=LONGEST_S) as client:
                 assert client.get("/v1/jobs").json() == {"jobs": [], "next_page_token": None}
             with pytest.raises(ConfigError, match="--port"):
                 ApiServer(create_app(served.master, served.settings), "127.0.0.1", server.port)

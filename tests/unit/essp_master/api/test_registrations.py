@@ -16,6 +16,7 @@ from essp_master.config import MasterSettings
 from essp_master.registrations import Registrations
 from tests.harness.fleet import master_over
 from tests.harness.serving import served
+from tests.harness.waiting import LONGEST_S
 
 IMAGE = "registry.example/depth@sha256:" + "0f" * 32
 DEPTH: dict[str, Any] = {"name": "depth", "image": IMAGE, "output": {"shape": [1, "H", "W", "T"], "dtype": "float32"}}
@@ -26,7 +27,7 @@ NEW = {"If-None-Match": "*"}
 def client_of(adapters: Adapters, tables: Registrations | None) -> Iterator[httpx.Client]:
     """A client of an API over these tables."""
     app = create_app(master_over(adapters), MasterSettings(), tables)
-    with served(app) as url, httpx.Client(base_url=url, timeout=30) as client:
+    with served(app) as url, httpx.Client(base_url=url, timeout=LONGEST_S) as client:
         yield client
 
 

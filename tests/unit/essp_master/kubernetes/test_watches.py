@@ -17,7 +17,7 @@ from tests.harness.kubernetes_objects import (
     deployment,
     seen,
 )
-from tests.harness.waiting import until
+from tests.harness.waiting import LONGEST_S, until
 
 
 def test_what_somebody_else_does_is_seen_without_asking_again(
@@ -30,7 +30,7 @@ def test_what_somebody_else_does_is_seen_without_asking_again(
     changes.clear()
     body = deployment("essp-decoder", "decoder", 9) | {"status": {"readyReplicas": 5}}
     cluster.put("deployments", body)
-    assert changes.wait(10)
+    assert changes.wait(LONGEST_S)
     seen(driver, decoder=PoolSize(9, 5))
     cluster.put("deployments", {**body, "metadata": {**body["metadata"], "labels": {}}})
     seen(driver)
@@ -108,7 +108,7 @@ def test_the_longer_it_is_away_the_more_seldom_it_is_asked(cluster: Cluster) -> 
 
     view = Informer("deployments", "V1Deployment", lists, lambda: None, (3600.0, 7200.0))
     view.start()
-    assert tried.wait(10)
+    assert tried.wait(LONGEST_S)
     with pytest.raises(Unavailable, match="503 away"):
         view.objects()
     view.close()
