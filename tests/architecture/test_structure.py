@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
+from setuptools import find_packages
 
 from essp_common import topics
 from essp_common.job.spec import JobSpec
@@ -71,3 +73,13 @@ def test_example_jobs_are_valid() -> None:
     assert examples
     for example in examples:
         JobSpec.model_validate(yaml.safe_load(example.read_text(encoding="utf-8")))
+
+
+def test_every_installed_import_name_begins_with_essp() -> None:
+    """So that folders of the user's own, such as `services` or `tests`, are never hidden or taken for ESSP's."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    finder = project["tool"]["setuptools"]["packages"]["find"]
+    found = {name for where in finder["where"] for name in find_packages(str(ROOT / where), include=finder["include"])}
+    rooms = {path.parent.name for path in ROOT.glob("services/*/__init__.py")} | {"essp", "essp_common"}
+    assert {name.partition(".")[0] for name in found} == rooms
+    assert all(name.startswith("essp") for name in rooms)
