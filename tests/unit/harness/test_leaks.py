@@ -74,6 +74,7 @@ def test_a_thread_that_goes_on_is_told_by_what_it_runs(before: Holdings, opened:
     assert "Event.wait" in line
 
 
+@pytest.mark.processes
 def test_what_is_about_to_end_is_waited_for(before: Holdings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leaks, "GRACE_S", 60.0)
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
@@ -85,6 +86,7 @@ def test_what_is_about_to_end_is_waited_for(before: Holdings, monkeypatch: pytes
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted by init elsewhere")
+@pytest.mark.processes
 def test_a_process_whose_parent_is_gone_is_found_and_ended(before: Holdings) -> None:
     script = "import subprocess, sys; print(subprocess.Popen(['sleep', '1000'], stdout=-3, stderr=-3).pid)"
     orphan = int(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout)
@@ -94,6 +96,7 @@ def test_a_process_whose_parent_is_gone_is_found_and_ended(before: Holdings) -> 
     assert not left_behind(before)
 
 
+@pytest.mark.processes
 def test_a_process_that_nobody_waited_for_has_ended(before: Holdings) -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
@@ -101,6 +104,7 @@ def test_a_process_that_nobody_waited_for_has_ended(before: Holdings) -> None:
     child.wait()
 
 
+@pytest.mark.processes
 def test_a_process_that_runs_is_left(before: Holdings) -> None:
     with subprocess.Popen(["sleep", "1000"]) as child:
         assert left_behind(before).children == {child.pid}

@@ -64,6 +64,7 @@ def test_the_name_of_a_test_outside_a_class() -> None:
     assert node_id("tests/a.py", "tests.a", "test_b[1]") == "tests/a.py::test_b[1]"
 
 
+@pytest.mark.processes
 def test_busy_loops_end_with_their_block() -> None:
     with busy_loops(2) as loops:
         assert len(loops) == 2
