@@ -1,4 +1,4 @@
-"""What could not be processed, as people see it."""
+"""Dead letters in the form that people read: the failure, and the clip that it concerns."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from essp_common import topics
 from essp_common.failures import kind_word
 from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, DeadLetter, DecodeSeed, Purpose
 
-Place = tuple[str, int, int, int]
-"""Job, purpose, epoch and index: what an attempt was made for."""
+ClipKey = tuple[str, int, int, int]
+"""Job, purpose, epoch and index of a clip, whichever attempt it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """The clip that was to be made. Empty where the message itself could not be read."""
+    """The clip that could not be made. Empty if the original message cannot be read."""
 
     job: str = ""
     purpose: str = ""
@@ -32,20 +32,20 @@ class Seed:
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class Entry:
     """One dead letter."""
 
     id: str
-    """Where it lies, as `show`, `replay` and `purge` take it."""
+    """Names the entry in its store; `show`, `replay` and `purge` take it."""
     time: str
     """ISO 8601, UTC."""
     kind: str
-    """damaged, truncated, vanished, crashed, ...: `services/essp_decoder/README.md` tells all."""
+    """damaged, truncated, vanished, crashed, ...: `services/essp_decoder/README.md` lists all kinds."""
     reason: str
     topic: str
-    """Where the message came from."""
+    """The topic of the original message."""
     attempts: int
-    """Tries of the worker that gave up."""
+    """How often the worker tried before it gave up."""
     worker: str
     seed: Seed
 
@@ -56,28 +56,28 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which letters are meant. An empty field leaves nothing out."""
+    """Selects entries. An empty field selects all."""
 
     ids: tuple[str, ...] = ()
     job: str = ""
     kind: str = ""
     video: str = ""
-    """Part of the id or the URI."""
+    """Part of the video's id or URI."""
 
-    def matches(self, letter: Letter) -> bool:
-        """The letter is meant."""
-        seed = letter.seed
+    def matches(self, entry: Entry) -> bool:
+        """Whether the filter selects the entry."""
+        seed = entry.seed
         return (
-            (not self.ids or letter.id in self.ids)
+            (not self.ids or entry.id in self.ids)
             and self.job in ("", seed.job)
-            and self.kind in ("", letter.kind)
+            and self.kind in ("", entry.kind)
             and (self.video in seed.video or self.video in seed.uri)
         )
 
 
-def letter_of(identity: str, message: DeadLetter) -> Letter:
-    """What a message of `essp.deadletter` says."""
-    return Letter(
+def entry_of(identity: str, message: DeadLetter) -> Entry:
+    """The entry for a message of `essp.deadletter`."""
+    return Entry(
         id=identity,
         time=datetime.fromtimestamp(message.time_ms / 1000, UTC).isoformat(timespec="milliseconds"),
         kind=kind_word(message.kind),
@@ -89,8 +89,8 @@ def letter_of(identity: str, message: DeadLetter) -> Letter:
     )
 
 
-def place_of(message: DeadLetter) -> Place | None:
-    """What the attempt was made for; None where the original message cannot be read."""
+def clip_key_of(message: DeadLetter) -> ClipKey | None:
+    """The clip of the original message; None if that message cannot be read."""
     original = original_of(message)
     if isinstance(original, DecodeSeed):
         return original.job, original.purpose, original.epoch, original.seeds[0].index
@@ -101,7 +101,7 @@ def place_of(message: DeadLetter) -> Place | None:
 
 
 def original_of(message: DeadLetter) -> DecodeSeed | ClipReady | None:
-    """The message that was given up, if it is one that makes sense."""
+    """The message that the worker gave up; None if it cannot be read."""
     try:
         if message.topic == topics.SEEDS:
             unit = DecodeSeed.FromString(message.message)

@@ -1,9 +1,9 @@
-"""Doing again what was given up: the original message goes back to its topic, if that can still be of use.
+"""Replays dead letters: publishes the original message on its topic again, if a consumer still needs the clip.
 
-A clip that cannot be made is not waited for: the master puts another video in its place, or has its consumers skip the
-index. From then on nobody wants the original, whose bytes would only occupy the cache. So a message is published again
-only while its job is under way and its index is still open; otherwise `obstacle` says what is in the way. A job that
-is started again issues what it needs by itself, with videos that were repaired meanwhile.
+A job does not wait for a clip that cannot be made: the master gives the index to another video, or lets the consumers
+skip the index. From then on no consumer reads the original clip, and its bytes would only occupy the cache. A message
+is therefore published again only while its job runs and its index is open; otherwise `obstacle` gives the reason
+against it. A job that is started again issues the clips that it still needs, from repaired videos, too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
 
-from essp.deadletters.entries import Place, original_of, place_of
+from essp.deadletters.entries import ClipKey, clip_key_of, original_of
 from essp_common import topics
 from essp_common.bus.port import Bus
 from essp_common.bus.reading import read_all
@@ -22,84 +22,84 @@ from essp_common.pb.v1.messages_pb2 import ClipReady, Control, DeadLetter, Decod
 
 
 @dataclass(slots=True)
-class Standing:
-    """What became of the jobs and places of some letters."""
+class ReplayState:
+    """The state of the jobs and clips of some entries, read from the bus."""
 
     commands: dict[str, Control] = field(default_factory=dict)
     """Job -> its last command."""
-    attempts: dict[Place, int] = field(default_factory=dict)
-    """Place -> the last attempt that was issued for it."""
-    skipped: dict[Place, set[str]] = field(default_factory=dict)
-    """Place -> topics whose consumers were told that there is nothing."""
+    attempts: dict[ClipKey, int] = field(default_factory=dict)
+    """Clip -> the last attempt that the master issued for it."""
+    skipped: dict[ClipKey, set[str]] = field(default_factory=dict)
+    """Clip -> topics on which a message says that consumers skip the clip."""
 
 
-def standing(bus: Bus, letters: Collection[DeadLetter]) -> Standing:
-    """Read from the bus how things stand with these letters. All seeds are gone through: seconds a million."""
-    places = {place for letter in letters if (place := place_of(letter)) is not None}
-    found = Standing()
+def replay_state(bus: Bus, entries: Collection[DeadLetter]) -> ReplayState:
+    """Read the state of the jobs and clips of these entries. Reads all seeds: some seconds for a million."""
+    clip_keys = {clip_key for entry in entries if (clip_key := clip_key_of(entry)) is not None}
+    state = ReplayState()
     for record in read_all(bus, topics.CONTROL):
         command = Control.FromString(record.value)
-        if command.fence >= found.commands.get(command.job, command).fence:
-            found.commands[command.job] = command
+        if command.fence >= state.commands.get(command.job, command).fence:
+            state.commands[command.job] = command
     for record in read_all(bus, topics.SEEDS):
         unit = DecodeSeed.FromString(record.value)
         for seed in unit.seeds:
-            place = (unit.job, unit.purpose, unit.epoch, seed.index)
-            if place in places:
-                found.attempts[place] = max(found.attempts.get(place, 0), seed.attempt)
-    for topic in sorted({topic for letter in letters for topic in _topics_told(letter)}):
+            clip_key = (unit.job, unit.purpose, unit.epoch, seed.index)
+            if clip_key in clip_keys:
+                state.attempts[clip_key] = max(state.attempts.get(clip_key, 0), seed.attempt)
+    for topic in sorted({topic for entry in entries for topic in _consumer_topics(entry)}):
         for record in read_all(bus, topic):
             ready = (ClipReady if topic == topics.CLIPS else FeatureReady).FromString(record.value)
-            place = (ready.clip.job, ready.clip.purpose, ready.clip.epoch, ready.clip.index)
-            if ready.skipped and place in places:
-                found.skipped.setdefault(place, set()).add(topic)
-    return found
+            clip_key = (ready.clip.job, ready.clip.purpose, ready.clip.epoch, ready.clip.index)
+            if ready.skipped and clip_key in clip_keys:
+                state.skipped.setdefault(clip_key, set()).add(topic)
+    return state
 
 
-def obstacle(letter: DeadLetter, found: Standing) -> str | None:
-    """Why doing it again would be of no use; None if it may be."""
-    original, place = original_of(letter), place_of(letter)
-    if original is None or place is None:
-        return "the message itself cannot be read, today as then"
-    job, purpose, epoch, index = place
-    command = found.commands.get(job)
+def obstacle(entry: DeadLetter, state: ReplayState) -> str | None:
+    """The reason why a replay would be useless; None if it may help."""
+    original, clip_key = original_of(entry), clip_key_of(entry)
+    if original is None or clip_key is None:
+        return "the original message cannot be read"
+    job, purpose, epoch, index = clip_key
+    command = state.commands.get(job)
     if command is None:
-        return f"nothing is known of job {job} on this bus"
+        return f"this bus has no command for job {job}"
     if command.command in ENDED:
         ended = Control.Command.Name(command.command).lower()
-        return f"job {job} has ended ({ended}); start it again, and it issues what it still needs"
+        return f"job {job} has ended ({ended}); when started again, it issues the clips that it still needs"
     if original.fence < command.fence:
-        return f"an earlier start of job {job} issued it; the present one issues what it still needs"
+        return f"an earlier start of job {job} issued it; the present start issues the clips that it still needs"
     where = f"index {index} of {Purpose.Name(purpose).lower()} {epoch}"
     attempt = original.seeds[0].attempt if isinstance(original, DecodeSeed) else original.clip.attempt
-    if found.attempts.get(place, 0) > attempt:
-        return f"{where} was given to another video, attempt {found.attempts[place]}"
-    told = found.skipped.get(place, set())
-    if told and told >= _topics_told(letter):
-        return f"{where} was skipped, its consumers have gone on"
+    if state.attempts.get(clip_key, 0) > attempt:
+        return f"{where} went to another video, attempt {state.attempts[clip_key]}"
+    skipping = state.skipped.get(clip_key, set())
+    if skipping and skipping >= _consumer_topics(entry):
+        return f"{where} was skipped by all consumers"
     return None
 
 
-def publish_again(bus: Bus, letter: DeadLetter) -> None:
-    """Publish the original message as it was. Returns when it is durable."""
-    original = original_of(letter)
+def publish_again(bus: Bus, entry: DeadLetter) -> None:
+    """Publish the original message unchanged. Returns when it is durable."""
+    original = original_of(entry)
     if isinstance(original, DecodeSeed):
-        bus.publish(letter.topic, original.video.uri.encode(), letter.message)
+        bus.publish(entry.topic, original.video.uri.encode(), entry.message)
     elif isinstance(original, ClipReady):
         index = original.clip.index
-        bus.publish(letter.topic, str(index).encode(), letter.message, partition=index % topics.DATA_PARTITIONS)
+        bus.publish(entry.topic, str(index).encode(), entry.message, partition=index % topics.DATA_PARTITIONS)
     else:
         raise DecodeError("the message cannot be read")
     bus.flush()
 
 
-def _topics_told(letter: DeadLetter) -> set[str]:
-    """Where consumers would learn that there is nothing at this letter's index."""
-    original = original_of(letter)
+def _consumer_topics(entry: DeadLetter) -> set[str]:
+    """The topics whose consumers wait for the clip of this entry."""
+    original = original_of(entry)
     if original is None:
         return set()
     recipe = original.recipe
-    told = {topics.features(stream.feature) for stream in recipe.streams if stream.feature != "rgb"}
+    found = {topics.features(stream.feature) for stream in recipe.streams if stream.feature != "rgb"}
     if isinstance(original, DecodeSeed):
-        told |= {topics.CLIPS for stream in recipe.streams if stream.feature == "rgb"}
-    return told
+        found |= {topics.CLIPS for stream in recipe.streams if stream.feature == "rgb"}
+    return found

@@ -1,7 +1,7 @@
-"""Keeps the dead letters of a job beyond the process that ran it: from its bus into its output.
+"""Copies the dead letters of a job from its bus into its output, so that they outlive the process.
 
-A bus in memory ends with its process, and what could not be decoded is wanted afterwards. A store that does not answer
-is asked again as long as the job runs; then what could not be written is lost, with an error in the log.
+A bus in memory ends with its process, but users look for failed videos afterwards. While the job runs, the sink repeats
+writes to a store that does not answer; at the end it drops an entry that it cannot write and logs an error.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 
-from essp.deadletters.entries import place_of
-from essp.deadletters.store import OutputBox
+from essp.deadletters.entries import clip_key_of
+from essp.deadletters.store import OutputEntryStore
 from essp_common import topics
 from essp_common.bus.port import Bus, Record
 from essp_common.bus.reading import batches
@@ -24,11 +24,11 @@ _POLL_S = 0.5
 _RECORDS = 1000
 
 
-class Archive:
-    """Writes the dead letters of one job, in a thread of its own, until it is closed."""
+class DeadLetterSink:
+    """Writes the dead letters of one job in its own thread, until it is closed."""
 
-    def __init__(self, bus: Bus, box: OutputBox, job: str) -> None:
-        self._box = box
+    def __init__(self, bus: Bus, store: OutputEntryStore, job: str) -> None:
+        self._store = store
         self._job = job
         self._closing = threading.Event()
         self._subscription = bus.subscribe([topics.DEADLETTER], group=None)
@@ -36,7 +36,7 @@ class Archive:
         self._thread.start()
 
     def close(self) -> None:
-        """Write what has come by now, then stop. Call it when nobody publishes any more, before the bus closes."""
+        """Write all entries that are on the bus, then stop. Call it after the last publisher, before the bus closes."""
         self._closing.set()
         self._thread.join()
         self._subscription.close()
@@ -51,18 +51,18 @@ class Archive:
                     self._keep(record)
 
     def _keep(self, record: Record) -> None:
-        letter = DeadLetter.FromString(record.value)
-        place = place_of(letter)
-        if letter.purged or (place is not None and place[0] != self._job):
+        entry = DeadLetter.FromString(record.value)
+        clip_key = clip_key_of(entry)
+        if entry.purged or (clip_key is not None and clip_key[0] != self._job):
             return
         while True:
             try:
-                return self._box.add(record, letter)
+                return self._store.add(record, entry)
             except TransientError as error:
                 if self._closing.is_set():
-                    log.error("the dead letter %r cannot be kept: %s", letter.reason, error)
+                    log.error("the dead letter %r cannot be kept: %s", entry.reason, error)
                     return
                 self._closing.wait(error.retry_after_s)
             except EsspError as error:
-                log.error("the dead letter %r cannot be kept: %s", letter.reason, error)
+                log.error("the dead letter %r cannot be kept: %s", entry.reason, error)
                 return

@@ -1,8 +1,9 @@
-"""Where dead letters are kept: on the bus, or in the output of a job that ran in one process.
+"""Stores of dead letters: the bus, or the output of a job that ran in one process.
 
-BusBox      the topic `essp.deadletter` itself; an id is an offset. Nothing can be deleted from a log, so purging
-            publishes which letters are forgotten, and reading leaves those out.
-OutputBox   `deadletters/` below a job's output, one object a letter, written by `archive.py`; an id is its name.
+BusEntryStore      the topic `essp.deadletter`; an id is an offset. A log deletes no message, so `purge` publishes the
+                   ids to hide, and readers leave them out.
+OutputEntryStore   `deadletters/` below a job's output, one object for each entry, written by `sink.py`; an id is the
+                   name of its object.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from essp.deadletters.entries import letter_of
+from essp.deadletters.entries import entry_of
 from essp_common import topics
 from essp_common.artifacts import layout
 from essp_common.bus.port import Bus, Record
@@ -22,30 +23,30 @@ from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import DeadLetter
 
 
-class Box(Protocol):
+class EntryStore(Protocol):
     """Dead letters, by id."""
 
-    def letters(self) -> Mapping[str, DeadLetter]:
-        """All that have not been purged, oldest first."""
+    def entries(self) -> Mapping[str, DeadLetter]:
+        """All entries that are not purged, oldest first."""
 
     def purge(self, ids: Collection[str]) -> None:
-        """Forget these."""
+        """Hide or delete these entries."""
 
 
-class BusBox:
+class BusEntryStore:
     """The dead letters on a bus."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
-    def letters(self) -> Mapping[str, DeadLetter]:
+    def entries(self) -> Mapping[str, DeadLetter]:
         found: dict[str, DeadLetter] = {}
         for record in read_all(self._bus, topics.DEADLETTER):
-            letter = DeadLetter.FromString(record.value)
-            for offset in letter.purged:
+            entry = DeadLetter.FromString(record.value)
+            for offset in entry.purged:
                 found.pop(str(offset), None)
-            if not letter.purged:
-                found[str(record.offset)] = letter
+            if not entry.purged:
+                found[str(record.offset)] = entry
         return found
 
     def purge(self, ids: Collection[str]) -> None:
@@ -54,13 +55,13 @@ class BusBox:
         self._bus.flush()
 
 
-class OutputBox:
+class OutputEntryStore:
     """The dead letters in the output of a job."""
 
     def __init__(self, output: ObjectStore) -> None:
         self._output = output
 
-    def letters(self) -> Mapping[str, DeadLetter]:
+    def entries(self) -> Mapping[str, DeadLetter]:
         found = {}
         for info in self._output.list(layout.DEADLETTERS):
             identity = info.key.removeprefix(layout.DEADLETTERS).removesuffix(".json")
@@ -71,10 +72,10 @@ class OutputBox:
                 raise PermanentError(f"{self._output.uri(info.key)} is not a dead letter; remove it") from error
         return found
 
-    def add(self, record: Record, letter: DeadLetter) -> None:
-        """Keep a letter that came over the bus. Doing it twice is harmless."""
-        identity = f"{letter.time_ms:013d}-{record.offset}"
-        document = letter_of(identity, letter).document() | {"deadletter": b64encode(record.value).decode()}
+    def add(self, record: Record, entry: DeadLetter) -> None:
+        """Write an entry that came over the bus. Idempotent."""
+        identity = f"{entry.time_ms:013d}-{record.offset}"
+        document = entry_of(identity, entry).document() | {"deadletter": b64encode(record.value).decode()}
         self._output.put(f"{layout.DEADLETTERS}{identity}.json", json.dumps(document, indent=2).encode())
 
     def purge(self, ids: Collection[str]) -> None:

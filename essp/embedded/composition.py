@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
 
-from essp.deadletters.sink import Archive
-from essp.deadletters.store import OutputBox
+from essp.deadletters.sink import DeadLetterSink
+from essp.deadletters.store import OutputEntryStore
 from essp_aggregator.config import AggregatorSettings
 from essp_aggregator.service import build as build_aggregator
 from essp_common.job.spec import JobSpec
@@ -75,7 +75,9 @@ class Embedded:
         worker = worker_name(settings)
         self.adapters = Adapters.from_settings(settings)
         self._control = ControlFeed(self.adapters.bus)
-        self._archive = Archive(self.adapters.bus, OutputBox(self.adapters.stores.under(spec.output)), spec.name)
+        self._dead_letter_sink = DeadLetterSink(
+            self.adapters.bus, OutputEntryStore(self.adapters.stores.under(spec.output)), spec.name
+        )
         self.master: Master = build_master(self.adapters, _settings(MasterSettings, settings), worker)
         workers: list[Service] = [build_decoder(self.adapters, _settings(DecoderSettings, settings), worker)]
         features = sorted({s.feature for s in spec.streams.values() if s.feature != "rgb"})
@@ -112,7 +114,7 @@ class Embedded:
         self._workers.ended.wait()
         self.master.drain()  # last: it accounts for what the others finish
         self._thread.join()
-        self._archive.close()
+        self._dead_letter_sink.close()
         self._control.close()
         self.adapters.close()
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from essp.catalog.build import BuildOptions, build
 from essp.cli.deadletter import app
-from essp.deadletters.store import OutputBox, read_all
+from essp.deadletters.store import OutputEntryStore, read_all
 from essp.embedded.composition import Embedded, EmbeddedOptions
 from essp_common import topics
 from essp_common.errors import ConfigError, Conflict, NotFound
@@ -41,10 +41,8 @@ def dead(index: int, kind: str) -> tuple[bytes, bytes]:
         job="j", purpose=TRAIN, fence=1, video=Video(id=f"v{index}", uri=f"s3://b/{index}"), seeds=[Seed(index=index)]
     )
     original = unit.SerializeToString()
-    letter = DeadLetter(
-        topic=topics.SEEDS, message=original, reason=f"{kind} because", kind=kind_named(kind), time_ms=5
-    )
-    return original, letter.SerializeToString()
+    entry = DeadLetter(topic=topics.SEEDS, message=original, reason=f"{kind} because", kind=kind_named(kind), time_ms=5)
+    return original, entry.SerializeToString()
 
 
 def test_letters_on_a_broker_are_listed_replayed_and_purged(
@@ -60,7 +58,7 @@ def test_letters_on_a_broker_are_listed_replayed_and_purged(
     bus.flush()
 
     listed = json.loads(essp("ls", "--kind", "vanished", "--json"))
-    assert [(letter["id"], letter["seed"]["index"]) for letter in listed] == [("0", 1)]
+    assert [(entry["id"], entry["seed"]["index"]) for entry in listed] == [("0", 1)]
     assert "damaged because" in essp("show", "1")
     with pytest.raises(NotFound):
         essp("show", "9")
@@ -75,7 +73,7 @@ def test_letters_on_a_broker_are_listed_replayed_and_purged(
         essp("replay", "0", "--json")
 
     essp("purge", "0", "--yes")
-    assert [letter["id"] for letter in json.loads(essp("ls", "--json"))] == ["1"]
+    assert [entry["id"] for entry in json.loads(essp("ls", "--json"))] == ["1"]
     bus.close()
 
 
@@ -100,11 +98,11 @@ def test_too_many_dead_letters_fail_the_job_and_are_kept_with_its_output(
     assert status.state is JobState.FAILED
     assert "could not be made, more than limits.dead_ratio (20%) allows" in status.reason
 
-    kept = OutputBox(Stores(("file:///",)).under(output)).letters()
+    kept = OutputEntryStore(Stores(("file:///",)).under(output)).entries()
     assert len(kept) >= status.counts.failed > 0
     listed = json.loads(essp("ls", "--from", str(tmp_path / "run"), "--last", "0", "--json"))
-    assert {letter["kind"] for letter in listed} == {"vanished"}
-    assert all(letter["seed"]["job"] == "dead" and "is not there" in letter["reason"] for letter in listed)
+    assert {entry["kind"] for entry in listed} == {"vanished"}
+    assert all(entry["seed"]["job"] == "dead" and "is not there" in entry["reason"] for entry in listed)
     essp("purge", "--all", "--from", str(tmp_path / "run"), "--yes")
     assert json.loads(essp("ls", "--from", str(tmp_path / "run"), "--json")) == []
     monkeypatch.delenv("ESSP_BUS", raising=False)

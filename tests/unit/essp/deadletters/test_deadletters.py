@@ -1,4 +1,4 @@
-"""Dead letters: what people are told of them, forgetting them, and when doing it again makes sense."""
+"""Dead letters: how people see them, purging, and when a replay makes sense."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from essp.deadletters.entries import Filter, letter_of
-from essp.deadletters.replay import obstacle, publish_again, standing
-from essp.deadletters.sink import Archive
-from essp.deadletters.store import BusBox, OutputBox
+from essp.deadletters.entries import Filter, entry_of
+from essp.deadletters.replay import obstacle, publish_again, replay_state
+from essp.deadletters.sink import DeadLetterSink
+from essp.deadletters.store import BusEntryStore, OutputEntryStore
 from essp_common import topics
 from essp_common.bus import reading
 from essp_common.bus.memory import MemoryBus
@@ -62,7 +62,7 @@ def unit(job: str = "j", index: int = 5, attempt: int = 0, fence: int = 3, purpo
     )
 
 
-def letter(message: DecodeSeed | ClipReady | bytes, kind: str = "damaged", reason: str = "bad") -> DeadLetter:
+def dead_letter(message: DecodeSeed | ClipReady | bytes, kind: str = "damaged", reason: str = "bad") -> DeadLetter:
     topic = topics.CLIPS if isinstance(message, ClipReady) else topics.SEEDS
     content = message if isinstance(message, bytes) else message.SerializeToString()
     return DeadLetter(
@@ -70,9 +70,9 @@ def letter(message: DecodeSeed | ClipReady | bytes, kind: str = "damaged", reaso
     )
 
 
-def put(bus: MemoryBus, *letters: DeadLetter) -> None:
-    for each in letters:
-        bus.publish(topics.DEADLETTER, b"k", each.SerializeToString())
+def put(bus: MemoryBus, *entries: DeadLetter) -> None:
+    for entry in entries:
+        bus.publish(topics.DEADLETTER, b"k", entry.SerializeToString())
 
 
 def command(bus: MemoryBus, what: Control.Command, job: str = "j", fence: int = 3) -> None:
@@ -80,24 +80,26 @@ def command(bus: MemoryBus, what: Control.Command, job: str = "j", fence: int = 
 
 
 def why_not(bus: MemoryBus, message: DecodeSeed | ClipReady | bytes) -> str:
-    dead = letter(message)
-    return obstacle(dead, standing(bus, [dead])) or ""
+    dead = dead_letter(message)
+    return obstacle(dead, replay_state(bus, [dead])) or ""
 
 
 def test_a_letter_tells_the_reason_and_the_seed() -> None:
-    told = letter_of("7", letter(unit(attempt=2), "truncated", "the file ends early"))
-    assert (told.kind, told.reason, told.topic) == ("truncated", "the file ends early", topics.SEEDS)
-    assert told.time == "1970-01-01T00:00:01.700+00:00"
-    seed = told.seed
+    shown = entry_of("7", dead_letter(unit(attempt=2), "truncated", "the file ends early"))
+    assert (shown.kind, shown.reason, shown.topic) == ("truncated", "the file ends early", topics.SEEDS)
+    assert shown.time == "1970-01-01T00:00:01.700+00:00"
+    seed = shown.seed
     assert (seed.job, seed.purpose, seed.epoch, seed.index, seed.attempt) == ("j", "train", 1, 5, 2)
     assert (seed.video, seed.uri, seed.first_frame, seed.class_id) == ("video-5", "s3://bucket/5.mp4", 30, 2)
-    of_extractor = letter_of("8", letter(ClipReady(clip=ClipRef(job="j", purpose=VALIDATION, index=9, video_id="v"))))
+    of_extractor = entry_of(
+        "8", dead_letter(ClipReady(clip=ClipRef(job="j", purpose=VALIDATION, index=9, video_id="v")))
+    )
     assert (of_extractor.seed.purpose, of_extractor.seed.index, of_extractor.seed.video) == ("validation", 9, "v")
 
 
 def test_a_message_that_cannot_be_read_is_listed_without_a_seed() -> None:
-    assert letter_of("1", letter(b"\xff\xff")).seed.job == ""
-    assert letter_of("1", letter(b"")).seed.job == ""
+    assert entry_of("1", dead_letter(b"\xff\xff")).seed.job == ""
+    assert entry_of("1", dead_letter(b"")).seed.job == ""
 
 
 @pytest.mark.parametrize(
@@ -112,46 +114,46 @@ def test_a_message_that_cannot_be_read_is_listed_without_a_seed() -> None:
     ],
 )
 def test_filters_leave_out_what_is_not_meant(bus: MemoryBus, wanted: Filter, found: set[str]) -> None:
-    put(bus, letter(unit()), letter(unit(index=6), "vanished"), letter(unit(job="other")))
-    letters = {identity: letter_of(identity, message) for identity, message in BusBox(bus).letters().items()}
-    assert {identity for identity, each in letters.items() if wanted.matches(each)} == found
+    put(bus, dead_letter(unit()), dead_letter(unit(index=6), "vanished"), dead_letter(unit(job="other")))
+    entries = {identity: entry_of(identity, message) for identity, message in BusEntryStore(bus).entries().items()}
+    assert {identity for identity, entry in entries.items() if wanted.matches(entry)} == found
 
 
 def test_purged_letters_are_forgotten_and_later_ones_are_not(bus: MemoryBus) -> None:
-    box = BusBox(bus)
-    put(bus, letter(unit(index=1)), letter(unit(index=2)))
-    box.purge(["0"])
-    put(bus, letter(unit(index=3)))
-    assert [letter_of("", each).seed.index for each in box.letters().values()] == [2, 3]
-    assert list(box.letters()) == ["1", "3"]
-    box.purge(list(box.letters()))
-    assert not box.letters()
+    store = BusEntryStore(bus)
+    put(bus, dead_letter(unit(index=1)), dead_letter(unit(index=2)))
+    store.purge(["0"])
+    put(bus, dead_letter(unit(index=3)))
+    assert [entry_of("", entry).seed.index for entry in store.entries().values()] == [2, 3]
+    assert list(store.entries()) == ["1", "3"]
+    store.purge(list(store.entries()))
+    assert not store.entries()
 
 
 def test_a_job_in_one_process_leaves_its_letters_in_its_output(bus: MemoryBus, tmp_path: Path) -> None:
-    box = OutputBox(DirectoryStore.from_url(f"file://{tmp_path}"))
-    first = letter(unit(index=1))
-    put(bus, first, letter(unit(job="other")), letter(b"\xff"))
-    archive = Archive(bus, box, "j")
-    put(bus, letter(unit(index=2)))
-    archive.close()
-    Archive(bus, box, "j").close()  # one that reads the same again adds nothing
-    kept = box.letters()
-    assert sorted(letter_of("", each).seed.index for each in kept.values()) == [0, 1, 2]
+    store = OutputEntryStore(DirectoryStore.from_url(f"file://{tmp_path}"))
+    first = dead_letter(unit(index=1))
+    put(bus, first, dead_letter(unit(job="other")), dead_letter(b"\xff"))
+    sink = DeadLetterSink(bus, store, "j")
+    put(bus, dead_letter(unit(index=2)))
+    sink.close()
+    DeadLetterSink(bus, store, "j").close()  # one that reads the same again adds nothing
+    kept = store.entries()
+    assert sorted(entry_of("", entry).seed.index for entry in kept.values()) == [0, 1, 2]
     assert first in kept.values()
-    box.purge(list(kept)[:2])
-    assert len(box.letters()) == 1
+    store.purge(list(kept)[:2])
+    assert len(store.entries()) == 1
 
 
-def test_a_running_job_gets_its_message_again_as_it_was(bus: MemoryBus) -> None:
+def test_a_running_job_gets_its_message_again_unchanged(bus: MemoryBus) -> None:
     command(bus, Control.START)
     bus.publish(topics.SEEDS, b"", unit().SerializeToString())
-    seeds = letter(unit())
-    assert obstacle(seeds, standing(bus, [seeds])) is None
+    seeds = dead_letter(unit())
+    assert obstacle(seeds, replay_state(bus, [seeds])) is None
     publish_again(bus, seeds)
     ready = ClipReady(clip=ClipRef(job="j", purpose=TRAIN, epoch=1, index=70), recipe=RECIPE, fence=3)
-    clips = letter(ready)
-    assert obstacle(clips, standing(bus, [clips])) is None
+    clips = dead_letter(ready)
+    assert obstacle(clips, replay_state(bus, [clips])) is None
     publish_again(bus, clips)
     reader = bus.subscribe([topics.SEEDS, topics.CLIPS], group=None)
     records = reader.poll(10, 0.0)
@@ -160,9 +162,9 @@ def test_a_running_job_gets_its_message_again_as_it_was(bus: MemoryBus) -> None:
     assert [(r.value, r.partition) for r in records if r.topic == topics.CLIPS] == [(clips.message, 70 - 64)]
 
 
-def test_what_nobody_waits_for_is_not_published_again(bus: MemoryBus) -> None:
+def test_a_message_that_no_consumer_needs_is_not_published_again(bus: MemoryBus) -> None:
     assert "cannot be read" in why_not(bus, b"\xff")
-    assert "nothing is known of job j" in why_not(bus, unit())
+    assert "has no command for job j" in why_not(bus, unit())
     command(bus, Control.START)
     assert why_not(bus, unit()) == ""
     assert "earlier start" in why_not(bus, unit(fence=2))
@@ -174,7 +176,7 @@ def test_what_nobody_waits_for_is_not_published_again(bus: MemoryBus) -> None:
     assert "has ended (fail)" in why_not(bus, unit(attempt=1))
 
 
-def test_a_skipped_index_is_not_done_again_once_all_streams_were_told(bus: MemoryBus) -> None:
+def test_a_skipped_index_is_not_replayed_once_all_streams_skip_it(bus: MemoryBus) -> None:
     command(bus, Control.START)
     clip = ClipRef(job="j", purpose=TRAIN, epoch=1, index=5)
     skipped = ClipReady(clip=clip, skipped="bad")
