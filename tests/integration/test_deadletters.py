@@ -62,7 +62,7 @@ def test_letters_on_a_broker_are_listed_replayed_and_purged(
     assert "damaged because" in essp("show", "1")
     with pytest.raises(NotFound):
         essp("show", "9")
-    with pytest.raises(ConfigError, match="which ones"):
+    with pytest.raises(ConfigError, match="no entries are selected"):
         essp("replay")
 
     assert "published again" in essp("replay", "0")

@@ -130,7 +130,7 @@ def test_purged_letters_are_forgotten_and_later_ones_are_not(bus: MemoryBus) -> 
     assert not store.entries()
 
 
-def test_a_job_in_one_process_leaves_its_letters_in_its_output(bus: MemoryBus, tmp_path: Path) -> None:
+def test_a_job_in_one_process_leaves_its_dead_letters_in_its_output(bus: MemoryBus, tmp_path: Path) -> None:
     store = OutputEntryStore(DirectoryStore.from_url(f"file://{tmp_path}"))
     first = dead_letter(unit(index=1))
     put(bus, first, dead_letter(unit(job="other")), dead_letter(b"\xff"))
