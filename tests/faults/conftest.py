@@ -12,8 +12,8 @@ from essp.catalog.build import BuildOptions, build
 from essp.servers.servers import KafkaServer, RedisServer, S3Server, free_port
 from essp_common.wiring import Adapters, Stores
 from essp_master.service import Master
+from tests.faults.deployment import SESSION_TIMEOUT_MS, Deployment, Run
 from tests.faults.s3_front import S3Front
-from tests.faults.world import SESSION_TIMEOUT_MS, Run, World
 from tests.harness.journeys import make_videos
 
 REDIS_BYTES = 32 * 2**20
@@ -22,7 +22,7 @@ Begin = Callable[..., Run]
 
 
 @pytest.fixture(scope="package")
-def world(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def deployment(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """Servers with the small set on them, and one healthy decoder and extractor."""
     folder = tmp_path_factory.mktemp("faults")
     bucket = "essp-faults"
@@ -32,31 +32,31 @@ def world(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
         RedisServer(folder, free_port(), maxmemory_bytes=REDIS_BYTES) as redis,
         S3Front(s3_server.port) as front,
     ):
-        world = World(kafka, redis, front, bucket, folder)
-        _fill(world, s3_server, folder / "videos")
+        deployment = Deployment(kafka, redis, front, bucket, folder)
+        _fill(deployment, s3_server, folder / "videos")
         for side in ("worker", "master", "consumer"):
-            world.link(side)
-        world.adapters("consumer").close()
-        decoder, extractor = world.decoder(), world.extractor()
+            deployment.link(side)
+        deployment.adapters("consumer").close()
+        decoder, extractor = deployment.decoder(), deployment.extractor()
         try:
-            world.joined(decoder)
-            world.joined(extractor)
-            yield world
-            for process in list(world.processes):
-                world.drain(process)
+            deployment.joined(decoder)
+            deployment.joined(extractor)
+            yield deployment
+            for process in list(deployment.processes):
+                deployment.drain(process)
         finally:
-            for process in world.processes:
+            for process in deployment.processes:
                 process.popen.kill()
                 process.popen.wait()
-            for links in world.links.values():
+            for links in deployment.links.values():
                 for proxy in links.all():
                     proxy.close()
 
 
-def _fill(world: World, server: S3Server, videos: Path) -> None:
+def _fill(deployment: Deployment, server: S3Server, videos: Path) -> None:
     make_videos(videos)
-    store_url = world.store_url(server.port)
-    root = f"s3://{world.bucket}"
+    store_url = deployment.store_url(server.port)
+    root = f"s3://{deployment.bucket}"
     store = Stores((store_url,)).under(root)
     for path in sorted(videos.rglob("*.*")):
         store.put_file(f"videos/{path.relative_to(videos)}", str(path))
@@ -64,41 +64,41 @@ def _fill(world: World, server: S3Server, videos: Path) -> None:
 
 
 @pytest.fixture(scope="package")
-def consumers(world: World) -> Iterator[Adapters]:
+def consumers(deployment: Deployment) -> Iterator[Adapters]:
     """How the consumers of all jobs reach the servers."""
-    adapters = world.adapters("consumer")
+    adapters = deployment.adapters("consumer")
     yield adapters
     adapters.close()
 
 
 @pytest.fixture(scope="package")
-def master(world: World) -> Iterator[Master]:
+def master(deployment: Deployment) -> Iterator[Master]:
     """The master of all jobs."""
-    adapters = world.adapters("master")
-    with world.master(adapters) as master:
+    adapters = deployment.adapters("master")
+    with deployment.master(adapters) as master:
         yield master
     adapters.close()
 
 
 @pytest.fixture(scope="package")
-def undisturbed(world: World, master: Master, consumers: Adapters) -> None:
+def undisturbed(deployment: Deployment, master: Master, consumers: Adapters) -> None:
     """Learn what the job comes to when nothing fails."""
-    learn(world, Run(world, master, consumers, world.spec("undisturbed")))
+    learn(deployment, Run(deployment, master, consumers, deployment.spec("undisturbed")))
 
 
 @pytest.fixture(scope="package")
-def undisturbed_large(world: World, master: Master, consumers: Adapters) -> None:
+def undisturbed_large(deployment: Deployment, master: Master, consumers: Adapters) -> None:
     """The same of the large one."""
-    learn(world, Run(world, master, consumers, world.spec("undisturbed-large", large=True)))
+    learn(deployment, Run(deployment, master, consumers, deployment.spec("undisturbed-large", large=True)))
 
 
-def learn(world: World, run: Run) -> None:
+def learn(deployment: Deployment, run: Run) -> None:
     """Remember what an undisturbed run comes to."""
     try:
         run.complete()
     finally:
         run.close()
-    world.expected[run.clips] = run.taken
+    deployment.expected[run.clips] = run.taken
     status = run.leaves_nothing()
     assert status.counts.issued == status.counts.decoded == len(run.taken["trainer.rgb"])
     clips = run.taken["trainer.rgb"]
@@ -106,18 +106,22 @@ def learn(world: World, run: Run) -> None:
 
 
 @pytest.fixture
-def begin(world: World, master: Master, consumers: Adapters, undisturbed: None, unique: str) -> Iterator[Begin]:
+def begin(
+    deployment: Deployment, master: Master, consumers: Adapters, undisturbed: None, unique: str
+) -> Iterator[Begin]:
     """Starts the job of this test. Afterwards all links are whole again, and the job has ended."""
     started: list[Run] = []
 
     def begin_one(hold_at: int = 0, **limits: Any) -> Run:
-        started.append(Run(world, master, consumers, world.spec(f"{unique}-{len(started)}", **limits), hold_at))
+        started.append(
+            Run(deployment, master, consumers, deployment.spec(f"{unique}-{len(started)}", **limits), hold_at)
+        )
         return started[-1]
 
     yield begin_one
-    for links in world.links.values():
+    for links in deployment.links.values():
         for proxy in links.all():
             proxy.heal()
-    world.s3.heal()
+    deployment.s3.heal()
     for run in started:
         run.close()

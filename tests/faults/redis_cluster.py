@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from essp.servers.servers import RedisServer, free_port
-from tests.faults.world import until
+from tests.faults.deployment import until
 
 PRIMARIES = 3
 NODE_TIMEOUT_MS = 2000

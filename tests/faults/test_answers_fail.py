@@ -15,8 +15,8 @@ from essp_common.wiring import open_store
 from essp_master.registrations import Registrations, TrainerRow
 from tests.conftest import BUCKET
 from tests.faults.conftest import Begin
+from tests.faults.deployment import Deployment
 from tests.faults.s3_front import S3Front
-from tests.faults.world import World
 
 pytestmark = pytest.mark.integration
 
@@ -59,16 +59,20 @@ def test_a_registration_whose_answer_is_lost_is_made_once(store: ObjectStore, fr
     assert len(table.changes()) == 1
 
 
-def test_a_master_whose_writes_lose_their_answers_is_not_overtaken_by_itself(world: World, begin: Begin) -> None:
+def test_a_master_whose_writes_lose_their_answers_is_not_overtaken_by_itself(
+    deployment: Deployment, begin: Begin
+) -> None:
     """Its fence, the job's specification, and segment after segment of its history."""
-    front, before = world.s3, world.s3.faults.copy()
+    front, before = deployment.s3, deployment.s3.faults.copy()
     for about in ("fences/", "spec.json", "history/"):
         front.lose_answers(1, about)
     front.lose_writes(1, "history/")
     run = begin()
     run.finish()
     assert front.faults - before == {"lost answer": 3, "lost write": 1}
-    output = open_store(world.store_url(front.port).replace(world.bucket, f"{world.bucket}/runs/{run.name}", 1))
+    output = open_store(
+        deployment.store_url(front.port).replace(deployment.bucket, f"{deployment.bucket}/runs/{run.name}", 1)
+    )
     assert [info.key for info in output.list(layout.FENCES)] == [numbered(layout.FENCES, 1)], (
         "the first fence it took was its own"
     )

@@ -22,7 +22,7 @@ from essp.servers.servers import S3Server, free_port
 from essp_common.bus.port import Bus
 from essp_common.errors import TransientError
 from essp_common.wiring import open_bus
-from tests.faults.world import persistently, until
+from tests.faults.deployment import persistently, until
 from tests.harness.waiting import LONGEST_S
 
 pytestmark = pytest.mark.integration

@@ -11,15 +11,15 @@ import pytest
 
 from essp.servers.servers import KafkaServer
 from tests.faults.conftest import REDIS_BYTES
+from tests.faults.deployment import SESSION_TIMEOUT_MS, Deployment, Run
 from tests.faults.redis_cluster import Cluster
-from tests.faults.world import SESSION_TIMEOUT_MS, Run, World
 
 pytestmark = pytest.mark.integration
 
 SIDES = ("worker", "master", "consumer")
 
 
-class ClusterWorld(World):
+class ClusterDeployment(Deployment):
     """A deployment over the cluster; everything else as in the other one, but for a broker of its own."""
 
     cluster: Cluster
@@ -32,12 +32,14 @@ class ClusterWorld(World):
 
 
 @pytest.fixture
-def clustered(world: World, undisturbed: None, tmp_path: Path) -> Iterator[ClusterWorld]:
+def clustered(deployment: Deployment, undisturbed: None, tmp_path: Path) -> Iterator[ClusterDeployment]:
     with (
         Cluster(tmp_path, REDIS_BYTES) as cluster,
         KafkaServer(tmp_path, session_timeout_ms=SESSION_TIMEOUT_MS) as kafka,
     ):
-        made = ClusterWorld(kafka, world.redis, world.s3, world.bucket, tmp_path, expected=world.expected)
+        made = ClusterDeployment(
+            kafka, deployment.redis, deployment.s3, deployment.bucket, tmp_path, expected=deployment.expected
+        )
         made.cluster = cluster
         for side in SIDES:
             made.link(side)
@@ -49,22 +51,22 @@ def clustered(world: World, undisturbed: None, tmp_path: Path) -> Iterator[Clust
                 proxy.close()
 
 
-def test_a_job_outlives_a_failover(clustered: ClusterWorld, unique: str) -> None:
-    world = clustered
-    consumers, own = world.adapters("consumer"), world.adapters("master")
-    decoder, extractor = world.decoder(), world.extractor()
+def test_a_job_outlives_a_failover(clustered: ClusterDeployment, unique: str) -> None:
+    deployment = clustered
+    consumers, own = deployment.adapters("consumer"), deployment.adapters("master")
+    decoder, extractor = deployment.decoder(), deployment.extractor()
     for process in (decoder, extractor):
-        world.joined(process)
-    with world.master(own) as master:
-        run = Run(world, master, consumers, world.spec(unique), hold_at=3)
+        deployment.joined(process)
+    with deployment.master(own) as master:
+        run = Run(deployment, master, consumers, deployment.spec(unique), hold_at=3)
         try:
             run.held()
-            assert world.keys()
-            world.cluster.fail_over()
+            assert deployment.keys()
+            deployment.cluster.fail_over()
             run.finish()
         finally:
             run.close()
     for process in (decoder, extractor):
-        world.drain(process)
+        deployment.drain(process)
     for adapters in (consumers, own):
         adapters.close()

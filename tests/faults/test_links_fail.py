@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.faults.conftest import Begin
-from tests.faults.world import SESSION_TIMEOUT_MS, World
+from tests.faults.deployment import SESSION_TIMEOUT_MS, Deployment
 from tests.harness.proxy import Proxy
 from tests.harness.waiting import LONGEST_S
 
@@ -54,11 +54,11 @@ ROWS = {
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_a_job_outlives(row: str, world: World, begin: Begin) -> None:
+def test_a_job_outlives(row: str, deployment: Deployment, begin: Begin) -> None:
     side, faults = ROWS[row]
     run = begin(hold_at=HOLD_AT).held()
     for number, (servers, fault) in enumerate(faults, start=1):
-        links = [getattr(world.links[side], server) for server in servers]
+        links = [getattr(deployment.links[side], server) for server in servers]
         before = [link.faults[fault.counted] for link in links]
         for link in links:
             fault.begin(link)

@@ -12,7 +12,7 @@ from essp_common import topics
 from essp_common.bus.port import Record
 from essp_common.wiring import Adapters
 from tests.faults.conftest import Begin
-from tests.faults.world import World, said
+from tests.faults.deployment import Deployment, said
 
 pytestmark = pytest.mark.integration
 
@@ -51,7 +51,7 @@ def test_every_message_comes_again_in_any_order(begin: Begin, consumers: Adapter
     begin().finish()
 
 
-def test_a_slow_consumer_holds_the_others_back_and_no_more(world: World, begin: Begin) -> None:
+def test_a_slow_consumer_holds_the_others_back_and_no_more(deployment: Deployment, begin: Begin) -> None:
     """What is outstanding stays within the budget, at every look."""
     run = begin(hold_at=1)
     budget_bytes = run.status().credits.budget_bytes
@@ -85,17 +85,17 @@ time.time_ns = lambda: _true[1]() + 3600 * 10**9 * _hours()
 
 @pytest.mark.usefixtures("undisturbed_large")
 def test_clocks_jump_and_there_is_no_room_for_files(
-    world: World, begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By an hour, forth and back, four times a second: in workers, whose TMPDIR is not there either, in the master,
     and in the consumers."""
     (tmp_path / "sitecustomize.py").write_text(JUMPS)
     odd = {"PYTHONPATH": str(tmp_path), "TMPDIR": "/nowhere"}
-    decoder, extractor = world.decoder(**odd), world.extractor(**odd)
+    decoder, extractor = deployment.decoder(**odd), deployment.extractor(**odd)
     true = time.time
     monkeypatch.setattr(time, "time", lambda: true() + 3600 * (int(time.monotonic() * 4) % 3 - 1))
     for process in (decoder, extractor):
-        assert said(world.joined(process), "the clock jumps")
+        assert said(deployment.joined(process), "the clock jumps")
     begin(large=True).finish()
     for process in (decoder, extractor):
-        world.drain(process)
+        deployment.drain(process)

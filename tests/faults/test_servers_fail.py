@@ -14,7 +14,7 @@ from essp_common.failures import kind_word
 from essp_common.pb.v1.messages_pb2 import DeadLetter
 from essp_common.wiring import Adapters
 from tests.faults.conftest import REDIS_BYTES, Begin
-from tests.faults.world import World
+from tests.faults.deployment import Deployment
 from tests.harness.waiting import LONGEST_S
 
 pytestmark = pytest.mark.integration
@@ -31,41 +31,41 @@ def figure(redis: RedisServer, section: str, name: str) -> int:
 # --- Redis ---
 
 
-def test_redis_is_emptied(world: World, begin: Begin) -> None:
+def test_redis_is_emptied(deployment: Deployment, begin: Begin) -> None:
     run = begin(hold_at=HOLD_AT).held()
-    assert world.keys()
-    world.redis.execute("FLUSHALL")
+    assert deployment.keys()
+    deployment.redis.execute("FLUSHALL")
     assert run.finish().counts.lost > 0
 
 
-def test_redis_starts_again_with_nothing(world: World, begin: Begin) -> None:
+def test_redis_starts_again_with_nothing(deployment: Deployment, begin: Begin) -> None:
     run = begin(hold_at=HOLD_AT).held()
-    assert world.keys()
-    world.redis.stop()
+    assert deployment.keys()
+    deployment.redis.stop()
     run.hold(HOLD_AT + 1)
-    assert world.links["consumer"].redis.wait_for("unreachable", 1, LONGEST_S)
-    world.redis.start()
+    assert deployment.links["consumer"].redis.wait_for("unreachable", 1, LONGEST_S)
+    deployment.redis.start()
     assert run.finish().counts.lost > 0
 
 
-def test_redis_is_full(world: World, begin: Begin) -> None:
+def test_redis_is_full(deployment: Deployment, begin: Begin) -> None:
     """No room is no error: everybody waits, and nothing is made again."""
-    refused = figure(world.redis, "errorstats", "errorstat_OOM")
-    world.redis.execute("CONFIG", "SET", "maxmemory", str(figure(world.redis, "memory", "used_memory") // 2))
+    refused = figure(deployment.redis, "errorstats", "errorstat_OOM")
+    deployment.redis.execute("CONFIG", "SET", "maxmemory", str(figure(deployment.redis, "memory", "used_memory") // 2))
     try:
         run = begin()
-        run.until("writes are refused", lambda: figure(world.redis, "errorstats", "errorstat_OOM") > refused)
+        run.until("writes are refused", lambda: figure(deployment.redis, "errorstats", "errorstat_OOM") > refused)
         assert run.status().counts.decoded == 0
     finally:
-        world.redis.execute("CONFIG", "SET", "maxmemory", str(REDIS_BYTES))
+        deployment.redis.execute("CONFIG", "SET", "maxmemory", str(REDIS_BYTES))
     counts = run.finish().counts
     assert (counts.lost, counts.failed) == (0, 0)
 
 
-def test_redis_stands_still(world: World, begin: Begin) -> None:
+def test_redis_stands_still(deployment: Deployment, begin: Begin) -> None:
     """For longer than clients wait for an answer."""
     run = begin(hold_at=HOLD_AT).held()
-    pid = figure(world.redis, "server", "process_id")
+    pid = figure(deployment.redis, "server", "process_id")
     os.kill(pid, signal.SIGSTOP)
     try:
         run.go()
@@ -75,17 +75,17 @@ def test_redis_stands_still(world: World, begin: Begin) -> None:
     run.finish()
 
 
-def test_keys_expire_before_they_are_read(world: World, begin: Begin) -> None:
+def test_keys_expire_before_they_are_read(deployment: Deployment, begin: Begin) -> None:
     run = begin(hold_at=HOLD_AT, ttl_s=1).held()
-    run.until("all keys have expired", lambda: not world.keys())
+    run.until("all keys have expired", lambda: not deployment.keys())
     assert run.finish().counts.lost > 0
 
 
 # --- the object store ---
 
 
-def test_an_object_store_that_fails_for_a_while(world: World, begin: Begin) -> None:
-    front = world.s3
+def test_an_object_store_that_fails_for_a_while(deployment: Deployment, begin: Begin) -> None:
+    front = deployment.s3
     front.status(500, 1, "InternalError")
     front.status(503, 1, "SlowDown")
     front.truncate(1)
@@ -99,17 +99,17 @@ def test_an_object_store_that_fails_for_a_while(world: World, begin: Begin) -> N
     assert counts.failed == 0
 
 
-def test_videos_that_changed_or_vanished(world: World, begin: Begin, consumers: Adapters) -> None:
+def test_videos_that_changed_or_vanished(deployment: Deployment, begin: Begin, consumers: Adapters) -> None:
     """Each is reported, and another of its class takes its place; everything else is as ever."""
     letters = consumers.bus.subscribe([topics.DEADLETTER], None)
-    world.s3.retag(1)
-    world.s3.status(404, 1, "NoSuchKey")
+    deployment.s3.retag(1)
+    deployment.s3.status(404, 1, "NoSuchKey")
     run = begin()
     run.complete()
     counts = run.leaves_nothing().counts
     assert counts.failed == counts.replaced >= 2  # a unit may have several clips of its video
     assert counts.skipped == 0
-    for consumer, expected in world.expected[run.clips].items():
+    for consumer, expected in deployment.expected[run.clips].items():
         taken = run.taken[consumer]
         assert [place[:2] for place in taken] == [place[:2] for place in expected]
         assert sum(mine != theirs for mine, theirs in zip(taken, expected, strict=True)) <= counts.failed

@@ -26,7 +26,7 @@ from essp_common.pb.v1.messages_pb2 import (
 )
 from essp_common.wiring import Adapters
 from tests.faults.conftest import Begin
-from tests.faults.world import World, said
+from tests.faults.deployment import Deployment, said
 from tests.harness.waiting import LONGEST_S
 from tests.integration.fleet import Process
 
@@ -52,74 +52,74 @@ KILLED = {
 
 
 @pytest.mark.parametrize("row", KILLED)
-def test_killed(row: str, world: World, begin: Begin) -> None:
+def test_killed(row: str, deployment: Deployment, begin: Begin) -> None:
     decoders, extractors = KILLED[row]
-    armed = {world.decoder(f"{name}:1:kill"): name for name in decoders}
-    armed |= {world.extractor(f"{name}:1:kill"): name for name in extractors}
-    run_until_hit(world, begin, armed, "kill")
+    armed = {deployment.decoder(f"{name}:1:kill"): name for name in decoders}
+    armed |= {deployment.extractor(f"{name}:1:kill"): name for name in extractors}
+    run_until_hit(deployment, begin, armed, "kill")
     for process in armed:
-        world.gone(process, -signal.SIGKILL)
+        deployment.gone(process, -signal.SIGKILL)
 
 
-def test_crashed_and_failed(world: World, begin: Begin) -> None:
+def test_crashed_and_failed(deployment: Deployment, begin: Begin) -> None:
     """A child that crashes, a worker that crashes, and errors as servers give them, at every step."""
-    child = world.decoder("decoder-child.decoded:5:segv")
-    raising = world.decoder(",".join(f"{name}:2:raise" for name in ("decoder.stored", "decoder.announced")))
-    crashing = world.extractor("extractor.read:2:segv")
-    failing = world.extractor(",".join(f"{name}:2:raise" for name in ("extractor.stored", "kafka.flushed")))
+    child = deployment.decoder("decoder-child.decoded:5:segv")
+    raising = deployment.decoder(",".join(f"{name}:2:raise" for name in ("decoder.stored", "decoder.announced")))
+    crashing = deployment.extractor("extractor.read:2:segv")
+    failing = deployment.extractor(",".join(f"{name}:2:raise" for name in ("extractor.stored", "kafka.flushed")))
     signs = {child: r"child crashed \(exit status -11\)", crashing: "failpoint extractor.read: segv"}
     signs |= {raising: "failpoint decoder.announced: raise", failing: "failpoint kafka.flushed: raise"}
-    run_until(world, begin, signs)
-    world.gone(crashing, -signal.SIGSEGV)
+    run_until(deployment, begin, signs)
+    deployment.gone(crashing, -signal.SIGSEGV)
     for process in (child, raising, failing):
-        world.drain(process)
+        deployment.drain(process)
 
 
-def test_hung(world: World, begin: Begin) -> None:
+def test_hung(deployment: Deployment, begin: Begin) -> None:
     """A worker that hangs leaves by itself; one that hangs and is told to leave does so in its time, or at once."""
-    stuck = world.decoder("decoder.decoded:1:hang", ESSP_STUCK_S="2")
-    late = world.extractor("extractor.read:1:hang", ESSP_DRAIN_S="1")
-    twice = world.extractor("extractor.stored:1:hang", ESSP_DRAIN_S="1000")
+    stuck = deployment.decoder("decoder.decoded:1:hang", ESSP_STUCK_S="2")
+    late = deployment.extractor("extractor.read:1:hang", ESSP_DRAIN_S="1")
+    twice = deployment.extractor("extractor.stored:1:hang", ESSP_DRAIN_S="1000")
     for process in (stuck, late, twice):
-        world.joined(process)
+        deployment.joined(process)
     run = begin(large=True)
     for process in (late, twice):
-        world.until("it hangs", lambda process=process: said(process, "failpoint .*: hang"))
+        deployment.until("it hangs", lambda process=process: said(process, "failpoint .*: hang"))
         process.popen.send_signal(signal.SIGTERM)
-    world.gone(late, 1)
+    deployment.gone(late, 1)
     assert said(late, "not drained within 1 s")
     assert twice.popen.poll() is None
     twice.popen.send_signal(signal.SIGTERM)
-    world.gone(twice, 130)
-    world.gone(stuck, 1)
+    deployment.gone(twice, 130)
+    deployment.gone(stuck, 1)
     assert said(stuck, "hangs for 2 s")
     run.finish()
 
 
-def test_drained(world: World, begin: Begin) -> None:
+def test_drained(deployment: Deployment, begin: Begin) -> None:
     """Workers that are told to leave in the midst of a job lose nothing, and have nothing made twice."""
-    decoder, extractor = world.joined(world.decoder()), world.joined(world.extractor())
+    decoder, extractor = deployment.joined(deployment.decoder()), deployment.joined(deployment.extractor())
     run = begin(hold_at=12, large=True, coupled=True)  # so that nothing is made again for one that lags
     run.until("it is under way", lambda: run.status().counts.extracted > 12)
-    world.drain(decoder)
-    world.drain(extractor)
+    deployment.drain(decoder)
+    deployment.drain(extractor)
     counts = run.finish().counts
     assert (counts.lost, counts.reissued) == (0, 0)
 
 
-def test_zombies(world: World, begin: Begin) -> None:
+def test_zombies(deployment: Deployment, begin: Begin) -> None:
     """Workers that stand still with work in hand for longer than the job lasts, and then go on with it: their late
     results change nothing, and what they store for a job that is over is gone after its time to live."""
-    armed = {world.decoder("decoder.decoded:1:stop"): "decoder.decoded"}
-    armed |= {world.extractor("extractor.read:1:stop"): "extractor.read"}
-    run_until_hit(world, begin, armed, "stop", ttl_s=5)
+    armed = {deployment.decoder("decoder.decoded:1:stop"): "decoder.decoded"}
+    armed |= {deployment.extractor("extractor.read:1:stop"): "extractor.read"}
+    run_until_hit(deployment, begin, armed, "stop", ttl_s=5)
     for process in armed:
         process.signal_group(signal.SIGCONT)
     for process in armed:
-        world.until("it is back", lambda process=process: said(process, r"stop[\s\S]*takes part with [1-9]"))
+        deployment.until("it is back", lambda process=process: said(process, r"stop[\s\S]*takes part with [1-9]"))
     begin(large=True).finish()
     for process in armed:
-        world.drain(process)
+        deployment.drain(process)
 
 
 POISON = """
@@ -136,23 +136,23 @@ class Poison(FrameDiff):
 
 
 @pytest.fixture
-def plugin(world: World, undisturbed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def plugin(deployment: Deployment, undisturbed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for PYTHONPATH with a package that has a feature of its own, which one clip makes crash."""
     facts = tmp_path / "poison-1.0.dist-info"
     facts.mkdir()
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: poison\nVersion: 1.0\n")
     (facts / "entry_points.txt").write_text("[essp.extractors]\npoison = poison:Poison\n")
-    (tmp_path / "poison.py").write_text(POISON.format(poison=world.expected[12]["trainer.rgb"][VICTIM][2]))
+    (tmp_path / "poison.py").write_text(POISON.format(poison=deployment.expected[12]["trainer.rgb"][VICTIM][2]))
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
 
 
 def test_a_clip_that_kills_its_worker_is_given_up(
-    world: World, begin: Begin, consumers: Adapters, plugin: Path
+    deployment: Deployment, begin: Begin, consumers: Adapters, plugin: Path
 ) -> None:
     """The worker itself crashes, not a child: each one that gets the clip, until there have been enough of them."""
     letters = consumers.bus.subscribe([topics.DEADLETTER], None)
-    alive = [start_poisoned(world, plugin), start_poisoned(world, plugin)]
+    alive = [start_poisoned(deployment, plugin), start_poisoned(deployment, plugin)]
     run, deaths = begin(feature="poison"), 0
 
     def replaced() -> bool:
@@ -160,9 +160,9 @@ def test_a_clip_that_kills_its_worker_is_given_up(
         nonlocal deaths
         for process in [process for process in alive if process.popen.poll() is not None]:
             assert said(process, "poisoned")
-            world.gone(process, -signal.SIGSEGV)
+            deployment.gone(process, -signal.SIGSEGV)
             alive.remove(process)
-            alive.append(start_poisoned(world, plugin))
+            alive.append(start_poisoned(deployment, plugin))
             deaths += 1
         return run.ended()
 
@@ -170,7 +170,7 @@ def test_a_clip_that_kills_its_worker_is_given_up(
     run.complete()
     run.leaves_nothing()
     assert 3 <= deaths <= 4
-    expected = world.expected[12]
+    expected = deployment.expected[12]
     assert run.taken["trainer.rgb"] == expected["trainer.rgb"]
     missing = [index for phase_index, index, what in run.taken["trainer.flow"] if what.startswith("skipped")]
     assert missing == [VICTIM]
@@ -179,16 +179,16 @@ def test_a_clip_that_kills_its_worker_is_given_up(
     letters.close()
     assert (letter.kind, letter.attempts) == (CRASHED, 3)
     for process in alive:
-        world.drain(process)
+        deployment.drain(process)
 
 
-def test_killed_at_a_rejection_and_at_a_rebalance(world: World, begin: Begin, consumers: Adapters) -> None:
+def test_killed_at_a_rejection_and_at_a_rebalance(deployment: Deployment, begin: Begin, consumers: Adapters) -> None:
     """Messages that are none, and work that cannot be done, lie on every partition; then another worker joins."""
-    armed = {world.decoder(f"{name}:1:kill"): name for name in ("worker.rejected", "decoder.failed")}
-    armed |= {world.extractor(f"{name}:1:kill"): name for name in ("worker.rejected", "extractor.failed")}
+    armed = {deployment.decoder(f"{name}:1:kill"): name for name in ("worker.rejected", "decoder.failed")}
+    armed |= {deployment.extractor(f"{name}:1:kill"): name for name in ("worker.rejected", "extractor.failed")}
     for process in armed:
-        world.joined(process)
-    vanished = Video(id="none", uri=f"s3://{world.bucket}/videos/none.mp4", width=40, height=40, frame_count=9)
+        deployment.joined(process)
+    vanished = Video(id="none", uri=f"s3://{deployment.bucket}/videos/none.mp4", width=40, height=40, frame_count=9)
     seed = Seed(frame_count=1, stride=1)
     impossible = DecodeSeed(job="nobody", video=vanished, seeds=[seed], recipe=Recipe(codec=FrameCodec(name="raw")))
     stream = StreamRequest(stream="flow", feature="flow")
@@ -198,31 +198,31 @@ def test_killed_at_a_rejection_and_at_a_rebalance(world: World, begin: Begin, co
             consumers.bus.publish(topic, b"", b"\xff\xff\xff", partition)
             consumers.bus.publish(topic, b"", message.SerializeToString(), partition)
     consumers.bus.flush()
-    run_until_hit(world, begin, armed, "kill")
+    run_until_hit(deployment, begin, armed, "kill")
     for process in armed:
-        world.gone(process, -signal.SIGKILL)
+        deployment.gone(process, -signal.SIGKILL)
 
-    giving = world.joined(world.decoder("kafka.revoked:1:kill"))
+    giving = deployment.joined(deployment.decoder("kafka.revoked:1:kill"))
     run = begin(large=True)
-    another = world.joined(world.decoder())
+    another = deployment.joined(deployment.decoder())
     run.finish()
-    world.gone(giving, -signal.SIGKILL)
+    deployment.gone(giving, -signal.SIGKILL)
     assert said(giving, "failpoint kafka.revoked: kill")
-    world.drain(another)
+    deployment.drain(another)
 
 
-def start_poisoned(world: World, plugin: Path) -> Process:
-    return world.start("extractor", "run", "--feature", "poison", PYTHONPATH=str(plugin))
+def start_poisoned(deployment: Deployment, plugin: Path) -> Process:
+    return deployment.start("extractor", "run", "--feature", "poison", PYTHONPATH=str(plugin))
 
 
-def run_until_hit(world: World, begin: Begin, armed: dict[Process, str], action: str, **limits: int) -> None:
+def run_until_hit(deployment: Deployment, begin: Begin, armed: dict[Process, str], action: str, **limits: int) -> None:
     """Jobs, until each of these has come to its failpoint."""
-    run_until(world, begin, {process: f"failpoint {name}: {action}" for process, name in armed.items()}, **limits)
+    run_until(deployment, begin, {process: f"failpoint {name}: {action}" for process, name in armed.items()}, **limits)
 
 
-def run_until(world: World, begin: Begin, signs: dict[Process, str], **limits: int) -> None:
+def run_until(deployment: Deployment, begin: Begin, signs: dict[Process, str], **limits: int) -> None:
     """Jobs, until each of these has said what it is to say."""
     for process in signs:
-        world.joined(process)
+        deployment.joined(process)
     while not all(said(process, sign) for process, sign in signs.items()):
         begin(large=True, **limits).finish()

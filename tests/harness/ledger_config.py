@@ -14,7 +14,7 @@ from essp_master.ledger.config import LedgerConfig
 from essp_master.ledger.parts import ClipParts
 
 CLIP_BYTES, STREAM_BYTES = 100, 60
-"""The bounds; actual sizes are smaller (`World.actual`)."""
+"""The bounds; actual sizes are smaller (`LedgerSimulation.actual`)."""
 FEATURES = {"rgb": "rgb", "flow": "flow", "diff": "frame_diff"}
 CONSUMERS = {"trainer.rgb": "rgb", "trainer.flow": "flow"}
 

@@ -29,7 +29,7 @@ POOLS = {"decoder": 1, "extractor.flow": 1, "aggregator": 1}
 
 
 @dataclass
-class World:
+class LoneMaster:
     """A master alone."""
 
     fleet: Fleet
@@ -49,7 +49,7 @@ class World:
 
 
 @pytest.fixture
-def world(s3_server: S3Server, redis_server: RedisServer, tmp_path: Path) -> Iterator[World]:
+def lone(s3_server: S3Server, redis_server: RedisServer, tmp_path: Path) -> Iterator[LoneMaster]:
     make_videos(tmp_path / "videos")
     store_url = s3_server.store(BUCKET, uuid.uuid4().hex[:10])
     root = store_url.partition("?")[0]
@@ -70,31 +70,31 @@ def world(s3_server: S3Server, redis_server: RedisServer, tmp_path: Path) -> Ite
         with Fleet(environment, tmp_path) as fleet:
             master = fleet.start("master", "--port", "0")
             api = Api(fleet, master, TOKEN)
-            yield World(fleet, master, api, root)
+            yield LoneMaster(fleet, master, api, root)
             api.close()
 
 
-def test_a_job_needs_nothing_but_a_master(world: World) -> None:
-    output = f"{world.root}/runs/alone"
-    text = job_text("alone", output=output, catalog=f"{world.root}/catalog.parquet", budget="256KiB")
-    assert world.api.start(text) == 202
-    world.api.until("alone", "is being decoded", lambda status: status.counts.decoded > 0)
-    decoder = next(p for p in _children(world.master) if "decoder" in _arguments(p))  # there may be more by now
+def test_a_job_needs_nothing_but_a_master(lone: LoneMaster) -> None:
+    output = f"{lone.root}/runs/alone"
+    text = job_text("alone", output=output, catalog=f"{lone.root}/catalog.parquet", budget="256KiB")
+    assert lone.api.start(text) == 202
+    lone.api.until("alone", "is being decoded", lambda status: status.counts.decoded > 0)
+    decoder = next(p for p in _children(lone.master) if "decoder" in _arguments(p))  # there may be more by now
     os.kill(decoder, signal.SIGKILL)
-    status = world.api.until("alone", "has ended", lambda status: status.state.ended)
+    status = lone.api.until("alone", "has ended", lambda status: status.state.ended)
     assert status.state is JobState.COMPLETED, status.reason
-    told = [event["message"] for event in world.get("/v1/pools/events")]
+    told = [event["message"] for event in lone.get("/v1/pools/events")]
     assert any(f"-{decoder} of decoder ended with -9; another is started" in message for message in told), told
     assert any("training alone.rgb: 0 -> 1 ranks of 2" in message for message in told), told
-    assert {p["name"] for p in world.get("/v1/pools")} >= set(POOLS)
+    assert {p["name"] for p in lone.get("/v1/pools")} >= set(POOLS)
 
 
-def test_workers_leave_when_their_master_is_killed(world: World) -> None:
-    world.fleet.until("a decoder is up", lambda: world.workers("decoder") or None)
-    world.fleet.start("decoder")  # one of nobody's pool, which stays
-    world.master.popen.kill()
-    world.fleet.gone(world.master, -signal.SIGKILL)
-    world.fleet.until("all have left", lambda: not world.master.members() or None)
+def test_workers_leave_when_their_master_is_killed(lone: LoneMaster) -> None:
+    lone.fleet.until("a decoder is up", lambda: lone.workers("decoder") or None)
+    lone.fleet.start("decoder")  # one of nobody's pool, which stays
+    lone.master.popen.kill()
+    lone.fleet.gone(lone.master, -signal.SIGKILL)
+    lone.fleet.until("all have left", lambda: not lone.master.members() or None)
 
 
 def _children(process: Process) -> list[int]:

@@ -39,7 +39,7 @@ FENCED = 4
 
 
 @dataclass
-class World:
+class FailoverFleet:
     """The fleet, and the master of the moment."""
 
     fleet: Fleet
@@ -94,7 +94,7 @@ def expected(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 
 @pytest.fixture
-def world(videos: Path, s3_server: S3Server, redis_server: RedisServer, tmp_path: Path) -> Iterator[World]:
+def failover(videos: Path, s3_server: S3Server, redis_server: RedisServer, tmp_path: Path) -> Iterator[FailoverFleet]:
     prefix = uuid.uuid4().hex[:10]
     store_url, root = s3_server.store(BUCKET, prefix), f"s3://{BUCKET}/{prefix}"
     stores = Stores((store_url,))
@@ -114,52 +114,52 @@ def world(videos: Path, s3_server: S3Server, redis_server: RedisServer, tmp_path
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(("127.0.0.1", 0))
         with Fleet(environment, tmp_path) as fleet:
-            made = World(fleet, stores, root, reserved.getsockname()[1])
+            made = FailoverFleet(fleet, stores, root, reserved.getsockname()[1])
             yield made
             for api in made.apis:
                 api.close()
 
 
-def test_a_job_outlives_its_masters(world: World, expected: dict[str, str]) -> None:
-    fleet, job = world.fleet, "failover"
-    output = f"{world.root}/runs/{job}"
-    catalog = f"{world.root}/catalog.parquet"
+def test_a_job_outlives_its_masters(failover: FailoverFleet, expected: dict[str, str]) -> None:
+    fleet, job = failover.fleet, "failover"
+    output = f"{failover.root}/runs/{job}"
+    catalog = f"{failover.root}/catalog.parquet"
     text = job_text(job, output=output, catalog=catalog, epochs=EPOCHS, clips=CLIPS, budget=BUDGET)
 
     for point in ("fence-taken:1", "start-recorded:1"):  # nobody was told
-        assert not world.master(f"master.{point}").knows(job)
-        world.refuses("", content=text)
-    assert not world.master("master.start-published:1").knows(job)
+        assert not failover.master(f"master.{point}").knows(job)
+        failover.refuses("", content=text)
+    assert not failover.master("master.start-published:1").knows(job)
     for arguments in (["decoder"], ["extractor", "run", "--feature", "flow"], ["aggregator"]):
         fleet.start(*arguments)
     trainers = [fleet.start("trainer", "--job", job, "--trainer", name) for name in ("rgb", "flow")]
-    world.refuses("", content=text)  # before the answer: the job is under way all the same
+    failover.refuses("", content=text)  # before the answer: the job is under way all the same
 
-    api = world.master("master.command-published:1")
+    api = failover.master("master.command-published:1")
     api.until(job, "is known", lambda status: status.state is JobState.RUNNING)
     assert api.start(text) == 409
-    world.refuses(f"/{job}:pause")  # published, and not answered: it holds
+    failover.refuses(f"/{job}:pause")  # published, and not answered: it holds
 
-    api = world.master("master.command-entered:1")
+    api = failover.master("master.command-entered:1")
     assert (api.status(job).state, api.start(text)) == (JobState.PAUSED, 409)
-    world.refuses(f"/{job}:resume")  # neither published nor answered: it does not
+    failover.refuses(f"/{job}:resume")  # neither published nor answered: it does not
 
-    api = world.master("master.history-written:4")
+    api = failover.master("master.history-written:4")
     assert api.status(job).state is JobState.PAUSED
     assert (api.ask(job, "pause"), api.ask(job, "resume")) == (200, 200)
-    world.killed()  # its history is written, its messages are not done
+    failover.killed()  # its history is written, its messages are not done
 
     for point in ("progress-done:2", "start-recorded:1", "taken-over:1", "instructions-published:4"):
-        world.start(f"master.{point}")
-        world.killed()
+        failover.start(f"master.{point}")
+        failover.killed()
 
-    api = world.master()
-    first = world.masters[-1]
+    api = failover.master()
+    first = failover.masters[-1]
     assert api.ask(job, "pause") == 200  # so that it does not end before the second one is up
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         other = free.getsockname()[1]
-    api = world.master(port=other)  # a second one, beside the first
+    api = failover.master(port=other)  # a second one, beside the first
     fleet.gone(first, FENCED)
     assert "only one master may run" in first.log.read_text()
     assert api.status(job).state is JobState.PAUSED
@@ -169,10 +169,10 @@ def test_a_job_outlives_its_masters(world: World, expected: dict[str, str]) -> N
     assert status.state is JobState.COMPLETED, status.reason
     for trainer in trainers:
         fleet.ended(trainer)
-    assert weights_of(world.stores, output) == expected
+    assert weights_of(failover.stores, output) == expected
     audit = json.loads(fleet.run("audit", job, "--server", api.url, "--json"))
     assert [finding["holds"] for finding in audit["findings"]] == [True] * 7, audit
-    fleet.kill(world.masters[-1])
-    api = world.master(port=other)
+    fleet.kill(failover.masters[-1])
+    api = failover.master(port=other)
     assert api.status(job).counts == status.counts, "what had ended is known from its history"
     assert api.ask(job, "resume") == 409

@@ -45,7 +45,7 @@ class Expected:
 
 
 @dataclass
-class World:
+class Deployment:
     """The deployment that the tests of this module share."""
 
     fleet: Fleet
@@ -128,9 +128,9 @@ def expected(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Expected
 
 
 @pytest.fixture(scope="module")
-def world(
+def deployment(
     videos: Path, s3_server: S3Server, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[World]:
+) -> Iterator[Deployment]:
     """Servers, the small set on S3, and every service but the trainers, which belong to a job."""
     folder = tmp_path_factory.mktemp("fleet")
     prefix = uuid.uuid4().hex[:10]
@@ -155,7 +155,7 @@ def world(
             fleet.start("aggregator")
             fleet.run("catalog", "build", f"{root}/videos", "--out", f"{root}/catalog.parquet")
             api = Api(fleet, master, TOKEN)
-            yield World(fleet, api, store, stores, root, redis_server, kafka.url, decoders)
+            yield Deployment(fleet, api, store, stores, root, redis_server, kafka.url, decoders)
             api.close()
 
 
@@ -164,39 +164,39 @@ def trained(status: JobStatus, trainer: str) -> int:
     return sum(passed.done[f"trainer.{trainer}"] for passed in status.phases)
 
 
-def test_a_job_comes_to_the_same_over_real_servers(world: World, expected: Expected, tmp_path: Path) -> None:
+def test_a_job_comes_to_the_same_over_real_servers(deployment: Deployment, expected: Expected, tmp_path: Path) -> None:
     file = tmp_path / "whole.yaml"
-    file.write_text(world.job("whole"), encoding="utf-8")
-    trainers = [world.trainer("whole", "rgb"), world.trainer("whole", "flow")]
-    world.fleet.run("job", "start", str(file), "--server", world.api.url)
-    status = world.completed("whole")
+    file.write_text(deployment.job("whole"), encoding="utf-8")
+    trainers = [deployment.trainer("whole", "rgb"), deployment.trainer("whole", "flow")]
+    deployment.fleet.run("job", "start", str(file), "--server", deployment.api.url)
+    status = deployment.completed("whole")
 
     assert status.counts.lost == status.counts.reissued == 0
-    assert world.seeds("whole", status.counts.issued) == expected.seeds
-    assert weights_of(world.stores, world.output("whole")) == expected.weights
+    assert deployment.seeds("whole", status.counts.issued) == expected.seeds
+    assert weights_of(deployment.stores, deployment.output("whole")) == expected.weights
     assert status.result is not None
-    assert status.result.uri == f"{world.output('whole')}/{layout.MODEL_MANIFEST}"
-    kept = {info.key for info in world.stores.under(world.output("whole")).list()}
+    assert status.result.uri == f"{deployment.output('whole')}/{layout.MODEL_MANIFEST}"
+    kept = {info.key for info in deployment.stores.under(deployment.output("whole")).list()}
     assert {layout.SPEC, layout.MODEL_MANIFEST, layout.latest("rgb"), layout.latest("flow")} <= kept
     assert {layout.model_weights("rgb"), layout.model_weights("flow")} <= kept
     for trainer in trainers:
-        world.fleet.ended(trainer)
+        deployment.fleet.ended(trainer)
 
-    video = f"{world.root}/videos/test/left/0.mp4"
-    answer = json.loads(world.fleet.run("predict", video, "--model", world.output("whole"), "--json"))
+    video = f"{deployment.root}/videos/test/left/0.mp4"
+    answer = json.loads(deployment.fleet.run("predict", video, "--model", deployment.output("whole"), "--json"))
     assert [(found["video"], found["error"]) for found in answer["videos"]] == [(video, None)]
     assert answer["videos"][0]["class"] in ("left", "right")
 
 
-def test_a_paused_job_issues_nothing_and_goes_on_when_resumed(world: World, expected: Expected) -> None:
-    text, api = world.job("paused"), world.api
+def test_a_paused_job_issues_nothing_and_goes_on_when_resumed(deployment: Deployment, expected: Expected) -> None:
+    text, api = deployment.job("paused"), deployment.api
     assert api.start(text) == 202
     # Without trainers it comes to a halt by itself, so what is issued after this is issued by mistake.
     before = api.until("paused", "waits for credit", lambda s: s.credits.waiting and s.counts.decoded >= BATCH)
     assert api.ask("paused", "pause") == 200
     assert api.status("paused").state is JobState.PAUSED
     assert api.start(text) == 409
-    trainers = [world.trainer("paused", "rgb"), world.trainer("paused", "flow")]
+    trainers = [deployment.trainer("paused", "rgb"), deployment.trainer("paused", "flow")]
     # They train what was issued, and save when there is nothing more to do.
     paused = api.until("paused", "trainers save", lambda s: all(t.checkpoint is not None for t in s.trainers))
     assert paused.state is JobState.PAUSED
@@ -205,53 +205,55 @@ def test_a_paused_job_issues_nothing_and_goes_on_when_resumed(world: World, expe
 
     assert api.ask("paused", "resume") == 200
     assert api.status("paused").state is not JobState.PAUSED
-    status = world.completed("paused")
-    assert world.seeds("paused", status.counts.issued) == expected.seeds
-    assert weights_of(world.stores, world.output("paused")) == expected.weights
+    status = deployment.completed("paused")
+    assert deployment.seeds("paused", status.counts.issued) == expected.seeds
+    assert weights_of(deployment.stores, deployment.output("paused")) == expected.weights
     for action in ("pause", "resume", "stop"):
         assert api.ask("paused", action) == 409
     assert api.ask("nowhere", "pause") == 404
     for trainer in trainers:
-        world.fleet.ended(trainer)
+        deployment.fleet.ended(trainer)
 
 
-def test_a_stopped_job_is_saved_and_goes_on_when_started_again(world: World, expected: Expected) -> None:
-    text, api = world.job("stopped"), world.api
+def test_a_stopped_job_is_saved_and_goes_on_when_started_again(deployment: Deployment, expected: Expected) -> None:
+    text, api = deployment.job("stopped"), deployment.api
     assert api.start(text) == 202
-    trainer = world.trainer("stopped", "rgb")
+    trainer = deployment.trainer("stopped", "rgb")
     api.until("stopped", "has trained a batch", lambda status: trained(status, "rgb") >= BATCH)
     assert api.ask("stopped", "stop") == 200
     assert api.status("stopped").state is JobState.STOPPED
-    world.fleet.ended(trainer)
-    saved = read_latest(world.stores.under(world.output("stopped")), "rgb")
+    deployment.fleet.ended(trainer)
+    saved = read_latest(deployment.stores.under(deployment.output("stopped")), "rgb")
     assert saved is not None
     assert saved.position.index >= BATCH
     for action, code in (("pause", 409), ("resume", 409), ("stop", 200)):
         assert api.ask("stopped", action) == code
-    trainers = [world.trainer("stopped", "rgb"), world.trainer("stopped", "flow")]
-    world.empty_cache()
+    trainers = [deployment.trainer("stopped", "rgb"), deployment.trainer("stopped", "flow")]
+    deployment.empty_cache()
 
     assert api.start(text) == 202
-    world.completed("stopped")
-    assert weights_of(world.stores, world.output("stopped")) == expected.weights
+    deployment.completed("stopped")
+    assert weights_of(deployment.stores, deployment.output("stopped")) == expected.weights
     for trainer in trainers:
-        world.fleet.ended(trainer)
+        deployment.fleet.ended(trainer)
 
 
-def test_a_killed_decoder_and_a_killed_trainer_cost_nothing_but_time(world: World, expected: Expected) -> None:
-    text, api, fleet = world.job("killed"), world.api, world.fleet
-    flow = world.trainer("killed", "flow")
+def test_a_killed_decoder_and_a_killed_trainer_cost_nothing_but_time(
+    deployment: Deployment, expected: Expected
+) -> None:
+    text, api, fleet = deployment.job("killed"), deployment.api, deployment.fleet
+    flow = deployment.trainer("killed", "flow")
     assert api.start(text) == 202
     api.until("killed", "decoding has begun", lambda status: status.counts.decoded >= 1)
-    fleet.kill(world.decoders.pop(0))
+    fleet.kill(deployment.decoders.pop(0))
     # The other trainer is missing, so the job is not over however long this takes; nothing is saved yet.
     api.until("killed", "has trained a batch", lambda status: trained(status, "flow") >= BATCH)
     fleet.kill(flow)
 
-    trainers = [world.trainer("killed", "rgb"), world.trainer("killed", "flow")]
-    status = world.completed("killed")
+    trainers = [deployment.trainer("killed", "rgb"), deployment.trainer("killed", "flow")]
+    status = deployment.completed("killed")
     assert status.counts.reissued > 0  # of its batch, all but what it had not yet let go of when it died
-    assert weights_of(world.stores, world.output("killed")) == expected.weights
+    assert weights_of(deployment.stores, deployment.output("killed")) == expected.weights
     for trainer in trainers:
         fleet.ended(trainer)
-    world.decoders.append(fleet.start("decoder"))
+    deployment.decoders.append(fleet.start("decoder"))

@@ -40,7 +40,7 @@ def fuse(job: FinishedJob) -> FusedModel:
     return assemble(job.store, JOB, job.spec, finals)
 
 
-class World:
+class AggregatorBench:
     """A bus with a job on it, and an aggregator at work."""
 
     def __init__(self, job: FinishedJob) -> None:
@@ -79,14 +79,14 @@ class World:
 
 def test_the_last_trainer_sets_it_off(job: FinishedJob, tmp_path: Path) -> None:
     job.store.delete(layout.latest("flow"))  # as long as that trainer is at work
-    world = World(job)
-    with world.aggregator():
-        world.checkpoint_ready("rgb")
-        world.checkpoint_ready("flow", final=False)
-        world.send(Progress(phase_report=PhaseReport(job=JOB, trainer="flow")))
+    bench = AggregatorBench(job)
+    with bench.aggregator():
+        bench.checkpoint_ready("rgb")
+        bench.checkpoint_ready("flow", final=False)
+        bench.send(Progress(phase_report=PhaseReport(job=JOB, trainer="flow")))
         save_final(job.store, job.spec, "flow")
-        world.checkpoint_ready("flow")
-        progress = world.answer()
+        bench.checkpoint_ready("flow")
+        progress = bench.answer()
     assert (progress.job, progress.worker, progress.fence) == (JOB, "agg-1", 4)
     assert (progress.finished.job, progress.finished.stage) == (JOB, AGGREGATOR)
     assert progress.finished.uri == f"file://{tmp_path}/model/manifest.json"
@@ -102,38 +102,38 @@ def test_what_does_not_fit_together_fails_the_job(job: FinishedJob) -> None:
         tuple(f"x{v}" for v in other.video_id), other.class_id, other.clip_index, other.probabilities, CLASSES
     )
     scores.write(job.store, layout.scores("flow", "validation", BEST_EPOCH), renamed)
-    world = World(job)
-    with world.aggregator():
-        world.checkpoint_ready("flow")
-        progress = world.answer()
+    bench = AggregatorBench(job)
+    with bench.aggregator():
+        bench.checkpoint_ready("flow")
+        progress = bench.answer()
         assert (progress.failed.stage, progress.failed.clip.job) == (AGGREGATOR, JOB)
         assert "no video that all of rgb, flow scored" in progress.failed.reason
-        world.checkpoint_ready("flow")
-        assert world.answer().HasField("failed"), "it continues"
+        bench.checkpoint_ready("flow")
+        assert bench.answer().HasField("failed"), "it continues"
     assert not list(job.store.list("model/manifest"))
 
 
 def test_a_defect_fails_one_job_and_the_next_is_fused(job: FinishedJob, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its message would else be handed out again and again, and those of other jobs never."""
-    world = World(job)
-    with world.aggregator():
+    bench = AggregatorBench(job)
+    with bench.aggregator():
         with monkeypatch.context() as patched:
             patched.setattr("essp_aggregator.service.assemble", lambda *_: {}["no such trainer"])
-            world.checkpoint_ready("flow")
-            assert world.answer().failed.reason == "KeyError: 'no such trainer'"
-        world.checkpoint_ready("flow")
-        assert world.answer().HasField("finished")
+            bench.checkpoint_ready("flow")
+            assert bench.answer().failed.reason == "KeyError: 'no such trainer'"
+        bench.checkpoint_ready("flow")
+        assert bench.answer().HasField("finished")
 
 
 def test_killed_before_it_said_so_it_does_the_same_again(job: FinishedJob) -> None:
-    world = World(job)
-    world.checkpoint_ready("flow")
-    with world.aggregator():
-        world.answer()
+    bench = AggregatorBench(job)
+    bench.checkpoint_ready("flow")
+    with bench.aggregator():
+        bench.answer()
     first = {info.key: job.store.get(info.key) for info in job.store.list("model/")}
-    world.checkpoint_ready("flow")  # as a bus delivers it again
-    with world.aggregator():
-        world.answer()
+    bench.checkpoint_ready("flow")  # as a bus delivers it again
+    with bench.aggregator():
+        bench.answer()
     assert {info.key: job.store.get(info.key) for info in job.store.list("model/")} == first
 
 

@@ -40,7 +40,7 @@ from tests.harness.waiting import LONGEST_S
 pytestmark = pytest.mark.processes
 
 
-class World:
+class DecoderBench:
     """A memory bus and cache, and what a decoder publishes."""
 
     def __init__(self, limit_bytes: int = 2**26) -> None:
@@ -76,10 +76,10 @@ class World:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    world = World()
-    yield world
-    world.close()
+def bench() -> Iterator[DecoderBench]:
+    bench = DecoderBench()
+    yield bench
+    bench.close()
 
 
 def _is_heartbeat(record: Record) -> bool:
@@ -91,10 +91,10 @@ def _record(work: DecodeSeed, offset: int = 0) -> Record:
 
 
 @contextmanager
-def _stage(world: World, sandbox: Sandbox) -> Iterator[tuple[DecodeStage, ControlFeed]]:
-    control = ControlFeed(world.bus)
-    reports = Reports(world.bus, "w1")
-    stage = DecodeStage(world.bus, world.cache, control, sandbox, reports, "w1")
+def _stage(bench: DecoderBench, sandbox: Sandbox) -> Iterator[tuple[DecodeStage, ControlFeed]]:
+    control = ControlFeed(bench.bus)
+    reports = Reports(bench.bus, "w1")
+    stage = DecodeStage(bench.bus, bench.cache, control, sandbox, reports, "w1")
     try:
         stage.setup()
         yield stage, control
@@ -104,43 +104,43 @@ def _stage(world: World, sandbox: Sandbox) -> Iterator[tuple[DecodeStage, Contro
         control.close()
 
 
-def test_a_clip_is_stored_announced_and_reported(world: World, sandbox: Sandbox, folder: Path) -> None:
-    with _stage(world, sandbox) as (stage, _):
+def test_a_clip_is_stored_announced_and_reported(bench: DecoderBench, sandbox: Sandbox, folder: Path) -> None:
+    with _stage(bench, sandbox) as (stage, _):
         stage.handle(_record(unit(folder, "a.mp4", 5, 9)))
-    records = world.published(topics.CLIPS, 2)
+    records = bench.published(topics.CLIPS, 2)
     assert [record.partition for record in records] == [0, 1]
     ready = ClipReady.FromString(records[1].value)
     assert ready.key == clip_key("j", TRAIN, 3, 1, 0)
     assert (ready.clip.video_id, ready.clip.first_frame, ready.clip.index) == ("a.mp4", 9, 1)
-    value = world.cache.get(ready.key)
+    value = bench.cache.get(ready.key)
     assert numbers(value)[0] == 9
     assert (ready.bytes, ready.fence) == (len(value), 7)
-    progress = Progress.FromString(world.published(topics.PROGRESS, 1)[0].value)
+    progress = Progress.FromString(bench.published(topics.PROGRESS, 1)[0].value)
     assert (progress.job, progress.worker, progress.fence) == ("j", "w1", 7)
     assert (progress.made.purpose, progress.made.epoch, progress.made.stream) == (TRAIN, 3, "")
     assert (progress.made.indices, progress.made.bytes) == ([0, 1], [ready.bytes] * 2)
     assert progress.made.seconds > 0
-    assert world.cache.ack(ready.key, "trainer.rgb")
+    assert bench.cache.ack(ready.key, "trainer.rgb")
 
 
-def test_doing_a_message_again_is_harmless(world: World, sandbox: Sandbox, folder: Path) -> None:
-    with _stage(world, sandbox) as (stage, _):
+def test_doing_a_message_again_is_harmless(bench: DecoderBench, sandbox: Sandbox, folder: Path) -> None:
+    with _stage(bench, sandbox) as (stage, _):
         for _ in range(2):
             stage.handle(_record(unit(folder, "a.mp4", 5)))
-    first, again = (ClipReady.FromString(record.value) for record in world.published(topics.CLIPS, 2))
+    first, again = (ClipReady.FromString(record.value) for record in bench.published(topics.CLIPS, 2))
     assert first == again
-    assert world.cache.usage().keys == 1
+    assert bench.cache.usage().keys == 1
 
 
-def test_what_cannot_be_decoded_is_reported(world: World, sandbox: Sandbox, folder: Path) -> None:
+def test_what_cannot_be_decoded_is_reported(bench: DecoderBench, sandbox: Sandbox, folder: Path) -> None:
     work = unit(folder, "a.mp4", 2, 38)
     work.seeds[1].last_frame = 100
-    with _stage(world, sandbox) as (stage, _):
+    with _stage(bench, sandbox) as (stage, _):
         stage.handle(_record(work))
-    failed, decoded = (Progress.FromString(record.value) for record in world.published(topics.PROGRESS, 2))
+    failed, decoded = (Progress.FromString(record.value) for record in bench.published(topics.PROGRESS, 2))
     assert decoded.made.indices == [0]
     assert (failed.failed.clip.index, failed.failed.stage, failed.failed.kind) == (1, DECODER, TRUNCATED)
-    letter = world.published(topics.DEADLETTER, 1)[0]
+    letter = bench.published(topics.DEADLETTER, 1)[0]
     assert letter.key == b"a.mp4"
     dead = DeadLetter.FromString(letter.value)
     assert (dead.kind, dead.topic, dead.worker) == (TRUNCATED, topics.SEEDS, "w1")
@@ -152,50 +152,50 @@ def test_a_full_cache_does_not_decode_twice(sandbox: Sandbox, folder: Path, monk
     decoded = []
     decode: Callable[[DecodeSeed], list[Outcome]] = sandbox.decode
     monkeypatch.setattr(sandbox, "decode", lambda unit: decoded.append(unit) or decode(unit))
-    world = World(limit_bytes=5 * SIZE * 2 * SIZE * 3 + 1000)  # one clip
-    with _stage(world, sandbox) as (stage, _):
+    bench = DecoderBench(limit_bytes=5 * SIZE * 2 * SIZE * 3 + 1000)  # one clip
+    with _stage(bench, sandbox) as (stage, _):
         with pytest.raises(CacheFull):
             stage.handle(_record(work))
-        ready = ClipReady.FromString(world.published(topics.CLIPS, 1)[0].value)
-        world.cache.ack(ready.key, "trainer.rgb")
+        ready = ClipReady.FromString(bench.published(topics.CLIPS, 1)[0].value)
+        bench.cache.ack(ready.key, "trainer.rgb")
         stage.handle(_record(work))
-        assert ClipReady.FromString(world.published(topics.CLIPS, 1)[0].value).clip.index == 1
+        assert ClipReady.FromString(bench.published(topics.CLIPS, 1)[0].value).clip.index == 1
     assert len(decoded) == 1
-    world.close()
+    bench.close()
 
 
-def test_seeds_of_a_stopped_job_are_dropped(world: World, sandbox: Sandbox, folder: Path) -> None:
-    with _stage(world, sandbox) as (stage, control):
+def test_seeds_of_a_stopped_job_are_dropped(bench: DecoderBench, sandbox: Sandbox, folder: Path) -> None:
+    with _stage(bench, sandbox) as (stage, control):
         stop = Control(job="j", fence=7, command=Control.STOP)
-        world.bus.publish(topics.CONTROL, b"j", stop.SerializeToString())
+        bench.bus.publish(topics.CONTROL, b"j", stop.SerializeToString())
         assert control.wait("j", LONGEST_S, [Control.STOP]) is not None
         stage.handle(_record(unit(folder, "a.mp4", 2)))
-        assert world.quiet(topics.CLIPS)
-        assert world.quiet(topics.PROGRESS)
+        assert bench.quiet(topics.CLIPS)
+        assert bench.quiet(topics.PROGRESS)
         stage.handle(_record(unit(folder, "a.mp4", 2, job="other")))
-        assert ClipReady.FromString(world.published(topics.CLIPS, 1)[0].value).clip.job == "other"
+        assert ClipReady.FromString(bench.published(topics.CLIPS, 1)[0].value).clip.job == "other"
 
 
-def test_a_message_that_is_none_goes_to_the_dead_letters(world: World, sandbox: Sandbox) -> None:
+def test_a_message_that_is_none_goes_to_the_dead_letters(bench: DecoderBench, sandbox: Sandbox) -> None:
     record = Record(topics.SEEDS, 0, 4, b"v", b"\xff\xff\xff")
-    with _stage(world, sandbox) as (stage, _):
+    with _stage(bench, sandbox) as (stage, _):
         with pytest.raises(PermanentError) as caught:
             stage.handle(record)
         stage.reject(record, caught.value, 1)
-    letter = DeadLetter.FromString(world.published(topics.DEADLETTER, 1)[0].value)
+    letter = DeadLetter.FromString(bench.published(topics.DEADLETTER, 1)[0].value)
     assert letter.message == record.value
 
 
-def test_a_rejected_message_fails_all_its_seeds(world: World, sandbox: Sandbox, folder: Path) -> None:
-    with _stage(world, sandbox) as (stage, _):
+def test_a_rejected_message_fails_all_its_seeds(bench: DecoderBench, sandbox: Sandbox, folder: Path) -> None:
+    with _stage(bench, sandbox) as (stage, _):
         stage.reject(_record(unit(folder, "a.mp4", 2, 20)), BadVideo("no", "crashed"), 3)
-    failed = [Progress.FromString(record.value).failed for record in world.published(topics.PROGRESS, 2)]
+    failed = [Progress.FromString(record.value).failed for record in bench.published(topics.PROGRESS, 2)]
     assert [(each.clip.index, each.kind) for each in failed] == [(0, CRASHED), (1, CRASHED)]
 
 
-def test_the_service_decodes_what_it_can_and_goes_on(world: World, folder: Path) -> None:
+def test_the_service_decodes_what_it_can_and_goes_on(bench: DecoderBench, folder: Path) -> None:
     stores = (f"file://{folder}",)
-    adapters = Adapters(world.bus, world.cache, Stores(stores))
+    adapters = Adapters(bench.bus, bench.cache, Stores(stores))
     service = build(adapters, DecoderSettings(stores=stores, decoder_processes=2), "w1")
     works = [
         unit(folder, "a.mp4", 3),
@@ -205,21 +205,21 @@ def test_the_service_decodes_what_it_can_and_goes_on(world: World, folder: Path)
     ]
     for number, work in enumerate(works):
         work.seeds[0].index = number
-        world.send(work)
+        bench.send(work)
     thread = threading.Thread(target=service.run)
     thread.start()
     try:
-        clips = [ClipReady.FromString(record.value) for record in world.published(topics.CLIPS, 2)]
-        world.published(topics.DEADLETTER, 2)
+        clips = [ClipReady.FromString(record.value) for record in bench.published(topics.CLIPS, 2)]
+        bench.published(topics.DEADLETTER, 2)
     finally:
         service.drain()
         thread.join(LONGEST_S)
     assert not thread.is_alive()
-    progress = world.told()
+    progress = bench.told()
     assert sorted(index for p in progress for index in p.made.indices) == [0, 3]
     assert {p.failed.clip.index: kind_word(p.failed.kind) for p in progress if p.HasField("failed")} == {
         1: "not_video",
         2: "vanished",
     }
-    assert {clip.clip.index: numbers(world.cache.get(clip.key))[0] for clip in clips} == {0: 3, 3: 20}
-    assert world.bus.backlog(topics.SEEDS, "decoder") == 0
+    assert {clip.clip.index: numbers(bench.cache.get(clip.key))[0] for clip in clips} == {0: 3, 3: 20}
+    assert bench.bus.backlog(topics.SEEDS, "decoder") == 0

@@ -8,7 +8,7 @@ import pytest
 from essp_common import topics
 from essp_common.features import registry
 from essp_extractor.motion.fields import FlowFields
-from tests.harness.extractor_world import World, frames_at, stream
+from tests.harness.extractor_bench import ExtractorBench, frames_at, stream
 
 
 def test_flow_is_computed_once_for_all_features_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,33 +16,33 @@ def test_flow_is_computed_once_for_all_features_of_a_process(monkeypatch: pytest
     original = FlowFields.of
     monkeypatch.setattr(FlowFields, "of", lambda self, a, b: made.append(1) or original(self, a, b))
     params = {"flow": {"length": 5}, "hof": {"length": 3, "side": 8}, "mbh": {"length": 3, "side": 8}}
-    world = World(*[stream(f"the_{name}", name, **given) for name, given in params.items()])
-    with world.extractor(*params):
-        world.decoded(2)
-        ready = world.ready(3)
-        world.progress(3)
+    bench = ExtractorBench(*[stream(f"the_{name}", name, **given) for name, given in params.items()])
+    with bench.extractor(*params):
+        bench.decoded(2)
+        ready = bench.ready(3)
+        bench.progress(3)
     assert len(made) == 5
     for name, given in params.items():
         extractor = registry.create(name, given)
         extractor.setup()
-        assert np.array_equal(world.take(ready[2, f"the_{name}"]), extractor.extract(frames_at(2)))
-    assert world.cache.usage().keys == 0
-    assert world.bus.backlog(topics.CLIPS, "extractor.flow+hof+mbh") == 0
+        assert np.array_equal(bench.take(ready[2, f"the_{name}"]), extractor.extract(frames_at(2)))
+    assert bench.cache.usage().keys == 0
+    assert bench.bus.backlog(topics.CLIPS, "extractor.flow+hof+mbh") == 0
 
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_stream_that_cannot_be_made_leaves_the_others_alone(order: int) -> None:
     streams = [stream("motion", "flow", length=9), stream("change", "frame_diff", length=2)][::order]
-    world = World(*streams)
-    with world.extractor("flow", "frame_diff"):
-        world.decoded(0)
-        ready = world.ready(1)
-        reports = world.progress(2)
-        (letter,) = world.letters(1)
+    bench = ExtractorBench(*streams)
+    with bench.extractor("flow", "frame_diff"):
+        bench.decoded(0)
+        ready = bench.ready(1)
+        reports = bench.progress(2)
+        (letter,) = bench.letters(1)
     assert set(ready) == {(0, "change")}
     assert [report.made.stream for report in reports if report.HasField("made")] == ["change"]
     assert [report.failed.stream for report in reports if report.HasField("failed")] == ["motion"]
     assert "the clip has 6 frame" in letter.reason
-    world.take(ready[0, "change"])
-    assert world.cache.usage().keys == 0
-    assert world.said_so_far() == []
+    bench.take(ready[0, "change"])
+    assert bench.cache.usage().keys == 0
+    assert bench.said_so_far() == []

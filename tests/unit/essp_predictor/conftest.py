@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.predictor_world import (
-    World,
+from tests.harness.predictor_bench import (
+    PredictorBench,
     model_at,
 )
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def bench(tmp_path: Path) -> PredictorBench:
     model_at(tmp_path)
-    return World(tmp_path)
+    return PredictorBench(tmp_path)

@@ -14,14 +14,14 @@ from essp_common.artifacts.partial_scores import PartialScores, ScoredPart
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.artifacts.segments import read_segments
 from essp_common.runtime.failpoints import Failpoints
-from tests.harness.predictor_world import (
+from tests.harness.predictor_bench import (
     CLASSES,
     CLIPS,
     CLIPS_PER_VIDEO,
     FEATURES,
     JOB,
     VIDEOS,
-    World,
+    PredictorBench,
     expected,
 )
 from tests.harness.rounding import STORED, TOLERANCE
@@ -39,43 +39,43 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partial_scores, "_PART_CLIPS", CLIPS_PER_VIDEO)
 
 
-def kept(world: World) -> int:
+def kept(bench: PredictorBench) -> int:
     """How many parts."""
-    return sum(info.key.endswith("done.json") for info in world.store.list(layout.PARTS))
+    return sum(info.key.endswith("done.json") for info in bench.store.list(layout.PARTS))
 
 
 @pytest.mark.usefixtures("small_parts", "double_precision")
-def test_a_predictor_that_dies_goes_on_with_the_part_it_was_in(world: World) -> None:
-    with world.predictor():
+def test_a_predictor_that_dies_goes_on_with_the_part_it_was_in(bench: PredictorBench) -> None:
+    with bench.predictor():
         for index in CLIPS[:5]:
-            world.deliver("rgb", index)
+            bench.deliver("rgb", index)
         for index in CLIPS[:3]:
-            world.deliver("motion", index)
-        until(lambda: kept(world) == 3, "two parts of rgb and one of motion are kept")
-    assert world.bus.backlog(topics.CLIPS, f"predictor.rgb.{JOB}") == 1
-    assert world.bus.backlog(topics.features("flow"), f"predictor.motion.{JOB}") == 1
-    with world.predictor():
-        world.deliver("rgb", 4)
-        world.deliver("rgb", 5)
+            bench.deliver("motion", index)
+        until(lambda: kept(bench) == 3, "two parts of rgb and one of motion are kept")
+    assert bench.bus.backlog(topics.CLIPS, f"predictor.rgb.{JOB}") == 1
+    assert bench.bus.backlog(topics.features("flow"), f"predictor.motion.{JOB}") == 1
+    with bench.predictor():
+        bench.deliver("rgb", 4)
+        bench.deliver("rgb", 5)
         for index in CLIPS[2:]:
-            world.deliver("motion", index)
-        lost = [p.failed.clip.index for p in world.until_finished() if p.HasField("failed")]
+            bench.deliver("motion", index)
+        lost = [p.failed.clip.index for p in bench.until_finished() if p.HasField("failed")]
     assert set(lost) <= {2, 4}, "nothing that was kept is made again"
-    for video, answer in enumerate(world.answers()):
+    for video, answer in enumerate(bench.answers()):
         mean = np.mean([expected(2 * video), expected(2 * video + 1)], axis=0)
         assert answer.scores == pytest.approx(mean, abs=ROUNDING)
-    assert not list(world.store.list(layout.PARTS)), "answers are written: parts are of no more use"
+    assert not list(bench.store.list(layout.PARTS)), "answers are written: parts are of no more use"
 
 
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("order", [CLIPS, CLIPS[::-1]])
-def test_parts_change_no_answer(world: World, order: list[int]) -> None:
-    with world.predictor():
+def test_parts_change_no_answer(bench: PredictorBench, order: list[int]) -> None:
+    with bench.predictor():
         for stream in FEATURES:
             for index in order:
-                world.deliver(stream, index, skipped="truncated at frame 7" if index in (1, 2, 3) else "")
-        assert dict(world.ending().finished.metrics) == {"videos": 3.0, "failed": 1.0}
-    assert [(answer.video_id, answer.clips, answer.error) for answer in world.answers()] == [
+                bench.deliver(stream, index, skipped="truncated at frame 7" if index in (1, 2, 3) else "")
+        assert dict(bench.ending().finished.metrics) == {"videos": 3.0, "failed": 1.0}
+    assert [(answer.video_id, answer.clips, answer.error) for answer in bench.answers()] == [
         ("a.mp4", 1, "truncated at frame 7"),
         ("b.mp4", 0, "truncated at frame 7"),
         ("c.mp4", 2, None),
@@ -83,27 +83,29 @@ def test_parts_change_no_answer(world: World, order: list[int]) -> None:
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_servers_that_fail_while_answers_are_written_fail_no_job(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_that_fail_while_answers_are_written_fail_no_job(
+    bench: PredictorBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nor is anything scored twice: all of it was kept."""
     monkeypatch.setattr(
         "essp_predictor.stream.failpoint", Failpoints("predictor.kept:1:raise,predictor.kept:3:raise").hit
     )
     monkeypatch.setattr("essp_predictor.job.failpoint", Failpoints("predictor.written:1:raise").hit)
-    with world.predictor():
-        world.deliver_all(CLIPS)
-        reports = list(world.until_finished())
+    with bench.predictor():
+        bench.deliver_all(CLIPS)
+        reports = list(bench.until_finished())
     assert [p.failed.kind for p in reports if p.HasField("failed")] == []
     trained = sorted((p.trained.consumer, i) for p in reports for i in p.trained.indices)
     assert trained == [(f"predictor.{name}", index) for name in sorted(FEATURES) for index in CLIPS]
-    assert [answer.clips for answer in world.answers()] == [2, 2, 2]
-    assert world.bus.backlog(topics.CLIPS, f"predictor.rgb.{JOB}") == 0
+    assert [answer.clips for answer in bench.answers()] == [2, 2, 2]
+    assert bench.bus.backlog(topics.CLIPS, f"predictor.rgb.{JOB}") == 0
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_segments_are_written_if_asked_for(world: World, tmp_path: Path) -> None:
-    assert world.spec.predictor is not None
-    asking = world.spec.predictor.model_copy(update={"segments": True})
-    asked = World(tmp_path, world.spec.model_copy(update={"predictor": asking}))
+def test_segments_are_written_if_asked_for(bench: PredictorBench, tmp_path: Path) -> None:
+    assert bench.spec.predictor is not None
+    asking = bench.spec.predictor.model_copy(update={"segments": True})
+    asked = PredictorBench(tmp_path, bench.spec.model_copy(update={"predictor": asking}))
     with asked.predictor():
         for stream in FEATURES:
             for index in CLIPS:
@@ -121,20 +123,20 @@ def test_segments_are_written_if_asked_for(world: World, tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_what_another_model_scored_is_not_taken(world: World, tmp_path: Path) -> None:
-    _, model = open_model(world.adapters.stores, f"file://{tmp_path}/model")
+def test_what_another_model_scored_is_not_taken(bench: PredictorBench, tmp_path: Path) -> None:
+    _, model = open_model(bench.adapters.stores, f"file://{tmp_path}/model")
     table = ScoreTable(
         ("a.mp4",), np.array([-1], np.int32), np.zeros(1, np.int64), np.ones((1, 3), np.float32), CLASSES
     )
-    other = PartialScores(world.store, world.spec, 0, model.model_copy(update={"rule": "product"}))
+    other = PartialScores(bench.store, bench.spec, 0, model.model_copy(update={"rule": "product"}))
     other.keep("rgb", 2, ScoredPart({"rgb": table}, {"b.mp4": "gone"}, {0: 17}))
     assert other.stop("rgb", 6) == 2
     part = other.read("rgb", 2)
     assert (part.tables["rgb"].video_id, part.errors, part.first_frames) == (("a.mp4",), {"b.mp4": "gone"}, {0: 17})
-    same = PartialScores(world.store, world.spec, 0, model)
+    same = PartialScores(bench.store, bench.spec, 0, model)
     assert [same.stop(stream, 6) for stream in FEATURES] == [0, 0]
     same.keep("rgb", 4, ScoredPart({}, {}, {}))
     assert same.stop("rgb", 6) == 0, "the part before it is missing"
     same.keep("rgb", 2, ScoredPart({}, {}, {}))
     assert same.stop("rgb", 6) == 4
-    assert PartialScores(world.store, world.spec, 1, model).stop("rgb", 6) == 0, "another catalog"
+    assert PartialScores(bench.store, bench.spec, 1, model).stop("rgb", 6) == 0, "another catalog"

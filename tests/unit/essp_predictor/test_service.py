@@ -23,13 +23,13 @@ from essp_common.pb.v1.messages_pb2 import (
 )
 from essp_predictor.config import PredictorSettings
 from essp_predictor.service import build
-from tests.harness.predictor_world import (
+from tests.harness.predictor_bench import (
     CLASSES,
     CLIPS,
     FEATURES,
     JOB,
     VIDEOS,
-    World,
+    PredictorBench,
     expected,
     model_at,
 )
@@ -41,14 +41,14 @@ ROUNDING = STORED + TOLERANCE
 
 @pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize("order", [CLIPS, CLIPS[::-1], [3, 0, 5, 1, 4, 2]])
-def test_scores_are_those_computed_by_hand_in_any_order(world: World, order: list[int]) -> None:
-    with world.predictor():
-        world.deliver_all(order)
-        finished = world.ending().finished
+def test_scores_are_those_computed_by_hand_in_any_order(bench: PredictorBench, order: list[int]) -> None:
+    with bench.predictor():
+        bench.deliver_all(order)
+        finished = bench.ending().finished
     assert (finished.job, finished.stage) == (JOB, PREDICTOR)
-    assert finished.uri == f"{world.spec.output}/predictions.parquet"
+    assert finished.uri == f"{bench.spec.output}/predictions.parquet"
     assert dict(finished.metrics) == {"videos": 3.0, "failed": 0.0}
-    for video, answer in enumerate(world.answers()):
+    for video, answer in enumerate(bench.answers()):
         mean = np.mean([expected(i) for i in (2 * video, 2 * video + 1)], axis=0)
         assert answer.video_id == VIDEOS[video]
         assert answer.scores == pytest.approx(mean, abs=ROUNDING)
@@ -56,151 +56,155 @@ def test_scores_are_those_computed_by_hand_in_any_order(world: World, order: lis
         assert (answer.clips, answer.error) == (2, None)
 
 
-def test_answers_do_not_depend_on_when_clips_arrive(world: World, tmp_path_factory: pytest.TempPathFactory) -> None:
-    with world.predictor():
-        world.deliver_all(CLIPS)
-        world.ending()
+def test_answers_do_not_depend_on_when_clips_arrive(
+    bench: PredictorBench, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with bench.predictor():
+        bench.deliver_all(CLIPS)
+        bench.ending()
     root = tmp_path_factory.mktemp("again")
     model_at(root)
-    other = World(root)
+    other = PredictorBench(root)
     with other.predictor():
         for index in CLIPS[::-1]:
             other.deliver("motion", index)
         for index in CLIPS:
             other.deliver("rgb", index)
         other.ending()
-    assert other.store.get(layout.PREDICTIONS) == world.store.get(layout.PREDICTIONS)
+    assert other.store.get(layout.PREDICTIONS) == bench.store.get(layout.PREDICTIONS)
 
 
-def test_everything_is_freed_reported_and_committed(world: World) -> None:
-    with world.predictor():
-        world.deliver_all(CLIPS)
+def test_everything_is_freed_reported_and_committed(bench: PredictorBench) -> None:
+    with bench.predictor():
+        bench.deliver_all(CLIPS)
         trained: dict[str, list[int]] = {"predictor.rgb": [], "predictor.motion": []}
-        for progress in world.reports():
+        for progress in bench.reports():
             if progress.HasField("finished"):
                 break
             assert (progress.job, progress.worker, progress.fence) == (JOB, "predictor-1", 2)
             trained[progress.trained.consumer] += progress.trained.indices
     assert {consumer: sorted(found) for consumer, found in trained.items()} == dict.fromkeys(trained, CLIPS)
-    assert world.cache.usage().keys == 0
-    assert world.bus.backlog(topics.CLIPS, f"predictor.rgb.{JOB}") == 0
-    assert world.bus.backlog(topics.features("flow"), f"predictor.motion.{JOB}") == 0
-    assert world.bus.backlog(topics.CONTROL, "predictor") == 0
+    assert bench.cache.usage().keys == 0
+    assert bench.bus.backlog(topics.CLIPS, f"predictor.rgb.{JOB}") == 0
+    assert bench.bus.backlog(topics.features("flow"), f"predictor.motion.{JOB}") == 0
+    assert bench.bus.backlog(topics.CONTROL, "predictor") == 0
 
 
-def test_bytes_are_freed_before_a_batch_is_full(world: World) -> None:
+def test_bytes_are_freed_before_a_batch_is_full(bench: PredictorBench) -> None:
     """A budget smaller than a batch must not stop the job."""
-    with world.predictor(batch_clips=100):
-        world.deliver("rgb", 0)
-        progress = next(world.reports())
+    with bench.predictor(batch_clips=100):
+        bench.deliver("rgb", 0)
+        progress = next(bench.reports())
         assert (progress.trained.consumer, list(progress.trained.indices)) == ("predictor.rgb", [0])
-        assert world.cache.usage().keys == 0
+        assert bench.cache.usage().keys == 0
 
 
 @pytest.mark.usefixtures("double_precision")
-def test_videos_that_cannot_be_decoded_are_rows_with_the_reason(world: World) -> None:
-    with world.predictor():
+def test_videos_that_cannot_be_decoded_are_rows_with_the_reason(bench: PredictorBench) -> None:
+    with bench.predictor():
         for stream in FEATURES:
             for index in CLIPS:
-                world.deliver(stream, index, skipped="truncated at frame 7" if index in (1, 2, 3) else "")
-        assert dict(world.ending().finished.metrics) == {"videos": 3.0, "failed": 1.0}
-    partly, lost, whole = world.answers()
+                bench.deliver(stream, index, skipped="truncated at frame 7" if index in (1, 2, 3) else "")
+        assert dict(bench.ending().finished.metrics) == {"videos": 3.0, "failed": 1.0}
+    partly, lost, whole = bench.answers()
     assert (partly.clips, partly.error) == (1, "truncated at frame 7")
     assert partly.scores == pytest.approx(expected(0), abs=ROUNDING)
     assert lost == Prediction("b.mp4", None, 0, (), "truncated at frame 7")
     assert (whole.clips, whole.error) == (2, None)
 
 
-def test_damaged_bytes_are_made_again(world: World) -> None:
-    with world.predictor():
+def test_damaged_bytes_are_made_again(bench: PredictorBench) -> None:
+    with bench.predictor():
         for index in CLIPS:
-            world.deliver("motion", index)
-            world.deliver("rgb", index, damaged=index == 3)
-        lost = next(p for p in world.reports() if p.HasField("failed")).failed
+            bench.deliver("motion", index)
+            bench.deliver("rgb", index, damaged=index == 3)
+        lost = next(p for p in bench.reports() if p.HasField("failed")).failed
         assert (lost.kind, lost.stream, lost.clip.index) == (LOST, "rgb", 3)
-        world.deliver("rgb", 3)
-        assert world.ending().HasField("finished")
-    assert all(answer.clips == 2 for answer in world.answers())
+        bench.deliver("rgb", 3)
+        assert bench.ending().HasField("finished")
+    assert all(answer.clips == 2 for answer in bench.answers())
 
 
-def test_a_predictor_that_dies_begins_again(world: World) -> None:
-    with world.predictor(batch_clips=1):
+def test_a_predictor_that_dies_begins_again(bench: PredictorBench) -> None:
+    with bench.predictor(batch_clips=1):
         for index in CLIPS[:4]:
-            world.deliver("rgb", index)
-        done = (i for p in world.reports() for i in p.trained.indices)
+            bench.deliver("rgb", index)
+        done = (i for p in bench.reports() for i in p.trained.indices)
         assert sorted(next(done) for _ in range(4)) == CLIPS[:4]
-    assert world.cache.usage().keys == 0
-    with world.predictor():
+    assert bench.cache.usage().keys == 0
+    with bench.predictor():
         for index in CLIPS:
-            world.deliver("motion", index)
+            bench.deliver("motion", index)
         for index in CLIPS[4:]:
-            world.deliver("rgb", index)
+            bench.deliver("rgb", index)
         for index in CLIPS[:4]:  # each is missed in its turn, and made again
-            lost = next(p for p in world.reports() if p.HasField("failed")).failed
+            lost = next(p for p in bench.reports() if p.HasField("failed")).failed
             assert (lost.kind, lost.stream, lost.clip.index) == (LOST, "rgb", index)
-            world.deliver("rgb", index)
-        assert world.ending().HasField("finished")
-    assert [answer.clips for answer in world.answers()] == [2, 2, 2]
+            bench.deliver("rgb", index)
+        assert bench.ending().HasField("finished")
+    assert [answer.clips for answer in bench.answers()] == [2, 2, 2]
 
 
-def test_a_stopped_job_is_left_and_can_be_started_again(world: World) -> None:
-    with world.predictor():
-        world.deliver("rgb", 0)
-        next(world.reports())
-        world.control(Control.STOP)
-        world.control(Control.START)
+def test_a_stopped_job_is_left_and_can_be_started_again(bench: PredictorBench) -> None:
+    with bench.predictor():
+        bench.deliver("rgb", 0)
+        next(bench.reports())
+        bench.control(Control.STOP)
+        bench.control(Control.START)
         for stream in FEATURES:
             for index in CLIPS:
-                world.deliver(stream, index)
-        assert world.ending().HasField("finished")
+                bench.deliver(stream, index)
+        assert bench.ending().HasField("finished")
 
 
 def test_a_model_that_is_missing_fails_the_job(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    with world.predictor():
-        failed = world.ending().failed
+    bench = PredictorBench(tmp_path)
+    with bench.predictor():
+        failed = bench.ending().failed
     assert (failed.stage, failed.clip.job) == (PREDICTOR, JOB)
     assert "there is no model at" in failed.reason
 
 
-def test_a_gpu_without_room_says_what_helps(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_without_room_says_what_helps(bench: PredictorBench, monkeypatch: pytest.MonkeyPatch) -> None:
     def forward(self: Classifier, x: torch.Tensor) -> Scores:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(Classifier, "forward", forward)
-    with world.predictor():
-        world.deliver_all(CLIPS)
-        failed = world.ending().failed
+    with bench.predictor():
+        bench.deliver_all(CLIPS)
+        failed = bench.ending().failed
     assert (failed.kind, "lower ESSP_BATCH_CLIPS" in failed.reason) == (MEMORY, True)
 
 
-def test_a_gpu_that_fails_ends_the_process_and_not_the_job(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_fails_ends_the_process_and_not_the_job(
+    bench: PredictorBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def forward(self: Classifier, x: torch.Tensor) -> Scores:
         raise torch.AcceleratorError("CUDA error: uncorrectable ECC error")
 
-    world.deliver_all(CLIPS)
+    bench.deliver_all(CLIPS)
     with monkeypatch.context() as patched:
         patched.setattr(Classifier, "forward", forward)
-        service = build(world.adapters, PredictorSettings(device="cpu"), "predictor-1")
+        service = build(bench.adapters, PredictorSettings(device="cpu"), "predictor-1")
         with pytest.raises(DeviceLost, match="ECC"):
             service.run()
-    assert world.bus.backlog(topics.CONTROL, "predictor") == 1, "the job is handed out again"
-    with world.predictor():
-        for progress in world.until_finished():
+    assert bench.bus.backlog(topics.CONTROL, "predictor") == 1, "the job is handed out again"
+    with bench.predictor():
+        for progress in bench.until_finished():
             if progress.HasField("failed"):
                 assert progress.failed.kind == LOST
-                world.deliver(progress.failed.stream, progress.failed.clip.index)
+                bench.deliver(progress.failed.stream, progress.failed.clip.index)
 
 
-def test_training_jobs_are_none_of_its_business(world: World) -> None:
+def test_training_jobs_are_none_of_its_business(bench: PredictorBench) -> None:
     training = JobSpec.model_validate({"name": "t", "output": "file:///t", "trainers": {"rgb": {"stream": "rgb"}}})
     snapshot = JobSnapshot(spec_json=training.model_dump_json(), classes=CLASSES)
     control = Control(job="t", fence=1, command=Control.START, snapshot=snapshot)
-    world.bus.publish(topics.CONTROL, b"t", control.SerializeToString())
-    with world.predictor():
-        world.deliver_all(CLIPS)
-        assert world.ending().job == JOB
-    assert world.bus.backlog(topics.CONTROL, "predictor") == 0
+    bench.bus.publish(topics.CONTROL, b"t", control.SerializeToString())
+    with bench.predictor():
+        bench.deliver_all(CLIPS)
+        assert bench.ending().job == JOB
+    assert bench.bus.backlog(topics.CONTROL, "predictor") == 0
 
 
 def test_top_classes_are_the_likeliest_first() -> None:

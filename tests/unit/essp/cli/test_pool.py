@@ -15,18 +15,18 @@ from essp_master.config import MasterSettings
 from tests.harness.command_line import essp
 from tests.harness.fleet import adapters_in, master_over
 from tests.harness.serving import served
-from tests.unit.essp_master.pools.test_reconciler import World
+from tests.unit.essp_master.pools.test_reconciler import ReconcilerBench
 
 
 @pytest.fixture
-def world() -> World:
-    return World(decoder=1)
+def bench() -> ReconcilerBench:
+    return ReconcilerBench(decoder=1)
 
 
 @pytest.fixture
-def url(tmp_path: Path, world: World) -> Iterator[str]:
+def url(tmp_path: Path, bench: ReconcilerBench) -> Iterator[str]:
     with closing(adapters_in(tmp_path)) as adapters:
-        app = create_app(master_over(adapters), MasterSettings(), None, world.reconciler)
+        app = create_app(master_over(adapters), MasterSettings(), None, bench.reconciler)
         with served(app) as url:
             yield url
 
@@ -35,12 +35,12 @@ def pool(url: str, *arguments: str) -> str:
     return essp("pool", *arguments, "--server", url).output
 
 
-def test_look_set_and_look_again(url: str, world: World) -> None:
-    world.pass_time(120, decoded_per_s=5.0, wait=0.5)
+def test_look_set_and_look_again(url: str, bench: ReconcilerBench) -> None:
+    bench.pass_time(120, decoded_per_s=5.0, wait=0.5)
     (decoder,) = json.loads(pool(url, "ls", "--json"))
     assert decoder["saturation"] == "bottleneck"
     assert "decoder: at 2" in pool(url, "set", "decoder", "--replicas", "2")
-    assert world.driver.replicas == {"decoder": 2}
+    assert bench.driver.replicas == {"decoder": 2}
     assert "at 2" in pool(url, "ls")
     assert "trainers wait 50%" in pool(url, "events")
     with pytest.raises(NotFound):

@@ -15,7 +15,7 @@ import pytest
 from essp_common.errors import ConfigError
 from essp_common.features import registry
 from essp_common.features.port import ArraySpec, describe
-from tests.harness.extractor_world import World, frames_at, stream
+from tests.harness.extractor_bench import ExtractorBench, frames_at, stream
 
 CLIP = ArraySpec((11, 64, 80, 3), "uint8")
 
@@ -82,15 +82,15 @@ def test_extractor_of_another_package_works_end_to_end(site: Path) -> None:
     assert "brightness" in registry.names()
     assert registry.output_of("brightness", {"gain": 2.0}, CLIP) == ArraySpec((11, 1), "float32")
 
-    world = World(stream("light", "brightness", "zstd", gain=2.0))
-    with world.extractor("brightness"):
+    bench = ExtractorBench(stream("light", "brightness", "zstd", gain=2.0))
+    with bench.extractor("brightness"):
         for index in range(3):
-            world.decoded(index)
-        ready = world.ready(3)
+            bench.decoded(index)
+        ready = bench.ready(3)
     for index in range(3):
         mean = 2 * frames_at(index).mean(axis=(1, 2, 3))
-        assert world.take(ready[index, "light"])[:, 0] == pytest.approx(mean, rel=1e-6)
-    assert world.cache.usage().keys == 0
+        assert bench.take(ready[index, "light"])[:, 0] == pytest.approx(mean, rel=1e-6)
+    assert bench.cache.usage().keys == 0
 
 
 def test_package_that_does_not_load_hides_no_other(site: Path) -> None:

@@ -41,7 +41,7 @@ def plan(purpose: int, epoch: int, clips: int) -> PhasePlan:
     return PhasePlan(purpose=purpose, epoch=epoch, clips=clips)
 
 
-class World:
+class OrderedBench:
     """A bus, a cache, and the upstream half of the pipeline."""
 
     def __init__(self) -> None:
@@ -90,10 +90,10 @@ class World:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    world = World()
-    yield world
-    world.bus.close()
+def bench() -> Iterator[OrderedBench]:
+    bench = OrderedBench()
+    yield bench
+    bench.bus.close()
 
 
 def take_all(intake: OrderedIntake) -> list[Delivery | PhaseEnd]:
@@ -126,14 +126,14 @@ def test_every_clip_from_the_start_on_comes_once_in_order(
     case: tuple[list[int], list[tuple[int, int]], set[tuple[int, int]], Position, int],
 ) -> None:
     sizes, order, skipped, start, world_size = case
-    world = World()
+    bench = OrderedBench()
     phases = [plan(TRAIN, epoch, size) for epoch, size in enumerate(sizes)]
     for p, i in order:
-        world.feature(phases[p], i, skipped="gone" if (p, i) in skipped else "")
+        bench.feature(phases[p], i, skipped="gone" if (p, i) in skipped else "")
     together: list[tuple[int, int | str]] = []
     for rank in range(world_size):
         options = IntakeOptions(JOB, CONSUMER, "flow10", "flow", rank=rank, world_size=world_size)
-        with world.intake(phases, options, start) as intake:
+        with bench.intake(phases, options, start) as intake:
             taken = take_all(intake)
             assert intake.finished
             mine = [(p, i) for p, size in enumerate(sizes) for i in range(size) if i % 64 % world_size == rank]
@@ -146,187 +146,187 @@ def test_every_clip_from_the_start_on_comes_once_in_order(
                     assert bytes(t.value) == (b"" if t.skipped else f"1.{t.phase_index}.{t.clip.index}.0".encode())
             intake.finish([t for t in taken if isinstance(t, Delivery)])
             together += clips
-    reported = [(p.trained.epoch, i) for p in world.progress() for i in p.trained.indices]
+    reported = [(p.trained.epoch, i) for p in bench.progress() for i in p.trained.indices]
     first = start
     assert sorted(r for r in reported if r >= first) == sorted(place for place in together if place not in skipped)
     before = {place for place in order if place < first and place not in skipped}
     assert {r for r in reported if r < first} == before, "done long ago, and the master asks: it has to be told"
-    assert world.cache.usage().keys == 0
-    assert world.backlog() == 0
-    world.bus.close()
+    assert bench.cache.usage().keys == 0
+    assert bench.backlog() == 0
+    bench.bus.close()
 
 
-def test_the_end_of_a_pass_comes_before_the_next_one(world: World) -> None:
+def test_the_end_of_a_pass_comes_before_the_next_one(bench: OrderedBench) -> None:
     phases = [plan(TRAIN, 0, 2), plan(VALIDATION, 0, 0), plan(TRAIN, 1, 1)]
-    world.feature(phases[2], 0)
-    world.feature(phases[0], 1)
-    with world.intake(phases) as intake:
+    bench.feature(phases[2], 0)
+    bench.feature(phases[0], 1)
+    with bench.intake(phases) as intake:
         assert take_all(intake) == []
         assert intake.waiting == 2
-        world.feature(phases[0], 0)
+        bench.feature(phases[0], 0)
         assert places(take_all(intake)) == [(0, 0), (0, 1), (0, "end"), (1, "end"), (2, 0), (2, "end")]
         assert intake.finished
 
 
-def test_a_clip_says_where_its_consumer_stands(world: World) -> None:
+def test_a_clip_says_where_its_consumer_stands(bench: OrderedBench) -> None:
     phases = [plan(TRAIN, 0, 3)]
-    world.feature(phases[0], 2)
-    with world.intake(phases, start=Position(0, 2)) as intake:
+    bench.feature(phases[0], 2)
+    with bench.intake(phases, start=Position(0, 2)) as intake:
         taken = intake.take(0)
         assert isinstance(taken, Delivery)
         assert taken.position == Position(0, 3)
 
 
-def test_a_message_for_what_was_taken_before_is_acked_and_dropped(world: World) -> None:
+def test_a_message_for_what_was_taken_before_is_acked_and_dropped(bench: OrderedBench) -> None:
     phases = [plan(TRAIN, 0, 2)]
-    world.feature(phases[0], 0)
-    with world.intake(phases) as intake:
+    bench.feature(phases[0], 0)
+    with bench.intake(phases) as intake:
         intake.finish([t for t in take_all(intake) if isinstance(t, Delivery)])
-        world.feature(phases[0], 0)  # made again, for somebody else
-        assert world.cache.usage().keys == 1
+        bench.feature(phases[0], 0)  # made again, for somebody else
+        assert bench.cache.usage().keys == 1
         assert take_all(intake) == []
-        assert world.cache.usage().keys == 0
-        assert world.backlog() == 0
-        assert [list(p.trained.indices) for p in world.progress()] == [[0], [0]], "the master is told again"
+        assert bench.cache.usage().keys == 0
+        assert bench.backlog() == 0
+        assert [list(p.trained.indices) for p in bench.progress()] == [[0], [0]], "the master is told again"
 
 
-def test_a_message_for_what_is_in_hand_is_no_report(world: World) -> None:
+def test_a_message_for_what_is_in_hand_is_no_report(bench: OrderedBench) -> None:
     phases = [plan(TRAIN, 0, 1)]
-    world.feature(phases[0], 0)
-    with world.intake(phases) as intake:
+    bench.feature(phases[0], 0)
+    with bench.intake(phases) as intake:
         taken = [t for t in take_all(intake) if isinstance(t, Delivery)]
-        world.feature(phases[0], 0)
+        bench.feature(phases[0], 0)
         assert take_all(intake) == []
-        assert world.progress() == []
+        assert bench.progress() == []
         intake.finish(taken)
-        assert [list(p.trained.indices) for p in world.progress()] == [[0]]
+        assert [list(p.trained.indices) for p in bench.progress()] == [[0]]
 
 
-def test_messages_of_other_jobs_streams_and_passes_are_left_alone_or_dropped(world: World) -> None:
+def test_messages_of_other_jobs_streams_and_passes_are_left_alone_or_dropped(bench: OrderedBench) -> None:
     phases = [plan(TRAIN, 0, 1)]
-    world.feature(phases[0], 0, job="another")
-    world.feature(phases[0], 0, stream="flow5")
-    world.feature(plan(TRAIN, 7, 1), 0)  # a phase this job does not have
-    world.send(topics.features("flow"), 0, b"\xff\xff not protobuf")
-    with world.intake(phases) as intake:
+    bench.feature(phases[0], 0, job="another")
+    bench.feature(phases[0], 0, stream="flow5")
+    bench.feature(plan(TRAIN, 7, 1), 0)  # a phase this job does not have
+    bench.send(topics.features("flow"), 0, b"\xff\xff not protobuf")
+    with bench.intake(phases) as intake:
         assert take_all(intake) == []
         assert intake.waiting == 0
-        assert world.cache.usage().keys == 2, "the bytes of others are theirs to free"
-        assert world.backlog() == 0
+        assert bench.cache.usage().keys == 2, "the bytes of others are theirs to free"
+        assert bench.backlog() == 0
 
 
 @pytest.mark.parametrize(("told", "reported"), [(2, 2), (0, 3)])
-def test_the_master_learns_which_runs_bytes_are_missed(world: World, told: int, reported: int) -> None:
+def test_the_master_learns_which_runs_bytes_are_missed(bench: OrderedBench, told: int, reported: int) -> None:
     """Those of an earlier run may be gone: it is told the fence of the seed or, if that is not known, of this run."""
     phases = [plan(TRAIN, 0, 1)]
-    world.cache.purge(world.feature(phases[0], 0, fence=told))
-    with world.intake(phases) as intake:
+    bench.cache.purge(bench.feature(phases[0], 0, fence=told))
+    with bench.intake(phases) as intake:
         assert intake.take(0) is None
-    assert [(p.failed.kind, p.fence) for p in world.progress()] == [(LOST, reported)]
+    assert [(p.failed.kind, p.fence) for p in bench.progress()] == [(LOST, reported)]
 
 
-def test_lost_bytes_are_reported_and_waited_for(world: World) -> None:
+def test_lost_bytes_are_reported_and_waited_for(bench: OrderedBench) -> None:
     phases = [plan(TRAIN, 0, 2)]
-    key = world.feature(phases[0], 0)
-    world.feature(phases[0], 1)
-    world.cache.purge(key)
-    with world.intake(phases) as intake:
+    key = bench.feature(phases[0], 0)
+    bench.feature(phases[0], 1)
+    bench.cache.purge(key)
+    with bench.intake(phases) as intake:
         assert take_all(intake) == []
-        (report,) = world.progress()
+        (report,) = bench.progress()
         assert (report.job, report.worker, report.fence) == (JOB, "w1", 3)
         assert (report.failed.kind, report.failed.stage, report.failed.stream) == (LOST, TRAINER, "flow10")
         assert report.failed.clip.index == 0
         assert take_all(intake) == [], "index 1 waits for its turn"
-        world.feature(phases[0], 0)
+        bench.feature(phases[0], 0)
         assert places(take_all(intake)) == [(0, 0), (0, 1), (0, "end")]
 
 
-def test_damaged_bytes_are_made_again_and_taken_again(world: World) -> None:
+def test_damaged_bytes_are_made_again_and_taken_again(bench: OrderedBench) -> None:
     phases = [plan(TRAIN, 0, 2)]
     for index in range(2):
-        world.feature(phases[0], index)
-    with world.intake(phases) as intake:
+        bench.feature(phases[0], index)
+    with bench.intake(phases) as intake:
         damaged = intake.take(0)
         assert isinstance(damaged, Delivery)
         intake.request_rebuild(damaged, "checksum")
-        assert [(p.failed.kind, p.failed.reason) for p in world.progress()] == [(LOST, "checksum")]
+        assert [(p.failed.kind, p.failed.reason) for p in bench.progress()] == [(LOST, "checksum")]
         assert take_all(intake) == []
-        world.feature(phases[0], 0)
+        bench.feature(phases[0], 0)
         assert places(take_all(intake)) == [(0, 0), (0, 1), (0, "end")]
 
 
 @pytest.mark.parametrize("late", [0, 1])
-def test_of_two_attempts_the_later_one_counts_in_either_order(world: World, late: int) -> None:
+def test_of_two_attempts_the_later_one_counts_in_either_order(bench: OrderedBench, late: int) -> None:
     phases = [plan(TRAIN, 0, 2)]
     for attempt in (late, 1 - late):
-        world.feature(phases[0], 1, attempt=attempt)
-    with world.intake(phases) as intake:
+        bench.feature(phases[0], 1, attempt=attempt)
+    with bench.intake(phases) as intake:
         assert take_all(intake) == []
-        assert world.cache.usage().keys == 1, "the bytes of the other attempt are freed"
-        world.feature(phases[0], 0)
+        assert bench.cache.usage().keys == 1, "the bytes of the other attempt are freed"
+        bench.feature(phases[0], 0)
         taken = [t for t in take_all(intake) if isinstance(t, Delivery)]
         assert [t.clip.attempt for t in taken] == [0, 1]
         intake.finish(taken)
-        assert world.cache.usage().keys == 0
-        assert world.backlog() == 0
+        assert bench.cache.usage().keys == 0
+        assert bench.backlog() == 0
 
 
-def test_released_but_not_committed_is_delivered_again_and_found_missing(world: World) -> None:
+def test_released_but_not_committed_is_delivered_again_and_found_missing(bench: OrderedBench) -> None:
     """What a consumer that dies before its checkpoint relies on."""
     phases = [plan(TRAIN, 0, 2)]
     for index in range(2):
-        world.feature(phases[0], index)
-    with world.intake(phases) as intake:
+        bench.feature(phases[0], index)
+    with bench.intake(phases) as intake:
         intake.release([t for t in take_all(intake) if isinstance(t, Delivery)])
-        assert world.cache.usage().keys == 0
-        assert world.backlog() == 2
-    with world.intake(phases) as intake:
+        assert bench.cache.usage().keys == 0
+        assert bench.backlog() == 2
+    with bench.intake(phases) as intake:
         assert take_all(intake) == []
-        assert [p.failed.clip.index for p in world.progress() if p.HasField("failed")] == [0]
+        assert [p.failed.clip.index for p in bench.progress() if p.HasField("failed")] == [0]
         for index in range(2):
-            world.feature(phases[0], index)
+            bench.feature(phases[0], index)
         taken = [t for t in take_all(intake) if isinstance(t, Delivery)]
         assert [t.clip.index for t in taken] == [0, 1]
         intake.commit(taken)
-        assert world.backlog() == 0
+        assert bench.backlog() == 0
 
 
-def test_rgb_takes_the_clips_themselves(world: World) -> None:
+def test_rgb_takes_the_clips_themselves(bench: OrderedBench) -> None:
     clip = ClipRef(job=JOB, purpose=TRAIN, epoch=0, index=0)
     key = clip_key(JOB, TRAIN, 0, 0, 0)
-    world.cache.put(key, b"frames", ["trainer.rgb", "extractor.flow"], 60)
-    world.send(topics.CLIPS, 0, ClipReady(clip=clip, key=key, bytes=6).SerializeToString())
-    with world.intake([plan(TRAIN, 0, 1)], RGB) as intake:
+    bench.cache.put(key, b"frames", ["trainer.rgb", "extractor.flow"], 60)
+    bench.send(topics.CLIPS, 0, ClipReady(clip=clip, key=key, bytes=6).SerializeToString())
+    with bench.intake([plan(TRAIN, 0, 1)], RGB) as intake:
         taken = [t for t in take_all(intake) if isinstance(t, Delivery)]
         assert [bytes(t.value) for t in taken] == [b"frames"]
         intake.finish(taken)
-    assert world.cache.usage().keys == 1, "the extractor has not acked yet"
+    assert bench.cache.usage().keys == 1, "the extractor has not acked yet"
 
 
-def test_what_is_made_for_others_is_left_to_them(world: World) -> None:
+def test_what_is_made_for_others_is_left_to_them(bench: OrderedBench) -> None:
     clip = ClipRef(job=JOB, purpose=TRAIN, epoch=0, index=0)
     feature = FeatureReady(clip=clip, stream="flow10", key="k", consumers=["trainer.other"])
-    world.send(topics.features("flow"), 0, feature.SerializeToString())
+    bench.send(topics.features("flow"), 0, feature.SerializeToString())
     recipe = Recipe(streams=[StreamRequest(stream="rgb", feature="rgb", consumers=["trainer.other"])])
-    world.send(topics.CLIPS, 0, ClipReady(clip=clip, key="k", recipe=recipe).SerializeToString())
+    bench.send(topics.CLIPS, 0, ClipReady(clip=clip, key="k", recipe=recipe).SerializeToString())
     for options in (FLOW, RGB):
-        with world.intake([plan(TRAIN, 0, 1)], options) as intake:
+        with bench.intake([plan(TRAIN, 0, 1)], options) as intake:
             assert intake.take(0) is None
             assert intake.waiting == 0
-    assert world.progress() == [], "nothing of it is missed"
-    assert world.backlog() == 0
+    assert bench.progress() == [], "nothing of it is missed"
+    assert bench.backlog() == 0
 
 
-def test_an_outage_of_the_cache_costs_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outage_of_the_cache_costs_nothing(bench: OrderedBench, monkeypatch: pytest.MonkeyPatch) -> None:
     phases = [plan(TRAIN, 0, 1)]
-    world.feature(phases[0], 0)
+    bench.feature(phases[0], 0)
 
     def down(key: str) -> bytes:
         raise Unavailable(f"no cache for {key}")
 
-    with world.intake(phases) as intake:
+    with bench.intake(phases) as intake:
         with monkeypatch.context() as patch:
-            patch.setattr(world.cache, "get", down)
+            patch.setattr(bench.cache, "get", down)
             with pytest.raises(Unavailable):
                 intake.take(0)
         assert places(take_all(intake)) == [(0, 0), (0, "end")]

@@ -28,90 +28,90 @@ from essp_common.planning.position import Position
 from essp_master.ledger.instructions import CompleteJob, FailJob, IssueUnit
 from tests.harness.ledger_checks import check_at_rest, every
 from tests.harness.ledger_config import CLIP_BYTES, STREAM_BYTES, ledger_config
-from tests.harness.ledger_world import World
+from tests.harness.ledger_simulation import LedgerSimulation
 
 BOTH = CLIP_BYTES + STREAM_BYTES
 
 
 def test_a_job_runs_to_its_end_in_order() -> None:
-    world = World(ledger_config(epochs=2))
-    world.run()
-    check_at_rest(world)
-    assert world.issued == every(world)
-    assert world.finished_phases == [0, 1, 2, 3]
-    counts = world.ledger.counts
-    clips = len(every(world))
+    sim = LedgerSimulation(ledger_config(epochs=2))
+    sim.run()
+    check_at_rest(sim)
+    assert sim.issued == every(sim)
+    assert sim.finished_phases == [0, 1, 2, 3]
+    counts = sim.ledger.counts
+    clips = len(every(sim))
     assert (counts.issued, counts.decoded, counts.extracted) == (clips, clips, clips)
     assert (counts.delivered, counts.lost, counts.reissued, counts.duplicates) == (2 * clips, 0, 0, 0)
-    assert world.cache == {}
+    assert sim.cache == {}
 
 
 def test_seeds_are_issued_as_far_as_the_budget_goes() -> None:
-    world = World(ledger_config(clips=6, budget=3 * BOTH, unit_clips=1))
-    assert len(world.issued) == 3
-    assert world.ledger.out_of_credit
-    assert world.ledger.credits.outstanding_bytes == 3 * BOTH
+    sim = LedgerSimulation(ledger_config(clips=6, budget=3 * BOTH, unit_clips=1))
+    assert len(sim.issued) == 3
+    assert sim.ledger.out_of_credit
+    assert sim.ledger.credits.outstanding_bytes == 3 * BOTH
 
 
 def test_actual_bytes_make_room_for_more() -> None:
-    world = World(ledger_config(clips=6, budget=3 * BOTH, unit_clips=1))
-    index = world.seeds[0].clip.index
-    out = world.handle(Progress(made=Made(purpose=TRAIN, indices=[index], bytes=[0])))
+    sim = LedgerSimulation(ledger_config(clips=6, budget=3 * BOTH, unit_clips=1))
+    index = sim.seeds[0].clip.index
+    out = sim.handle(Progress(made=Made(purpose=TRAIN, indices=[index], bytes=[0])))
     assert out == [], "100 bytes are not enough for a clip"
-    out = world.handle(Progress(made=Made(purpose=TRAIN, indices=[1, 2], bytes=[0, CLIP_BYTES])))
+    out = sim.handle(Progress(made=Made(purpose=TRAIN, indices=[1, 2], bytes=[0, CLIP_BYTES])))
     assert [type(i) for i in out] == [IssueUnit]
 
 
 def test_what_was_read_before_it_was_reported_counts_as_made_once() -> None:
     """Workers report in batches, and a consumer may be done with a clip before the batch is out."""
-    world = World(ledger_config())
+    sim = LedgerSimulation(ledger_config())
     reports = []
-    while world.seeds or world.extractions or world.events:
-        if world.seeds:
-            world.decode()
-        if world.extractions:
-            world.extract()
-        reports += [event for event in world.events if event.HasField("made")]
-        world.events = [event for event in world.events if not event.HasField("made")]
-        for name in world.consumers:
-            world.take(name)
-        while any(event.HasField("trained") for event in world.events):
-            world.deliver()
+    while sim.seeds or sim.extractions or sim.events:
+        if sim.seeds:
+            sim.decode()
+        if sim.extractions:
+            sim.extract()
+        reports += [event for event in sim.events if event.HasField("made")]
+        sim.events = [event for event in sim.events if not event.HasField("made")]
+        for name in sim.consumers:
+            sim.take(name)
+        while any(event.HasField("trained") for event in sim.events):
+            sim.deliver()
     assert reports
     for report in reports:
-        assert world.handle(report) == []
-        assert world.ledger.phase_events == []
-    check_at_rest(world)
-    counts, clips = world.ledger.counts, len(every(world))
+        assert sim.handle(report) == []
+        assert sim.ledger.phase_events == []
+    check_at_rest(sim)
+    counts, clips = sim.ledger.counts, len(every(sim))
     assert (counts.decoded, counts.extracted, counts.delivered) == (clips, clips, 2 * clips)
 
 
 def test_a_slow_consumer_holds_back_the_issue() -> None:
-    world = World(ledger_config(clips=30, budget=5 * BOTH, unit_clips=1))
+    sim = LedgerSimulation(ledger_config(clips=30, budget=5 * BOTH, unit_clips=1))
     for _ in range(300):
-        world.make_all()
-        world.take("trainer.rgb")  # as fast as it can; the other one never
-    assert not world.done("trainer.rgb")
-    assert world.most_used <= 5 * BOTH
-    world.run()
-    check_at_rest(world)
-    assert world.most_used <= 5 * BOTH
+        sim.make_all()
+        sim.take("trainer.rgb")  # as fast as it can; the other one never
+    assert not sim.done("trainer.rgb")
+    assert sim.most_used <= 5 * BOTH
+    sim.run()
+    check_at_rest(sim)
+    assert sim.most_used <= 5 * BOTH
 
 
 def test_phases_follow_one_another_without_a_barrier() -> None:
-    world = World(ledger_config(epochs=2, clips=6))
-    assert world.issued == every(world), "the budget holds them all"
+    sim = LedgerSimulation(ledger_config(epochs=2, clips=6))
+    assert sim.issued == every(sim), "the budget holds them all"
 
 
 def test_a_unit_is_never_larger_than_asked_for() -> None:
-    world = World(ledger_config(clips=8, videos=2, kind="uniform", unit_clips=1))
-    units = [i for i in world.ledger.start() if isinstance(i, IssueUnit)]
+    sim = LedgerSimulation(ledger_config(clips=8, videos=2, kind="uniform", unit_clips=1))
+    units = [i for i in sim.ledger.start() if isinstance(i, IssueUnit)]
     assert units == []
-    assert len(world.issued) == 8 + 4
+    assert len(sim.issued) == 8 + 4
 
 
 def test_locality_brings_clips_of_a_video_together_and_changes_nothing_else() -> None:
-    plain, local = World(ledger_config(clips=24)), World(ledger_config(clips=24, locality=12))
+    plain, local = LedgerSimulation(ledger_config(clips=24)), LedgerSimulation(ledger_config(clips=24, locality=12))
     assert {(s.phase_index, s.clip) for s in plain.seeds} == {(s.phase_index, s.clip) for s in local.seeds}
     videos = [seed.clip.video for seed in local.seeds if seed.phase_index == 0][:12]
     assert sum(a != b for a, b in pairwise(videos)) == len(set(videos)) - 1
@@ -120,132 +120,134 @@ def test_locality_brings_clips_of_a_video_together_and_changes_nothing_else() ->
 
 
 def test_a_bad_video_is_replaced_by_another_of_its_class() -> None:
-    world = World(ledger_config(clips=20, videos=8), bad=[0])
-    world.run()
-    check_at_rest(world)
-    counts = world.ledger.counts
+    sim = LedgerSimulation(ledger_config(clips=20, videos=8), bad=[0])
+    sim.run()
+    check_at_rest(sim)
+    counts = sim.ledger.counts
     assert counts.replaced > 0
     assert counts.failed >= counts.replaced
-    assert not world.ledger.phases[0].skipped
-    assert set(world.ledger.phases[1].skipped) == {0, 1}, "evaluation replaces nothing: the two clips of video 0"
+    assert not sim.ledger.phases[0].skipped
+    assert set(sim.ledger.phases[1].skipped) == {0, 1}, "evaluation replaces nothing: the two clips of video 0"
 
 
 def test_what_nothing_can_replace_is_skipped() -> None:
-    world = World(ledger_config(clips=5, videos=4, replacements=1), bad=[0, 1, 2, 3])
-    world.run()
-    check_at_rest(world)
-    assert world.ledger.counts.skipped == len(every(world))
-    assert all(not consumer.trained for consumer in world.consumers.values())
+    sim = LedgerSimulation(ledger_config(clips=5, videos=4, replacements=1), bad=[0, 1, 2, 3])
+    sim.run()
+    check_at_rest(sim)
+    assert sim.ledger.counts.skipped == len(every(sim))
+    assert all(not consumer.trained for consumer in sim.consumers.values())
 
 
 def test_a_stream_that_cannot_be_made_is_skipped_for_its_consumers_only() -> None:
-    world = World(ledger_config(clips=12, videos=4), bad_streams=[1])
-    world.run()
-    check_at_rest(world)
-    assert world.consumers["trainer.rgb"].trained == every(world)
-    assert len(world.consumers["trainer.flow"].trained) < len(every(world))
-    assert world.cache == {}
+    sim = LedgerSimulation(ledger_config(clips=12, videos=4), bad_streams=[1])
+    sim.run()
+    check_at_rest(sim)
+    assert sim.consumers["trainer.rgb"].trained == every(sim)
+    assert len(sim.consumers["trainer.flow"].trained) < len(every(sim))
+    assert sim.cache == {}
 
 
 def test_too_many_failures_fail_the_job_with_the_reason() -> None:
-    world = World(ledger_config(clips=100, videos=10, dead_ratio=0.2, budget=4 * BOTH, unit_clips=1), bad=range(5))
-    world.run()
-    assert isinstance(world.end, FailJob)
-    assert "limits.dead_ratio (20%)" in world.end.reason
-    assert "damaged" in world.end.reason
-    assert len(world.issued) < 60, "it ends soon"
-    assert world.handle(Progress(trained=Trained())) == []
+    sim = LedgerSimulation(
+        ledger_config(clips=100, videos=10, dead_ratio=0.2, budget=4 * BOTH, unit_clips=1), bad=range(5)
+    )
+    sim.run()
+    assert isinstance(sim.end, FailJob)
+    assert "limits.dead_ratio (20%)" in sim.end.reason
+    assert "damaged" in sim.end.reason
+    assert len(sim.issued) < 60, "it ends soon"
+    assert sim.handle(Progress(trained=Trained())) == []
 
 
 def test_few_failures_in_few_clips_say_nothing_yet() -> None:
-    world = World(ledger_config(clips=100, videos=10, dead_ratio=0.2, budget=BOTH, unit_clips=1), bad=[0])
+    sim = LedgerSimulation(ledger_config(clips=100, videos=10, dead_ratio=0.2, budget=BOTH, unit_clips=1), bad=[0])
     index = 0
-    while world.seeds and world.end is None:
-        if world.seeds[0].clip.video == 0:
+    while sim.seeds and sim.end is None:
+        if sim.seeds[0].clip.video == 0:
             index += 1
-        world.decode()
-        while world.extractions:
-            world.extract()
-        while world.events:
-            world.deliver()
-        while any(world.take(name) for name in world.consumers):
+        sim.decode()
+        while sim.extractions:
+            sim.extract()
+        while sim.events:
+            sim.deliver()
+        while any(sim.take(name) for name in sim.consumers):
             pass
-        while world.events:
-            world.deliver()
+        while sim.events:
+            sim.deliver()
     assert index > 1
-    assert world.end is None, "1 in 10 is less than 20 %"
+    assert sim.end is None, "1 in 10 is less than 20 %"
 
 
 def test_consumers_start_where_their_checkpoints_are() -> None:
     start = {"trainer.rgb": Position(0, 4), "trainer.flow": Position(1, 2)}
-    world = World(ledger_config(clips=6, start=start))
-    wanted = {(s.phase_index, s.clip.index): s.consumers for s in world.seeds}
+    sim = LedgerSimulation(ledger_config(clips=6, start=start))
+    wanted = {(s.phase_index, s.clip.index): s.consumers for s in sim.seeds}
     assert wanted[(0, 4)] == ("trainer.rgb",)
     assert wanted[(1, 1)] == ("trainer.rgb",)
     assert wanted[(1, 2)] == ("trainer.rgb", "trainer.flow")
     assert min(wanted) == (0, 4)
-    world.run()
-    check_at_rest(world)
+    sim.run()
+    check_at_rest(sim)
 
 
 def test_a_new_ledger_learns_what_trainers_did_while_the_master_was_away() -> None:
-    world = World(ledger_config(clips=6))
-    ahead = World(ledger_config(clips=6))
+    sim = LedgerSimulation(ledger_config(clips=6))
+    ahead = LedgerSimulation(ledger_config(clips=6))
     ahead.run()
-    world.consumers = ahead.consumers  # a new ledger, which knows checkpoints only
-    world.run()
-    assert world.ledger.outstanding == 0
-    assert world.ledger.consumption["trainer.rgb"].total == len(every(world))
+    sim.consumers = ahead.consumers  # a new ledger, which knows checkpoints only
+    sim.run()
+    assert sim.ledger.outstanding == 0
+    assert sim.ledger.consumption["trainer.rgb"].total == len(every(sim))
 
 
 def test_nothing_is_issued_while_paused() -> None:
-    world = World(ledger_config(clips=6, budget=2 * BOTH, unit_clips=1))
-    world.ledger.pause()
+    sim = LedgerSimulation(ledger_config(clips=6, budget=2 * BOTH, unit_clips=1))
+    sim.ledger.pause()
     for _ in range(3):
-        world.make_all()
-        for name in world.consumers:
-            world.take(name)
-    while world.events:
-        world.deliver()
-    assert len(world.issued) == 2
-    assert world.ledger.stalled() == []
-    world.do(world.ledger.resume())
-    world.run()
-    check_at_rest(world)
+        sim.make_all()
+        for name in sim.consumers:
+            sim.take(name)
+    while sim.events:
+        sim.deliver()
+    assert len(sim.issued) == 2
+    assert sim.ledger.stalled() == []
+    sim.do(sim.ledger.resume())
+    sim.run()
+    check_at_rest(sim)
 
 
 def test_the_watchdog_issues_again_what_no_worker_made() -> None:
-    world = World(ledger_config(clips=3, videos=2))
-    lost = len(world.seeds)
-    world.seeds.clear()
-    world.do(world.ledger.stalled())
-    assert len(world.seeds) == lost
-    assert world.ledger.counts.reissued == lost
-    world.run()
-    check_at_rest(world)
+    sim = LedgerSimulation(ledger_config(clips=3, videos=2))
+    lost = len(sim.seeds)
+    sim.seeds.clear()
+    sim.do(sim.ledger.stalled())
+    assert len(sim.seeds) == lost
+    assert sim.ledger.counts.reissued == lost
+    sim.run()
+    check_at_rest(sim)
 
 
 def test_a_final_checkpoint_is_noted_and_the_last_stage_completes_the_job() -> None:
-    world = World(ledger_config())
+    sim = LedgerSimulation(ledger_config())
     checkpoint = CheckpointReady(trainer="rgb", final=True)
-    assert world.handle(Progress(checkpoint=checkpoint)) == []
-    assert world.ledger.finals == {"rgb"}
-    assert world.handle(Progress(finished=Finished(stage=PREDICTOR))) == []
-    done = world.handle(Progress(finished=Finished(stage=AGGREGATOR, uri="file:///m", metrics={"top1": 1.0})))
+    assert sim.handle(Progress(checkpoint=checkpoint)) == []
+    assert sim.ledger.finals == {"rgb"}
+    assert sim.handle(Progress(finished=Finished(stage=PREDICTOR))) == []
+    done = sim.handle(Progress(finished=Finished(stage=AGGREGATOR, uri="file:///m", metrics={"top1": 1.0})))
     assert done == [CompleteJob("file:///m", {"top1": 1.0})]
-    assert world.ledger.ended
+    assert sim.ledger.ended
 
 
 @pytest.mark.parametrize("stage", ["trainer", "aggregator", "predictor"])
 def test_a_stage_that_gives_up_fails_the_job(stage: str) -> None:
-    world = World(ledger_config())
-    out = world.handle(Progress(failed=Failed(stage=stage_named(stage), reason="loss is not finite", kind=ERROR)))
+    sim = LedgerSimulation(ledger_config())
+    out = sim.handle(Progress(failed=Failed(stage=stage_named(stage), reason="loss is not finite", kind=ERROR)))
     assert out == [FailJob(f"{stage}: loss is not finite")]
 
 
 def test_messages_about_what_is_not_there_change_nothing() -> None:
-    world = World(ledger_config(clips=6, budget=2 * BOTH, unit_clips=1))
-    before = world.ledger.credits.outstanding_bytes
+    sim = LedgerSimulation(ledger_config(clips=6, budget=2 * BOTH, unit_clips=1))
+    before = sim.ledger.credits.outstanding_bytes
     strange = [
         Progress(),
         Progress(made=Made(purpose=TRAIN, epoch=99, indices=[0], bytes=[9])),
@@ -258,7 +260,7 @@ def test_messages_about_what_is_not_there_change_nothing() -> None:
         Progress(failed=Failed(clip=ClipRef(purpose=TRAIN, index=0), stage=TRAINER, kind=LOST, consumer="nobody")),
     ]
     for event in strange:
-        assert world.handle(event) == []
-    assert world.ledger.credits.outstanding_bytes == before
-    world.run()
-    check_at_rest(world)
+        assert sim.handle(event) == []
+    assert sim.ledger.credits.outstanding_bytes == before
+    sim.run()
+    check_at_rest(sim)

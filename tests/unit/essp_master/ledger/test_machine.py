@@ -12,7 +12,7 @@ from essp_common.pb.v1.messages_pb2 import TRAINER, Progress
 from essp_common.planning.position import Position
 from tests.harness.ledger_checks import check_account, check_at_rest
 from tests.harness.ledger_config import CLIP_BYTES, CONSUMERS, STREAM_BYTES, ledger_config
-from tests.harness.ledger_world import World
+from tests.harness.ledger_simulation import LedgerSimulation
 
 BOTH = CLIP_BYTES + STREAM_BYTES
 
@@ -28,7 +28,7 @@ def _is_report(event: Progress) -> bool:
 class LedgerMachine(RuleBasedStateMachine):
     """All that can happen, in any order; in the end all work until the job is over."""
 
-    world: World
+    sim: LedgerSimulation
 
     @initialize(
         clips=st.integers(1, 9),
@@ -72,102 +72,102 @@ class LedgerMachine(RuleBasedStateMachine):
             kind=kind,
             catch_up=share if lag and share >= max(locality, 2) * BOTH else 0,
         )
-        self.world = World(config, bad, bad_streams)
+        self.sim = LedgerSimulation(config, bad, bad_streams)
         self.flushes = 0
 
     def _pick(self, data: Any, bag: list[Any]) -> int:
         return int(data.draw(st.integers(0, len(bag) - 1)))
 
-    @precondition(lambda self: self.world.seeds)
+    @precondition(lambda self: self.sim.seeds)
     @rule(data=st.data(), keep=st.sampled_from([False, False, False, True]))
     def decode(self, data: Any, keep: bool) -> None:
-        self.world.decode(self._pick(data, self.world.seeds), keep)
+        self.sim.decode(self._pick(data, self.sim.seeds), keep)
 
-    @precondition(lambda self: self.world.extractions)
+    @precondition(lambda self: self.sim.extractions)
     @rule(data=st.data())
     def extract(self, data: Any) -> None:
-        self.world.extract(self._pick(data, self.world.extractions))
+        self.sim.extract(self._pick(data, self.sim.extractions))
 
-    @precondition(lambda self: self.world.events)
+    @precondition(lambda self: self.sim.events)
     @rule(data=st.data(), twice=st.sampled_from([False, False, False, True]))
     def deliver(self, data: Any, twice: bool) -> None:
-        self.world.deliver(self._pick(data, self.world.events), twice)
+        self.sim.deliver(self._pick(data, self.sim.events), twice)
 
     @rule()
     def gather(self) -> None:
-        self.world.gather()
+        self.sim.gather()
 
     @rule(data=st.data(), times=st.integers(1, 4))
     def take(self, data: Any, times: int) -> None:
-        name = data.draw(st.sampled_from(sorted(self.world.consumers)))
+        name = data.draw(st.sampled_from(sorted(self.sim.consumers)))
         for _ in range(times):
-            self.world.take(name)
+            self.sim.take(name)
 
     @rule(slow=st.sampled_from(sorted(CONSUMERS)), steps=st.integers(1, 20))
     def all_work_but_one(self, slow: str, steps: int) -> None:
         for _ in range(steps):
-            self.world.work(without={slow})
+            self.sim.work(without={slow})
 
     @rule(data=st.data())
     def checkpoint(self, data: Any) -> None:
-        self.world.checkpoint(data.draw(st.sampled_from(sorted(self.world.consumers))))
+        self.sim.checkpoint(data.draw(st.sampled_from(sorted(self.sim.consumers))))
 
     @rule(data=st.data())
     def crash(self, data: Any) -> None:
-        self.world.crash(data.draw(st.sampled_from(sorted(self.world.consumers))))
+        self.sim.crash(data.draw(st.sampled_from(sorted(self.sim.consumers))))
 
-    @precondition(lambda self: self.world.seeds)
+    @precondition(lambda self: self.sim.seeds)
     @rule(data=st.data())
     def lose_a_seed(self, data: Any) -> None:
-        del self.world.seeds[self._pick(data, self.world.seeds)]
+        del self.sim.seeds[self._pick(data, self.sim.seeds)]
 
     @precondition(lambda self: self.flushes < 2)
     @rule()
     def flush(self) -> None:
         self.flushes += 1
-        self.world.flush_cache()
+        self.sim.flush_cache()
 
     @rule()
     def stall(self) -> None:
-        self.world.do(self.world.ledger.stalled())
+        self.sim.do(self.sim.ledger.stalled())
 
-    @precondition(lambda self: any(_is_report(e) for e in self.world.events))
+    @precondition(lambda self: any(_is_report(e) for e in self.sim.events))
     @rule(data=st.data())
     def lose_a_report(self, data: Any) -> None:
-        reports = [e for e in self.world.events if _is_report(e)]
-        self.world.events.remove(reports[self._pick(data, reports)])
+        reports = [e for e in self.sim.events if _is_report(e)]
+        self.sim.events.remove(reports[self._pick(data, reports)])
 
     @rule()
     def save_the_state(self) -> None:
-        self.world.save_state()
+        self.sim.save_state()
 
     @rule()
     def restart_the_master(self) -> None:
-        self.world.restart_master()
+        self.sim.restart_master()
 
     @rule()
     def stop_and_start(self) -> None:
-        self.world.stop_and_start()
+        self.sim.stop_and_start()
 
     @rule(work=st.booleans())
     def pause_or_resume(self, work: bool) -> None:
         if work:
-            self.world.do(self.world.ledger.resume())
+            self.sim.do(self.sim.ledger.resume())
         else:
-            self.world.ledger.pause()
+            self.sim.ledger.pause()
 
     @invariant()
     def the_account_holds(self) -> None:
-        if hasattr(self, "world"):
-            check_account(self.world)
+        if hasattr(self, "sim"):
+            check_account(self.sim)
 
     def teardown(self) -> None:
-        if not hasattr(self, "world"):
+        if not hasattr(self, "sim"):
             return
-        self.world.do(self.world.ledger.resume())
-        self.world.run()
-        assert self.world.end is None
-        check_at_rest(self.world)
+        self.sim.do(self.sim.ledger.resume())
+        self.sim.run()
+        assert self.sim.end is None
+        check_at_rest(self.sim)
 
 
 LedgerMachine.TestCase.settings = settings(

@@ -9,12 +9,12 @@ import pytest
 
 from tests.harness.ledger_checks import check_account, check_at_rest
 from tests.harness.ledger_config import CLIP_BYTES, CONSUMERS, STREAM_BYTES, ledger_config
-from tests.harness.ledger_world import World
+from tests.harness.ledger_simulation import LedgerSimulation
 
 BOTH = CLIP_BYTES + STREAM_BYTES
 
 
-def random_world(chance: random.Random) -> World:
+def random_simulation(chance: random.Random) -> LedgerSimulation:
     """A job of two or three trainers, one of whose videos is damaged."""
     consumers = CONSUMERS | ({"trainer.other": "rgb"} if chance.random() < 0.5 else {})
     room = chance.choice([4, 8, 12])
@@ -28,40 +28,40 @@ def random_world(chance: random.Random) -> World:
         locality=locality,
         catch_up=share * BOTH if share >= max(2, locality) else 0,
     )
-    return World(config, bad=[0])
+    return LedgerSimulation(config, bad=[0])
 
 
-def step(world: World, chance: random.Random) -> None:
+def step(sim: LedgerSimulation, chance: random.Random) -> None:
     """One thing that can happen."""
-    name = chance.choice(sorted(world.consumers))
+    name = chance.choice(sorted(sim.consumers))
     events: list[Callable[[], object]] = [
-        *[lambda: world.take(name)] * 3,
-        lambda: world.checkpoint(name),
-        lambda: world.do(world.ledger.stalled()),
+        *[lambda: sim.take(name)] * 3,
+        lambda: sim.checkpoint(name),
+        lambda: sim.do(sim.ledger.stalled()),
     ]
     if chance.random() < 0.05:
-        events += [world.ledger.pause, lambda: world.do(world.ledger.resume())]
+        events += [sim.ledger.pause, lambda: sim.do(sim.ledger.resume())]
     if chance.random() < 0.25:
-        events += [lambda: world.crash(name), world.flush_cache]
+        events += [lambda: sim.crash(name), sim.flush_cache]
     if chance.random() < 0.3:
-        events += [lambda: [world.work({name}) for _ in range(20)]] * 3
-    if world.seeds:
-        events += [lambda: world.decode(chance.randrange(len(world.seeds)))] * 4
-    if world.extractions:
-        events += [lambda: world.extract(chance.randrange(len(world.extractions)))] * 4
-    if world.events:
-        events += [lambda: world.deliver(chance.randrange(len(world.events)))] * 8
+        events += [lambda: [sim.work({name}) for _ in range(20)]] * 3
+    if sim.seeds:
+        events += [lambda: sim.decode(chance.randrange(len(sim.seeds)))] * 4
+    if sim.extractions:
+        events += [lambda: sim.extract(chance.randrange(len(sim.extractions)))] * 4
+    if sim.events:
+        events += [lambda: sim.deliver(chance.randrange(len(sim.events)))] * 8
     chance.choice(events)()
 
 
 @pytest.mark.parametrize("seed", [*range(10), 332, 827])  # those two once stood still for ever
 def test_a_job_comes_to_its_end(seed: int) -> None:
     chance = random.Random(seed)
-    world = random_world(chance)
+    sim = random_simulation(chance)
     for _ in range(200):
-        step(world, chance)
-        check_account(world)
-    world.do(world.ledger.resume())
-    world.run()
-    assert world.end is None
-    check_at_rest(world)
+        step(sim, chance)
+        check_account(sim)
+    sim.do(sim.ledger.resume())
+    sim.run()
+    assert sim.end is None
+    check_at_rest(sim)

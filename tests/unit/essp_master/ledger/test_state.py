@@ -16,7 +16,7 @@ from essp_master.ledger.indices import IndexSet
 from essp_master.ledger.instructions import Instruction
 from essp_master.ledger.ledger import Ledger
 from tests.harness.ledger_config import CLIP_BYTES, STREAM_BYTES, ledger_config
-from tests.harness.ledger_world import World
+from tests.harness.ledger_simulation import LedgerSimulation
 
 BOTH = CLIP_BYTES + STREAM_BYTES
 
@@ -24,10 +24,10 @@ BOTH = CLIP_BYTES + STREAM_BYTES
 class Twins(Ledger):
     """A ledger, and one restored from its state, which gets the same events and has to answer the same."""
 
-    def __init__(self, ledger: Ledger, world: World) -> None:
+    def __init__(self, ledger: Ledger, sim: LedgerSimulation) -> None:
         self.__dict__ = ledger.__dict__
         self.one = ledger
-        self.other = Ledger(world.config, LedgerState.FromString(ledger.state().SerializeToString()))
+        self.other = Ledger(sim.config, LedgerState.FromString(ledger.state().SerializeToString()))
 
     def account(self, progress: Progress) -> list[Instruction]:
         return self._same(self.one.account(progress), self.other.account(progress))
@@ -44,23 +44,23 @@ class Twins(Ledger):
         return out
 
 
-def something(world: World, chance: random.Random) -> None:
+def something(sim: LedgerSimulation, chance: random.Random) -> None:
     """One thing that can happen."""
     name = chance.choice(["trainer.rgb", "trainer.flow"])
     events: list[Callable[[], object]] = [
-        lambda: world.take(name),
-        lambda: world.take(name),
-        lambda: world.checkpoint(name),
-        lambda: world.do(world.ledger.stalled()),
+        lambda: sim.take(name),
+        lambda: sim.take(name),
+        lambda: sim.checkpoint(name),
+        lambda: sim.do(sim.ledger.stalled()),
     ]
     if chance.random() < 0.1:
-        events += [lambda: world.crash(name), world.flush_cache]
-    if world.seeds:
-        events += [lambda: world.decode(chance.randrange(len(world.seeds)), chance.random() < 0.2)] * 4
-    if world.extractions:
-        events += [lambda: world.extract(chance.randrange(len(world.extractions)))] * 4
-    if world.events:
-        events += [lambda: world.deliver(chance.randrange(len(world.events)), chance.random() < 0.2)] * 8
+        events += [lambda: sim.crash(name), sim.flush_cache]
+    if sim.seeds:
+        events += [lambda: sim.decode(chance.randrange(len(sim.seeds)), chance.random() < 0.2)] * 4
+    if sim.extractions:
+        events += [lambda: sim.extract(chance.randrange(len(sim.extractions)))] * 4
+    if sim.events:
+        events += [lambda: sim.deliver(chance.randrange(len(sim.events)), chance.random() < 0.2)] * 8
     chance.choice(events)()
 
 
@@ -77,35 +77,35 @@ def test_after_any_cut_the_same_events_give_the_same_instructions(
     seed: int, cut: int, locality: int, room: int, bad: set[int], ahead: int
 ) -> None:
     start = {"trainer.flow": Position(0, ahead)}
-    world = World(
+    sim = LedgerSimulation(
         ledger_config(2, 5, start=start, budget=room * BOTH, locality=locality, unit_clips=2), sorted(bad), [3]
     )
     chance = random.Random(seed)
     for _ in range(cut):
-        something(world, chance)
-    world.ledger = Twins(world.ledger, world)
+        something(sim, chance)
+    sim.ledger = Twins(sim.ledger, sim)
     for _ in range(40):
-        something(world, chance)
-    world.run()
-    assert world.ledger.outstanding == 0
+        something(sim, chance)
+    sim.run()
+    assert sim.ledger.outstanding == 0
 
 
 def test_ten_million_seeds_make_a_state_of_kilobytes() -> None:
-    world = World(ledger_config(clips=10_000_000, videos=1000, budget=200 * BOTH))
+    sim = LedgerSimulation(ledger_config(clips=10_000_000, videos=1000, budget=200 * BOTH))
     for _ in range(20):
-        world.decode()
-    for event in list(world.events):
-        world.receive(event)
-    consumption = world.ledger.consumption["trainer.rgb"]
+        sim.decode()
+    for event in list(sim.events):
+        sim.receive(event)
+    consumption = sim.ledger.consumption["trainer.rgb"]
     for index in range(0, 400_000, 2):  # two ranks, one of them far ahead: the worst pattern there is
         consumption.add(0, index)
-    assert world.ledger.state().ByteSize() < 1_000_000
-    small = World(ledger_config(clips=10_000_000, videos=1000, budget=200 * BOTH)).ledger.state()
+    assert sim.ledger.state().ByteSize() < 1_000_000
+    small = LedgerSimulation(ledger_config(clips=10_000_000, videos=1000, budget=200 * BOTH)).ledger.state()
     assert small.ByteSize() < 10_000
 
 
 def test_the_state_of_another_job_is_refused() -> None:
-    state = World(ledger_config()).ledger.state()
+    state = LedgerSimulation(ledger_config()).ledger.state()
     with pytest.raises(ConfigError, match="of another job"):
         Ledger(ledger_config(consumers={"trainer.rgb": "rgb"}), state)
     with pytest.raises(ConfigError, match="of another job"):

@@ -97,7 +97,7 @@ def job(wait: float = 0.5, decoded: int = 0, **changes: Any) -> PoolDemand:
     return replace(plain, **changes)
 
 
-class World:
+class ReconcilerBench:
     """A reconciler over a recorded driver."""
 
     def __init__(self, **sizes: int) -> None:
@@ -126,57 +126,57 @@ class World:
 
 
 def test_a_pool_whose_trainers_wait_grows_and_says_why() -> None:
-    world = World(decoder=1)
-    world.pass_time(120, decoded_per_s=5.0, wait=0.5)
-    assert world.driver.replicas["decoder"] >= 3
-    assert "trainers wait 50%" in world.reconciler.events()[-1].message
-    (view,) = world.reconciler.pools()
+    bench = ReconcilerBench(decoder=1)
+    bench.pass_time(120, decoded_per_s=5.0, wait=0.5)
+    assert bench.driver.replicas["decoder"] >= 3
+    assert "trainers wait 50%" in bench.reconciler.events()[-1].message
+    (view,) = bench.reconciler.pools()
     assert (view.name, view.saturation) == ("decoder", "bottleneck")
 
 
 def test_a_pool_keeps_the_bounds_it_was_made_with_until_people_say_others() -> None:
-    world = World(decoder=1)
-    world.driver.bounds = (1, 2)
-    world.pass_time(120, decoded_per_s=5.0, wait=0.5)
-    assert world.driver.replicas["decoder"] == 2
-    assert world.reconciler.pools()[0].rule == PoolRule(min=1, max=2)
-    world.reconciler.set("decoder", PoolRule(max=8), "ann")
-    world.pass_time(120, decoded_per_s=5.0, wait=0.5)
-    assert world.driver.replicas["decoder"] > 2
+    bench = ReconcilerBench(decoder=1)
+    bench.driver.bounds = (1, 2)
+    bench.pass_time(120, decoded_per_s=5.0, wait=0.5)
+    assert bench.driver.replicas["decoder"] == 2
+    assert bench.reconciler.pools()[0].rule == PoolRule(min=1, max=2)
+    bench.reconciler.set("decoder", PoolRule(max=8), "ann")
+    bench.pass_time(120, decoded_per_s=5.0, wait=0.5)
+    assert bench.driver.replicas["decoder"] > 2
 
 
 def test_a_recommendation_that_is_not_followed_is_given_once() -> None:
-    world = World(decoder=1)
-    world.driver.scale = lambda *_: None  # type: ignore[method-assign]
-    world.pass_time(300, decoded_per_s=5.0, wait=0.5)
-    messages = [event.message.partition(":")[0] for event in world.reconciler.events()]
+    bench = ReconcilerBench(decoder=1)
+    bench.driver.scale = lambda *_: None  # type: ignore[method-assign]
+    bench.pass_time(300, decoded_per_s=5.0, wait=0.5)
+    messages = [event.message.partition(":")[0] for event in bench.reconciler.events()]
     assert messages
     assert len(messages) == len(set(messages))
 
 
 def test_a_pool_of_fixed_size_is_left_alone() -> None:
-    world = World(decoder=1)
-    world.reconciler.set("decoder", PoolRule(replicas=2), "ann")
-    world.pass_time(60, decoded_per_s=5.0, wait=0.5)
-    assert world.driver.told == [("scale", "decoder", 2)]
-    assert "ann set it to" in world.reconciler.events()[0].message
+    bench = ReconcilerBench(decoder=1)
+    bench.reconciler.set("decoder", PoolRule(replicas=2), "ann")
+    bench.pass_time(60, decoded_per_s=5.0, wait=0.5)
+    assert bench.driver.told == [("scale", "decoder", 2)]
+    assert "ann set it to" in bench.reconciler.events()[0].message
 
 
 def test_drift_is_repaired_as_soon_as_the_driver_sees_it() -> None:
-    world = World(decoder=2)
-    world.reconciler.set("decoder", PoolRule(replicas=2), "ann")
-    thread = threading.Thread(target=world.reconciler.run)
+    bench = ReconcilerBench(decoder=2)
+    bench.reconciler.set("decoder", PoolRule(replicas=2), "ann")
+    thread = threading.Thread(target=bench.reconciler.run)
     thread.start()
     try:
-        until(lambda: hasattr(world.driver, "changed"))
-        world.driver.replicas["decoder"] = 9
-        world.driver.changed()
-        until(lambda: ("scale", "decoder", 2) in world.driver.told)
-        assert "9 -> 2" in world.reconciler.events()[-1].message
+        until(lambda: hasattr(bench.driver, "changed"))
+        bench.driver.replicas["decoder"] = 9
+        bench.driver.changed()
+        until(lambda: ("scale", "decoder", 2) in bench.driver.told)
+        assert "9 -> 2" in bench.reconciler.events()[-1].message
     finally:
-        world.reconciler.drain()
+        bench.reconciler.drain()
         thread.join()
-    assert world.driver.told[-1] == ("close",)
+    assert bench.driver.told[-1] == ("close",)
 
 
 class Restless(Recorded):
@@ -205,52 +205,52 @@ def test_a_reconciler_that_is_woken_all_the_time_still_decides() -> None:
 
 
 def test_a_registration_that_is_refused_does_not_stop_the_others() -> None:
-    world = World(decoder=1)
-    world.rows = {"depth": DEPTH, "hands": DEPTH.model_copy(update={"name": "hands"})}
-    add = world.driver.add_extractor
+    bench = ReconcilerBench(decoder=1)
+    bench.rows = {"depth": DEPTH, "hands": DEPTH.model_copy(update={"name": "hands"})}
+    add = bench.driver.add_extractor
 
     def refuse(row: ExtractorRow) -> None:
         if row.name == "depth":
             raise PermanentError("422 Invalid")
         add(row)
 
-    world.driver.add_extractor = refuse  # type: ignore[method-assign]
-    world.reconciler.step()
-    world.reconciler.step()
-    assert world.driver.told == [("add", "hands")]
-    told = [event.message for event in world.reconciler.events() if event.pool == "extractor.depth"]
+    bench.driver.add_extractor = refuse  # type: ignore[method-assign]
+    bench.reconciler.step()
+    bench.reconciler.step()
+    assert bench.driver.told == [("add", "hands")]
+    told = [event.message for event in bench.reconciler.events() if event.pool == "extractor.depth"]
     assert told == [f"{IMAGE} cannot be run: 422 Invalid"]
-    world.driver.add_extractor = add  # type: ignore[method-assign]
-    world.reconciler.step()
-    assert world.driver.told[-1] == ("add", "depth")
+    bench.driver.add_extractor = add  # type: ignore[method-assign]
+    bench.reconciler.step()
+    assert bench.driver.told[-1] == ("add", "depth")
 
 
 def test_bounds_are_kept_at_once() -> None:
-    world = World(decoder=5)
-    world.beat("busy", 1.0)
-    world.beat("idle", 0.0)
-    world.reconciler.set("decoder", PoolRule(max=4), "ann")
-    assert world.driver.told == [("scale", "decoder", 4, "idle", "busy")]
+    bench = ReconcilerBench(decoder=5)
+    bench.beat("busy", 1.0)
+    bench.beat("idle", 0.0)
+    bench.reconciler.set("decoder", PoolRule(max=4), "ann")
+    assert bench.driver.told == [("scale", "decoder", 4, "idle", "busy")]
     with pytest.raises(NotFound, match="decoder"):
-        world.reconciler.set("encoder", PoolRule(), "ann")
-    world.driver.replicas["trainer.demo.rgb"] = 2
+        bench.reconciler.set("encoder", PoolRule(), "ann")
+    bench.driver.replicas["trainer.demo.rgb"] = 2
     with pytest.raises(ConfigError, match="ESSP_RANKS"):
-        world.reconciler.set("trainer.demo.rgb", PoolRule(replicas=9), "ann")
+        bench.reconciler.set("trainer.demo.rgb", PoolRule(replicas=9), "ann")
 
 
 def test_what_is_registered_gets_a_pool_and_loses_it() -> None:
-    world = World(decoder=1)
-    world.rows = {"depth": DEPTH}
-    world.reconciler.step()
-    world.reconciler.step()
-    assert world.driver.told == [("add", "depth")]
-    assert world.reconciler.rule("extractor.depth") == PoolRule(min=2, max=3)
-    world.rows = {"depth": DEPTH.model_copy(update={"max": 5})}
-    world.reconciler.step()
-    assert world.reconciler.rule("extractor.depth").max == 5
-    world.rows = {}
-    world.reconciler.step()
-    assert world.driver.told[-1] == ("remove", "extractor.depth")
+    bench = ReconcilerBench(decoder=1)
+    bench.rows = {"depth": DEPTH}
+    bench.reconciler.step()
+    bench.reconciler.step()
+    assert bench.driver.told == [("add", "depth")]
+    assert bench.reconciler.rule("extractor.depth") == PoolRule(min=2, max=3)
+    bench.rows = {"depth": DEPTH.model_copy(update={"max": 5})}
+    bench.reconciler.step()
+    assert bench.reconciler.rule("extractor.depth").max == 5
+    bench.rows = {}
+    bench.reconciler.step()
+    assert bench.driver.told[-1] == ("remove", "extractor.depth")
 
 
 def test_demand_and_queue_are_those_of_the_jobs_that_need_the_pool() -> None:

@@ -1,4 +1,4 @@
-"""A world around a ledger: decoders, extractors, a cache and consumers, each as simple as possible.
+"""Simulates the surroundings of a ledger: decoders, extractors, a cache and consumers, each as simple as possible.
 
 Every message waits in a bag, so that a test decides which one comes next, how often, and which one never comes.
 Consumers follow the rules of `essp_common.messages.ordered`: they take clips in index order, ack a late one again, and
@@ -67,7 +67,7 @@ class Consumer:
     """Messages that are delivered again after a restart."""
 
 
-class World:
+class LedgerSimulation:
     """One job, and all who work for it."""
 
     def __init__(self, config: LedgerConfig, bad: Iterable[int] = (), bad_streams: Iterable[int] = ()) -> None:

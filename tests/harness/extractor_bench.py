@@ -53,7 +53,7 @@ def frames_at(index: int, frames: int = 6) -> NDArray[np.uint8]:
     return np.stack([np.roll(picture, index * t, axis=1) for t in range(frames)])
 
 
-class World:
+class ExtractorBench:
     """The surroundings of an extractor, in memory."""
 
     def __init__(self, *streams: StreamRequest, cache: FrameCache | None = None) -> None:

@@ -86,7 +86,7 @@ class Links:
 
 
 @dataclass
-class World:
+class Deployment:
     """The deployment. One for all tests of the folder; each test has a job of its own."""
 
     kafka: KafkaServer
@@ -202,11 +202,13 @@ class World:
 class Run:
     """One job, and its two consumers."""
 
-    def __init__(self, world: World, master: Master, adapters: Adapters, spec: JobSpec, hold_at: int = 0) -> None:
+    def __init__(
+        self, deployment: Deployment, master: Master, adapters: Adapters, spec: JobSpec, hold_at: int = 0
+    ) -> None:
         """Start it. With `hold_at` the consumers stop after so many clips each, until `hold` or `go`."""
         self.name = spec.name
         self.taken: dict[str, list[Delivery]] = {consumer: [] for consumer in spec.consumers()}
-        self._world, self._master, self._adapters, self._spec = world, master, adapters, spec
+        self._deployment, self._master, self._adapters, self._spec = deployment, master, adapters, spec
         self._hold_at = hold_at
         self._errors: list[BaseException] = []
         self._closing = threading.Event()
@@ -257,7 +259,7 @@ class Run:
     def finish(self) -> JobStatus:
         """Let it end, and demand the result of an undisturbed job: nothing lost, nothing twice, nothing left."""
         self.complete()
-        assert self.taken == self._world.expected[self.clips]
+        assert self.taken == self._deployment.expected[self.clips]
         return self.leaves_nothing()
 
     def complete(self) -> None:
@@ -281,7 +283,7 @@ class Run:
         status = self.status()
         assert status.state is JobState.COMPLETED, status.reason
         assert (status.credits.outstanding_clips, status.credits.outstanding_bytes) == (0, 0)
-        self._world.until("the cache is empty", lambda: not self._world.keys() or None)
+        self._deployment.until("the cache is empty", lambda: not self._deployment.keys() or None)
         return status
 
     def close(self) -> None:
@@ -303,7 +305,7 @@ class Run:
             assert status.state is not JobState.FAILED, status.reason
             return (condition() or bool(self._errors)) or None
 
-        self._world.until(f"job {self.name}: {what}", look)
+        self._deployment.until(f"job {self.name}: {what}", look)
 
     def _report(self, progress: Progress) -> None:
         progress.job, progress.worker = self.name, "test"

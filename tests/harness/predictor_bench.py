@@ -133,7 +133,7 @@ def expected(index: int) -> NDArray[np.float64]:
     return total
 
 
-class World:
+class PredictorBench:
     """A bus with a predict job on it, and the upstream half of the pipeline."""
 
     def __init__(self, root: Path, spec: JobSpec | None = None) -> None:
