@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from essp.api.clips import decode, open_catalog
     from essp.api.features import compute_feature, features
     from essp.api.models import Model, StreamModel, load_model
-    from essp.api.prediction import Stretch, VideoPrediction, predict
+    from essp.api.prediction import Segment, VideoPrediction, predict
     from essp_common.catalog.table import Catalog, VideoRow
     from essp_common.errors import BadVideo, ConfigError, EsspError, NotFound, PermanentError
 
@@ -32,7 +32,7 @@ _HOMES = {
     "essp.api.clips": ("decode", "open_catalog"),
     "essp.api.features": ("compute_feature", "features"),
     "essp.api.models": ("Model", "StreamModel", "load_model"),
-    "essp.api.prediction": ("Stretch", "VideoPrediction", "predict"),
+    "essp.api.prediction": ("Segment", "VideoPrediction", "predict"),
     "essp_common.catalog.table": ("Catalog", "VideoRow"),
     "essp_common.errors": ("BadVideo", "ConfigError", "EsspError", "NotFound", "PermanentError"),
 }
@@ -46,8 +46,8 @@ __all__ = [
     "Model",
     "NotFound",
     "PermanentError",
+    "Segment",
     "StreamModel",
-    "Stretch",
     "VideoPrediction",
     "VideoRow",
     "compute_feature",

@@ -20,7 +20,8 @@ from essp.uris import as_uri
 from essp_common.artifacts import layout
 from essp_common.artifacts.fused_model import FusedModel, open_model
 from essp_common.artifacts.predictions import Prediction, read_predictions
-from essp_common.artifacts.segments import Segment, read_segments
+from essp_common.artifacts.segments import Segment as StoredSegment
+from essp_common.artifacts.segments import read_segments
 from essp_common.catalog.table import Catalog, VideoRow, write_catalog
 from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError
 from essp_common.job.spec import JobSpec
@@ -37,8 +38,8 @@ Watch = Callable[[JobStatus, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Where in a video a class is seen."""
+class Segment:
+    """A part of a video in which a class is seen."""
 
     class_name: str
     start_s: float
@@ -53,7 +54,7 @@ class Answers:
     model: str
     classes: tuple[str, ...]
     rows: tuple[Prediction, ...]
-    segments: dict[str, tuple[Stretch, ...]] = field(default_factory=dict)
+    segments: dict[str, tuple[Segment, ...]] = field(default_factory=dict)
     """Video -> where its classes are seen, the surest first; empty when that was not asked for."""
 
     @property
@@ -76,7 +77,7 @@ class VideoPrediction:
     """How many clips were scored."""
     error: str | None
     """Why clips are missing, or all of them; None: none are."""
-    segments: tuple[Stretch, ...] = ()
+    segments: tuple[Segment, ...] = ()
     """Where in the video its classes are seen, the surest first; empty when that was not asked for."""
 
 
@@ -89,12 +90,13 @@ def predict(
     model: the output of the job that trained it, or its `model` folder; path or URI.
     segments: also say where in each video its classes are seen, from so many clips of it; 0: do not.
 
-        for answer in essp.predict(["a.mp4", "b.mp4"], "runs/ucf101"):
-            print(answer.video, answer.class_name or answer.error, answer.scores)
+        if __name__ == "__main__":
+            for answer in essp.predict(["a.mp4", "b.mp4"], "runs/ucf101"):
+                print(answer.video, answer.class_name or answer.error, answer.scores)
 
-    Decoders read the files in child processes, so a file that crashes FFmpeg is an answer with an error. A call takes
-    seconds to start; give it many videos at once. Raises `NotFound` for a model that is not there, and `EsspError`
-    when the job fails as a whole. Ctrl-C ends it in order.
+    Child processes read the files, so a file that crashes FFmpeg is an answer with an error. A script needs the guard,
+    because each child imports the script again. A call takes seconds to start; give it many videos at once. Raises
+    `NotFound` if the model does not exist, and `EsspError` if the job fails as a whole. Ctrl-C ends it in order.
     """
     given = [videos] if isinstance(videos, str | Path) else videos
     answers = classify([str(video) for video in given], as_uri(str(model)), Settings(), _unwatched, segments)
@@ -127,7 +129,7 @@ def classify(videos: Sequence[str], model_uri: str, settings: Settings, watch: W
         row.id: Prediction(row.id, None, 0, (), row.error) for row in rows if row.error is not None
     }
     usable = [row for row in rows if row.error is None]
-    where: dict[str, tuple[Stretch, ...]] = {}
+    where: dict[str, tuple[Segment, ...]] = {}
     if usable:
         with TemporaryDirectory(prefix="essp-predict-") as folder:
             local = settings.model_copy(
@@ -199,7 +201,7 @@ def _meant(text: str, stores: Stores) -> list[VideoRow]:
 
 def _run(
     spec: JobSpec, rows: Sequence[VideoRow], settings: Settings, watch: Watch
-) -> tuple[list[Prediction], dict[str, tuple[Stretch, ...]]]:
+) -> tuple[list[Prediction], dict[str, tuple[Segment, ...]]]:
     """The answers of the job, and where in each video, if it is to say that."""
     store = Stores(settings.stores).under(spec.output)
     write_catalog(store, _CATALOG, Catalog(tuple(rows)))
@@ -215,11 +217,11 @@ def _run(
     return answers, _where(read_segments(store, layout.SEGMENTS), rows)
 
 
-def _where(segments: Iterable[Segment], rows: Sequence[VideoRow]) -> dict[str, tuple[Stretch, ...]]:
+def _where(segments: Iterable[StoredSegment], rows: Sequence[VideoRow]) -> dict[str, tuple[Segment, ...]]:
     """Segments by video, in seconds. Frames are taken as evenly spaced, which those of some files are not quite."""
     fps = {row.id: row.fps or 1.0 for row in rows}
-    found: dict[str, tuple[Stretch, ...]] = {row.id: () for row in rows}
+    found: dict[str, tuple[Segment, ...]] = {row.id: () for row in rows}
     for s in segments:
         start_s, end_s = s.first_frame / fps[s.video_id], (s.last_frame + 1) / fps[s.video_id]
-        found[s.video_id] += (Stretch(s.class_name, start_s, end_s, s.score),)
+        found[s.video_id] += (Segment(s.class_name, start_s, end_s, s.score),)
     return found

@@ -44,7 +44,7 @@ SECTIONS: dict[str, dict[str, Command]] = {
         "master": Command("essp_master.main:main", "Issue seeds, account for them, serve the REST API."),
         "decoder": Command("essp_decoder.main:main", "Decode clips."),
         "trainer": Command("essp_trainer.main:main", "Train one model on one stream."),
-        "aggregator": Command("essp_aggregator.main:main", "Fuse the streams of finished trainings."),
+        "aggregator": Command("essp_aggregator.main:main", "Fuse the streams of finished training jobs."),
         "predictor": Command("essp_predictor.main:main", "Score the clips of prediction jobs."),
         "demo-data": Command("essp.cli.demo_data:main", "Put the demo's videos and jobs into a store."),
     },

@@ -70,9 +70,9 @@ def table(answers: Answers, top: int) -> Table:
         for rank, (class_name, score) in enumerate(row.top(answers.classes, top)):
             style = "bold" if rank == 0 else "dim"
             shown.add_row("" if rank else name, Text(class_name, style), Text(f"{100 * score:.1f} %", style))
-        for stretch in answers.segments.get(row.video_id, ()):
-            span = f"{stretch.start_s:.1f} to {stretch.end_s:.1f} s: {stretch.class_name}"
-            shown.add_row("", Text(span, "cyan"), Text(f"{stretch.score:.2f}", "cyan"))
+        for segment in answers.segments.get(row.video_id, ()):
+            span = f"{segment.start_s:.1f} to {segment.end_s:.1f} s: {segment.class_name}"
+            shown.add_row("", Text(span, "cyan"), Text(f"{segment.score:.2f}", "cyan"))
         if row.class_name is not None and row.error is not None:
             shown.add_row("", Text(f"from {row.clips} clips only: {row.error}", "yellow"), "")
     return shown

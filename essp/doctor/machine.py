@@ -90,4 +90,4 @@ def _gpu() -> Iterator[Finding]:
             "install the CUDA build of torch (image essp-trainer:...-cuda), and a driver that is new enough for it",
         )
     else:
-        yield ok(CHECK, "no GPU: trainings run on CPUs")
+        yield ok(CHECK, "no GPU: trainers run on CPUs")

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from essp.api.prediction import Answers, Stretch, _where, find, job_of, probe
+from essp.api.prediction import Answers, Segment, _where, find, job_of, probe
 from essp.cli.predict import _progress, classify_watched, document, table
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.predictions import Prediction, predictions
 from essp_common.artifacts.scores import VideoScores
-from essp_common.artifacts.segments import Segment
+from essp_common.artifacts.segments import Segment as StoredSegment
 from essp_common.catalog.table import VideoRow
 from essp_common.errors import NotFound
 from essp_common.runtime.config import Settings
@@ -141,10 +141,10 @@ def test_answers_are_a_table() -> None:
     ]
 
 
-def test_where_in_a_video_is_shown_and_told() -> None:
+def test_segments_of_a_video_are_shown_and_documented() -> None:
     rows = [VideoRow("a.mp4", "", "", "", 0, "", fps=25.0), VideoRow("c.mp4", "", "", "", 0, "", fps=10.0)]
-    where = _where([Segment("a.mp4", "up", 50, 99, 0.75)], rows)
-    assert where == {"a.mp4": (Stretch("up", 2.0, 4.0, 0.75),), "c.mp4": ()}
+    where = _where([StoredSegment("a.mp4", "up", 50, 99, 0.75)], rows)
+    assert where == {"a.mp4": (Segment("up", 2.0, 4.0, 0.75),), "c.mp4": ()}
     answers = replace(ANSWERS, segments=where)
     first = document(answers, top=1)["videos"][0]
     assert first["segments"] == [{"class": "up", "start_s": 2.0, "end_s": 4.0, "score": 0.75}]

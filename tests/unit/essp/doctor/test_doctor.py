@@ -259,7 +259,7 @@ def test_a_machine_without_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 def test_a_machine_with_gpus(torch: SimpleNamespace) -> None:
-    assert "no GPU: trainings run on CPUs" in said(list(machine.examine()), "machine", Level.OK)
+    assert "no GPU: trainers run on CPUs" in said(list(machine.examine()), "machine", Level.OK)
     torch.cuda = SimpleNamespace(
         is_available=lambda: True,
         device_count=lambda: 2,
