@@ -46,7 +46,7 @@ from tests.harness.waiting import LONGEST_S
 
 CLASSES = ("left", "right", "still")
 SIDE = 20
-Place = tuple[int, int]
+ClipPosition = tuple[int, int]
 """Number of a phase, and index in it."""
 
 
@@ -110,14 +110,19 @@ class Stage:
         control = Control(job="tiny", fence=7, command=command, snapshot=snapshot)
         self.bus.publish(topics.CONTROL, b"tiny", control.SerializeToString())
 
-    def every_place(self) -> list[Place]:
+    def every_position(self) -> list[ClipPosition]:
         """All clips of all phases, in order."""
         return [(number, index) for number, plan in enumerate(self.plans) for index in range(plan.clips)]
 
-    def feed(self, places: Iterable[Place], skipped: Iterable[Place] = (), frames: NDArray[Any] | None = None) -> None:
+    def feed(
+        self,
+        positions: Iterable[ClipPosition],
+        skipped: Iterable[ClipPosition] = (),
+        frames: NDArray[Any] | None = None,
+    ) -> None:
         """Put clips into the cache and announce them, in this order."""
         left_out = set(skipped)
-        for number, index in places:
+        for number, index in positions:
             plan = self.plans[number]
             clip = clip_ref(plan, index)
             if (number, index) in left_out:
@@ -129,9 +134,9 @@ class Stage:
             self.cache.put(key, value, ["trainer.one"], 600)
             self._announce(clip, key, "")
 
-    def announce_again(self, places: Iterable[Place]) -> None:
+    def announce_again(self, positions: Iterable[ClipPosition]) -> None:
         """Messages delivered twice, without bytes."""
-        for number, index in places:
+        for number, index in positions:
             plan = self.plans[number]
             key = clip_key("tiny", plan.purpose, plan.epoch, index, 0)
             self._announce(clip_ref(plan, index), key if self.feature == "rgb" else stream_key(key, "s"), "")
@@ -173,7 +178,7 @@ class Running:
         config = TrainerConfig(
             job="tiny", trainer="one", worker="w", settings=TrainerSettings(**{"report_interval_s": 1e-6} | settings)
         )
-        self.trainers = [Trainer(config, stage.adapters, self._control, r) for r in crew(ranks)]
+        self.trainers = [Trainer(config, stage.adapters, self._control, r) for r in ranks_in_process(ranks)]
         self.errors: dict[int, BaseException] = {}
         self._threads = [
             threading.Thread(target=self._run, args=(rank,), name=f"trainer-under-test-{rank}", daemon=True)
@@ -211,7 +216,7 @@ class Running:
             self.errors[rank] = error
 
 
-def crew(count: int) -> list[Ranks]:
+def ranks_in_process(count: int) -> list[Ranks]:
     """So many ranks within this process, over gloo."""
     if count == 1:
         return [SingleRank()]
@@ -247,11 +252,11 @@ def clip_frames(clip: ClipRef, feature: str) -> NDArray[np.uint8]:
 
 
 def train(
-    stage: Stage, places: Sequence[Place] | None = None, skipped: Iterable[Place] = (), ranks: int = 1
+    stage: Stage, positions: Sequence[ClipPosition] | None = None, skipped: Iterable[ClipPosition] = (), ranks: int = 1
 ) -> Running:
     """Start the job, feed everything, and let the trainer finish. Raises what it raised."""
     stage.command(Control.START)
-    stage.feed(stage.every_place() if places is None else places, skipped)
+    stage.feed(stage.every_position() if positions is None else positions, skipped)
     with Running(stage, ranks) as running:
         running.join()
     if running.error is not None:
@@ -259,10 +264,10 @@ def train(
     return running
 
 
-def finished(path: Path, places: Sequence[Place] | None = None, **options: Any) -> Stage:
+def finished(path: Path, positions: Sequence[ClipPosition] | None = None, **options: Any) -> Stage:
     """A job of two epochs, trained in one go."""
     stage = Stage(job_spec(path, **options), phase_plans(2))
-    train(stage, places)
+    train(stage, positions)
     return stage
 
 

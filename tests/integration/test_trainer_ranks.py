@@ -69,7 +69,7 @@ class Servers:
     def begin(self) -> None:
         """Start the job and put all of its clips out."""
         self.stage.command(Control.START)
-        self.stage.feed(self.stage.every_place())
+        self.stage.feed(self.stage.every_position())
         self.stage.bus.flush()
 
     def life(self, ranks: int, failpoints: Sequence[tuple[int, str]] = ()) -> list[tuple[int | None, str]]:
@@ -208,12 +208,12 @@ class Launched:
 def test_ranks_are_started_again_when_one_is_killed(servers: Servers, tmp_path: Path) -> None:
     """Rank 1 dies between its first checkpoint and the next."""
     servers.stage.command(Control.START)
-    servers.stage.feed(servers.stage.every_place()[:7])
+    servers.stage.feed(servers.stage.every_position()[:7])
     command = ["-m", "essp.cli.main", "trainer", "--ranks", "2"]
     with Launched(servers, command, tmp_path / "ranks.log") as launched:
         servers.until("a checkpoint was saved", lambda: bool(servers.stage.reports("checkpoint")))
         os.kill(launched.pids(1)[0], signal.SIGKILL)
-        servers.stage.feed(servers.stage.every_place()[7:])
+        servers.stage.feed(servers.stage.every_position()[7:])
         servers.until("the trainer has ended", lambda: launched.process.poll() is not None)
         assert launched.process.returncode == 0, launched.story()
         assert len(launched.pids(1)) == 2

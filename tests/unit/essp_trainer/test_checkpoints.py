@@ -24,7 +24,7 @@ from essp_trainer.checkpoints.checkpointer import CannotSave
 from essp_trainer.model.training import Diverged
 from tests.harness.training_jobs import (
     CLASSES,
-    Place,
+    ClipPosition,
     Running,
     Stage,
     final_weights,
@@ -40,15 +40,17 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("stop_after", [(0, 4), (0, 7), (0, 9), (1, 3), (2, 5), (4, 2)])
-def test_resumed_equals_uninterrupted(tmp_path: Path, stop_after: Place) -> None:
+def test_resumed_equals_uninterrupted(tmp_path: Path, stop_after: ClipPosition) -> None:
     whole = finished(tmp_path / "whole")
     stage = Stage(job_spec(tmp_path / "parts"), phase_plans(2))
-    places = stage.every_place()
-    fed = places.index(stop_after) + 1
+    positions = stage.every_position()
+    fed = positions.index(stop_after) + 1
     stage.command(Control.START)
-    stage.feed(places[:fed])
+    stage.feed(positions[:fed])
     with Running(stage) as running:
-        complete = sum(1 for number, index in places[:fed] if _batch_is_complete(stage, places[:fed], number, index))
+        complete = sum(
+            1 for number, index in positions[:fed] if _batch_is_complete(stage, positions[:fed], number, index)
+        )
         while sum(len(report.indices) for report in stage.reports("trained")) < complete:
             stage.progress(timeout_s=1.0)
     assert running.error is None
@@ -58,7 +60,7 @@ def test_resumed_equals_uninterrupted(tmp_path: Path, stop_after: Place) -> None
 
     again = Stage(stage.spec, stage.plans)  # a new process: nothing is left but the store
     again.command(Control.START)
-    again.feed(place for place in places if place >= start)
+    again.feed(position for position in positions if position >= start)
     with Running(again) as running:
         running.join()
     assert running.error is None
@@ -69,7 +71,7 @@ def test_resumed_equals_uninterrupted(tmp_path: Path, stop_after: Place) -> None
         assert again.store.get(name) == whole.store.get(name)
 
 
-def _batch_is_complete(stage: Stage, fed: Sequence[Place], number: int, index: int) -> bool:
+def _batch_is_complete(stage: Stage, fed: Sequence[ClipPosition], number: int, index: int) -> bool:
     last = min(stage.plans[number].clips, (index // 4 + 1) * 4) - 1
     return (number, last) in fed
 
@@ -110,7 +112,7 @@ def test_the_best_validation_is_kept_tested_and_made_final(tmp_path: Path) -> No
     plans = phase_plans(2, train=40)
     stage = Stage(job_spec(tmp_path / "two", keep_checkpoints=1), plans)
     stage.command(Control.START)
-    stage.feed(place for place in stage.every_place() if place[0] != 2)
+    stage.feed(position for position in stage.every_position() if position[0] != 2)
     stage.feed([(2, i) for i in range(40)], frames=np.zeros((3, 20, 20, 3), np.uint8))
     with Running(stage) as running:
         running.join()
@@ -210,8 +212,8 @@ def test_a_checkpoint_that_cannot_be_saved_is_reported_and_tried_again(
     stores = Unreliable(error)
     stage = Stage(job_spec(tmp_path / "full", checkpoint_clips=4), phase_plans(2), stores=stores)
     stage.command(Control.START)
-    places = stage.every_place()
-    stage.feed(places[:12])  # not the whole validation: of weights that cannot be saved none can be the best
+    positions = stage.every_position()
+    stage.feed(positions[:12])  # not the whole validation: of weights that cannot be saved none can be the best
     with Running(stage, ranks, save_retry_s=0) as running:
         [trouble] = stage.wait_for("trouble")
         assert "could not be saved; it will be tried again" in trouble.trouble.reason
@@ -221,7 +223,7 @@ def test_a_checkpoint_that_cannot_be_saved_is_reported_and_tried_again(
         assert checkpoint.read_latest(stage.store, "one") is None
         stores.failing = False
         stage.wait_for("checkpoint")
-        stage.feed(places[12:])
+        stage.feed(positions[12:])
         running.join()
     assert running.error is None
     assert CHECKPOINTS.labels("failed")._value.get() - failed == len(stores.refused) > 0
@@ -237,7 +239,7 @@ def test_a_checkpoint_that_cannot_be_saved_is_reported_and_tried_again(
 def test_a_final_checkpoint_that_cannot_be_saved_fails_the_training(tmp_path: Path) -> None:
     stage = Stage(job_spec(tmp_path), phase_plans(1), stores=Unreliable(Unavailable("No space left on device")))
     stage.command(Control.START)
-    stage.feed(stage.every_place())
+    stage.feed(stage.every_position())
     with Running(stage, final_save_timeout_s=0.1) as running:
         running.join()
     assert isinstance(running.error, CannotSave)
@@ -260,7 +262,7 @@ def test_a_damaged_checkpoint_costs_what_it_held(tmp_path: Path, caplog: pytest.
     """Training resumes from the checkpoint before, and requests the clips since, whose messages are long committed."""
     stage = Stage(job_spec(tmp_path / "damaged", checkpoint_clips=4), phase_plans(2))
     stage.command(Control.START)
-    stage.feed(stage.every_place()[:24])
+    stage.feed(stage.every_position()[:24])
     with Running(stage):
         stage.wait_for("checkpoint", 5)  # at 4, 8, 10 (the end of the phase), 20 and 24
     damaged = layout.checkpoint("one", checkpoint.steps(stage.store, "one")[-1]) + checkpoint.MODEL_FILE
@@ -269,7 +271,7 @@ def test_a_damaged_checkpoint_costs_what_it_held(tmp_path: Path, caplog: pytest.
         lost = [p.failed.clip for p in stage.wait_for("failed", 4)]
         assert "left out" in caplog.text
         assert [(clip.purpose, clip.epoch, clip.index) for clip in lost] == [(TRAIN, 1, index) for index in range(4, 8)]
-        stage.feed(stage.every_place()[20:])
+        stage.feed(stage.every_position()[20:])
         running.join()
     assert running.error is None
     assert final_weights(stage) == final_weights(finished(tmp_path / "plain"))
@@ -292,7 +294,7 @@ def test_other_classes_cannot_be_resumed(tmp_path: Path, monkeypatch: pytest.Mon
 def test_another_catalog_under_the_same_name_cannot_be_resumed(tmp_path: Path) -> None:
     stage = Stage(job_spec(tmp_path), phase_plans(2))
     stage.command(Control.START)
-    stage.feed(stage.every_place()[:20])
+    stage.feed(stage.every_position()[:20])
     with Running(stage):
         stage.wait_for("trained", 6)
     again = Stage(stage.spec, phase_plans(2, validation=8))
@@ -325,12 +327,12 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, ranks: i
     stores = Slow()
     stage = Stage(job_spec(tmp_path / "slow", checkpoint_clips=8, keep_checkpoints=9), phase_plans(2), stores=stores)
     stage.command(Control.START)
-    stage.feed(stage.every_place())
+    stage.feed(stage.every_position())
     with Running(stage, ranks) as running:
         while sum(len(report.indices) for report in stage.reports("trained")) < 10:
             stage.progress(timeout_s=1.0)
         assert stage.reports("checkpoint") == []
-        assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == len(stage.every_place())
+        assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == len(stage.every_position())
         stores.allowed.set()
         running.join()
     assert running.error is None

@@ -27,7 +27,16 @@ from essp_trainer.config import Rendezvous
 from essp_trainer.distributed.consensus import Consensus, ControlSignal
 from essp_trainer.distributed.ranks import DistributedRanks, RankLost, Ranks, init_ranks
 from tests.harness.rounding import AMPLIFICATION, STORED, TOLERANCE, UNIT, distance
-from tests.harness.training_jobs import CLASSES, Place, Running, Stage, crew, job_spec, phase_plans, train
+from tests.harness.training_jobs import (
+    CLASSES,
+    ClipPosition,
+    Running,
+    Stage,
+    job_spec,
+    phase_plans,
+    ranks_in_process,
+    train,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -113,7 +122,9 @@ def initial_weights_at(path: Path, nudge: float) -> str:
 
 def test_every_clip_is_reported_once_and_every_event_by_one_rank(tmp_path: Path) -> None:
     stage = run(tmp_path, 3)
-    every = {(stage.plans[n].purpose, stage.plans[n].epoch, i) for n, i in stage.every_place() if (n, i) not in SKIPPED}
+    every = {
+        (stage.plans[n].purpose, stage.plans[n].epoch, i) for n, i in stage.every_position() if (n, i) not in SKIPPED
+    }
     assert sorted(trained_places(stage)) == sorted(every)
     assert [(r.purpose, r.epoch) for r in stage.reports("phase_report")] == [(p.purpose, p.epoch) for p in stage.plans]
     assert [report.metrics["clips"] for report in stage.reports("phase_report")] == [5, 5, 9, 6, 6]
@@ -125,27 +136,29 @@ def test_every_clip_is_reported_once_and_every_event_by_one_rank(tmp_path: Path)
 def test_the_same_ranks_give_the_same_bits_whatever_the_order(tmp_path: Path) -> None:
     plain = run(tmp_path / "plain", 2)
     stage = Stage(small_job(tmp_path / "mixed"), phase_plans(2))
-    places = stage.every_place()
-    random.Random(5).shuffle(places)
-    train(stage, places, SKIPPED, ranks=2)
+    positions = stage.every_position()
+    random.Random(5).shuffle(positions)
+    train(stage, positions, SKIPPED, ranks=2)
     assert trained_state(stage) == trained_state(plain)
 
 
-def train_in_parts(path: Path, parts: list[tuple[int, Place | None]]) -> Stage:
+def train_in_parts(path: Path, parts: list[tuple[int, ClipPosition | None]]) -> Stage:
     """Train with so many ranks up to a place, drain, start anew with other ranks, and so on."""
     spec, plans = small_job(path), phase_plans(2)
     start = Position(0, 0)
     for ranks, last in parts:
         stage = Stage(spec, plans)  # a new process: nothing is left but the store
-        places = [place for place in stage.every_place() if place >= start]
-        fed = places if last is None else places[: places.index(last) + 1]
+        positions = [position for position in stage.every_position() if position >= start]
+        fed = positions if last is None else positions[: positions.index(last) + 1]
         stage.command(Control.START)
-        stage.feed(fed, [place for place in SKIPPED if place in fed])
+        stage.feed(fed, [position for position in SKIPPED if position in fed])
         with Running(stage, ranks) as running:
             if last is None:
                 running.join()
             else:
-                done = [place for place in fed if place not in SKIPPED and batch_is_there(fed, stage, place)]
+                done = [
+                    position for position in fed if position not in SKIPPED and batch_is_there(fed, stage, position)
+                ]
                 while len(trained_places(stage)) < len(done):
                     stage.progress(timeout_s=1.0)
         assert running.error is None
@@ -155,8 +168,8 @@ def train_in_parts(path: Path, parts: list[tuple[int, Place | None]]) -> Stage:
     return stage
 
 
-def batch_is_there(fed: list[Place], stage: Stage, place: Place) -> bool:
-    number, index = place
+def batch_is_there(fed: list[ClipPosition], stage: Stage, position: ClipPosition) -> bool:
+    number, index = position
     return (number, min(stage.plans[number].clips, (index // 4 + 1) * 4) - 1) in fed
 
 
@@ -205,16 +218,16 @@ def test_a_rank_that_fails_takes_the_others_along(tmp_path: Path) -> None:
 
 def test_the_greatest_signal_and_the_whole_batch_are_known_to_all() -> None:
     agreements = on_all(
-        crew(3),
+        ranks_in_process(3),
         lambda ranks: Consensus(ranks, lambda: ControlSignal(ranks.rank), 4).agree(None, save=ranks.is_rank_zero),
     )
     assert agreements[0] == agreements[1] == agreements[2]
-    assert agreements[0] == Consensus(crew(1)[0], lambda: ControlSignal.LEAVE, 4).agree(None, save=True)
+    assert agreements[0] == Consensus(ranks_in_process(1)[0], lambda: ControlSignal.LEAVE, 4).agree(None, save=True)
 
 
 def test_documents_reach_all() -> None:
     documents = [b"", b"one", b"second" * 1000]
-    ranks = crew(3)
+    ranks = ranks_in_process(3)
     assert on_all(ranks, lambda r: r.all_gather(documents[r.rank])) == [documents] * 3
     assert on_all(ranks, lambda r: r.broadcast(b"from " + bytes([r.rank]))) == [b"from \0"] * 3
 
@@ -243,7 +256,7 @@ def test_normalising_over_ranks_is_normalising_the_whole_batch(shares: tuple[int
         here = rows_of(shares, ranks.rank)
         return (*normalised(layer, x[here], target[here]), layer)
 
-    parts = on_all(crew(len(shares)), rank)
+    parts = on_all(ranks_in_process(len(shares)), rank)
     for number, whole in enumerate(expected[:2]):
         found = torch.cat([part[number] for part in parts])
         assert_allclose(found, whole, rtol=0, atol=relative * whole.abs().max().item())
@@ -276,7 +289,7 @@ def test_statistics_far_from_zero_stay_precise_in_single_precision(shares: tuple
         normalised: Tensor = layer(x[rows_of(shares, ranks.rank)])
         return normalised.detach()
 
-    found = torch.cat(on_all(crew(len(shares)), rank))
+    found = torch.cat(on_all(ranks_in_process(len(shares)), rank))
     assert found.dtype == torch.float32
     assert_allclose(found, expected, rtol=0, atol=32 * 2.0**-24 * 1000 / variance.sqrt().min().item())
 
@@ -295,7 +308,7 @@ def test_a_batch_of_one_value_is_refused_as_on_one_rank() -> None:
         assert all(buffer.isfinite().all() for buffer in layer.buffers())
         return str(error.value)
 
-    assert on_all(crew(2), refusal)[1] == str(alone.value)
+    assert on_all(ranks_in_process(2), refusal)[1] == str(alone.value)
 
 
 def normalised(layer: nn.Module, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -323,7 +336,7 @@ def test_variables_that_make_no_sense_are_named(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_lost_rank_is_an_error_of_ours() -> None:
-    ranks = crew(2)
+    ranks = ranks_in_process(2)
     assert isinstance(ranks[1], DistributedRanks)
     ranks[1].close()
     with pytest.raises(RankLost, match="rank 0 of 2"):

@@ -152,7 +152,7 @@ def test_every_recipe_resumes_to_the_bit(tmp_path: Path, recipe: str) -> None:
     assert running.error is None
     assert newest(parts).position == Position(0, 4)
     again = Stage(parts.spec, parts.plans)
-    train(again, [place for place in again.every_place() if place >= Position(0, 4)])
+    train(again, [position for position in again.every_position() if position >= Position(0, 4)])
     assert all_files(again) == all_files(whole)
     plain = Stage(job_spec(tmp_path / "plain"), phase_plans(2))
     train(plain)

@@ -90,14 +90,14 @@ def test_the_figures_of_an_evaluation_are_those_of_the_fusion(rows: int) -> None
 
 def test_arrival_order_and_repeated_messages_do_not_change_the_weights(tmp_path: Path) -> None:
     plain = finished(tmp_path / "plain")
-    places = plain.every_place()
-    random.Random(5).shuffle(places)
+    positions = plain.every_position()
+    random.Random(5).shuffle(positions)
     stage = Stage(job_spec(tmp_path / "mixed"), phase_plans(2))
     stage.command(Control.START)
-    stage.feed(places[:20])
-    stage.announce_again(places[3:15])
-    stage.feed(places[20:])
-    stage.announce_again(places)
+    stage.feed(positions[:20])
+    stage.announce_again(positions[3:15])
+    stage.feed(positions[20:])
+    stage.announce_again(positions)
     with Running(stage) as running:
         running.join()
     assert running.error is None
@@ -122,10 +122,10 @@ def test_skipped_indices_are_stepped_over(tmp_path: Path) -> None:
 
 def test_lost_bytes_are_asked_for_again(tmp_path: Path) -> None:
     stage = Stage(job_spec(tmp_path), phase_plans(2))
-    places = stage.every_place()
+    positions = stage.every_position()
     stage.command(Control.START)
     stage.announce_again([(0, 1)])
-    stage.feed(place for place in places if place != (0, 1))
+    stage.feed(position for position in positions if position != (0, 1))
     with Running(stage) as running:
         [lost] = stage.wait_for("failed")
         assert (lost.failed.kind, lost.failed.clip.index, lost.failed.stage) == (LOST, 1, TRAINER)
@@ -137,9 +137,9 @@ def test_lost_bytes_are_asked_for_again(tmp_path: Path) -> None:
 
 def test_damaged_bytes_are_asked_for_again(tmp_path: Path) -> None:
     stage = Stage(job_spec(tmp_path), phase_plans(2))
-    places = stage.every_place()
+    positions = stage.every_position()
     stage.command(Control.START)
-    stage.feed(places)
+    stage.feed(positions)
     key = clip_key("tiny", TRAIN, 0, 3, 0)
     value = bytes(stage.cache.get(key))
     stage.cache.put(key, value[:-1], ["trainer.one"], 600)
@@ -169,15 +169,15 @@ def test_a_loss_that_is_not_finite_touches_no_parameter(tmp_path: Path) -> None:
 
 def test_a_pause_saves_and_a_resume_goes_on(tmp_path: Path) -> None:
     stage = Stage(job_spec(tmp_path), phase_plans(2))
-    places = stage.every_place()
+    positions = stage.every_position()
     stage.command(Control.START)
-    stage.feed(places[:6])
+    stage.feed(positions[:6])
     with Running(stage) as running:
         stage.wait_for("trained")
         stage.command(Control.PAUSE)
         stage.wait_for("checkpoint")
         stage.command(Control.RESUME)
-        stage.feed(places[6:])
+        stage.feed(positions[6:])
         running.join()
     assert running.error is None
     assert final_weights(stage) == final_weights(finished(tmp_path / "plain"))
@@ -187,7 +187,7 @@ def test_a_pause_within_an_evaluation_keeps_its_messages(tmp_path: Path) -> None
     """It will begin again at the first clip of its phase, should the process end."""
     stage = Stage(job_spec(tmp_path), phase_plans(2))
     stage.command(Control.START)
-    stage.feed(stage.every_place()[:-2])
+    stage.feed(stage.every_position()[:-2])
     with Running(stage):
         while sum(len(report.indices) for report in stage.reports("trained")) < 36:
             stage.progress(timeout_s=1.0)
@@ -215,13 +215,13 @@ def test_a_stop_saves_and_leaves(tmp_path: Path) -> None:
 
 def test_waiting_for_clips_is_measured(tmp_path: Path) -> None:
     stage = Stage(job_spec(tmp_path), phase_plans(1, test=0))
-    places = stage.every_place()
+    positions = stage.every_position()
     stage.command(Control.START)
-    stage.feed(places[:9])
+    stage.feed(positions[:9])
     with Running(stage) as running:
         stage.wait_for("trained", 2)
         stage.wait_for("step", 4)  # the later ones tell of waiting alone
-        stage.feed(places[9:])
+        stage.feed(positions[9:])
         running.join()
     assert running.error is None
     metrics = stage.reports("phase_report")[0].metrics
@@ -240,10 +240,10 @@ def test_flow_comes_from_its_own_topic(tmp_path: Path) -> None:
 
 def test_unknown_names_are_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="package:wide"):
-        train(Stage(job_spec(tmp_path, weights="package:wide"), phase_plans(1)), places=[])
+        train(Stage(job_spec(tmp_path, weights="package:wide"), phase_plans(1)), positions=[])
     missing = (tmp_path / "none.safetensors").as_uri()
     with pytest.raises(ConfigError, match="weights"):
-        train(Stage(job_spec(tmp_path, weights=missing), phase_plans(1)), places=[])
+        train(Stage(job_spec(tmp_path, weights=missing), phase_plans(1)), positions=[])
 
 
 def test_two_trainings_in_one_process_do_not_influence_each_other(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_two_trainings_in_one_process_do_not_influence_each_other(tmp_path: Path
     stages = [Stage(job_spec(tmp_path / name), phase_plans(2)) for name in ("first", "second")]
     for stage in stages:
         stage.command(Control.START)
-        stage.feed(stage.every_place())
+        stage.feed(stage.every_position())
     with Running(stages[0]) as one, Running(stages[1]) as other:
         one.join()
         other.join()
