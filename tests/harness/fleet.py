@@ -119,8 +119,10 @@ class Fleet:
 
     def close(self) -> None:
         """Leave."""
-        for subscription in (*self._seeds, self._clips, self._control, *self.intakes.values()):
+        for subscription in (*self._seeds, self._clips, self._control):
             subscription.close()
+        for intake in self.intakes.values():
+            intake.close()
 
     def learn(self) -> list[Control]:
         """Read what the master commands; who trains does so from the first START on."""
