@@ -44,9 +44,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Only called where there are several workers."""
-    from tests.harness.scheduling import OneDeployment
+    from tests.harness.scheduling import CostliestFirst
 
-    return OneDeployment(config, log)
+    return CostliestFirst(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -76,8 +76,7 @@ def run(number: int, loaded: bool, arguments: Sequence[str], folder: Path) -> Ru
     results, log = (folder / f"run-{number:02}.{kind}" for kind in ("xml", "log"))
     results.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", *arguments] if arguments else ["make", "test"]
-    # The older format has each test's file.
-    added = f"{os.environ.get('PYTEST_ADDOPTS', '')} --junitxml={results.resolve()} -o junit_family=xunit1"
+    added = f"{os.environ.get('PYTEST_ADDOPTS', '')} --junitxml={results.resolve()}"
     began_s = time.monotonic()
     with log.open("wb") as output:
         status = _status(command, os.environ | {"PYTEST_ADDOPTS": added.strip()}, output.fileno())
@@ -94,18 +93,19 @@ def summarized(number: int, loaded: bool, duration_s: float, status: int, result
     for case in suites.iter("testcase"):
         failed = case.find("failure") is not None or case.find("error") is not None
         if case.find("skipped") is None:
-            name = node_id(case.get("file", ""), case.get("classname", ""), case.get("name", ""))
+            name = node_id(case.get("classname", ""), case.get("name", ""))
             outcomes[name] = outcomes.get(name, False) or failed
     failures = tuple(name for name, failed in outcomes.items() if failed)
     finished = (status == 0) == (not failures) and bool(outcomes)
     return Run(number, loaded, len(outcomes) - len(failures), failures, duration_s, finished)
 
 
-def node_id(file: str, classname: str, name: str) -> str:
-    """The name by which pytest runs the test again."""
-    module = file.removesuffix(".py").replace("/", ".")
-    classes = classname.removeprefix(module).strip(".")
-    return "::".join(filter(None, (file, classes.replace(".", "::"), name)))
+def node_id(classname: str, name: str) -> str:
+    """The name by which pytest runs the test again. `classname`: folders, file and classes, which have capitals."""
+    parts = classname.split(".")
+    classes = [part for part in parts if part[:1].isupper()]
+    file = "/".join(parts[: len(parts) - len(classes)]) + ".py"
+    return "::".join([file, *classes, name])
 
 
 def table(runs: Sequence[Run]) -> str:

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.repeat import Run, busy_loops, node_id, summarized, table
+from tests.repeat import Run, busy_loops, summarized, table
 
 RESULTS = """<?xml version="1.0" encoding="utf-8"?>
 <testsuites><testsuite name="pytest" errors="1" failures="1" skipped="1" tests="5">
-<testcase classname="tests.unit.test_a" name="test_one" file="tests/unit/test_a.py" line="3" time="0.1" />
-<testcase classname="tests.unit.test_a" name="test_two[a - b]" file="tests/unit/test_a.py" time="0.1">
+<testcase classname="tests.unit.test_a" name="test_one" time="0.1" />
+<testcase classname="tests.unit.test_a" name="test_two[a - b]" time="0.1">
 <failure message="no">no</failure></testcase>
-<testcase classname="tests.unit.test_b.TestPort" name="test_three" file="tests/unit/test_b.py" time="0.1" />
-<testcase classname="tests.unit.test_b.TestPort" name="test_three" file="tests/unit/test_b.py" time="0.1">
+<testcase classname="tests.unit.test_b.TestPort" name="test_three" time="0.1" />
+<testcase classname="tests.unit.test_b.TestPort" name="test_three" time="0.1">
 <error message="failed on teardown">left behind</error></testcase>
-<testcase classname="tests.unit.test_b" name="test_four" file="tests/unit/test_b.py" time="0.1">
+<testcase classname="tests.unit.test_b" name="test_four" time="0.1">
 <skipped message="not here" /></testcase>
 </testsuite></testsuites>
 """
@@ -58,10 +58,6 @@ def test_all_runs_make_a_table() -> None:
         f"| 2 | 2 busy loops | 2598 | 2 | 25.0 | `{FAILED[0]}`, `{FAILED[1]}` |",
         "| 3 | 2 busy loops | 0 | 0 | 0.1 | did not come to its end |",
     ]
-
-
-def test_the_name_of_a_test_outside_a_class() -> None:
-    assert node_id("tests/a.py", "tests.a", "test_b[1]") == "tests/a.py::test_b[1]"
 
 
 @pytest.mark.processes
