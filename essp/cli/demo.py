@@ -103,10 +103,10 @@ def _account(directory: Path, status: JobStatus, console: Console) -> None:
         console.print(_saved(decoded_frames, len(status.trainers)), highlight=False, soft_wrap=True)
 
 
-def _saved(decoded: int, trainings: int) -> str:
-    """What of the decoding was saved, from what the decoder's processes counted in this run."""
+def _saved(decoded: int, trainers: int) -> str:
+    """How much decoding sharing has saved, from the counts of the decoder's processes in this run."""
     shared, skipped = (metrics.frames(what) for what in ("shared", "skipped"))
-    apart = trainings * (decoded + skipped + shared)
+    apart = trainers * (decoded + skipped + shared)
     return (
         f"{decoded} frames were decoded; each trainer on its own would decode {apart}: {1 - decoded / apart:.0%} saved"
     )

@@ -175,7 +175,7 @@ def job_consumers(spec: JobSpec, adapters: Adapters, control: ControlFeed, setti
     from essp_trainer.config import TrainerConfig, TrainerSettings
     from essp_trainer.service import build as build_trainer
 
-    shared = _settings(TrainerSettings, settings).model_copy(update={"trainings": len(spec.trainers)})
+    shared = _settings(TrainerSettings, settings).model_copy(update={"local_trainers": len(spec.trainers)})
     trainers = [
         build_trainer(TrainerConfig(job=spec.name, trainer=name, worker=worker, settings=shared), adapters, control)
         for name in spec.trainers

@@ -3,7 +3,7 @@
     model/manifest.json            this document; written last, so a model that can be read is complete
     model/<trainer>.safetensors    the weights of each member
 
-The folder refers to nothing outside itself. Equal trainings give equal manifests: there is no date in it.
+The folder refers to nothing outside itself. It holds no date, so equal training runs write equal manifests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Builds a fused model from finished trainings, within the job's output store.
+"""Builds a fused model from finished trainers, within the job's output store.
 
 It reads each trainer's final checkpoint and scores, tries the job's fusion strategies on the validation scores, and
 writes `model/`: first the members' weights, then the manifest with the evidence. The test scores are reported and never
@@ -55,7 +55,7 @@ def assemble(store: ObjectStore, job: str, spec: JobSpec, finals: Mapping[str, M
             versions=next(iter(finals.values())).versions,
         )
     except ValueError as error:
-        raise PermanentError(f"the trainings of {job} cannot be fused: {error}") from error
+        raise PermanentError(f"the trainers of {job} cannot be fused: {error}") from error
     write_model(store, model)
     log.info("fused %s by %s: %s", job, best.name, best.weights, extra={"job_id": job})
     return model

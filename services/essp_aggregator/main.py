@@ -1,4 +1,4 @@
-"""`essp aggregator`: fuse the streams of finished trainings, until stopped."""
+"""`essp aggregator`: fuse the streams of finished trainers, until stopped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from essp_common.wiring import Adapters
 
 
 def main() -> None:
-    """Fuse the streams of finished trainings. Settings come from the environment (ESSP_BUS, ESSP_STORES, ...)."""
+    """Fuse the streams of finished trainers. Settings come from the environment (ESSP_BUS, ESSP_STORES, ...)."""
     settings = AggregatorSettings()
     with closing(Adapters.from_settings(settings)) as adapters:
         serve(build(adapters, settings, worker_name(settings)), settings)

@@ -34,7 +34,7 @@ _CONTROL_S = 10.0
 
 
 class Aggregator:
-    """Fuses the trainings of each job when they are complete."""
+    """Fuses the trainers of each job when the last one is done."""
 
     name = ids.AGGREGATOR
 

@@ -58,7 +58,7 @@ class MasterSettings(Settings):
     """`processes`: workers of each pool to begin with, a JSON object; pools are `decoder`, `extractor` (all features),
     `extractor.flow`, `extractor.flow+hof`, `aggregator`, `predictor`."""
     ranks: int = Field(0, ge=0)
-    """Ranks (GPUs, or processes where there are none) that the master divides among the trainings of its jobs, again
+    """Ranks (GPUs, or processes where there are none) that the master divides among the trainers of its jobs, again
     after each epoch. 0: the master starts no trainers."""
     namespace: str = ""
     """`kubernetes`: the namespace (default: that of the master's own pod)."""

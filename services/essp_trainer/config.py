@@ -24,8 +24,8 @@ class TrainerSettings(Settings):
     """Threads that crop, resize and mirror clips."""
     report_interval_s: float = Field(0.25, gt=0)
     """Minimum time between two reports of live numbers."""
-    trainings: int = Field(1, ge=1)
-    """Trainings that share this machine: a trainer with `threads: 0` takes this share of its CPUs."""
+    local_trainers: int = Field(1, ge=1)
+    """Trainers that share this machine. With `threads: 0`, each takes an equal share of its CPUs."""
     deterministic: bool = False
     """On a GPU: use only cuDNN kernels that give the same bits each time, and do not search for the fastest one."""
     save_retry_s: float = Field(30.0, ge=0)

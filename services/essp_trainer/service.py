@@ -119,7 +119,8 @@ class Trainer:
 
     def _train(self, assignment: Assignment, reporter: Reporter) -> None:
         training, settings = assignment.training, self._config.settings
-        torch.set_num_threads(training.threads or max(1, cpu_count() // settings.trainings // self._config.local_ranks))
+        ranks = settings.local_trainers * self._config.local_ranks
+        torch.set_num_threads(training.threads or max(1, cpu_count() // ranks))
         device = choose_device(training.device, self._config.local_rank, settings.deterministic)
         checkpoint_store = CheckpointStore(self._adapters.stores.under(assignment.spec.output), assignment)
         latest = self._latest(checkpoint_store)

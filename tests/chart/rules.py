@@ -114,7 +114,7 @@ def selected(objects: list[Object]) -> list[str]:
             among = [service["metadata"]["labels"] for service in of_kind(objects, "Service")]
         chosen_labels = [labels for labels in among if _matches(selector.get("matchLabels", selector), labels)]
         components = {labels["app.kubernetes.io/component"] for labels in chosen_labels}
-        # A Service may lead to several workloads of a kind, such as trainings.
+        # A Service may lead to several workloads of a kind, such as training Jobs.
         several = components if made["kind"] == "Service" else chosen_labels if made["kind"] in one else ()
         if not chosen_labels or len(several) > 1:
             found.append(f"{made['kind']} {made['metadata']['name']} selects {len(chosen_labels)}")

@@ -33,7 +33,7 @@ class FinishedJob:
 
 
 def finished_job(root: Path, test: bool = True, catalog: str = "file:///absent.parquet") -> FinishedJob:
-    """Both trainings done, nothing fused yet."""
+    """Both trainers are done, and nothing is fused yet."""
     spec = JobSpec.model_validate(
         {
             "name": JOB,

@@ -6,7 +6,7 @@ differ. Tests compare such runs in double precision (the fixture `double_precisi
 In single precision there is no small bound. Where a number lies so close to zero that rounding decides its sign, ReLU
 passes the gradient on in one run and not in the other. One such number, of the 387,072 that a training here passes
 through ReLU, moves its weights by 1e-3; errors in the last places of each convolution caused one in a sixth of the
-trainings tried. In double precision the numbers are off by 1e-12 at most, and the nearest is 4e-6 from zero.
+training runs tried. In double precision the numbers are off by 1e-12 at most, and the nearest is 4e-6 from zero.
 
 `TOLERANCE` is a bound for any order of addition, hence for any CPU. It is the product of
 

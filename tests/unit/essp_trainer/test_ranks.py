@@ -59,7 +59,7 @@ def trained_state(stage: Stage) -> dict[str, bytes]:
 
 
 def apart(one: Stage, other: Stage) -> float:
-    """How far parameters, statistics and momentum of two trainings are from each other."""
+    """How far parameters, statistics and momentum of two training runs are from each other."""
     first, second = trained_state(one), trained_state(other)
     assert first["updates"] == second["updates"]
     return max(
@@ -68,7 +68,7 @@ def apart(one: Stage, other: Stage) -> float:
     )
 
 
-def trained_places(stage: Stage) -> list[tuple[int, int, int]]:
+def trained_positions(stage: Stage) -> list[tuple[int, int, int]]:
     return [(report.purpose, report.epoch, i) for report in stage.reports("trained") for i in report.indices]
 
 
@@ -125,7 +125,7 @@ def test_every_clip_is_reported_once_and_every_event_by_one_rank(tmp_path: Path)
     every = {
         (stage.plans[n].purpose, stage.plans[n].epoch, i) for n, i in stage.every_position() if (n, i) not in SKIPPED
     }
-    assert sorted(trained_places(stage)) == sorted(every)
+    assert sorted(trained_positions(stage)) == sorted(every)
     assert [(r.purpose, r.epoch) for r in stage.reports("phase_report")] == [(p.purpose, p.epoch) for p in stage.plans]
     assert [report.metrics["clips"] for report in stage.reports("phase_report")] == [5, 5, 9, 6, 6]
     assert [report.final for report in stage.reports("checkpoint")] == [False, False, True]
@@ -159,7 +159,7 @@ def train_in_parts(path: Path, parts: list[tuple[int, ClipPosition | None]]) -> 
                 done = [
                     position for position in fed if position not in SKIPPED and batch_is_there(fed, stage, position)
                 ]
-                while len(trained_places(stage)) < len(done):
+                while len(trained_positions(stage)) < len(done):
                     stage.progress(timeout_s=1.0)
         assert running.error is None
         manifest = checkpoint.read_latest(stage.store, "one")
@@ -190,7 +190,7 @@ def test_when_one_rank_is_to_leave_all_save_and_leave(tmp_path: Path) -> None:
     stage.command(Control.START)
     stage.feed([(0, i) for i in range(7)])
     with Running(stage, 3) as running:
-        while len(trained_places(stage)) < 4:
+        while len(trained_positions(stage)) < 4:
             stage.progress(timeout_s=1.0)
         running.trainers[2].drain()
         running.join()

@@ -246,7 +246,7 @@ def test_unknown_names_are_refused_at_once(tmp_path: Path) -> None:
         train(Stage(job_spec(tmp_path, weights=missing), phase_plans(1)), positions=[])
 
 
-def test_two_trainings_in_one_process_do_not_influence_each_other(tmp_path: Path) -> None:
+def test_two_trainers_in_one_process_do_not_influence_each_other(tmp_path: Path) -> None:
     alone = finished(tmp_path / "alone")
     stages = [Stage(job_spec(tmp_path / name), phase_plans(2)) for name in ("first", "second")]
     for stage in stages:
