@@ -50,7 +50,7 @@ class PartialScores:
         """Clips of every part but the last."""
 
     def stop(self, stream: str, clips: int) -> int:
-        """How many of a stream's `clips` are scored and kept, from the first on."""
+        """How many of a stream's `clips` are scored and saved, counted from the first without a gap."""
         prefix = self._prefix(stream)
         done = {info.key.removeprefix(prefix) for info in self._output.list(prefix) if info.key.endswith(_DONE)}
         stop = 0
@@ -58,15 +58,15 @@ class PartialScores:
             stop = after
         return stop
 
-    def keep(self, stream: str, stop: int, part: ScoredPart) -> None:
-        """The clips of a stream up to `stop`, from the part before on, are scored. Idempotent."""
+    def save(self, stream: str, stop: int, part: ScoredPart) -> None:
+        """Write one part: the scores of a stream's clips from the end of the part before up to `stop`. Idempotent."""
         for trainer, table in part.tables.items():
             scores.write(self._output, f"{self._part(stream, stop)}{trainer}.parquet", table)
         rest = {"errors": part.errors, "first_frames": list(part.first_frames.items())}
         self._output.put(f"{self._part(stream, stop)}{_DONE}", json.dumps(rest, sort_keys=True).encode())
 
     def read(self, stream: str, stop: int) -> ScoredPart:
-        """What `keep` was given. Raises `NotFound`, or `PermanentError` for a table that is damaged."""
+        """The part that `save` wrote. Raises `NotFound`, or `PermanentError` for a table that is damaged."""
         prefix = self._part(stream, stop)
         names = [info.key.removeprefix(prefix).removesuffix(".parquet") for info in self._output.list(prefix)]
         tables = {name: scores.read(self._output, f"{prefix}{name}.parquet") for name in names if name != _DONE}

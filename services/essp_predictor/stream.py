@@ -105,7 +105,7 @@ class StreamPhase:
     def _save_part(self) -> None:
         part = self._part
         stop = part.taken[-1].clip.index + 1
-        self._partial_scores.keep(self._options.stream, stop, part.scores(self._options.classes))
+        self._partial_scores.save(self._options.stream, stop, part.scores(self._options.classes))
         failpoint("predictor.kept")
         self._intake.commit(part.taken)
         self._part, self._part_complete = _Part(), False

@@ -96,17 +96,17 @@ def test_where_in_a_video_is_said_in_seconds(trained: JobSpec, videos: Path, run
 def test_a_predict_job_that_fails_half_way_goes_on_where_it_was(
     trained: JobSpec, videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is kept is neither decoded nor scored again, and the answers are those of a job in one go."""
+    """Saved clips are neither decoded nor scored again, and the answers are those of an uninterrupted job."""
     monkeypatch.setattr(partial_scores, "_PART_CLIPS", 2)  # a video
     _, model = open_model(STORES, trained.output)
     rows = probe(find([str(videos / "test")], STORES), Settings())
-    keep, kept = PartialScores.keep, []
+    save, saved = PartialScores.save, []
 
     def failing(self: PartialScores, stream: str, stop: int, *rest: Any) -> None:
-        if len(kept) >= 3:  # the other stream may be at it, too
+        if len(saved) >= 3:  # by either stream
             raise PermanentError("the store is gone")
-        keep(self, stream, stop, *rest)
-        kept.append((stream, stop))
+        save(self, stream, stop, *rest)
+        saved.append((stream, stop))
 
     answers = {}
     for name in ("whole", "parts"):
@@ -115,9 +115,9 @@ def test_a_predict_job_that_fails_half_way_goes_on_where_it_was(
         write_catalog(STORES.under(output), "catalog.parquet", Catalog(tuple(rows)))
         if name == "parts":
             with monkeypatch.context() as patched:
-                patched.setattr(PartialScores, "keep", failing)
+                patched.setattr(PartialScores, "save", failing)
                 assert state_of(spec) is JobState.FAILED
-            far = {f"predictor.{stream}": Position(0, stop) for stream, stop in sorted(kept)}
+            far = {f"predictor.{stream}": Position(0, stop) for stream, stop in sorted(saved)}
             assert preflight(spec, STORES).resume.start == far
         assert state_of(spec) is JobState.COMPLETED
         answers[name] = STORES.under(output).get(layout.PREDICTIONS)

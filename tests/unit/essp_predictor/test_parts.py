@@ -129,14 +129,14 @@ def test_what_another_model_scored_is_not_taken(bench: PredictorBench, tmp_path:
         ("a.mp4",), np.array([-1], np.int32), np.zeros(1, np.int64), np.ones((1, 3), np.float32), CLASSES
     )
     other = PartialScores(bench.store, bench.spec, 0, model.model_copy(update={"rule": "product"}))
-    other.keep("rgb", 2, ScoredPart({"rgb": table}, {"b.mp4": "gone"}, {0: 17}))
+    other.save("rgb", 2, ScoredPart({"rgb": table}, {"b.mp4": "gone"}, {0: 17}))
     assert other.stop("rgb", 6) == 2
     part = other.read("rgb", 2)
     assert (part.tables["rgb"].video_id, part.errors, part.first_frames) == (("a.mp4",), {"b.mp4": "gone"}, {0: 17})
     same = PartialScores(bench.store, bench.spec, 0, model)
     assert [same.stop(stream, 6) for stream in FEATURES] == [0, 0]
-    same.keep("rgb", 4, ScoredPart({}, {}, {}))
+    same.save("rgb", 4, ScoredPart({}, {}, {}))
     assert same.stop("rgb", 6) == 0, "the part before it is missing"
-    same.keep("rgb", 2, ScoredPart({}, {}, {}))
+    same.save("rgb", 2, ScoredPart({}, {}, {}))
     assert same.stop("rgb", 6) == 4
     assert PartialScores(bench.store, bench.spec, 1, model).stop("rgb", 6) == 0, "another catalog"
