@@ -1,6 +1,6 @@
-"""The job specification: what a user writes (YAML or JSON), and all that determines a run.
+"""The job specification, which a user writes as YAML or JSON.
 
-The sequence of seeds is a function of this document and the catalog alone, never of how many workers run.
+The sequence of seeds depends on this document and the catalog alone, not on the number of workers.
 A predict job has a `predictor` in place of `trainers`.
 """
 
@@ -31,18 +31,19 @@ MODELS = (
     *("small", "alexnet", "densenet121", "efficientnet_lite0", "inception_v3", "mobilenet_v3_small"),
     *("resnet18", "resnet50", "resnet101", "resnet152", "resnext50_32x4d", "vgg19"),
 )
-"""The networks of `essp_common.learning.networks`, named here so that a job can be checked without torch."""
+"""The names of the networks in `essp_common.learning.networks`. They are repeated here so that a job can be checked
+without torch."""
 
 
 def known_model(name: str) -> str:
-    """The name itself. Raises `ValueError` for a network that is not there."""
+    """Return the name. Raises `ValueError` if there is no such network."""
     if name not in MODELS:
         raise ValueError(f"no model {name!r}; there are: {', '.join(MODELS)}")
     return name
 
 
 def plain_name(name: str) -> str:
-    """The name itself. Raises `ValueError` for one that cannot stand in topics, keys and URLs."""
+    """Return the name. Raises `ValueError` if topics, keys and URLs cannot contain it."""
     if not re.fullmatch(_NAME, name):
         raise ValueError(
             f"{name!r} is not a name: 1 to 63 lower-case letters, digits, `-` and `_`, a letter or digit first and last"
@@ -62,7 +63,7 @@ class CodecSpec(_Section):
     """How frames are stored in the cache."""
 
     name: Literal["raw", "jpeg", "zstd"] = "raw"
-    """`raw`: as they are, no CPU. `jpeg`: 4 to 9 times smaller, lossy. `zstd`: lossless, pays for flow, not photos."""
+    """`raw`: uncompressed, no CPU. `jpeg`: 4 to 9 times smaller, lossy. `zstd`: lossless, for flow, not for photos."""
     quality: int = Field(0, ge=0, le=100)
     """JPEG quality 1..100 (0: 95); for zstd the level (0: 1)."""
     subsampling: Literal["444", "422", "420"] = "444"
@@ -70,10 +71,11 @@ class CodecSpec(_Section):
 
 
 class ResizeSpec(_Section):
-    """Size of the decoded frames, made in the same pass as the colour conversion."""
+    """Size of the decoded frames. Scaling and colour conversion are one pass."""
 
     mode: Literal["none", "short_side", "exact", "crop"] = "crop"
-    """`short_side`: height is the short side. `exact`: aspect ratio not kept. `crop`: cover, then centre crop."""
+    """`short_side`: scale until the short side is `height`. `exact`: scale to `height` x `width` and ignore the aspect
+    ratio. `crop`: scale until the frame covers `height` x `width`, then crop the centre."""
     height: int = Field(256, ge=8, le=4320)
     """Pixels; for `short_side`, the length of the short side."""
     width: int = Field(256, ge=8, le=7680)
@@ -96,18 +98,19 @@ class ClipSpec(_Section):
 
 
 class DataSpec(_Section):
-    """Which videos, and what they are for."""
+    """The catalog and its splits."""
 
     catalog: str = ""
-    """URI of the catalog (`essp catalog build`); in a job file a path, too, meant from the folder of that file."""
+    """URI of the catalog (`essp catalog build`); in a job file also a path, relative to the folder of
+    that file."""
     train: str = "train"
     """Split to train on."""
     validation: str | None = "validation"
-    """Split that chooses checkpoints and fusion weights. Absent from the catalog: see `validation_fraction`."""
+    """Split that selects checkpoints and fusion weights. `validation_fraction` applies if the catalog lacks it."""
     validation_fraction: float = Field(0.15, gt=0, lt=1)
     """Share of each class's training videos set aside when the catalog has no validation split."""
     test: str | None = "test"
-    """Split the final figures are for; null or absent from the catalog: no test."""
+    """Split that the final figures are measured on. There is no test if this is null or the catalog lacks the split."""
 
 
 class SamplingSpec(_Section):
@@ -122,7 +125,7 @@ class SamplingSpec(_Section):
     clips_per_video: int = Field(3, ge=1, le=250)
     """Evaluation: clips at even distances over each video; scores are averaged by video."""
     locality: int = Field(0, ge=0)
-    """Reorder each window of so many seeds so that seeds of one video come together (0: off)."""
+    """Window, in seeds, within which the seeds of one video are issued together (0: off)."""
 
 
 class StreamSpec(_Section):
@@ -133,7 +136,7 @@ class StreamSpec(_Section):
     params: dict[str, Any] = {}
     """The extractor's parameters (`essp extractor describe NAME`). `rgb`: `frames`, how many of the clip's frames."""
     codec: CodecSpec = CodecSpec()
-    """How the feature is stored in the cache. Of `rgb`, the clip's own codec counts."""
+    """How the feature is stored in the cache. `rgb` uses the codec of the clip."""
 
 
 class AugmentSpec(_Section):
@@ -144,17 +147,18 @@ class AugmentSpec(_Section):
     scales: tuple[float, ...] = (1.0, 0.875, 0.75, 0.66)
     """Multi-scale corner cropping: sides as shares of the short side. Evaluation takes the centre."""
     flip: bool = True
-    """Mirror half of the clips; horizontal flow changes sign. Off where left and right are different classes."""
+    """Mirror half of the clips; horizontal flow changes sign. Switch it off if classes differ by left and right."""
     evaluation_crops: Literal[1, 3, 10] = 1
-    """What is scored, and averaged, of each frame in evaluation and prediction: `1` the centre, `3` squares along the
-    long side (SlowFast), `10` corners and centre, each mirrored too (two-stream, TSN). Costs as many times the work."""
+    """Crops of each frame whose scores are averaged in evaluation and prediction. `1`: the centre. `3`: squares along
+    the long side (SlowFast). `10`: corners and centre, each also mirrored (two-stream, TSN). The work grows by the same
+    factor."""
 
 
 class OptimizerSpec(_Section):
-    """SGD with momentum, and how its learning rate goes."""
+    """SGD with momentum, and the schedule of its learning rate."""
 
     lr: float = Field(0.01, gt=0)
-    """Highest learning rate, for the whole batch, on however many ranks: where a recipe gives the rate for another
+    """Highest learning rate, for the whole batch, whatever the number of ranks. If a recipe gives the rate for another
     batch size, scale it in proportion (Goyal et al., 2017)."""
     momentum: float = Field(0.9, ge=0, lt=1)
     """Momentum of SGD."""
@@ -163,65 +167,66 @@ class OptimizerSpec(_Section):
     weight_decay: float = Field(5e-4, ge=0)
     """L2 penalty on the weights."""
     decay_all: bool = True
-    """Decay biases and the parameters of normalisations, too; false: only the weights of convolutions and linear
-    layers, as large batches and long trainings want it."""
+    """True: decay biases and the parameters of normalisations, too. False: decay only the weights of convolutions and
+    linear layers, as is usual for large batches and long training."""
     schedule: Literal["step", "cosine"] = "step"
-    """`step`: multiplied by `gamma` at each of `steps`. `cosine`: from `lr` to 0 along half a cosine over `epochs`."""
+    """`step`: multiply by `gamma` at each of `steps`. `cosine`: from `lr` to 0 along half a cosine over `epochs`."""
     warmup_epochs: float = Field(0.0, ge=0)
-    """Epochs, or a part of one, in which the rate rises in a line from a hundredth to what the schedule says."""
+    """Epochs, or a fraction of one, in which the rate rises linearly from 1 % to 100 % of the schedule."""
     steps: tuple[int, ...] = ()
     """Epochs at whose start the learning rate is multiplied by `gamma`."""
     gamma: float = Field(0.1, gt=0, le=1)
     """Factor of each step."""
     clip_grad_norm: float = Field(20.0, gt=0)
-    """Gradients are scaled down to this norm."""
+    """Largest norm of the gradients; larger gradients are scaled down to it."""
 
 
 class TrainerSpec(_Section):
     """One training of one model on one stream."""
 
     stream: str
-    """The stream it learns from, one of `streams`."""
+    """The stream to learn from, one of `streams`."""
     model: Annotated[str, AfterValidator(known_model)] = "small"
     """`small` (CPU), or a torchvision name: vgg19, resnet18/50/101/152, resnext50_32x4d, inception_v3, densenet121,
     alexnet, mobilenet_v3_small; or `efficientnet_lite0` with weights from its package."""
     weights: str | None = None
     """URI of a safetensors/state-dict file to start from; null: from scratch."""
     partial_bn: bool = False
-    """Keep the statistics of every batch normalisation but the first (TSN): for fine-tuning on few videos."""
+    """Freeze the statistics of every batch normalisation but the first (TSN), for fine-tuning on few videos."""
     batch_size: int = Field(32, ge=1)
-    """Clips of one optimizer step, over all ranks."""
+    """Clips of one optimizer step, all ranks together."""
     dropout: float = Field(0.5, ge=0, lt=1)
     """Dropout before the classifier."""
     label_smoothing: float = Field(0.0, ge=0, lt=1)
     """Share of each label's weight that is spread over all classes (Szegedy et al., 2016); 0.1 is common."""
     ema: float = Field(0.0, ge=0, lt=1)
-    """Evaluate and keep an exponential moving average of the weights with this decay (0.999 is common; less at the
-    beginning, where there is little to average) in place of those of the last step; 0: off."""
+    """Decay of an exponential moving average of the weights, which replaces the weights of the last step in evaluation
+    and in the model (0.999 is common; 0: off). It is smaller at the beginning, when there is little to average."""
     optimizer: OptimizerSpec = OptimizerSpec()
-    """How the weights move."""
+    """The optimizer and its learning rate."""
     augment: AugmentSpec = AugmentSpec()
-    """What training clips go through."""
+    """Augmentation of the training clips."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto`: a GPU when there is one."""
+    """`auto`: a GPU if there is one, else the CPU."""
     amp: bool = False
-    """Mixed precision (CUDA only): bfloat16 where the GPU computes in it, else float16 with scaled gradients."""
+    """Mixed precision (CUDA only): bfloat16 if the GPU supports it, else float16 with scaled gradients."""
     threads: int = Field(0, ge=0)
-    """CPU threads for the model (0: shared evenly between the trainings of a process)."""
+    """CPU threads for the model (0: the trainers of a machine share its CPUs evenly)."""
     checkpoint_clips: int = Field(0, ge=0)
-    """Also save every so many clips within an epoch (0: at the end of each epoch)."""
+    """Clips between two checkpoints within an epoch (0: save only at the end of each epoch)."""
     keep_checkpoints: int = Field(2, ge=1)
-    """Newest checkpoints kept, besides the best."""
+    """How many of the newest checkpoints to keep, besides the best one."""
 
 
 class AggregationSpec(_Section):
-    """How the streams' scores become one."""
+    """How the scores of the streams are fused."""
 
     strategies: tuple[Literal["average", "product", "weighted", "weighted_product"], ...] = Field(
         ("average", "product", "weighted", "weighted_product"), min_length=1
     )
-    """All are tried on the validation split; one that comes later has to be clearly better. `average`: the mean of the
-    streams' scores. `product`: their product. `weighted`, `weighted_product`: with weights found on that split."""
+    """Strategies to try on the validation split. A later one is chosen only if it is clearly better. `average`: the
+    mean of the streams' scores. `product`: their product. `weighted`, `weighted_product`: the same with weights fitted
+    on that split."""
 
 
 class PredictorSpec(_Section):
@@ -230,31 +235,31 @@ class PredictorSpec(_Section):
     model: str
     """URI of a fused model (`<output>/model`)."""
     segments: bool = False
-    """Also say where in each video its classes are seen (`segments.parquet`), as finely as `sampling.clips_per_video`
-    lets it: clips must lie closer than what is looked for lasts."""
+    """Also write where in each video its classes are seen (`segments.parquet`). `sampling.clips_per_video` sets the
+    resolution: the distance between clips has to be shorter than the shortest action."""
 
 
 class LimitsSpec(_Section):
-    """Bounds that keep one bad input, or a flood of them, from hurting the rest."""
+    """Bounds on memory and on the damage that bad input can do."""
 
     budget: ByteSize = 256 * 2**20
-    """Bytes of clips and features outstanding at once, over all workers."""
+    """Bytes of clips and features that may be outstanding at once, all workers together."""
     lag: float = Field(0.75, gt=0, le=1)
-    """When the budget is used up and a trainer is behind the furthest one by more than this share of the clips
-    outstanding, it is left behind: its clips are released, and decoded again for it in its turn, within half of the
-    budget (shared by all but one of the trainers). Needs a budget of which each of these shares holds two batches."""
+    """A trainer becomes a straggler when the budget is used up and it is behind the fastest trainer by more than this
+    share of the outstanding clips. Its clips are released, and decoded again for it later. Half of the budget is for
+    stragglers, in equal shares for all trainers but one; each share has to hold two batches."""
     coupled: bool = False
-    """Never leave a trainer behind: all keep in step with the slowest, and no clip is decoded twice on that account.
-    False suits a cluster, where a slow training on its own machine should not hold up the others, and decoders can be
-    added. Where trainers and decoders share the same cores, decoding again slows everybody: `essp init` writes true."""
+    """True: all trainers keep in step with the slowest one, and no clip is decoded twice because of a straggler. False
+    suits a cluster, where a slow trainer on its own machine should not hold up the others and decoders can be added.
+    `essp init` writes true, because decoding again slows every trainer that shares its cores with the decoders."""
     replacements: int = Field(5, ge=0)
-    """Other videos tried in place of one that cannot be decoded, before its index is skipped."""
+    """Other videos to try in place of one that cannot be decoded, before its index is skipped."""
     dead_ratio: float = Field(0.2, ge=0, le=1)
-    """The job fails when more than this share of its seeds could not be decoded."""
+    """The job fails if more than this share of its seeds cannot be decoded."""
     ttl_s: int = Field(3600, ge=1)
-    """Life of a cache key whose consumers never ack."""
+    """Seconds until a cache key expires whose consumers never ack."""
     strict: bool = True
-    """Any sign of damage fails a clip; false: take the frames FFmpeg could make of it."""
+    """True: any sign of damage fails a clip. False: take the frames that FFmpeg can decode."""
 
 
 class JobSpec(_Section):
@@ -263,25 +268,25 @@ class JobSpec(_Section):
     name: Name
     """Names the job in messages, cache keys and the API: lower-case letters, digits, `-` and `_`."""
     output: str
-    """URI below which everything the job makes is written: checkpoints, model, report; in a job file a path, too."""
+    """URI of the folder that the job writes to: checkpoints, model, report; in a job file also a path."""
     data: DataSpec = DataSpec()
-    """Which videos."""
+    """The videos."""
     clip: ClipSpec = ClipSpec()
-    """How many frames, which size."""
+    """Frames of a clip and their size."""
     sampling: SamplingSpec = SamplingSpec()
-    """Which clips of them, in which order."""
+    """Which clips of the videos, in which order."""
     streams: dict[Name, StreamSpec] = {"rgb": StreamSpec()}
-    """What models see, by name."""
+    """The inputs of the models, by name."""
     trainers: dict[Name, TrainerSpec] = {}
-    """What is trained, by name."""
+    """The models to train, by name."""
     epochs: int = Field(10, ge=1)
     """Training epochs, each followed by a validation phase."""
     aggregation: AggregationSpec = AggregationSpec()
-    """How the streams become one classifier."""
+    """How the streams are fused into one classifier."""
     predictor: PredictorSpec | None = None
-    """Predict with a trained model in place of training."""
+    """Predict with a trained model instead of training."""
     limits: LimitsSpec = LimitsSpec()
-    """Memory, retries, and when to give up."""
+    """Bounds on memory, retries and failures."""
 
     @model_validator(mode="after")
     def _consistent(self) -> JobSpec:
@@ -294,7 +299,7 @@ class JobSpec(_Section):
         return self
 
     def consumers(self) -> dict[str, str]:
-        """Who must ack what: consumer id -> stream."""
+        """The consumers that ack clips and features: consumer id -> stream."""
         if self.predictor is not None:
             return {ids.predictor_consumer(stream): stream for stream in self.streams}
         return {ids.trainer_consumer(name): trainer.stream for name, trainer in self.trainers.items()}
@@ -314,9 +319,9 @@ def parse_spec(text: str, where: str = "job") -> JobSpec:
 
 
 def stored_spec(text: str, where: str) -> JobSpec:
-    """A job that ESSP wrote itself, maybe an earlier version of it: fields that are no more are passed over.
+    """A job that ESSP itself wrote. An earlier version may have written it, so unknown fields are ignored.
 
-    Raises `ConfigError` for one that cannot be read any more.
+    Raises `ConfigError` if this version cannot read it.
     """
     try:
         return JobSpec.model_validate_json(text, extra="ignore")
