@@ -25,7 +25,7 @@ from tests.chart.api_schemas import VERSIONS, faults
 from tests.chart.network import Peer, allowed
 from tests.chart.rendering import CASES, Helm, Object, container_of, environment_of, named, of_kind, pod_of, pool_of
 from tests.harness.kubernetes_api import ApiServer
-from tests.unit.essp_master.pools.test_reconciler import until
+from tests.harness.waiting import until
 
 LEASES = {
     ("coordination.k8s.io", "leases", "create", ""),
@@ -46,7 +46,7 @@ IMAGE = "registry.example.com/vision/depth@sha256:" + "0f" * 32
 RULES = [rule for rule in rules.ALL if rule is not rules.available]
 """Those that hold of one pool by itself: who makes pools at run time makes no budgets for them."""
 
-ids.DECODERS = {"apps": "apps", "core": "", "batch": "batch"}
+GROUPS = {"apps": "apps", "core": "", "batch": "batch"}
 VERBS = {"list": "list", "create": "create", "patch": "patch", "delete": "delete", "read": "get", "replace": "update"}
 
 
@@ -57,8 +57,7 @@ def calls() -> set[tuple[str, str, str, str]]:
     found = re.findall(r"self\._(apps|core|batch)\.([a-z]+)_namespaced_([a-z]+)(_scale)?\(", source)
     watched = re.findall(r'Informer\("([a-z]+)"', source)
     rights = {
-        (ids.DECODERS[group], kind + "s" + ("/scale" if scale else ""), VERBS[verb], "")
-        for group, verb, kind, scale in found
+        (GROUPS[group], kind + "s" + ("/scale" if scale else ""), VERBS[verb], "") for group, verb, kind, scale in found
     }
     listed = {(group, kind) for group, kind, verb, _ in rights if verb == "list"}
     return rights | {(group, kind, "watch", "") for group, kind in listed if kind in watched}
