@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from essp.servers.servers import KafkaServer
-from essp_common.bus.kafka import KafkaBus, KafkaOptions
+from essp_common.bus.kafka import KafkaBus
 from essp_common.bus.kafka_clients import Undelivered
+from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.bus.kafka_subscription import KafkaSubscription
 from essp_common.bus.memory import MemoryBus
 from essp_common.bus.port import Bus
@@ -32,7 +33,8 @@ def collected(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 def leaves_sockets(test: Callable[..., None]) -> Callable[..., None]:
     """kafka-python leaves the closing of sockets that failed to connect to the garbage collector."""
     test = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")(test)
-    return pytest.mark.usefixtures("collected")(test)
+    test = pytest.mark.usefixtures("collected")(test)
+    return test
 
 
 class TestMemoryBus(BusContract):

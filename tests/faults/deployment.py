@@ -314,7 +314,9 @@ class Run:
     @property
     def clips(self) -> int:
         """Clips of an epoch."""
-        return self._spec.sampling.clips_per_epoch
+        clips = self._spec.sampling.clips_per_epoch
+        assert clips is not None
+        return clips
 
     # --- a consumer ---
 

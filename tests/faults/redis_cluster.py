@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -75,12 +76,12 @@ class Cluster:
         for node in self._nodes()[1:]:
             first.ask("CLUSTER", "MEET", "127.0.0.1", str(node.port), str(node.bus_port))
         for node in self._nodes():
-            until("all nodes know one another", lambda node=node: self._acquainted(node))
+            until("all nodes know one another", partial(self._acquainted, node))
         known = first.ask("CLUSTER", "MYID").split()[1]
         until("the replica follows", lambda: self.replica.ask("CLUSTER", "REPLICATE", known) == "+OK\r\n" or None)
         until("it is in step", lambda: "master_link_status:up" in self.replica.ask("INFO", "replication") or None)
         for node in self._nodes():
-            until("the cluster serves all slots", lambda node=node: self._whole(node))
+            until("the cluster serves all slots", partial(self._whole, node))
         return self
 
     def __exit__(

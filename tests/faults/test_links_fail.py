@@ -44,7 +44,7 @@ PARTITION = Fault(Proxy.partition, "held", 1, 1.25 * SESSION_TIMEOUT_MS / 1000)
 WORKER = ("kafka", "redis", "s3")
 MASTER = ("kafka", "redis")
 
-ROWS = {
+ROWS: dict[str, tuple[str, list[tuple[tuple[str, ...], Fault]]]] = {
     "worker: loss and delay": ("worker", [(WORKER, LOST_REQUESTS), (WORKER, LOST_RESPONSES), (WORKER, SLOW)]),
     "worker: cut": ("worker", [(("kafka",), CUT), (("redis",), CUT), (("s3",), CUT)]),
     "worker: partition": ("worker", [(("kafka",), PARTITION), (("redis",), PARTITION), (("s3",), PARTITION)]),

@@ -7,6 +7,7 @@ One healthy decoder and extractor are always there. Beside them come workers tha
 from __future__ import annotations
 
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -84,7 +85,7 @@ def test_hung(deployment: Deployment, begin: Begin) -> None:
         deployment.joined(process)
     run = begin(large=True)
     for process in (late, twice):
-        deployment.until("it hangs", lambda process=process: said(process, "failpoint .*: hang"))
+        deployment.until("it hangs", partial(said, process, "failpoint .*: hang"))
         process.popen.send_signal(signal.SIGTERM)
     deployment.gone(late, 1)
     assert said(late, "not drained within 1 s")
@@ -116,7 +117,7 @@ def test_zombies(deployment: Deployment, begin: Begin) -> None:
     for process in armed:
         process.signal_group(signal.SIGCONT)
     for process in armed:
-        deployment.until("it is back", lambda process=process: said(process, r"stop[\s\S]*takes part with [1-9]"))
+        deployment.until("it is back", partial(said, process, r"stop[\s\S]*takes part with [1-9]"))
     begin(large=True).finish()
     for process in armed:
         deployment.drain(process)

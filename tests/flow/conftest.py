@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Unpack
 
 import pytest
 
 from essp.catalog.build import BuildOptions, build
 from essp_common.job.spec import JobSpec, parse_spec
-from tests.harness.journeys import job_text, make_videos
+from tests.harness.journeys import JobOptions, job_text, make_videos
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +35,7 @@ MakeJob = Callable[..., JobSpec]
 def make_job(catalog: Path, tmp_path: Path) -> MakeJob:
     """Writes `<name>.yaml` below `tmp_path` and gives what it says. Takes the options of `job_text`."""
 
-    def make(name: str = "tiny", **options: object) -> JobSpec:
+    def make(name: str = "tiny", **options: Unpack[JobOptions]) -> JobSpec:
         text = job_text(name, output=f"file://{tmp_path / name}", catalog=f"file://{catalog}", **options)
         (tmp_path / f"{name}.yaml").write_text(text, encoding="utf-8")
         return parse_spec(text)

@@ -15,7 +15,7 @@ for `subprocess`, `multiprocessing`, `os.fork`, `os.posix_spawn` and `os.system`
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +89,9 @@ class FastLane:
         """`multiprocessing` starts its children below `subprocess`, where nothing is audited."""
         import multiprocessing.util
 
-        def refuse_or_spawn(path: Any, *rest: Any) -> Any:
+        def refuse_or_spawn(path: bytes, args: Sequence[Any], passfds: Sequence[int]) -> int:
             self._refuse(f"{path!r}")
-            return spawn(path, *rest)
+            return spawn(path, args, passfds)
 
         spawn = multiprocessing.util.spawnv_passfds
         multiprocessing.util.spawnv_passfds = refuse_or_spawn

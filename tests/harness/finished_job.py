@@ -89,8 +89,11 @@ def score_table(trainer: str, purpose: str) -> ScoreTable:
     random = np.random.Generator(np.random.Philox(len(trainer) + len(purpose)))
     videos = [f"{purpose}/{CLASSES[c]}/{take}.mp4" for c in range(4) for take in range(VIDEOS_PER_CLASS)]
     labels = np.repeat(np.arange(4), VIDEOS_PER_CLASS * CLIPS_PER_VIDEO).astype(np.int32)
-    sees = (lambda c: c // 2) if trainer == "rgb" else (lambda c: c % 2)
-    known = np.array([[3.0 if sees(c) == sees(label) else 0.0 for c in range(4)] for label in labels])
+
+    def sees(c: int) -> int:
+        return c // 2 if trainer == "rgb" else c % 2
+
+    known = np.array([[3.0 if sees(c) == sees(label) else 0.0 for c in range(4)] for label in labels.tolist()])
     odds = np.exp(known + random.normal(0, 0.2, known.shape))
     return ScoreTable(
         video_id=tuple(np.repeat(videos, CLIPS_PER_VIDEO).tolist()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TypedDict
 
 from essp_common import topics
 from essp_common.artifacts.fused_model import open_model
@@ -31,6 +32,16 @@ limits: {{budget: {budget}}}
 
 IssuedSeed = tuple[int, int, int, int, str, int]
 """Purpose, epoch, index, attempt, video, first frame."""
+
+
+class JobOptions(TypedDict, total=False):
+    """What a job of `job_text` may have otherwise."""
+
+    epochs: int
+    clips: int
+    budget: str | int
+    checkpoint: int
+    extra: str
 
 
 def job_text(

@@ -42,7 +42,8 @@ def texture(place: NDArray[np.float64], seed: int) -> NDArray[np.uint8]:
     waves = 2 * np.pi / lengths * np.stack([np.cos(directions), np.sin(directions)])
     strengths = 2.5 * lengths**0.5 * rng.uniform(0.7, 1.3, (3, 32))
     values = 128 + np.sin(place @ waves + rng.uniform(0, 2 * np.pi, 32)) @ strengths.T
-    return np.clip(values, 0, 255).astype(np.uint8)
+    picture: NDArray[np.uint8] = np.clip(values, 0, 255).astype(np.uint8)
+    return picture
 
 
 def moving(step: Matrix, shift: tuple[float, float], frames: int, size: tuple[int, int] = (96, 128)) -> Clip:
@@ -57,7 +58,8 @@ def moving(step: Matrix, shift: tuple[float, float], frames: int, size: tuple[in
 
 def flow_of(step: Matrix, shift: tuple[float, float], size: tuple[int, int] = (96, 128)) -> NDArray[np.float64]:
     """The flow of `moving`, `(H, W, 2)`."""
-    return places(*size) @ (step - np.eye(2)).T + np.array(shift)
+    flow: NDArray[np.float64] = places(*size) @ (step - np.eye(2)).T + np.array(shift)
+    return flow
 
 
 def with_object(clip: Clip, start: tuple[int, int], velocity: tuple[int, int], side: int) -> Clip:

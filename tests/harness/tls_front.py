@@ -11,10 +11,11 @@ import ipaddress
 import ssl
 import struct
 import threading
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -22,6 +23,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tests.harness.waiting import LONGEST_S
+
+T = TypeVar("T")
 
 _HANDSHAKE, _AUTHENTICATE = 17, 36
 _FAILED = 58  # SASL_AUTHENTICATION_FAILED
@@ -109,8 +112,8 @@ class TlsFront:
         self._thread.join()
         self._loop.close()
 
-    def _call(self, coroutine: object) -> object:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(LONGEST_S)  # type: ignore[arg-type]
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(LONGEST_S)
 
     async def _close(self) -> None:
         self._server.close()

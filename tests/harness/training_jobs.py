@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from essp_common import topics
 from essp_common.artifacts import checkpoint
 from essp_common.bus.memory import MemoryBus
+from essp_common.bus.port import Bus
 from essp_common.cache.memory import MemoryCache
-from essp_common.cache.port import clip_key, stream_key
+from essp_common.cache.port import FrameCache, clip_key, stream_key
 from essp_common.job.spec import JobSpec
 from essp_common.messages.control import ControlFeed
 from essp_common.objects.port import ObjectStore
@@ -83,8 +84,8 @@ class Stage:
 
     spec: JobSpec
     plans: tuple[PhasePlan, ...]
-    bus: MemoryBus = field(default_factory=MemoryBus)
-    cache: MemoryCache = field(default_factory=lambda: MemoryCache.from_url("memory://?bytes=64MiB"))
+    bus: Bus = field(default_factory=MemoryBus)
+    cache: FrameCache = field(default_factory=lambda: MemoryCache.from_url("memory://?bytes=64MiB"))
     stores: Stores = field(default_factory=lambda: Stores(("file:///",)))
 
     def __post_init__(self) -> None:

@@ -10,9 +10,10 @@ from typer.testing import CliRunner
 
 from essp.catalog.build import BuildOptions, build
 from essp.cli.deadletter import app
-from essp.deadletters.store import OutputEntryStore, read_all
+from essp.deadletters.store import OutputEntryStore
 from essp.embedded.composition import Embedded, EmbeddedOptions
 from essp_common import topics
+from essp_common.bus.reading import read_all
 from essp_common.errors import ConfigError, Conflict, NotFound
 from essp_common.failures import kind_named
 from essp_common.job.spec import parse_spec

@@ -188,6 +188,9 @@ class Launched:
                 start_new_session=True,
             )
 
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
     def story(self) -> str:
         return self._log.read_text(encoding="utf-8")
 
@@ -233,7 +236,7 @@ def test_torchrun_starts_ranks_on_two_nodes(servers: Servers, tmp_path: Path) ->
 
     with node(1) as second, node(0) as first:
         for launched in (first, second):
-            servers.until("the trainer has ended", lambda process=launched.process: process.poll() is not None)
+            servers.until("the trainer has ended", launched.has_ended)
             assert launched.process.returncode == 0, launched.story()
     assert (len(first.pids(0)), len(second.pids(1))) == (1, 1)
     assert kept(servers.stage) == kept(uninterrupted(tmp_path / "whole", 2))

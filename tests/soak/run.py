@@ -219,8 +219,15 @@ def _line(name: str, status: JobStatus, elapsed_s: float, seconds: float) -> str
 
 
 def _text(options: SoakOptions, name: str, output: str, catalog: str) -> str:
-    sizes = {"epochs": options.epochs, "clips": options.clips, "budget": options.budget_bytes, "checkpoint": 8}
-    return job_text(name, output=output, catalog=catalog, **sizes)
+    return job_text(
+        name,
+        output=output,
+        catalog=catalog,
+        epochs=options.epochs,
+        clips=options.clips,
+        budget=options.budget_bytes,
+        checkpoint=8,
+    )
 
 
 def _undisturbed(options: SoakOptions, videos: Path, folder: Path) -> dict[str, str]:

@@ -34,7 +34,8 @@ def main() -> None:
         if environ["PATH_INFO"] == options.health:
             start_response("200 OK", [("Content-Type", "text/plain")])
             return [b"OK"]
-        return s3(environ, start_response)
+        answer: Iterable[bytes] = s3(environ, start_response)
+        return answer
 
     host, _, port = options.port.rpartition(":")
     run_simple(host or "0.0.0.0", int(port), application, threaded=True)
