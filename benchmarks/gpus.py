@@ -52,7 +52,8 @@ class Run:
 
     def loss(self, epochs: float) -> float:
         """Its loss after so many epochs."""
-        return self.floor + 2.0 / (1 + epochs) ** self.power
+        loss: float = self.floor + 2.0 / (1 + epochs) ** self.power
+        return loss
 
     def advance(self, seconds: float, gpus: int, now_s: int) -> None:
         """Train on for so long."""

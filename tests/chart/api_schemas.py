@@ -47,7 +47,8 @@ def _definitions(version: str) -> Registry[Any]:
     text = (_folder(version) / "_definitions.json").read_text(encoding="utf-8")
     definitions = Resource.from_contents(json.loads(text), DRAFT202012)
     # Crawled once here, or else for each reference that is followed.
-    return Registry().with_resource("_definitions.json", definitions).crawl()
+    registry: Registry[Any] = Registry().with_resource("_definitions.json", definitions).crawl()
+    return registry
 
 
 def _folder(version: str) -> Path:

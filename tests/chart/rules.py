@@ -20,7 +20,7 @@ from tests.chart.rendering import (
 
 Rule = Callable[[list[Object]], list[str]]
 
-UNITS = {"": 1, "m": Fraction(1, 1000), "Mi": 2**20, "Gi": 2**30}
+UNITS: dict[str, int | Fraction] = {"": 1, "m": Fraction(1, 1000), "Mi": 2**20, "Gi": 2**30}
 
 
 def restricted(objects: list[Object]) -> list[str]:

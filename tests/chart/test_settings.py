@@ -11,7 +11,7 @@ import typer
 
 from essp.cli.commands import SECTIONS
 from essp.cli.main import app
-from essp_common.bus.kafka import KafkaOptions
+from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.wiring import Stores
 from tests.chart.rendering import (
     CASES,

@@ -116,7 +116,7 @@ def test_every_deprecated_key_has_its_advice() -> None:
     advice = (CHART / "templates" / "_refused.tpl").read_text(encoding="utf-8")
 
     def deprecated(schema: Object, path: str) -> list[str]:
-        found = []
+        found: list[str] = []
         for name, field in schema.get("properties", {}).items():
             where = f"{path}.{name}" if path else name
             if isinstance(field, dict):

@@ -100,7 +100,8 @@ def test_a_predict_job_that_fails_half_way_goes_on_where_it_was(
     monkeypatch.setattr(partial_scores, "_PART_CLIPS", 2)  # a video
     _, model = open_model(STORES, trained.output)
     rows = probe(find([str(videos / "test")], STORES), Settings())
-    save, saved = PartialScores.save, []
+    save = PartialScores.save
+    saved: list[tuple[str, int]] = []
 
     def failing(self: PartialScores, stream: str, stop: int, *rest: Any) -> None:
         if len(saved) >= 3:  # by either stream

@@ -22,7 +22,8 @@ def video_scores(probabilities: np.ndarray, labels: np.ndarray, videos: list[str
 
 def probabilities(videos: int, classes: int, seed: int) -> np.ndarray:
     raw = np.random.Generator(np.random.Philox(seed)).random((videos, classes)) ** 3 + 1e-6
-    return raw / raw.sum(axis=1, keepdims=True)
+    shares: np.ndarray = raw / raw.sum(axis=1, keepdims=True)
+    return shares
 
 
 cases = st.tuples(st.integers(6, 60), st.integers(6, 9), st.integers(0, 2**32))

@@ -116,9 +116,13 @@ def test_what_does_not_fit_together_fails_the_job(job: FinishedJob) -> None:
 def test_a_defect_fails_one_job_and_the_next_is_fused(job: FinishedJob, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its message would else be handed out again and again, and those of other jobs never."""
     bench = AggregatorBench(job)
+
+    def defect(*_: object) -> None:
+        raise KeyError("no such trainer")
+
     with bench.aggregator():
         with monkeypatch.context() as patched:
-            patched.setattr("essp_aggregator.service.assemble", lambda *_: {}["no such trainer"])
+            patched.setattr("essp_aggregator.service.assemble", defect)
             bench.checkpoint_ready("flow")
             assert bench.answer().failed.reason == "KeyError: 'no such trainer'"
         bench.checkpoint_ready("flow")

@@ -28,7 +28,10 @@ def every_error(root: type[EsspError] = EsspError) -> Iterator[type[EsspError]]:
         yield from every_error(error)
 
 
-@pytest.mark.parametrize("error", sorted(every_error(), key=lambda error: error.__name__))
+ERRORS = sorted(every_error(), key=lambda error: error.__name__)
+
+
+@pytest.mark.parametrize("error", ERRORS)
 def test_the_kind_of_every_error_is_known_on_the_wire(error: type[EsspError]) -> None:
     assert kind_word(kind_named(error.kind)) == error.kind
 

@@ -118,7 +118,7 @@ def test_a_clip_is_stored_announced_and_reported(bench: DecoderBench, sandbox: S
     progress = Progress.FromString(bench.published(topics.PROGRESS, 1)[0].value)
     assert (progress.job, progress.worker, progress.fence) == ("j", "w1", 7)
     assert (progress.made.purpose, progress.made.epoch, progress.made.stream) == (TRAIN, 3, "")
-    assert (progress.made.indices, progress.made.bytes) == ([0, 1], [ready.bytes] * 2)
+    assert (list(progress.made.indices), list(progress.made.bytes)) == ([0, 1], [ready.bytes] * 2)
     assert progress.made.seconds > 0
     assert bench.cache.ack(ready.key, "trainer.rgb")
 
@@ -151,7 +151,12 @@ def test_a_full_cache_does_not_decode_twice(sandbox: Sandbox, folder: Path, monk
     work = unit(folder, "a.mp4", 2, 20)
     decoded = []
     decode: Callable[[DecodeSeed], list[Outcome]] = sandbox.decode
-    monkeypatch.setattr(sandbox, "decode", lambda unit: decoded.append(unit) or decode(unit))
+
+    def noted(unit: DecodeSeed) -> list[Outcome]:
+        decoded.append(unit)
+        return decode(unit)
+
+    monkeypatch.setattr(sandbox, "decode", noted)
     bench = DecoderBench(limit_bytes=5 * SIZE * 2 * SIZE * 3 + 1000)  # one clip
     with _stage(bench, sandbox) as (stage, _):
         with pytest.raises(CacheFull):

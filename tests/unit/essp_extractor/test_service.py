@@ -35,8 +35,8 @@ def test_features_are_stored_announced_and_reported() -> None:
     with bench.extractor("flow"):
         keys = {index: bench.decoded(index) for index in range(8)}
         ready = bench.ready(8)
-    sizes, told = {}, bench.said_so_far()
-    for report in told:
+    sizes: dict[int, int] = {}
+    for report in bench.said_so_far():
         assert (report.job, report.worker, report.made.stream) == (JOB, "extractor-1", "motion")
         assert report.made.seconds > 0
         sizes |= dict(zip(report.made.indices, report.made.bytes, strict=True))

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from essp_common import topics
 from essp_common.features import registry
-from essp_extractor.motion.fields import FlowFields
+from essp_extractor.motion.fields import Field, FlowFields, Grey
 from tests.harness.extractor_bench import ExtractorBench, frames_at, stream
 
 
 def test_flow_is_computed_once_for_all_features_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     original = FlowFields.of
-    monkeypatch.setattr(FlowFields, "of", lambda self, a, b: made.append(1) or original(self, a, b))
-    params = {"flow": {"length": 5}, "hof": {"length": 3, "side": 8}, "mbh": {"length": 3, "side": 8}}
+
+    def noted(self: FlowFields, first: Grey, second: Grey) -> Field:
+        made.append(1)
+        return original(self, first, second)
+
+    monkeypatch.setattr(FlowFields, "of", noted)
+    params: dict[str, dict[str, Any]] = {
+        "flow": {"length": 5},
+        "hof": {"length": 3, "side": 8},
+        "mbh": {"length": 3, "side": 8},
+    }
     bench = ExtractorBench(*[stream(f"the_{name}", name, **given) for name, given in params.items()])
     with bench.extractor(*params):
         bench.decoded(2)

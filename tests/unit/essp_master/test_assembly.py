@@ -21,8 +21,7 @@ from essp_master.pools.processes import ProcessDriver
 from essp_master.pools.worker_registry import WorkerRegistry
 from tests.harness.kubernetes_api import ApiServer
 from tests.harness.running import running
-from tests.harness.waiting import LONGEST_S
-from tests.unit.essp_master.pools.test_reconciler import until
+from tests.harness.waiting import LONGEST_S, until
 
 pytestmark = pytest.mark.slow
 

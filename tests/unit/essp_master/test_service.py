@@ -16,7 +16,9 @@ from essp_common.pb.v1.messages_pb2 import (
     AGGREGATOR,
     ERROR,
     PREDICTOR,
+    TRAIN,
     TRAINER,
+    VALIDATION,
     Control,
     Failed,
     Finished,
@@ -192,7 +194,7 @@ def test_silence_has_clips_issued_again_less_and_less_often(adapters: Adapters, 
     master.start(fleet.job)
     seeds = fleet.lose_seeds()
     clock.now_s += 59
-    fleet.report(Progress(step=StepReport(trainer="rgb", purpose=1)))  # that one waits is no sign of progress
+    fleet.report(Progress(step=StepReport(trainer="rgb", purpose=TRAIN)))  # that one waits is no sign of progress
     master.step(0)
     assert master.status("small").counts.reissued == 0
     clock.now_s += 2
@@ -291,9 +293,9 @@ def test_people_are_told_what_trainers_report(adapters: Adapters, fleet_of: Flee
     master, fleet = master_over(adapters), fleet_of()
     master.start(fleet.job)
     fleet.report(
-        Progress(step=StepReport(trainer="rgb", purpose=1, epoch=1, clips_done=4, loss=0.5, top1=0.75, queue=3))
+        Progress(step=StepReport(trainer="rgb", purpose=TRAIN, epoch=1, clips_done=4, loss=0.5, top1=0.75, queue=3))
     )
-    fleet.report(Progress(phase_report=PhaseReport(trainer="rgb", purpose=2, epoch=0, metrics={"top1": 0.5})))
+    fleet.report(Progress(phase_report=PhaseReport(trainer="rgb", purpose=VALIDATION, epoch=0, metrics={"top1": 0.5})))
     run_to_rest(master, fleet)
     status = master.status("small")
     rgb = status.trainers[0]

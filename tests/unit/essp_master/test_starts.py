@@ -12,6 +12,7 @@ from essp_common import topics
 from essp_common.artifacts import checkpoint
 from essp_common.errors import ConfigError, Conflict, NotFound
 from essp_common.objects.directory import DirectoryStore
+from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION
 from essp_common.planning.position import Position
 from essp_common.wiring import Adapters
 from tests.harness.fleet import FleetOf, make_job, master_over
@@ -30,7 +31,7 @@ def test_a_stopped_job_goes_on_at_its_checkpoints(adapters: Adapters, fleet_of: 
     master, fleet = master_over(adapters), fleet_of()
     master.start(fleet.job)
     master.stop("small")
-    store = DirectoryStore(tmp_path / "out")
+    store = DirectoryStore(str(tmp_path / "out"))
     for trainer, position in (("rgb", Position(0, 6)), ("diff", Position(1, 2))):
         save_checkpoint(store, trainer, position)
     fleet.decode()
@@ -43,9 +44,9 @@ def test_a_stopped_job_goes_on_at_its_checkpoints(adapters: Adapters, fleet_of: 
         for unit in fleet.units
         for seed in unit.seeds
     }
-    assert min(index for purpose, epoch, index in wanted if (purpose, epoch) == (1, 0)) == 6
-    assert wanted[(1, 0, 6)] == {"trainer.rgb"}
-    assert wanted[(2, 0, 2)] == {"trainer.rgb", "trainer.diff"}
+    assert min(index for purpose, epoch, index in wanted if (purpose, epoch) == (TRAIN, 0)) == 6
+    assert wanted[TRAIN, 0, 6] == {"trainer.rgb"}
+    assert wanted[VALIDATION, 0, 2] == {"trainer.rgb", "trainer.diff"}
     assert fleet.units[-1].fence == 2
 
 
@@ -67,7 +68,7 @@ def test_an_output_of_another_job_is_refused(adapters: Adapters, fleet_of: Fleet
     other = make_job(tmp_path, epochs=5)
     with pytest.raises(ConfigError, match=r"differs in epochs; choose another name and output, or start with --fresh"):
         master.start(other)
-    save_checkpoint(DirectoryStore(tmp_path / "out"), "rgb", Position(0, 6))
+    save_checkpoint(DirectoryStore(str(tmp_path / "out")), "rgb", Position(0, 6))
     assert len(master.start(other, fresh=True).phases) == 11
     assert master.status("small").phases[0].done == {"trainer.rgb": 0, "trainer.diff": 0}
     assert json.loads((tmp_path / "out" / "spec.json").read_bytes())["epochs"] == 5

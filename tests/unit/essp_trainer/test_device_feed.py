@@ -16,10 +16,9 @@ import numpy as np
 import pytest
 import torch
 
-from essp_common.errors import OutOfMemory
+from essp_common.errors import ConfigError, OutOfMemory
 from essp_common.messages.ordered import Delivery, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import TRAIN, ClipRef, PhasePlan
-from essp_trainer.data import device as device_module
 from essp_trainer.data.device import OnHost, ToGpu, choose_device, half_type
 from essp_trainer.data.device_feed import DeviceFeed
 from essp_trainer.data.prefetch import Batch
@@ -183,16 +182,16 @@ def test_half_precision_is_what_the_gpu_computes_in(
 
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_each_rank_takes_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch, deterministic: bool) -> None:
-    taken = []
+    taken: list[int] = []
     cudnn = torch.backends.cudnn
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
     monkeypatch.setattr(cudnn, "benchmark", cudnn.benchmark)
     monkeypatch.setattr(cudnn, "deterministic", cudnn.deterministic)
-    assert device_module.choose_device("auto", 1, deterministic) == torch.device("cuda", 1)
+    assert choose_device("auto", 1, deterministic) == torch.device("cuda", 1)
     assert taken == [1]
     assert (cudnn.benchmark, cudnn.deterministic) == (not deterministic, deterministic)
-    with pytest.raises(device_module.ConfigError, match="rank 2 of this machine has no GPU: it has 2"):
+    with pytest.raises(ConfigError, match="rank 2 of this machine has no GPU: it has 2"):
         choose_device("cuda", 2, deterministic)
     assert choose_device("cpu", 5, deterministic) == CPU

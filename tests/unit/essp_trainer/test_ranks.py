@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -40,13 +40,15 @@ from tests.harness.training_jobs import (
 
 pytestmark = pytest.mark.slow
 
+T = TypeVar("T")
+
 SKIPPED = [(0, 2), (0, 4), (0, 5), (0, 6), (0, 7), (1, 0), (2, 9)]
 """Within a batch, a whole batch, the first of a phase, and the last."""
 NUDGE = 1e-9
 """A relative change of weights: far above rounding, and too small to carry a number across a kink of ReLU."""
 
 
-def on_all(ranks: list[Ranks], act: Callable[[Ranks], object]) -> list[object]:
+def on_all(ranks: list[Ranks], act: Callable[[Ranks], T]) -> list[T]:
     """What each rank makes of this, side by side."""
     with ThreadPoolExecutor(len(ranks)) as pool:
         return list(pool.map(act, ranks))
@@ -250,20 +252,20 @@ def test_normalising_over_ranks_is_normalising_the_whole_batch(shares: tuple[int
     alone = nn.Sequential(nn.BatchNorm2d(3, dtype=torch.float64))
     expected = normalised(alone, x, target)
 
-    def rank(ranks: Ranks) -> tuple[Tensor, Tensor, Tensor, nn.Module]:
+    def rank(ranks: Ranks) -> tuple[tuple[Tensor, Tensor, Tensor], nn.Module]:
         layer = nn.Sequential(nn.BatchNorm2d(3, dtype=torch.float64))
         share_batches(layer, ranks)
         here = rows_of(shares, ranks.rank)
-        return (*normalised(layer, x[here], target[here]), layer)
+        return normalised(layer, x[here], target[here]), layer
 
     parts = on_all(ranks_in_process(len(shares)), rank)
     for number, whole in enumerate(expected[:2]):
-        found = torch.cat([part[number] for part in parts])
+        found = torch.cat([tensors[number] for tensors, _ in parts])
         assert_allclose(found, whole, rtol=0, atol=relative * whole.abs().max().item())
-    assert_allclose(sum(part[2] for part in parts), expected[2], rtol=relative)
-    for part in parts:
+    assert_allclose(sum(tensors[2] for tensors, _ in parts), expected[2], rtol=relative)
+    for _, layer in parts:
         for name, statistic in alone.named_buffers():
-            assert_allclose(part[3].get_buffer(name), statistic, rtol=relative)
+            assert_allclose(layer.get_buffer(name), statistic, rtol=relative)
 
 
 def rows_of(shares: tuple[int, ...], rank: int) -> slice:

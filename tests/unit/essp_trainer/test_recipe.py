@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +206,8 @@ def test_what_is_kept_is_the_average(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("half_on_cpu")
 def test_a_scale_that_is_too_large_costs_a_step_and_halves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first gradient overflows: the parameters stay, the next steps move them."""
-    backward, seen = Tensor.backward, []
+    backward: Callable[..., None] = Tensor.backward
+    seen: list[Tensor] = []
 
     def overflowing(self: Tensor, *args: Any, **options: Any) -> None:
         seen.append(self)
@@ -227,7 +228,7 @@ def test_a_scale_that_is_too_large_costs_a_step_and_halves(tmp_path: Path, monke
 
 @pytest.mark.usefixtures("half_on_cpu")
 def test_gradients_that_no_scale_mends_end_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    backward = Tensor.backward
+    backward: Callable[..., None] = Tensor.backward
     monkeypatch.setattr(Tensor, "backward", lambda self, *a, **o: backward(self * torch.inf, *a, **o))
     stage = Stage(job_spec(tmp_path, amp=True, batch_size=1), phase_plans(3, train=10))
     with pytest.raises(Diverged, match=r"gradient norm (inf|nan) at update 16 of epoch 1"):

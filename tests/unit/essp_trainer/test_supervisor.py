@@ -25,7 +25,8 @@ STAY = "sys.stdin.buffer.read()"
 
 
 def supervisor(folder: Path, script: str, ranks: int = 2, **settings: int) -> Supervisor:
-    return Supervisor([sys.executable, "-c", NOTE + LIFE + script, str(folder)], ranks, TrainerSettings(**settings))
+    command = [sys.executable, "-c", NOTE + LIFE + script, str(folder)]
+    return Supervisor(command, ranks, TrainerSettings.model_validate(settings))
 
 
 def lives(folder: Path) -> list[str]:

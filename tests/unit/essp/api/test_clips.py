@@ -50,7 +50,7 @@ def test_a_clip_is_that_of_a_plain_decode(video: Path, row: VideoRow, frames: ND
     wanted = frames[np.minimum(start + 3 * np.arange(5), FRAMES - 1)]
     for given in (video, str(video), f"file://{video}", row):
         clip = essp.decode(given, start, frames=5, stride=3)
-        assert (clip.dtype, clip.shape) == (np.uint8, (5, 48, 64, 3))
+        assert (clip.dtype, clip.shape) == (np.dtype(np.uint8), (5, 48, 64, 3))
         assert np.array_equal(clip, wanted)
 
 

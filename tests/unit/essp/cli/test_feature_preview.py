@@ -31,6 +31,7 @@ def preview(feature: str) -> Preview:
 def test_picture_shows_the_feature_below_its_frames(feature: str, video: Path, tmp_path: Path) -> None:
     write_preview(video, tmp_path / "out.png", preview(feature))
     picture = cv2.imread(str(tmp_path / "out.png"))
+    assert picture is not None
     assert picture.shape[0] == 2 * HEIGHT + 2
     assert (picture.shape[1] + 2) % (WIDTH + 2) == 0
     below = picture[HEIGHT + 2 :, :WIDTH]

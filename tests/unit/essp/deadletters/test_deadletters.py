@@ -25,6 +25,7 @@ from essp_common.pb.v1.messages_pb2 import (
     DeadLetter,
     DecodeSeed,
     FeatureReady,
+    Purpose,
     Recipe,
     Seed,
     StreamRequest,
@@ -50,7 +51,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_NEXT_S", 0.0)
 
 
-def unit(job: str = "j", index: int = 5, attempt: int = 0, fence: int = 3, purpose: int = TRAIN) -> DecodeSeed:
+def unit(job: str = "j", index: int = 5, attempt: int = 0, fence: int = 3, purpose: Purpose = TRAIN) -> DecodeSeed:
     return DecodeSeed(
         job=job,
         purpose=purpose,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ from essp_common.errors import ConfigError, Unavailable
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
 from essp_common.runtime.config import NOBODY, Login, Settings
-from essp_common.wiring import open_bus
+from essp_common.wiring import open_bus, open_store
 from essp_master.api.app import create_app
 from essp_master.config import MasterSettings
 from tests.harness.fleet import adapters_in, master_over
@@ -100,7 +101,7 @@ def test_servers_that_are_well(own_kafka_url: str, empty_redis_url: str, empty_s
     assert "takes the token" in said(found, "master", Level.OK)
     assert said(found, "clock", Level.OK).count("ahead") + said(found, "clock", Level.OK).count("behind") == 2
     assert not [f for f in found if f.level is Level.FAIL]
-    assert list(stores.open_store(empty_s3_url).list()) == []
+    assert list(open_store(empty_s3_url).list()) == []
 
 
 def test_servers_that_are_not_there(unused_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +255,7 @@ def test_a_machine_without_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setattr(machine, "_TMP_BYTES", 2**62)
     monkeypatch.setattr(machine, "_SHM_BYTES", 2**62)
     assert said(list(machine.examine()), "machine", Level.WARN).count("\n") == 1
-    monkeypatch.setattr(machine.tempfile, "gettempdir", lambda: str(tmp_path / "none"))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "none"))
     assert "needs a writable /tmp" in said(list(machine.examine()), "machine", Level.FAIL)
 
 

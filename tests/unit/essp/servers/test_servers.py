@@ -87,14 +87,15 @@ def test_server_ends_with_a_killed_starter(tmp_path: Path) -> None:
         "print(server.execute('INFO', 'server').decode(), flush=True); print('END', flush=True); signal.pause()"
     )
     starter = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert starter.stdout is not None
-    lines = list(iter(lambda: starter.stdout.readline().strip(), "END"))
+    output = starter.stdout
+    assert output is not None
+    lines = list(iter(lambda: output.readline().strip(), "END"))
     pid = int(next(line for line in lines if line.startswith("process_id:")).partition(":")[2])
     handle = os.pidfd_open(pid)
     try:
         starter.kill()
         starter.wait()
-        starter.stdout.close()
+        output.close()
         ended, _, _ = select.select([handle], [], [], LONGEST_S)
         assert ended, "redis-server outlived its starter"
     finally:

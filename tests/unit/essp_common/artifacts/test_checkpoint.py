@@ -129,7 +129,7 @@ def die_at_every_write(store: ObjectStore, keep: int, parts: list[float | None])
     for part in parts:
         for writes in range(30):
             try:
-                checkpoint.save(Dying(store, writes, part), manifest(step + 4), content(step + 4), keep)  # type: ignore[arg-type]
+                checkpoint.save(Dying(store, writes, part), manifest(step + 4), content(step + 4), keep)
                 whole = True
             except Died:
                 whole = False
@@ -173,7 +173,7 @@ def test_a_first_save_that_died_is_no_checkpoint(tmp_path: Path) -> None:
     for writes in range(5):
         store = open_store((tmp_path / str(writes)).as_uri())
         with pytest.raises(Died):
-            checkpoint.save(Dying(store, writes), manifest(4), FILES, keep=1)  # type: ignore[arg-type]
+            checkpoint.save(Dying(store, writes), manifest(4), FILES, keep=1)
         assert checkpoint.read_latest(store, "rgb") is None
 
 
@@ -181,7 +181,7 @@ def test_a_first_save_that_died_is_no_checkpoint(tmp_path: Path) -> None:
 def test_without_room_the_last_one_stays_and_nothing_is_left_behind(folder: ObjectStore, room: int) -> None:
     first = checkpoint.save(folder, manifest(4), FILES, keep=1)
     with pytest.raises(Unavailable, match="No space left"):
-        checkpoint.save(Full(folder, room), manifest(8), FILES, keep=1)  # type: ignore[arg-type]
+        checkpoint.save(Full(folder, room), manifest(8), FILES, keep=1)
     assert checkpoint.read_latest(folder, "rgb") == first
     assert set(steps_on(folder)) == {4}
     checkpoint.save(folder, manifest(12), FILES, keep=1)
@@ -214,7 +214,7 @@ def test_old_ones_that_cannot_be_removed_are_no_failure(tmp_path: Path, caplog: 
 
     store = open_store(tmp_path.as_uri())
     checkpoint.save(store, manifest(4), FILES, keep=1)
-    saved = checkpoint.save(Sticky(store, 99), manifest(8), FILES, keep=1)  # type: ignore[arg-type]
+    saved = checkpoint.save(Sticky(store, 99), manifest(8), FILES, keep=1)
     assert "could not be removed: busy" in caplog.text
     assert checkpoint.read_latest(store, "rgb") == saved
 
@@ -293,6 +293,6 @@ def test_a_store_that_gives_back_other_bytes_is_not_trusted(tmp_path: Path) -> N
             return self._store.put(key, data[:-1] + b"?" if key.endswith("model.safetensors") else data)
 
     with pytest.raises(BadCheckpoint, match="damaged"):
-        checkpoint.save(Forgetful(store, 99), manifest(8), FILES, keep=1)  # type: ignore[arg-type]
+        checkpoint.save(Forgetful(store, 99), manifest(8), FILES, keep=1)
     assert checkpoint.read_latest(store, "rgb") == first
     assert os.path.exists(tmp_path / layout.checkpoint("rgb", 4))

@@ -25,6 +25,7 @@ from essp_common.pb.v1.messages_pb2 import (
     FeatureReady,
     PhasePlan,
     Progress,
+    Purpose,
     Recipe,
     StreamRequest,
 )
@@ -37,7 +38,7 @@ RGB = IntakeOptions(job=JOB, consumer="trainer.rgb", stream="rgb", feature="rgb"
 BEGINNING = Position(0, 0)
 
 
-def plan(purpose: int, epoch: int, clips: int) -> PhasePlan:
+def plan(purpose: Purpose, epoch: int, clips: int) -> PhasePlan:
     return PhasePlan(purpose=purpose, epoch=epoch, clips=clips)
 
 

@@ -18,7 +18,7 @@ from essp_common.objects.numbered_log import NumberedLog
 
 @pytest.fixture
 def log(tmp_path: Path) -> NumberedLog:
-    return NumberedLog(DirectoryStore(tmp_path), "log/", ".json")
+    return NumberedLog(DirectoryStore(str(tmp_path)), "log/", ".json")
 
 
 def test_numbers_begin_with_one_and_grow(log: NumberedLog) -> None:
@@ -48,7 +48,7 @@ def test_numbers_go_on_after_old_ones_were_deleted(log: NumberedLog) -> None:
 
 
 def test_other_objects_below_the_prefix_are_no_part_of_the_log(tmp_path: Path) -> None:
-    store = DirectoryStore(tmp_path)
+    store = DirectoryStore(str(tmp_path))
     log = NumberedLog(store, "history/")
     log.append(b"")
     store.put("history/chapters/0000000001-0000000128", b"")

@@ -149,4 +149,4 @@ def test_short_answer_is_no_data() -> None:
 
 def test_position_before_the_start() -> None:
     with pytest.raises(ValueError, match="cannot seek"):
-        Source(9).open().raw.seek(-1)
+        RangedFile(9, Source(9).fetch, BLOCK).seek(-1)

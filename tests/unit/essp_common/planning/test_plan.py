@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from itertools import chain, repeat
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from essp_common.job.spec import ClipSpec, SamplingSpec
 from essp_common.pb.v1.messages_pb2 import TEST, TRAIN, VALIDATION, Seek
 from essp_common.planning.counter_rng import WORDS, CounterRng, below
 from essp_common.planning.plan import (
+    Plan,
     PlannedClip,
     class_balanced,
     empty_classes,
@@ -27,15 +30,28 @@ from essp_common.planning.plan import (
     uniform,
 )
 
+T = TypeVar("T")
+
 MASK = (1 << 64) - 1
 PINNED = [(0, 2, 41), (2, 5, 0), (0, 0, 27), (0, 2, 40), (0, 0, 30), (1, 3, 17)]
 PINNED_REPLACEMENT = (0, 1, 31)
+SEEKABLE = VideoRow("v", "u", "a", "train", 1, "e", seekable=True)
 
 
 def row(name: str, frames: int = 100, first: int = 0, error: str | None = None) -> VideoRow:
     """A video `class/file`, from frame `first` on."""
-    facts = {"frame_count": first + frames, "first_frame": first, "last_frame": first + frames - 1}
-    return VideoRow(name, f"file:///{name}", name.partition("/")[0], "train", 1, "e", error=error, **facts)
+    return VideoRow(
+        name,
+        f"file:///{name}",
+        name.partition("/")[0],
+        "train",
+        1,
+        "e",
+        frame_count=first + frames,
+        first_frame=first,
+        last_frame=first + frames - 1,
+        error=error,
+    )
 
 
 def view_of(lengths: dict[str, list[int]]) -> CatalogView:
@@ -124,8 +140,7 @@ def test_replacements_are_drawn_evenly_and_apart_from_their_offset() -> None:
     assert chi_square(steps, [(v, f) for v in range(1, 11) for f in range(10)], len(plan)) < 148.2
 
 
-def chi_square(counts: Counter, cells: object, draws: int) -> float:
-    cells = list(cells)
+def chi_square(counts: Counter[T], cells: Collection[T], draws: int) -> float:
     assert set(counts) <= set(cells)
     expected = draws / len(cells)
     return sum((counts[cell] - expected) ** 2 / expected for cell in cells)
@@ -328,14 +343,13 @@ def test_a_job_gets_the_plan_its_sampling_says() -> None:
     assert clips(plan_of(view, ClipSpec(), drawn, TEST, 0)) == clips(uniform(view, ClipSpec(), 3))
 
 
-def clips(plan: object) -> list[PlannedClip]:
+def clips(plan: Plan) -> list[PlannedClip]:
     return [plan.clip(i) for i in range(len(plan))]
 
 
 @pytest.mark.parametrize(("frame", "expected"), [(0, 0), (11, 0), (12, 1), (99, 2)])
 def test_decoding_begins_at_the_last_keyframe_before_the_clip(frame: int, expected: int) -> None:
-    keyframes = {"keyframe_pts": (-5, 60, 120), "keyframe_frame": (0, 12, 24), "keyframe_offset": (-1, 900, 1800)}
-    video = VideoRow("v", "u", "a", "train", 1, "e", seekable=True, **keyframes)
+    video = replace(SEEKABLE, keyframe_pts=(-5, 60, 120), keyframe_frame=(0, 12, 24), keyframe_offset=(-1, 900, 1800))
     seek = Seek()
     assert seek_to(video, frame, seek)
     assert seek.frame_index == (0, 12, 24)[expected]
@@ -344,10 +358,10 @@ def test_decoding_begins_at_the_last_keyframe_before_the_clip(frame: int, expect
 
 
 def test_decoding_begins_at_the_start_where_no_keyframe_will_do() -> None:
-    keyframes = {"keyframe_pts": (60,), "keyframe_frame": (12,), "keyframe_offset": (0,)}
+    video = replace(SEEKABLE, keyframe_pts=(60,), keyframe_frame=(12,), keyframe_offset=(0,))
     seek = Seek()
-    assert not seek_to(VideoRow("v", "u", "a", "train", 1, "e", seekable=True, **keyframes), 11, seek)
-    assert not seek_to(VideoRow("v", "u", "a", "train", 1, "e", seekable=False, **keyframes), 50, seek)
+    assert not seek_to(video, 11, seek)
+    assert not seek_to(replace(video, seekable=False), 50, seek)
     assert seek == Seek()
 
 

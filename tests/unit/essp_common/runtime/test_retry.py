@@ -36,7 +36,8 @@ def test_the_last_error_is_raised_once_the_caller_leaves() -> None:
 
 def test_a_block_is_left_after_a_wait() -> None:
     waits: list[float] = []
-    outage, call, answers = Outage("test", waits.append), Flaky(2), []
+    answers: list[str] = []
+    outage, call = Outage("test", waits.append), Flaky(2)
     while not answers:
         with outage:
             answers.append(call())

@@ -15,6 +15,7 @@ from essp_common.errors import BadVideo
 from essp_common.pb.v1.messages_pb2 import Seek
 from essp_common.video import probe as probing
 from essp_common.video.container import Limits
+from essp_common.video.digest import digest
 from essp_common.video.probe import VideoFacts, probe
 from essp_common.video.reader import Reader
 from essp_common.video.synthetic import Encoding, numbered, pack_bframes, write_video
@@ -67,8 +68,12 @@ def test_sampling_decodes_part_of_a_file(tmp_path: Path, monkeypatch: pytest.Mon
     path = write_video(tmp_path / "a.mp4", numbered(400, 64, 48), Encoding(bframes=2, gop=10))
     whole = probe(str(path), verify=True)
     decoded = []
-    digest = probing.digest
-    monkeypatch.setattr(probing, "digest", lambda frame: decoded.append(frame) or digest(frame))
+
+    def noted(frame: VideoFrame) -> int:
+        decoded.append(frame)
+        return digest(frame)
+
+    monkeypatch.setattr(probing, "digest", noted)
     monkeypatch.setattr(probing, "WHOLE_PIXELS", 0)
     assert probe(str(path)) == whole
     assert len(decoded) < 100
@@ -202,6 +207,7 @@ def test_damage_that_the_decoder_notices_is_found(tmp_path: Path) -> None:
     with av.open(str(path)) as container:
         packets = [(packet.pos, packet.size) for packet in container.demux(video=0) if packet.size]
     start, size = packets[20]
+    assert start is not None
     data = bytearray(path.read_bytes())
     data[start : start + size] = b"\xff" * size
     path.write_bytes(data)

@@ -22,7 +22,7 @@ from tests.harness.waiting import LONGEST_S
 class Script:
     """A stage that does what the test says, and what it saw of it."""
 
-    def __init__(self, handle: Callable[[Record], None] = lambda record: None) -> None:
+    def __init__(self, handle: Callable[[Record], object] = lambda record: None) -> None:
         self.on_handle = handle
         self.on_reject: Callable[[], None] = lambda: None
         self.on_setup: Callable[[], None] = lambda: None
@@ -129,7 +129,7 @@ def test_every_record_is_handled_and_done(bus: MemoryBus, start: Callable[..., R
 
 def test_lanes_work_side_by_side(bus: MemoryBus, start: Callable[..., Running]) -> None:
     together = threading.Barrier(3)
-    stage = Script(lambda record: together.wait(LONGEST_S) and None)
+    stage = Script(lambda record: together.wait(LONGEST_S))
     running = start(stage, lanes=3)
     publish(bus, "a", "b", "c")
     stage.wait(lambda: len(stage.handled) == 3)
@@ -140,7 +140,7 @@ def test_lanes_work_side_by_side(bus: MemoryBus, start: Callable[..., Running]) 
 
 def test_no_more_is_held_than_lanes_and_prefetch(bus: MemoryBus, start: Callable[..., Running]) -> None:
     go = threading.Event()
-    stage = Script(lambda record: go.wait(LONGEST_S) and None)
+    stage = Script(lambda record: go.wait(LONGEST_S))
     start(stage, lanes=2, prefetch=1)
     other = bus.subscribe(["t"], "observer")
     publish(bus, *map(str, range(10)))
@@ -216,7 +216,7 @@ def test_a_server_that_is_away_is_not_the_records_fault(bus: MemoryBus, start: C
 def test_a_lane_that_hangs_has_the_worker_leave(bus: MemoryBus, start: Callable[..., Running]) -> None:
     """And whoever comes next gets what it had in hand."""
     go = threading.Event()
-    stage = Script(lambda record: go.wait(LONGEST_S) and None)
+    stage = Script(lambda record: go.wait(LONGEST_S))
     running = start(stage, lanes=1, stuck_s=0)
     publish(bus, "a", "b")
     running.thread.join(LONGEST_S)
@@ -295,7 +295,7 @@ def test_rejecting_is_tried_until_it_works(bus: MemoryBus, start: Callable[..., 
 
 def test_drain_finishes_what_is_in_hand_and_returns_the_rest(bus: MemoryBus, start: Callable[..., Running]) -> None:
     go = threading.Event()
-    stage = Script(lambda record: go.wait(LONGEST_S) and None)
+    stage = Script(lambda record: go.wait(LONGEST_S))
     running = start(stage, lanes=1, prefetch=2)
     publish(bus, "a", "b", "c", "d")
     stage.wait(lambda: len(stage.handled) == 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import cv2
@@ -54,7 +55,8 @@ def reference(
                         into[below % bins] += length * (1 - (angle - below))
                         into[(below + 1) % bins] += length * (angle - below)
     flat = volumes.reshape(len(tops), len(lefts), -1)
-    return flat / np.maximum(np.linalg.norm(flat, axis=-1, keepdims=True), 1e-9)
+    unit: NDArray[np.float64] = flat / np.maximum(np.linalg.norm(flat, axis=-1, keepdims=True), 1e-9)
+    return unit
 
 
 def slopes(picture: NDArray[Any]) -> Vectors:
@@ -92,17 +94,21 @@ def test_hof_is_what_plain_loops_give() -> None:
 def test_mbh_is_what_plain_loops_give() -> None:
     clip = moving(rotation(2), (1, 0), 5, size=(29, 38))
     flow = shared_flow(clip)
+
+    def slopes_of(component: int, frame: int) -> Vectors:
+        return slopes(flow(frame)[..., component])
+
     found = ready("mbh", **SMALL).extract(clip)
     assert found.shape == (1, 3, 4, 2 * 2 * 2 * 2 * 8)
     for component, half in enumerate(np.split(found[0], 2, axis=-1)):
-        expected = reference(lambda i, c=component: slopes(flow(i)[..., c]), (29, 38), first=0, bins=8)
+        expected = reference(partial(slopes_of, component), (29, 38), first=0, bins=8)
         assert np.abs(half - expected).max() < 0.01
 
 
 def test_cells_of_gradients_are_those_of_scikit_image() -> None:
     """It has half the circle in hard bins, here so fine that they can be dealt to ours, folded, by nearness."""
     fine, side = 180, 16
-    grey = cv2.cvtColor(texture(places(96, 128), seed=3), cv2.COLOR_RGB2GRAY)
+    grey = np.asarray(cv2.cvtColor(texture(places(96, 128), seed=3), cv2.COLOR_RGB2GRAY), np.uint8)
     cells = scikit_hog(
         grey.astype(np.float64), fine, (side, side), (1, 1), block_norm="L1", feature_vector=False
     ).reshape(6, 8, fine)
@@ -153,7 +159,7 @@ def test_mbh_of_a_turn_or_zoom_is_the_slope_of_its_flow(step: NDArray[np.float64
 def test_mbh_is_weak_where_all_moves_alike() -> None:
     """Descriptors have length 1 whatever is in them, so this looks before that."""
     even, turn = (shared_flow(moving(step, (2, 1), 2))(0) for step in (STILL, rotation(3)))
-    sums = [sum(np.abs(gradient_planes(cv2, cv2.extractChannel(f, c), 8)).sum() for c in (0, 1)) for f in (even, turn)]
+    sums = [sum(np.abs(gradient_planes(cv2, flow[..., c].copy(), 8)).sum() for c in (0, 1)) for flow in (even, turn)]
     assert sums[0] < 0.2 * sums[1]
 
 

@@ -55,7 +55,8 @@ def moving_picture(step: Matrix, shift: tuple[float, float], frames: int, side: 
 def true_flow(step: Matrix, shift: tuple[float, float]) -> NDArray[np.float64]:
     y, x = np.mgrid[0:SIDE, 0:SIDE] - (SIDE - 1) / 2
     place = np.stack([x, y], axis=-1)
-    return place @ (step - np.eye(2)).T + np.array(shift)
+    flow: NDArray[np.float64] = place @ (step - np.eye(2)).T + np.array(shift)
+    return flow
 
 
 def rotation(degrees: float) -> Matrix:

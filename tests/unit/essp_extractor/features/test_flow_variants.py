@@ -18,7 +18,7 @@ from essp_common.features.intermediates import Intermediates, extract_with
 from essp_common.features.port import ArraySpec
 from essp_common.features.quantization import ZERO
 from essp_extractor.motion.camera import CameraMotion
-from essp_extractor.motion.fields import FlowFields, FlowMethod
+from essp_extractor.motion.fields import Field, FlowFields, FlowMethod, Grey
 from essp_extractor.motion.tvl1 import TvL1Params, tvl1_flow
 from tests.harness.quantization import dequantize
 from tests.harness.scenes import STILL, Clip, Matrix, flow_of, moving, places, ready, rotation, with_object
@@ -193,9 +193,12 @@ def test_features_share_flow_and_give_what_they_give_alone(monkeypatch: pytest.M
     alone = [extractor.extract(clip) for extractor in chosen]
     pairs = []
     made = FlowFields.of
-    monkeypatch.setattr(
-        FlowFields, "of", lambda self, a, b: pairs.append((a.tobytes(), b.tobytes())) or made(self, a, b)
-    )
+
+    def noted(self: FlowFields, first: Grey, second: Grey) -> Field:
+        pairs.append((first.tobytes(), second.tobytes()))
+        return made(self, first, second)
+
+    monkeypatch.setattr(FlowFields, "of", noted)
     shared = Intermediates(clip)
     together = [extract_with(extractor, shared) for extractor in chosen]
     for one, other in zip(alone, together, strict=True):

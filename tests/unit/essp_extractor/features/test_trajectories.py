@@ -197,7 +197,8 @@ def test_improved_trajectories_are_on_what_moves_in_the_scene() -> None:
 
     def on_object(rows: NDArray[np.float32]) -> NDArray[np.bool_]:
         # The middle of the square is at 53, 45.5 on average; its tracks begin anywhere on it.
-        return (np.abs(rows[:, 1:3] - (53, 45.5)) < 24).all(axis=1)
+        inside: NDArray[np.bool_] = (np.abs(rows[:, 1:3] - (53, 45.5)) < 24).all(axis=1)
+        return inside
 
     assert len(improved) < 0.5 * len(plain)
     assert on_object(improved[:40]).all(), "the others are of what the object covers and uncovers"
@@ -225,7 +226,7 @@ def test_shared_descriptors_are_those_of_the_grid_where_nothing_moves_the_volume
     """A track that does not move covers the same volume as `hog`; this test keeps it although it is still."""
     steps = [Step(step.grey, step.flow * 0, step.flow) for step in analytic(rotation(2), LENGTH)]
     (found,) = followed(steps, spacing=16).finished
-    clip = np.stack([cv2.cvtColor(step.grey, cv2.COLOR_GRAY2RGB) for step in steps])
+    clip = np.stack([cv2.cvtColor(step.grey, cv2.COLOR_GRAY2RGB) for step in steps], dtype=np.uint8)
     grid = ready("hog", stride=16).extract(clip)[0]
     for track, (x, y) in enumerate(found.points[0].astype(int)):
         row, column = (y - 16) / 16, (x - 16) / 16

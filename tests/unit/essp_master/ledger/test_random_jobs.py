@@ -34,6 +34,11 @@ def random_simulation(chance: random.Random) -> LedgerSimulation:
 def step(sim: LedgerSimulation, chance: random.Random) -> None:
     """One thing that can happen."""
     name = chance.choice(sorted(sim.consumers))
+
+    def work() -> None:
+        for _ in range(20):
+            sim.work({name})
+
     events: list[Callable[[], object]] = [
         *[lambda: sim.take(name)] * 3,
         lambda: sim.checkpoint(name),
@@ -44,7 +49,7 @@ def step(sim: LedgerSimulation, chance: random.Random) -> None:
     if chance.random() < 0.25:
         events += [lambda: sim.crash(name), sim.flush_cache]
     if chance.random() < 0.3:
-        events += [lambda: [sim.work({name}) for _ in range(20)]] * 3
+        events += [work] * 3
     if sim.seeds:
         events += [lambda: sim.decode(chance.randrange(len(sim.seeds)))] * 4
     if sim.extractions:

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -340,13 +341,17 @@ def test_every_pool_of_the_default_settings_can_be_started() -> None:
         driver.close()
 
 
+def has_ended(driver: ProcessDriver, pool: str) -> bool:
+    return driver.sizes()[pool].ready == 0
+
+
 @pytest.mark.processes
 def test_a_training_that_is_done_is_not_started_again_and_one_that_failed_is() -> None:
     for code, replicas in ((0, 0), (1, 1)):
         driver = ProcessDriver({}, (sys.executable, "-c", f"raise SystemExit({code})"))
         try:
             driver.train("demo", "rgb", 1, None)
-            until(lambda driver=driver: driver.sizes()["trainer.demo.rgb"].ready == 0)
+            until(partial(has_ended, driver, "trainer.demo.rgb"))
             assert bool(driver.repair()) == bool(code)
             assert driver.sizes()["trainer.demo.rgb"].replicas == replicas
         finally:
