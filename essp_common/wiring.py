@@ -1,5 +1,8 @@
-"""URL -> adapter: the one place that names concrete adapters, as import strings, so that no client library
-is loaded before it is chosen."""
+"""Opens the adapter that a URL names.
+
+No other module names concrete adapters. They are named by import string, so that a client library is loaded only if a
+URL asks for it.
+"""
 
 from __future__ import annotations
 
@@ -70,16 +73,16 @@ def _folder(uri: str) -> str:
 
 
 class Stores:
-    """The object stores a process may touch: uris outside the configured roots are refused."""
+    """The object stores that a process may use. URIs outside the configured roots are refused."""
 
     def __init__(self, roots: Sequence[str]) -> None:
-        """`roots`: `file:///dir` or `s3://bucket/prefix` (with `?endpoint=...` where it is not Amazon's)."""
+        """`roots`: `file:///dir` or `s3://bucket/prefix`, with `?endpoint=...` if it is not Amazon's."""
         self._roots = {_folder(root.partition("?")[0]): root for root in roots}
         self._open: dict[str, ObjectStore] = {}
         self._lock = threading.Lock()
 
     def resolve(self, uri: str) -> tuple[ObjectStore, str]:
-        """The store that holds `uri`, and the key in it. Raises `NotFound` for what lies in no configured root."""
+        """The store that holds `uri`, and the key in it. Raises `NotFound` if `uri` lies in no configured root."""
         for prefix in sorted(self._roots, key=len, reverse=True):
             if uri.startswith(prefix):
                 return self._store(prefix), uri[len(prefix) :]
@@ -87,7 +90,7 @@ class Stores:
         raise NotFound(f"{uri} lies in no configured store (ESSP_STORES: {roots})")
 
     def under(self, uri: str) -> ObjectStore:
-        """A store rooted at `uri` itself, which has to lie in a configured root."""
+        """A store rooted at `uri` itself. Raises `ConfigError` if `uri` lies in no configured root."""
         uri = _folder(uri)
         for prefix in sorted(self._roots, key=len, reverse=True):
             if uri.startswith(prefix):
@@ -105,7 +108,7 @@ class Stores:
 
 @dataclass(frozen=True)
 class Adapters:
-    """What a service reaches the world through."""
+    """The bus, frame cache and object stores of a service."""
 
     bus: Bus
     cache: FrameCache
@@ -113,12 +116,12 @@ class Adapters:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Adapters:
-        """Open what the settings name and create the topics."""
+        """Open the adapters that the settings name, and create the topics."""
         bus = open_bus(settings.bus, settings.bus_login)
         bus.ensure_topics({t: topics.partitions(t) for t in topics.FIXED})
         return cls(bus, open_cache(settings.cache), Stores(settings.stores))
 
     def close(self) -> None:
-        """Release bus and cache."""
+        """Close the bus and the cache."""
         self.bus.close()
         self.cache.close()

@@ -1,12 +1,13 @@
-"""A feature that is known by its declaration alone: its code is in some extractor's image, not in this process.
+"""Features that are known by declaration only, because their code is in an extractor's image and not in this process.
 
-The master needs no more than the shape and the type of what a feature makes, to reserve room for it; a trainer no more
-than the channels. Whoever registers an extractor states both, in terms of the clip's shape `(T, H, W, 3)`:
+The master needs the shape and the type of a feature's output to reserve memory for it, and a trainer needs the number
+of channels. The registration of an extractor declares both, in terms of the clip's shape `(T, H, W, 3)`:
 
     output: {shape: [1, H, W, "2*T-2"], dtype: uint8}
 
-A dimension is a number, or `T`, `H` or `W` with a factor before, a divisor or an addend behind: `T`, `T-1`, `2*T`,
-`2*T-2`, `H/16`, `W/16+1`. Divisions round up, so that room is never too small.
+A dimension is a number, or one of `T`, `H` and `W`, with an optional factor before it and an optional divisor and
+addend after it: `T`, `T-1`, `2*T`, `2*T-2`, `H/16`, `W/16+1`. Divisions round up, so that the reserved memory is never
+too small.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _TERM = re.compile(r"(?:(\d{1,4})\*)?([THW])(?:/(\d{1,4}))?([+-]\d{1,6})?")
 
 def _checked(dimension: int | str) -> int | str:
     if isinstance(dimension, str) and _TERM.fullmatch(dimension.replace(" ", "")) is None:
-        raise ValueError(f"{dimension!r} is no dimension; write a number, or for example T, T-1, 2*T, H/16")
+        raise ValueError(f"{dimension!r} is not a dimension; write a number, or for example T, T-1, 2*T, H/16")
     if dimension == 0 or (isinstance(dimension, int) and dimension < 0):
         raise ValueError("a dimension is at least 1")
     return dimension
@@ -35,7 +36,7 @@ Dimension = Annotated[int | str, AfterValidator(_checked)]
 
 
 class DeclaredOutput(BaseModel):
-    """What a feature makes of a clip."""
+    """Shape and type of a feature's output."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -44,18 +45,18 @@ class DeclaredOutput(BaseModel):
     dtype: Literal["uint8", "uint16", "int16", "float16", "float32"] = "uint8"
 
     def of(self, clip: ArraySpec) -> ArraySpec:
-        """Shape and type for such a clip."""
+        """Shape and type of the output for `clip`. Raises `ConfigError` if a dimension is smaller than 1."""
         sizes = dict(zip("THW", clip.shape, strict=False))
         return ArraySpec(tuple(_size(dimension, sizes) for dimension in self.shape), self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredFeature:
-    """A feature by its declaration."""
+    """The declaration of a feature."""
 
     name: str
     frames_needed: int
-    """The fewest frames a clip must have."""
+    """The smallest number of frames that a clip must have."""
     output: DeclaredOutput
 
 
@@ -64,9 +65,9 @@ def _size(dimension: int | str, sizes: dict[str, int]) -> int:
         return dimension
     match = _TERM.fullmatch(dimension.replace(" ", ""))
     if match is None:
-        raise ConfigError(f"{dimension!r} is no dimension")
+        raise ConfigError(f"{dimension!r} is not a dimension")
     factor, letter, divisor, addend = match.groups()
     size = -(-sizes[letter] * int(factor or 1) // int(divisor or 1)) + int(addend or 0)
     if size < 1:
-        raise ConfigError(f"dimension {dimension!r} is {size} where {letter} = {sizes[letter]}; it has to be 1 or more")
+        raise ConfigError(f"dimension {dimension!r} is {size} with {letter} = {sizes[letter]}; it has to be 1 or more")
     return size

@@ -1,8 +1,8 @@
-"""What several features of one clip need on the way (grey frames, flow fields), made once.
+"""Shares intermediate results (grey frames, flow fields) between the features of one clip.
 
-A worker makes one `Intermediates` for each clip and hands it to every extractor of that clip that follows
-`SharingExtractor`; it dies with the clip. Extractors of other packages can take part: whatever the key, the first
-who asks makes the value, and who comes later gets the same object. One instance belongs to one thread.
+A worker creates one `Intermediates` per clip and passes it to each `SharingExtractor` of that clip. The first request
+for a key computes the value, and later requests return the same object. Extractors of other packages can use it, too.
+One instance belongs to one thread.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ T = TypeVar("T")
 
 
 class Intermediates:
-    """A clip and what has been made of it so far."""
+    """A clip and the values computed from it so far."""
 
     def __init__(self, clip: NDArray[np.uint8]) -> None:
-        """`clip`: `(T, H, W, 3) uint8, RGB`, which must not change from here on."""
+        """`clip`: `(T, H, W, 3) uint8, RGB`. Do not modify it afterwards."""
         self.clip = clip
         self._made: dict[Hashable, object] = {}
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The value of `key`, from `make()` the first time. It must not be written to.
+        """The value of `key`, computed by `make()` on the first request. Do not modify it.
 
-        The key names what is made and everything it depends on but the clip.
+        The key has to identify the value and everything that it depends on, except for the clip.
         """
         if key not in self._made:
             self._made[key] = make()
@@ -38,12 +38,12 @@ class Intermediates:
 
 @runtime_checkable
 class SharingExtractor(Extractor, Protocol):
-    """An extractor that can take intermediate results from others, and leave its own to them."""
+    """An extractor that can share intermediate results with others."""
 
     def extract_from(self, shared: Intermediates) -> NDArray[Any]:
-        """The same as `extract(shared.clip)`."""
+        """The same result as `extract(shared.clip)`."""
 
 
 def extract_with(extractor: Extractor, shared: Intermediates) -> NDArray[Any]:
-    """The feature of `shared.clip`, sharing what can be shared."""
+    """The feature of `shared.clip`. Uses `shared` if the extractor can."""
     return extractor.extract_from(shared) if isinstance(extractor, SharingExtractor) else extractor.extract(shared.clip)

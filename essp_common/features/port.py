@@ -1,8 +1,8 @@
-"""What a feature is: declared here, computed by the extractor service.
+"""The interface of a feature. The extractor service computes it.
 
-A feature is a class registered under the entry-point group `essp.extractors`, so another package can add
-one. Declaring (`frames_needed`, `output`) is cheap and imports nothing heavy: the master sizes its credits by
-it and a trainer its input layer. `setup` is where OpenCV and the like are imported.
+A feature is a class registered under the entry-point group `essp.extractors`, so another package can add one. Its
+declaration (`frames_needed`, `output`) is cheap and imports no large library: the master computes credits from it, and
+a trainer its input layer. `setup` imports libraries such as OpenCV.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ class ArraySpec:
 
 
 class FeatureParams(BaseModel):
-    """The parameters of a feature: one field each, with its type, bounds and default, and a docstring below it.
+    """The parameters of a feature: one field each, with type, bounds, default and docstring.
 
-    `essp_common.features.registry` checks a stream's `params` against it, and `essp extractor describe` lists it.
+    `essp_common.features.registry` checks a stream's `params` against the fields, and `essp extractor describe` lists
+    them.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
@@ -44,31 +45,31 @@ class FeatureParams(BaseModel):
 
 
 class Extractor(Protocol):
-    """Makes one feature of a clip. One instance serves one thread."""
+    """Computes one feature of a clip. One instance serves one thread."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
     """One line for `essp extractor ls`."""
     Params: ClassVar[type[FeatureParams]]
-    """What a stream may set in `params`."""
+    """The parameters that a stream may set in `params`."""
 
     def __init__(self, params: Any) -> None:
-        """`params`: an instance of `Params`. Imports nothing heavy.
+        """`params`: an instance of `Params`. Imports no large library.
 
-        Raises `ConfigError` for values that are allowed one by one and make no sense together.
+        Raises `ConfigError` if values that are valid one by one contradict each other.
         """
 
     def frames_needed(self) -> int:
-        """The fewest frames a clip must have."""
+        """The smallest number of frames that a clip must have."""
 
     def output(self, clip: ArraySpec) -> ArraySpec:
-        """What `extract` gives for such a clip."""
+        """Shape and type of what `extract` returns for such a clip."""
 
     def setup(self) -> None:
-        """Import libraries and allocate; called once, in the process and thread that will extract."""
+        """Import libraries and allocate memory. Called once, in the process and thread that calls `extract`."""
 
     def extract(self, clip: NDArray[np.uint8]) -> NDArray[Any]:
-        """The feature of `clip`, `(T, H, W, 3) uint8, RGB`. Does not write to `clip`."""
+        """The feature of `clip`, `(T, H, W, 3) uint8, RGB`. Does not modify `clip`."""
 
 
 def describe(extractor: Extractor) -> dict[str, Any]:

@@ -1,13 +1,15 @@
-"""Signed features as uint8: zero is exactly 128, and a change of sign is exactly `256 - code`.
+"""Stores signed features as uint8: zero is exactly 128, and a change of sign is exactly `256 - code`.
 
-Codes run from 1 to 255, so that the range is symmetric and mirroring a picture (which negates horizontal flow)
-costs no precision; 0 never occurs. A displacement `v` in pixels becomes
+Codes run from 1 to 255; 0 never occurs. The range is symmetric, so mirroring a picture, which negates horizontal flow,
+loses no precision. A displacement `v` in pixels becomes
 
     code = 128 + round(clip(v, -bound, bound) * 127 / bound)
 
-so one step is `bound / 127` pixels, and within the bound the error is at most half of that: 0.079 px for the
-usual bound of 20 px. (The mapping of the two-stream code, `(v + bound) * 255 / (2 * bound)`, has steps as small
-but puts zero between two codes: a still background would come out as moving.)
+So one step is `bound / 127` pixels, and within the bound the error is at most half a step: 0.079 px for the usual bound
+of 20 px.
+
+The mapping of the original two-stream code, `(v + bound) * 255 / (2 * bound)`, has steps of the same size, but zero
+lies between two codes: a still background would seem to move.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ _HALF_RANGE = 127
 
 
 def quantize(displacement: NDArray[np.float32], bound: float) -> NDArray[np.uint8]:
-    """Codes of displacements in pixels, any shape. What is not a number counts as no motion."""
+    """Codes of displacements in pixels, of any shape. NaN counts as no motion."""
     scaled = displacement * np.float32(_HALF_RANGE / bound)
     np.clip(scaled, -_HALF_RANGE, _HALF_RANGE, out=scaled)
-    if np.isnan(scaled.sum()):  # five times cheaper than replacing at once what is hardly ever there
+    if np.isnan(scaled.sum()):  # NaN is rare, and this test is five times cheaper than replacing it
         np.nan_to_num(scaled, copy=False, nan=0.0)
     np.rint(scaled, out=scaled)
     scaled += ZERO
@@ -32,5 +34,5 @@ def quantize(displacement: NDArray[np.float32], bound: float) -> NDArray[np.uint
 
 
 def negate(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The codes of the displacements in the other direction, as a mirrored picture has them."""
+    """The codes of the negated displacements, as in a mirrored picture."""
     return np.subtract(0, codes, dtype=np.uint8, casting="unsafe")  # modulo 256

@@ -1,15 +1,15 @@
-"""The open registry of extractors: whatever is installed under the entry-point group `essp.extractors`.
+"""The registry of extractors: all that are installed under the entry-point group `essp.extractors`.
 
 Another package adds a feature with one line of its `pyproject.toml`,
 
     [project.entry-points."essp.extractors"]
     depth = "our_package.depth:Depth"
 
-and a class that follows `essp_common.features.port.Extractor`. Nothing is imported until a feature is created, so
-an extractor that fails to import is an error of that one alone, which says whose it is.
+and a class with the interface `essp_common.features.port.Extractor`. An extractor is imported only when it is created.
+If the import fails, the other extractors still work, and the error names the package.
 
-Parameters are checked here against the class's `Params`, so that extractors need no code for it: `ConfigError` names
-the parameter and those that exist.
+The registry checks parameters against the class's `Params`, so extractors need no code for it. The `ConfigError` names
+the wrong parameter and the existing ones.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MEMBERS = ("summary", "Params", "frames_needed", "output", "setup", "extract")
 
 
 def names() -> list[str]:
-    """Every feature that is installed, whether or not it can be loaded, sorted."""
+    """The names of all installed features, sorted. Some may fail to load."""
     return sorted({entry.name for entry in entry_points(group=GROUP)})
 
 
@@ -48,9 +48,9 @@ def create(name: str, params: Mapping[str, Any]) -> Extractor:
 def output_of(
     feature: str, params: Mapping[str, Any], clip: ArraySpec, declared: Mapping[str, DeclaredFeature] | None = None
 ) -> ArraySpec:
-    """What a feature makes of clips of this shape `(T, H, W, 3)`. Raises `ConfigError`, also for clips too short.
+    """Shape and type of a feature for clips `(T, H, W, 3)`. Raises `ConfigError`, also if these are too short.
 
-    `declared`: features whose code is not here; their parameters are checked where it is.
+    `declared`: features whose code is in another image; that image checks their parameters.
     """
     made: Callable[[ArraySpec], ArraySpec]
     if declared and feature in declared and feature not in names():
@@ -67,11 +67,11 @@ def output_of(
 
 
 def extractor_class(name: str) -> type[Extractor]:
-    """The class that is registered under a name. Raises `ConfigError`."""
+    """The class that is registered under a name. Raises `ConfigError` if there is none or it does not load."""
     entry = _entry(name)
     try:
         found = entry.load()
-    except Exception as error:  # a foreign package may fail in any way
+    except Exception as error:  # code of another package may raise any error
         raise ConfigError(
             f"extractor {name!r} of {_package(entry)} cannot be loaded ({entry.value}): {type(error).__name__}: {error}"
         ) from error
@@ -90,7 +90,7 @@ def _entry(name: str) -> EntryPoint:
         raise ConfigError(f"no extractor {name!r} is installed; there are: {', '.join(names()) or 'none'}")
     if len({entry.value for entry in found}) > 1:
         claims = ", ".join(f"{_package(entry)} ({entry.value})" for entry in found)
-        raise ConfigError(f"more than one package calls its extractor {name!r}: {claims}; uninstall all but one")
+        raise ConfigError(f"several packages register an extractor {name!r}: {claims}; uninstall all but one")
     return found[0]
 
 

@@ -1,7 +1,7 @@
-"""Which of a clip's frames a feature uses; the same rule for extractors and for trainers that read `rgb` directly.
+"""Chooses the frames of a clip that a feature uses. Extractors, and trainers that read `rgb` directly, share this rule.
 
-Both rules look at the middle of the clip, so that the single frame of an appearance stream lies inside the
-window of the motion stream of the same clip.
+Both functions choose around the middle of the clip, so the single frame of an appearance stream lies inside the window
+of the motion stream of the same clip.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from essp_common.errors import BadFrames
 def evenly_spaced(frame_count: int, wanted: int) -> list[int]:
     """The middle frames of `wanted` equal segments of a clip (Wang et al., Temporal Segment Networks, 2016).
 
-    One wanted frame is the clip's middle one. Raises `BadFrames` when the clip has fewer frames than wanted.
+    For one wanted frame, it is the middle of the clip. Raises `BadFrames` if the clip has fewer frames than wanted.
     """
     if frame_count < wanted:
         raise BadFrames(f"the clip has {frame_count} frame(s), {wanted} are needed; raise clip.frames")
@@ -20,9 +20,9 @@ def evenly_spaced(frame_count: int, wanted: int) -> list[int]:
 
 
 def centre_window(frame_count: int, length: int) -> slice:
-    """The `length` consecutive frames in the middle of a clip (the earlier window where two are in the middle).
+    """The `length` consecutive frames in the middle of a clip. Of two windows in the middle, the earlier one.
 
-    Raises `BadFrames` when the clip has fewer frames than that.
+    Raises `BadFrames` if the clip has fewer frames.
     """
     if frame_count < length:
         raise BadFrames(f"the clip has {frame_count} frame(s), {length} are needed; raise clip.frames")

@@ -1,11 +1,12 @@
-"""What the model sees of a clip: the augmentations of the two-stream recipe, and the views of evaluation.
+"""Cuts the model's input from a clip: the augmentation of the two-stream recipe, and the views of evaluation.
 
-Training (Wang et al., "Towards Good Practices for Very Deep Two-Stream ConvNets", 2015; TSN, 2016): a region
-whose height and width are two neighbouring entries of `scales` times the short side, at one of the four corners or
-the centre, resized to the crop; mirrored half of the time. All frames and channels of a clip are treated alike.
+Training takes a random region and resizes it to the crop. The height and width of the region are two neighbouring (or
+equal) entries of `scales` times the short side; it lies at one of the four corners or the centre. Half of the clips are
+mirrored. All frames and channels of a clip are treated alike. (Wang et al., "Towards Good Practices for Very Deep
+Two-Stream ConvNets", 2015; TSN, 2016.)
 
-What happens to a clip depends on (job seed, trainer, epoch, index) alone, so neither arrival order, nor the number
-of threads, nor a resumption changes it. Arrays are `(T, H, W, C)`, uint8 or float32; inputs are not written to.
+The augmentation of a clip depends on (job seed, trainer, epoch, index) alone. The order of arrival, the number of
+threads and a resumption do not change it. Arrays are `(T, H, W, C)`, uint8 or float32. Inputs are not modified.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from essp_common.learning.inputs import FeatureLayout
 from essp_common.learning.randomness import counter_generator
 
 _CORNERS = ((0, 0), (0, 2), (2, 0), (2, 2), (1, 1))
-"""Half-steps of the free space above and to the left: four corners and the centre."""
+"""Position of a region, down and right, in halves of the free space: the four corners and the centre."""
 _TEN = 10
 _PLACES: dict[int, Callable[[int, int], Sequence[tuple[int, int]]]] = {
     1: lambda height, width: ((1, 1),),
     3: lambda height, width: ((0, 1), (1, 1), (2, 1)) if height > width else ((1, 0), (1, 1), (1, 2)),
     _TEN: lambda height, width: _CORNERS,
 }
-"""Views in evaluation -> where they are, in half-steps, of a frame of some height and width."""
+"""Number of views in evaluation -> their positions, in halves of the free space, by height and width of the frame."""
 _COLOUR_CHANNELS = 4
-"""Up to here torch has a vectorised uint8 resize; beyond, float is three times faster."""
+"""torch has a vectorised uint8 resize for up to this many channels. For more, float is three times faster."""
 
 Frames = NDArray[Any]
 
@@ -48,10 +49,10 @@ def training_view(clip: Frames, augment: AugmentSpec, layout: FeatureLayout, *id
 
 
 def evaluation_view(clip: Frames, crop: int, views: int, layout: FeatureLayout) -> Frames:
-    """What is scored of `clip`, `(views * T, crop, crop, C)`; enlarged where the clip is smaller than that.
+    """The views of `clip` for evaluation, `(views * T, crop, crop, C)`. A clip smaller than `crop` is enlarged.
 
-    1 view: the centre. 3: squares at both ends and in the middle of the long side. 10: corners and centre, and all of
-    them mirrored. They are scored like frames, so the score of a clip is the mean over its frames and views.
+    1 view: the centre. 3: squares at both ends and in the middle of the long side. 10: corners and centre, each also
+    mirrored. The model scores views as it scores frames: the score of a clip is the mean over frames and views.
     """
     _, height, width, _ = clip.shape
     side = min(crop, height, width)
@@ -65,7 +66,7 @@ def evaluation_view(clip: Frames, crop: int, views: int, layout: FeatureLayout) 
 
 
 def resized(frames: Frames, side: int) -> Frames:
-    """`frames` as squares of `side` pixels, bilinear; a copy in any case."""
+    """`frames` resized to squares of `side` pixels, bilinear. Always a copy."""
     if frames.shape[1] == frames.shape[2] == side:
         return frames.copy()
     exact = frames.dtype == np.uint8 and frames.shape[3] <= _COLOUR_CHANNELS
@@ -80,12 +81,12 @@ def resized(frames: Frames, side: int) -> Frames:
 
 
 def _tensor(frames: Frames) -> torch.Tensor:
-    # A view over the cache is read-only, which torch has no notion of; nothing here writes to it.
+    # torch does not support read-only arrays, such as views over the cache.
     return torch.from_numpy(frames if frames.flags.writeable else frames.copy())
 
 
 def _region(height: int, width: int, scales: tuple[float, ...], random: np.random.Generator) -> tuple[slice, slice]:
-    """Rows and columns of the region to show."""
+    """Rows and columns of a random region."""
     short = min(height, width)
     sides = [min(short, max(1, round(short * scale))) for scale in scales]
     pairs = [(i, j) for i in range(len(sides)) for j in range(len(sides)) if abs(i - j) <= 1]

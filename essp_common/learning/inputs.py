@@ -1,7 +1,8 @@
-"""What the values of a feature mean: how they are normalised, and what a mirror does to them.
+"""Describes the values of a feature: how they are normalised, and how mirroring changes them.
 
-Features arrive as `(T, H, W, C)`. T frames are scored one by one and averaged (the segment consensus of Wang et
-al., "Temporal Segment Networks", ECCV 2016); C is what the first layer sees, 3 for rgb, 2 L for L stacked flow fields.
+Features arrive as `(T, H, W, C)`. The T frames are scored one by one, and the scores are averaged (the segment
+consensus of Wang et al., "Temporal Segment Networks", ECCV 2016). C is the number of input channels of the network: 3
+for rgb, 2 L for L stacked flow fields.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ class FeatureLayout:
     """How to read a feature's values."""
 
     photograph: bool
-    """Colours; otherwise signed quantities coded as in `essp_common.features.quantization`."""
+    """True: colours. False: signed values, quantised as in `essp_common.features.quantization`."""
     mirrored_channels: slice | None = None
-    """Channels that change sign when the picture is mirrored: horizontal motion."""
+    """Channels whose sign changes when the picture is mirrored: horizontal motion."""
 
 
 _SIGNED = FeatureLayout(photograph=False)
@@ -39,15 +40,15 @@ _LAYOUTS = {
 }
 
 IMAGENET = Scale((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
-"""What torchvision's weights were trained with, in units of uint8."""
+"""The normalisation of torchvision's weights, in units of uint8."""
 SIGNED = Scale((128.0,), (57.63,))
-"""Flow beside IMAGENET: the same spread (0.226 of the range) around zero."""
+"""The counterpart of IMAGENET for signed values: the same spread (0.226 of the range) around zero."""
 CENTRED = Scale((127.0,), (128.0,))
-"""EfficientNet-Lite's."""
+"""The normalisation of EfficientNet-Lite's weights."""
 CENTRED_SIGNED = Scale((128.0,), (128.0,))
-"""Flow beside CENTRED."""
+"""The counterpart of CENTRED for signed values."""
 
 
 def layout_of(feature: str) -> FeatureLayout:
-    """The layout of a feature; one that is not known here counts as signed around 128."""
+    """The layout of a feature. An unknown feature counts as signed around 128."""
     return _LAYOUTS.get(feature, _SIGNED)

@@ -1,8 +1,8 @@
 """Clip classifiers: a network by name, fitted to a feature and a set of classes.
 
-A classifier takes `(B, T, H, W, C)` as it comes from the cache (uint8, or float for features that are) and gives
-`(B, K)` logits, the average over the T frames. It brings its own normalisation, so training and prediction cannot
-differ in it, and its own source of dropout, so that trainings do not influence each other.
+A classifier takes `(B, T, H, W, C)` as the cache holds it (uint8, or float for float features) and returns `(B, K)`
+logits, averaged over the T frames. It contains its normalisation, so training and prediction use the same one. It
+contains its random generator for dropout, so trainers in one process do not influence each other.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from essp_common.wiring import Stores
 
 
 class Scores(NamedTuple):
-    """What a classifier makes of a batch."""
+    """The output of a classifier for a batch."""
 
     logits: Tensor
     """(B, K)"""
     auxiliary: Tensor | None
-    """(B, K) of the second classifier of inception_v3, while training."""
+    """(B, K), from the second classifier of inception_v3 during training; otherwise None."""
 
 
 class Classifier(nn.Module):
@@ -48,12 +48,12 @@ class Classifier(nn.Module):
         self.register_buffer("std", _repeated(scale.std, channels), persistent=False)
 
     def forward(self, x_BTHWC: Tensor) -> Scores:  # noqa: N803
-        """Score a batch of clips, which may be empty, in the precision of the parameters (or autocast's)."""
+        """Score a batch of clips, which may be empty, in the precision of the parameters or of autocast."""
         clips, frames = x_BTHWC.shape[:2]
         x = x_BTHWC.flatten(0, 1)
         exact = x.to(self.mean.dtype)
         x = (exact - self.mean) / self.std if x.dtype == torch.uint8 else exact
-        x = x.permute(0, 3, 1, 2)  # a channels-last view: what CPU convolutions like best
+        x = x.permute(0, 3, 1, 2)  # a channels-last view, for which CPU convolutions are fastest
         if self._side is not None and x.shape[-1] != self._side:
             x = functional.interpolate(x, size=(self._side, self._side), mode="bilinear", align_corners=False)
         out = self.backbone(x)
@@ -68,11 +68,11 @@ class Classifier(nn.Module):
 
 
 def build(description: ModelDescription, seed: int, weights: StateDict | None = None) -> Classifier:
-    """A classifier with initial weights from `seed`, or from `weights` but for its last layer.
+    """A classifier whose initial weights are drawn with `seed`, or taken from `weights` for all layers but the last.
 
-    `weights` made for another number of channels are fitted as in Wang et al., ECCV 2016 ("cross-modality
-    initialisation"): the first layer's weights are averaged over their channels and the average is repeated.
-    Raises `ConfigError` for a model that is not known, or weights that are not this network's.
+    If `weights` have another number of input channels, the first layer's weights are averaged over the channels and the
+    average is repeated ("cross-modality initialisation", Wang et al., ECCV 2016). Raises `ConfigError` for an unknown
+    model, or for weights of another network.
     """
     entry = network(description.name)
     with initial_weights(seed):
@@ -93,7 +93,10 @@ def build(description: ModelDescription, seed: int, weights: StateDict | None = 
 
 
 def starting_weights(stores: Stores, uri: str | None) -> StateDict | None:
-    """The weights that a trainer's `weights` names: `package:NAME`, or a file in a configured store."""
+    """Load the weights that a trainer's `weights` names: `package:NAME`, or a file in a configured store.
+
+    Raises `ConfigError` if there are none.
+    """
     if uri is None:
         return None
     if uri.startswith("package:"):
@@ -106,7 +109,7 @@ def starting_weights(stores: Stores, uri: str | None) -> StateDict | None:
 
 
 def restore(store: ObjectStore, manifest: Manifest) -> Classifier:
-    """The classifier of a checkpoint. Raises `BadCheckpoint` when its weights are not what was saved."""
+    """The classifier of a checkpoint. Raises `BadCheckpoint` if its weights differ from those that were saved."""
     classifier = build(manifest.model, seed=0)
     load_state(classifier, load_files(store, manifest, [MODEL_FILE])[MODEL_FILE])
     return classifier
@@ -118,12 +121,12 @@ def state_bytes(classifier: nn.Module) -> bytes:
 
 
 def on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies of tensors as they are now."""
+    """Copies of tensors in host memory."""
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
 def packed(tensors: Mapping[str, Tensor]) -> bytes:
-    """Tensors of host memory in the safetensors format."""
+    """Tensors in host memory, in the safetensors format."""
     return bytes(safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()}))
 
 
@@ -157,7 +160,7 @@ def _replace(backbone: nn.Module, path: str, layer: nn.Module) -> None:
 
 
 def _fit_stem(backbone: nn.Module, entry: Network, channels: int) -> None:
-    """Give the first convolution so many input channels, with fresh weights."""
+    """Give the first convolution `channels` input channels, with new weights if the number changes."""
     stem = backbone.get_submodule(entry.stem)
     if not isinstance(stem, nn.Conv2d):
         raise TypeError(f"{entry.stem} is a {type(stem).__name__}")
@@ -168,7 +171,7 @@ def _fit_stem(backbone: nn.Module, entry: Network, channels: int) -> None:
 
 
 def _load_backbone(backbone: nn.Module, entry: Network, weights: StateDict, description: ModelDescription) -> None:
-    """Take over all but the classifiers."""
+    """Load all layers but the classifiers."""
     new = (entry.head, *([entry.auxiliary_head] if entry.auxiliary_head else []))
     fresh = tuple(f"{path}." for path in new)
     state = {name.removeprefix("backbone."): tensor for name, tensor in weights.items()}
@@ -184,13 +187,13 @@ def _load_backbone(backbone: nn.Module, entry: Network, weights: StateDict, desc
     if missing or unexpected:
         first = (missing or unexpected)[0]
         raise ConfigError(
-            f"these weights are not those of {description.name}: {len(missing)} tensors missing, {len(unexpected)} not "
-            f"known, the first is {first}; name the model that they were made with"
+            f"these weights are not those of {description.name}: {len(missing)} tensors missing, {len(unexpected)} "
+            f"unknown, the first is {first}; set `model` to the model of the weights"
         )
 
 
 def _seed_dropout(classifier: Classifier, entry: Network, p: float) -> None:
-    """Let every dropout draw from the classifier's own source; a network without any gets one before its last layer."""
+    """Let every dropout layer draw from the classifier's generator. If there is none, add one before the last layer."""
     backbone = classifier.backbone
     paths = [path for path, layer in backbone.named_modules() if isinstance(layer, nn.Dropout)]
     for path in paths:

@@ -1,7 +1,7 @@
-"""The networks by name: who makes them, where their first and last layers are, what input they were made for.
+"""The table of networks: their constructors, the paths of their first and last layers, and their input.
 
-Two-stream networks see 3 channels or 20, and any number of classes, so the first and the last layer are replaced by
-`models.py`; the paths given here say where they are.
+Two-stream networks have 3 or 20 input channels and any number of classes. `models.py` therefore replaces the first and
+the last layer, which it finds by their paths.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ StateDict = Mapping[str, Tensor]
 
 
 class Small(nn.Sequential):
-    """A compact network for a CPU: five convolutions, a sixteenth of the side, global average.
+    """A compact network for CPUs: five convolutions down to 1/16 of the side, and a global average.
 
-    For inputs from about 48 to 128 pixels. Batch normalisation right after each convolution makes it learn within
-    a few hundred steps from scratch.
+    For inputs of about 48 to 128 pixels. Thanks to batch normalisation after each convolution, it learns from scratch
+    within a few hundred steps.
     """
 
     def __init__(self, widths: tuple[int, int, int, int] = (32, 48, 96, 128)) -> None:
@@ -63,9 +63,9 @@ class Network:
     photograph: Scale = IMAGENET
     signed: Scale = SIGNED
     auxiliary_head: str | None = None
-    """Path of the linear layer of a second classifier that helps training, if there is one."""
+    """Path of the last layer of the auxiliary classifier, if the network has one."""
     side: int | None = None
-    """The only side of input it takes; None: any that survives its pooling."""
+    """The only input side that it accepts; None: any side that is large enough for its pooling."""
 
 
 def _torchvision(name: str, **options: object) -> Callable[[], nn.Module]:
@@ -81,15 +81,16 @@ def _efficientnet_lite0() -> nn.Module:
         from efficientnet_lite_pytorch import EfficientNet
 
     class AnyBatch(EfficientNet):  # type: ignore[misc]
-        """Takes a batch without clips, too, which the package's own `forward` cannot reshape."""
+        """Also accepts an empty batch, which the package's `forward` cannot reshape."""
 
         def forward(self, inputs: Tensor) -> Tensor:
             pooled = self._avg_pooling(self.extract_features(inputs)).flatten(1)
             scores: Tensor = self._fc(self._dropout(pooled))
             return scores
 
-    # Padding computed at run time fits any side; dropping whole blocks would draw from the global generator; and the
-    # package's batch statistics, which move by 1 % a step, would not follow a fine-tuning of a few hundred steps.
+    # `image_size`: padding computed at run time fits any side. `drop_connect_rate`: dropping blocks would draw from the
+    # global generator. `batch_norm_momentum`: the package's statistics move by 1 % per step, too slowly to follow a
+    # fine-tuning of a few hundred steps.
     options = {"image_size": None, "drop_connect_rate": 0.0, "batch_norm_momentum": 0.9}
     network: nn.Module = AnyBatch.from_name("efficientnet-lite0", **options)
     return network
@@ -117,14 +118,14 @@ NETWORKS: Mapping[str, Network] = {
 
 
 def network(name: str) -> Network:
-    """The entry called `name`. Raises `ConfigError` with the names there are."""
+    """The entry called `name`. Raises `ConfigError`, with the existing names, if there is none."""
     if name not in NETWORKS:
         raise ConfigError(f"no model {name!r}; there are: {', '.join(sorted(NETWORKS))}")
     return NETWORKS[name]
 
 
 def packaged_weights(name: str) -> StateDict:
-    """The weights behind `package:NAME`. Raises `ConfigError` for a package that is not known or not installed."""
+    """The weights of `package:NAME`. Raises `ConfigError` for a package that is unknown or not installed."""
     if name != "efficientnet_lite0":
         raise ConfigError(f"package:{name}: no such weights; there is package:efficientnet_lite0")
     with needs_extra("package:efficientnet_lite0"):
@@ -133,7 +134,10 @@ def packaged_weights(name: str) -> StateDict:
 
 
 def read_state(data: bytes, name: str) -> StateDict:
-    """The tensors of a `.safetensors` file, or of a torch file that holds nothing but tensors."""
+    """The tensors of a `.safetensors` file, or of a torch file that holds only tensors.
+
+    Raises `ConfigError` for any other content.
+    """
     import safetensors
     import safetensors.torch
 
@@ -142,7 +146,7 @@ def read_state(data: bytes, name: str) -> StateDict:
             return dict(safetensors.torch.load(data))
         state = torch.load(BytesIO(data), map_location="cpu", weights_only=True)
     except (safetensors.SafetensorError, UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        raise ConfigError(f"{name}: no weights can be read from it: {error}") from error
+        raise ConfigError(f"{name}: cannot read weights from it: {error}") from error
     if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
         raise ConfigError(f"{name}: holds more than a table of tensors; save `model.state_dict()` alone")
     return state

@@ -1,11 +1,11 @@
-"""Batch normalisation over a batch that lies on several ranks.
+"""Batch normalisation over a batch that is divided among several ranks.
 
-Each rank normalising by the statistics of its own share would make what a model learns depend on the number of ranks,
-and with few clips a rank, make it learn worse. So while training, mean and variance are those of the whole batch (as
-in torch's SyncBatchNorm, which refuses host memory, and mixes up types when a share is empty under autocast).
+If each rank normalised by its own part, the result of training would depend on the number of ranks, and get worse with
+few clips per rank. So mean and variance are those of the whole batch during training, as in torch's SyncBatchNorm. That
+one does not support host memory, and confuses types when a rank's part is empty under autocast.
 
-Statistics are combined as in Chan et al., "Algorithms for computing the sample variance", 1983: no difference of large
-squares. Each layer costs one exchange of 2 C + 1 numbers a rank forward, and one of 2 C backward.
+The statistics of ranks are combined without differences of large squares (Chan et al., "Algorithms for computing the
+sample variance", 1983). Each layer exchanges 2 C + 1 numbers per rank in the forward pass and 2 C in the backward pass.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 
 class Peers(Protocol):
-    """The ranks that hold one batch together."""
+    """The ranks that share one batch."""
 
     rank: int
     world_size: int
@@ -28,19 +28,19 @@ class Peers(Protocol):
 
 
 class SharedBatchNorm(nn.BatchNorm2d):
-    """`BatchNorm2d` whose batch lies on several ranks; one of them may have none of it."""
+    """`BatchNorm2d` for a batch divided among ranks. A rank's part may be empty."""
 
     def __init__(self, own: nn.BatchNorm2d, peers: Peers) -> None:
-        """Takes over the parameters and statistics of `own`."""
+        """Uses the parameters and statistics of `own`."""
         super().__init__(own.num_features, own.eps, own.momentum, own.affine, own.track_running_stats)
         self._parameters, self._buffers = own._parameters, own._buffers
         self.train(own.training)
         self._peers = peers
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise; while training also let the running statistics follow.
+        """Normalise `x`. During training, also update the running statistics.
 
-        Raises `ValueError`, as `BatchNorm2d` does, if the whole batch has one value per channel while training.
+        Raises `ValueError`, as `BatchNorm2d` does, if the whole batch has one value per channel in training.
         """
         if not self.training:
             return super().forward(x)
@@ -49,7 +49,7 @@ class SharedBatchNorm(nn.BatchNorm2d):
         table[self._peers.rank] = own
         self._peers.sum(table)
         count, mean, variance = _combined(table)
-        # Reading the count waits for the device, so it is read only where one value could be all there is.
+        # Reading the count waits for the device, so it is read only if this part has at most one value per channel.
         if x.numel() <= self.num_features and count.item() == 1:
             raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.shape}")
         self._follow(count, mean, variance)
@@ -67,7 +67,7 @@ class SharedBatchNorm(nn.BatchNorm2d):
 
 
 class _Normalise(torch.autograd.Function):
-    """`(x - mean) / deviation`, whose gradient knows that every clip of the batch, here or not, moves both."""
+    """`(x - mean) / deviation`. Its gradient includes that mean and deviation depend on the clips of all ranks."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, mean: Tensor, scale: Tensor, count: Tensor, peers: Peers) -> Tensor:
@@ -89,7 +89,7 @@ class _Normalise(torch.autograd.Function):
 
 
 def share_batches(model: nn.Module, peers: Peers) -> None:
-    """Let every `BatchNorm2d` of `model` normalise by the batch of all ranks. Names and parameters stay."""
+    """Let every `BatchNorm2d` of `model` normalise by the batch of all ranks. Names and parameters stay the same."""
     for module in list(model.modules()):
         for name, layer in list(module.named_children()):
             if isinstance(layer, nn.BatchNorm2d):
@@ -97,7 +97,7 @@ def share_batches(model: nn.Module, peers: Peers) -> None:
 
 
 def _statistics(x: Tensor) -> Tensor:
-    """Count, means and sums of squared deviations of what is here: `(1 + 2 C,)`."""
+    """Count, means and sums of squared deviations of this rank's part: `(1 + 2 C,)`."""
     values = _precise(x.detach())
     count = values.new_tensor([values.numel() // values.shape[1]])
     if not values.numel():
@@ -107,7 +107,7 @@ def _statistics(x: Tensor) -> Tensor:
 
 
 def _combined(table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Count, mean and variance of the whole, from one row of `_statistics` a rank."""
+    """Count, mean and variance of the whole batch, from a table with one row of `_statistics` per rank."""
     counts, (means, deviations) = table[:, :1], table[:, 1:].chunk(2, dim=1)
     count = counts.sum()
     mean = (means * counts).sum(0) / count

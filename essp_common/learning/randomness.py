@@ -1,9 +1,10 @@
-"""Random numbers that depend on names and counters, never on who drew before.
+"""Random numbers that depend on names and counters, not on earlier draws.
 
-Several trainings may run in threads of one process, and each may be stopped and resumed anywhere. So nothing in
-`essp_common.learning` draws from torch's global generator: augmentation and dropout make their generators from
-(job seed, trainer, epoch, index or step), and initial weights, for which torchvision offers no generator, are
-drawn under a lock with the global state put back afterwards.
+Several trainers may run in threads of one process, and each may be stopped and resumed anywhere. So no code in
+`essp_common.learning` draws from torch's global generator, with one exception.
+
+Augmentation and dropout create their generators from (job seed, trainer, epoch, index or step). The exception is
+initial weights, as torchvision accepts no generator: they are drawn under a lock, and the global state is restored.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _INITIALISING = threading.Lock()
 
 
 def seed_of(*parts: object) -> int:
-    """A 63-bit seed from names and numbers; different parts, different seed."""
+    """A 63-bit seed by hashing names and numbers. Different parts give different seeds."""
     text = "/".join(str(part) for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
@@ -34,7 +35,10 @@ def counter_generator(*parts: object) -> np.random.Generator:
 
 @contextmanager
 def initial_weights(seed: int) -> Iterator[None]:
-    """Draw a network's initial weights from `seed`, leaving the global generator as it was. One thread at a time."""
+    """Within this block, torch's global generator starts from `seed`. Its state is restored after the block.
+
+    One thread at a time enters the block.
+    """
     with _INITIALISING, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
@@ -42,19 +46,19 @@ def initial_weights(seed: int) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Which clips of a batch are here; the others are on other ranks."""
+    """The part of a batch that this rank holds."""
 
     clips: int
-    """Of the whole batch."""
+    """Clips of the whole batch."""
     rows: tuple[int, ...]
-    """Places within it of those that are here, ascending."""
+    """Rows of the batch that this rank holds, ascending."""
 
 
 class DropoutGenerator:
-    """The generator shared by the dropout layers of one network, on whatever device they run.
+    """The generator that the dropout layers of one network share, on any device.
 
-    It draws for the whole batch and keeps what is for the clips that are here, so that what is dropped of a clip does
-    not depend on how many ranks share the batch.
+    It draws for the whole batch and keeps the rows of this rank's clips. So the dropout of a clip does not depend on
+    the number of ranks.
     """
 
     def __init__(self) -> None:
@@ -63,13 +67,13 @@ class DropoutGenerator:
         self._generators: dict[torch.device, torch.Generator] = {}
 
     def reseed(self, seed: int, share: Share | None = None) -> None:
-        """Start the sequence that belongs to one optimiser step on `share` (None: all of the batch is here)."""
+        """Start the sequence of one optimiser step on `share` (None: this rank holds the whole batch)."""
         self._seed, self._share = seed, share
         for generator in self._generators.values():
             generator.manual_seed(seed)
 
     def kept(self, x: Tensor, p: float) -> Tensor:
-        """Ones with probability `p`, zeros otherwise, in the shape of `x`: `(clips here * frames, ...)`."""
+        """Ones with probability `p`, else zeros, in the shape of `x`: `(clips of this rank * frames, ...)`."""
         generator = self._on(x.device)
         if self._share is None:
             return torch.empty_like(x).bernoulli_(p, generator=generator)
@@ -84,7 +88,7 @@ class DropoutGenerator:
 
 
 class SeededDropout(nn.Module):
-    """Inverted dropout (Srivastava et al., JMLR 2014) with a generator of its own."""
+    """Inverted dropout (Srivastava et al., JMLR 2014) that draws from a `DropoutGenerator`."""
 
     def __init__(self, p: float, source: DropoutGenerator) -> None:
         super().__init__()
@@ -92,7 +96,7 @@ class SeededDropout(nn.Module):
         self._source = source
 
     def forward(self, x: Tensor) -> Tensor:
-        """Zero each element with probability `p` while training, and scale the rest to keep the mean."""
+        """In training, zero each element with probability `p`, and scale the others to keep the mean."""
         if not self.training or self.p == 0 or not x.numel():
             return x
         return x * self._source.kept(x, 1 - self.p).div_(1 - self.p)

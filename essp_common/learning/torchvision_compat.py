@@ -1,12 +1,12 @@
-"""torchvision beside a CPU-only torch. Import torchvision and torchmetrics through this module.
+"""Makes torchvision work with a CPU-only torch. Import torchvision and torchmetrics through this module.
 
-The wheels of torchvision on PyPI are built for CUDA. Beside a CPU-only torch their compiled library cannot be
-loaded, so `torchvision::nms` and `torchvision::qnms` are never declared, and `import torchvision` stops with
-"operator torchvision::nms does not exist" where it attaches shape rules to them. No model used here calls either.
-Declaring the two schemas, without an implementation, lets the import go through; calling them still fails.
+The wheels of torchvision on PyPI are built for CUDA. Their compiled library does not load with a CPU-only torch, so the
+operators `torchvision::nms` and `torchvision::qnms` are not declared, and `import torchvision` raises "operator
+torchvision::nms does not exist". No model of ESSP calls either operator. This module declares both without an
+implementation: the import succeeds, and a call still fails.
 
-Nothing is declared when the compiled library loads: then it declares them itself, and twice is an error.
-torchmetrics imports torchvision wherever it is installed, hence meets the same error.
+If the compiled library loads, it declares the operators itself, and this module does not: declaring them twice is an
+error. torchmetrics imports torchvision if it is installed, so it has the same problem.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
-"""A seekable file over something that is read in ranges.
+"""A seekable file over a source that is read in byte ranges.
 
-A video is opened, its index read (often at the end), and then a few groups of pictures in it decoded, each of some
-hundred kilobytes at a place that the catalog names. So blocks are kept, least recently used ones dropped first, and
+Reading a video takes three steps: open it, read its index (often at the end), and decode a few groups of pictures of
+some hundred kilobytes each, whose byte offsets are in the catalog. The file therefore caches blocks, and drops the
+least recently used one first.
 
-- what is announced (`expect`) is fetched in few large requests, in the background: the next group of pictures
-  arrives while this one is decoded;
-- what is not, block by block; reading on from where the last request ended doubles the next one, so that a small file
-  takes one request, a large one few, and seeking back none.
+Ranges announced with `expect` are fetched in the background, in a few large requests: the next group of pictures
+arrives while the present one is decoded.
+
+Other blocks are fetched when they are read. A read that continues where the last request ended doubles the size of the
+next request. A small file therefore takes one request, a large one a few, and seeking back takes none.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ BLOCK_BYTES = 2**16
 CACHED_BLOCKS = 512
 LARGEST_REQUEST_BLOCKS = 64
 _READERS = 2
-"""Requests that run in the background at a time."""
+"""Concurrent requests in the background."""
 
 Range = tuple[int, int]
 """Bytes [start, end)."""
@@ -36,23 +38,23 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Neighbouring blocks that one request fetches."""
+    """Adjacent blocks, fetched by one request."""
 
     first: int
     data: Future[memoryview]
 
 
 class RangedFile(io.RawIOBase):
-    """Read-only; used through `io.BufferedReader`, whose lock makes it safe for threads."""
+    """A read-only file. Use it through `io.BufferedReader`, whose lock makes it thread-safe."""
 
     def __init__(self, size_bytes: int, fetch: Callable[[int, int], bytes], block_bytes: int = BLOCK_BYTES) -> None:
-        """`fetch(start, length)` gives exactly that range, which always lies within the size, or raises."""
+        """`fetch(start, length)` returns exactly that range or raises. The range never exceeds `size_bytes`."""
         self._size_bytes = size_bytes
         self._fetch = fetch
         self._block_bytes = block_bytes
         self._blocks: OrderedDict[int, memoryview] = OrderedDict()
         self._coming: dict[int, _Piece] = {}
-        """Blocks that were announced and not read yet."""
+        """Blocks that are announced and not yet read."""
         self._background: ThreadPoolExecutor | None = None
         self._position = 0
         self._next_block = 0
@@ -71,7 +73,7 @@ class RangedFile(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Costs nothing until something is read."""
+        """Set the position of the next read. Fetches nothing. Raises `ValueError` for a position before the start."""
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size_bytes}[whence]
         if base + offset < 0:
             raise ValueError(f"cannot seek to {base + offset}")
@@ -79,7 +81,7 @@ class RangedFile(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Up to the end of the block in which the position lies; 0 at the end of the file."""
+        """Read up to the end of the block at the position. Returns 0 at the end of the file."""
         target = memoryview(buffer).cast("B")
         if self._position >= self._size_bytes:
             return 0
@@ -90,7 +92,7 @@ class RangedFile(io.RawIOBase):
         return len(found)
 
     def expect(self, ranges: Iterable[Range]) -> None:
-        """These will be read next, in this order; what was announced before and not fetched yet is not wanted now."""
+        """Announce the ranges to be read next, in this order. Cancels earlier requests that have not begun."""
         for piece in self._coming.values():
             piece.data.cancel()
         self._coming.clear()
@@ -101,13 +103,13 @@ class RangedFile(io.RawIOBase):
             self._coming.update(dict.fromkeys(range(first, end), piece))
 
     def close(self) -> None:
-        """Leave what is being fetched. Idempotent."""
+        """Close the file and abandon requests in the background. Idempotent."""
         if self._background is not None:
             self._background.shutdown(wait=False, cancel_futures=True)
         super().close()
 
     def _missing(self, ranges: Iterable[Range]) -> Iterator[Range]:
-        """Runs of blocks that are not there, of the size of a request, as far as half of the blocks kept allow."""
+        """Missing blocks as ranges of one request each. Together they fill at most half of the cache."""
         left = CACHED_BLOCKS // 2
         last = -(-self._size_bytes // self._block_bytes)
         for start, end in ranges:
@@ -134,13 +136,13 @@ class RangedFile(io.RawIOBase):
         return self._blocks[index]
 
     def _receive(self, piece: _Piece) -> None:
-        """Wait for what was announced. If that failed, the next read asks anew."""
+        """Wait for an announced piece. If its request failed, the next read sends a new one."""
         for block in [block for block, other in self._coming.items() if other is piece]:
             del self._coming[block]
         self._keep(piece.first, piece.data.result())
 
     def _read_on(self, index: int) -> None:
-        """Request `index` and, when reading on, blocks after it, up to one that is there already."""
+        """Request block `index` and, in sequential reading, the blocks after it, up to the next cached one."""
         on = index == self._next_block and index > 0
         self._request_blocks = min(2 * self._request_blocks, LARGEST_REQUEST_BLOCKS) if on else 1
         end = index + 1
@@ -153,7 +155,7 @@ class RangedFile(io.RawIOBase):
         length = min(end * self._block_bytes, self._size_bytes) - start
         data = memoryview(self._fetch(start, length))
         if len(data) != length:
-            raise Unavailable(f"{len(data)} bytes came where {length} were asked for")
+            raise Unavailable(f"received {len(data)} bytes of the {length} requested")
         return data
 
     def _keep(self, first: int, data: memoryview) -> None:
@@ -167,7 +169,7 @@ class RangedFile(io.RawIOBase):
 
 
 def expect(file: BinaryIO, ranges: Iterable[Range]) -> None:
-    """Announce what will be read of a file, if it is one that is read in ranges."""
+    """Announce ranges to be read of `file`, if it is a `RangedFile` behind a buffer."""
     raw = getattr(file, "raw", None)
     if isinstance(raw, RangedFile):
         raw.expect(ranges)

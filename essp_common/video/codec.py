@@ -1,24 +1,27 @@
 """Frame codecs: an array of frames as one self-describing value of the cache, and back.
 
-    raw    as they are: no CPU, read as a view over the value without a copy
-    jpeg   one JPEG a frame (1 or 3 channels), otherwise one greyscale JPEG a channel, so that flow stacks work;
+    raw    uncompressed: costs no CPU and is read as a view, without a copy
+    jpeg   one JPEG per frame (1 or 3 channels), otherwise one greyscale JPEG per channel, which also suits flow stacks;
            uint8 `(T, H, W, C)` only, lossy
-    zstd   one Zstandard frame a frame: lossless, any type and shape. Of integer images, each row but the first is
-           stored as its difference from the row above (modulo the type), which makes smooth flow a quarter
+    zstd   one Zstandard frame per frame: lossless, any type and shape. In integer images, each row but the first is
+           stored as its difference from the row above (modulo the type). Smooth flow shrinks to a quarter.
 
-The first axis is time. Each frame is compressed by itself, so that `decode(value, frames=...)` reads only those.
+The first axis is time. Each frame is compressed separately, so `decode(value, frames=...)` reads only these frames.
 
 Layout, little-endian:
 
     64 bytes       header: magic, version, codec, dimensions, parts, payload bytes, dtype, shape, CRC-32
-    8 bytes a part its size and CRC-32 (none for raw), covered by the header's CRC-32
+    8 bytes/part   size and CRC-32 of the part (none for raw), covered by the header's CRC-32
     payload        the raw array in C order, or the parts one after another
 
-Bytes that are not that raise `BadFrames`, before anything is allocated that the value does not account for:
-header, table and length are always checked, a compressed part when it is read. The payload of raw is not: its
-checksum would cost each reader about 0.25 ms a MB, its length is known, a flipped bit is one wrong sample,
-and TCP has its own checksum. 64 bytes of header can lift a raw value of exactly a power of two (say 16 frames
-of 256x256) into Redis' next allocation class, up to a fifth more memory; 15 or 17 frames do not meet that.
+Other bytes raise `BadFrames`. Header, table and length are always checked, before memory is allocated. A compressed
+part is checked when it is read.
+
+The payload of raw has no checksum. It would cost each reader about 0.25 ms per MB, while the length is known, a flipped
+bit changes one sample, and TCP has its own checksum.
+
+The 64 bytes of header can move a raw value of exactly a power of two (such as 16 frames of 256x256) into the next
+allocation class of Redis, which takes up to a fifth more memory. 15 or 17 frames avoid this.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ from essp_common.errors import BadFrames, ConfigError
 from essp_common.pb.v1.messages_pb2 import FrameCodec
 
 MAX_BYTES = 2**32
-"""Most bytes of one array. More in a header is damage or an attack: the largest sensible clip is far below."""
+"""Largest size of an array. A header with more is damaged or malicious: real clips are far smaller."""
 
 _MAGIC = b"ESSP"
 _VERSION = 1
@@ -59,7 +62,7 @@ _SUBSAMPLING = ("444", "422", "420")
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """What a value says of the array in it."""
+    """The header of a value, which describes its array."""
 
     codec: str
     shape: tuple[int, ...]
@@ -74,14 +77,14 @@ class FrameHeader:
 
     @property
     def payload_start(self) -> int:
-        """Where in the value the payload begins."""
+        """Byte of the value at which the payload begins."""
         return _HEAD_BYTES + _PART.size * len(self.parts)
 
 
 def encode(array: NDArray[Any], codec: FrameCodec) -> Buffer:
-    """`array` as a value of the cache. Any strides and byte order are taken; the time axis is the first.
+    """`array` as a value of the cache. Strides and byte order are arbitrary; the first axis is time.
 
-    Raises `ConfigError` when the codec cannot hold such an array.
+    Raises `ConfigError` if the codec cannot hold such an array.
     """
     if codec.name in ("", "raw"):
         value, frames = frame_buffer(array.shape, array.dtype)
@@ -103,9 +106,9 @@ def frame_buffer(
 ) -> tuple[memoryview, NDArray[Any]]:
     """A raw value to be filled in place: the whole value for the cache, and the array inside it.
 
-    Saves a copy of the clip: a decoder writes straight into what is stored. Once the value has been put, the
-    array is no longer to be written to. `into` is memory to use (shared memory, at least `raw_bytes` of it), whose
-    content stays; without it, memory is allocated and zeroed.
+    This saves a copy of the clip: a decoder writes directly into the stored value. Do not write to the array once the
+    value is in the cache. `into`: memory to use, such as shared memory, of at least `raw_bytes`; its content stays.
+    Without it, memory is allocated and zeroed.
     """
     stored = _storable(shape, np.dtype(dtype))
     size = _HEAD_BYTES + math.prod(shape) * stored.itemsize
@@ -115,14 +118,14 @@ def frame_buffer(
 
 
 def raw_bytes(shape: Sequence[int], dtype: DTypeLike) -> int:
-    """Bytes of a raw value of such frames. Raises `ConfigError` for arrays that no codec holds."""
+    """Size of a raw value of such frames. Raises `ConfigError` for arrays that no codec holds."""
     return _HEAD_BYTES + math.prod(shape) * _storable(shape, np.dtype(dtype)).itemsize
 
 
 def max_encoded_bytes(shape: Sequence[int], dtype: DTypeLike, codec: str) -> int:
-    """The most bytes that `encode` makes of such an array, whatever is in it and whatever the quality.
+    """Upper bound for the size of such an array's value, for any content and quality.
 
-    Raises `ConfigError` when the codec cannot hold such an array.
+    Raises `ConfigError` if the codec cannot hold such an array.
     """
     stored = _storable(shape, np.dtype(dtype))
     if codec in ("", "raw"):
@@ -151,10 +154,10 @@ def header(buffer: Buffer) -> FrameHeader:
 
 
 def decode(buffer: Buffer, frames: Sequence[int] | None = None) -> NDArray[Any]:
-    """The array in a value, or only these of its frames, in this order.
+    """The array in a value, or only the frames with the indices `frames`, in that order.
 
-    Raw: a read-only view over `buffer`, a copy only for `frames` at uneven distances. Otherwise a new array;
-    frames that are not asked for are not read. Raises `BadFrames`; `IndexError` for a frame that is not there.
+    Raw: a read-only view over `buffer`; a copy only if `frames` are not evenly spaced. Other codecs: a new array, for
+    which only the chosen frames are read. Raises `BadFrames` for damage and `IndexError` for an index out of range.
     """
     found = header(buffer)
     payload = memoryview(buffer).cast("B")[found.payload_start :]
@@ -197,7 +200,7 @@ def _pack_header(codec: str, shape: Sequence[int], dtype: np.dtype[Any], table: 
 
 
 def _unpack_header(view: memoryview) -> FrameHeader:
-    """The header, with every field checked. The CRC finds damage; the rest is for what carries a valid one."""
+    """The header, with every field checked. The CRC finds damage; the other checks find forged headers."""
     if len(view) < _HEAD_BYTES:
         raise BadFrames(f"{len(view)} bytes are no frames: the header alone has {_HEAD_BYTES}")
     magic, version, codec, dimensions, parts, payload, dtype, *shape = _HEAD.unpack_from(view)
@@ -240,7 +243,7 @@ def _existing(frames: Sequence[int], count: int) -> Sequence[int]:
 
 
 def _as_slice(chosen: Sequence[int]) -> slice | None:
-    """Frames at even, rising distances as a slice."""
+    """The indices as a slice, if they rise in even steps."""
     if not chosen:
         return slice(0, 0)
     step = chosen[1] - chosen[0] if len(chosen) > 1 else 1
@@ -288,7 +291,7 @@ def _check_jpeg(shape: Sequence[int], dtype: np.dtype[Any]) -> None:
 
 
 def _jpeg_bound(height: int, width: int, channels: int) -> int:
-    """`tjBufSize` of libjpeg-turbo: whole blocks of 16, every coefficient at its worst."""
+    """`tjBufSize` of libjpeg-turbo: whole blocks of 16 pixels, each coefficient of the largest size."""
     padded = -(-height // 16) * -(-width // 16) * 256
     return padded * (6 if channels == 3 else 3) + 2048
 

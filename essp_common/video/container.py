@@ -1,7 +1,7 @@
-"""Opening untrusted video files with FFmpeg, and saying in our words what is wrong with those that don't open.
+"""Opens untrusted video files with FFmpeg, and turns its errors into `BadVideo`.
 
-A file is opened by path or as a seekable binary file. Only formats that hold one file's own frames are tried: no
-playlists, no concatenation scripts, no network protocols. Limits are checked before anything is decoded.
+A file is opened by path or as a seekable binary file. Only formats that contain their own frames are tried: no
+playlists, no concatenation scripts, no network protocols. Limits are checked before any frame is decoded.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ VideoFile: TypeAlias = str | BinaryIO
 FORMATS = "mov,matroska,avi,mpegts,mpeg,flv,asf,ogg,mxf,ivf"
 _DEMUXER = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
 _IO_BYTES = 1 << 15
-"""Read at a time from a binary file."""
+"""Size of one read from a binary file."""
 
 _HEAD_BYTES = 1 << 10
-"""Enough for the header of a Matroska file and the beginning of its segment."""
+"""Enough for the header of a Matroska file and the header of its segment."""
 _EBML, _SEGMENT = b"\x1aE\xdf\xa3", b"\x18S\x80g"
 _SIGNATURES = (
     *((4, box) for box in (b"ftyp", b"moov", b"mdat", b"wide", b"free")),  # MP4, QuickTime
     (0, b"RIFF"),
     (0, _EBML),  # Matroska, WebM
 )
-"""Offset and bytes of a video file's beginning: what has them and does not open is damaged, not something else."""
+"""Offset and bytes at the beginning of a video file. A file with such a signature that does not open is damaged."""
 
-av.logging.set_level(None)  # FFmpeg's remarks on each damaged file are not for our logs
+av.logging.set_level(None)  # keeps FFmpeg's messages about damaged files out of the logs
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a video may be at most; more is `BadVideo(kind="limit")`."""
+    """The largest video that is accepted. A larger one raises `BadVideo(kind="limit")`."""
 
     size_bytes: int = 64 << 30
     pixels: int = 8192 * 4320
@@ -55,11 +55,11 @@ def open_video(
 ) -> tuple[av.container.InputContainer, VideoStream]:
     """The opened file and its first video stream, ready to decode in this thread. Raises `BadVideo`.
 
-    `described`: what a decode of the first frames would tell (pixel format, frame rate) is known or not needed. That
-    decode is most of what opening costs, and of the bytes that it reads.
+    `described`: the pixel format and the frame rate are known or not needed, so the first frames are not decoded for
+    them. That decode takes most of the time of opening, and most of the bytes that it reads.
 
-    Decoding is single-threaded at any resolution: many videos are decoded at a time, each by a process of its own, and
-    codec threads cost more CPU per frame (10 to 20 % at 3840x2160) without making all of them faster.
+    Decoding is single-threaded at any resolution. Many videos are decoded at the same time, each by one process. Codec
+    threads would cost 10 to 20 % more CPU per frame (at 3840x2160) and not raise the total rate.
     """
     head, size_bytes = _inspect(file)
     if not size_bytes:
@@ -89,10 +89,10 @@ def open_video(
 
 
 def check_complete(file: VideoFile, stream: VideoStream, packets: int) -> None:
-    """Raise `BadVideo` when the container promises more than the file holds.
+    """Raise `BadVideo` if the container declares more than the file holds.
 
-    Only promises that are reliable count: the sample table of MP4, and the sizes that AVI and Matroska declare for
-    their content. Frame counts in headers of AVI and durations are often wrong in sound files.
+    Only reliable declarations count: the sample table of MP4, and the content sizes that AVI and Matroska declare.
+    Durations, and frame counts in AVI headers, are often wrong in sound files.
     """
     if stream.container.format.name.startswith("mov") and stream.frames > packets:
         raise BadVideo(f"the file ends early: {packets} of {stream.frames} frames are in it", "truncated")
@@ -103,12 +103,12 @@ def check_complete(file: VideoFile, stream: VideoStream, packets: int) -> None:
 
 
 def reason(error: Exception) -> str:
-    """What FFmpeg says, in a few words."""
+    """FFmpeg's message of an error."""
     return str(getattr(error, "strerror", None) or error)
 
 
 def _segment_end(head: bytes) -> int:
-    """Where the segment of a Matroska file ends (RFC 8794, RFC 9559); 0 where the header does not say."""
+    """Byte at which the segment of a Matroska file ends (RFC 8794, RFC 9559); 0 if the header does not say."""
     if not head.startswith(_EBML):
         return 0
     header, start = _ebml_size(head, len(_EBML))
@@ -120,7 +120,7 @@ def _segment_end(head: bytes) -> int:
 
 
 def _ebml_size(head: bytes, at: int) -> tuple[int, int]:
-    """A size of variable length and where it ends; 0 for one that is unknown, as in a live recording."""
+    """A size of variable length, and the byte after it. An unknown size, as in a live recording, is 0."""
     first = head[at] if at < len(head) else 0
     length = 9 - first.bit_length()
     size = int.from_bytes(head[at : at + length], "big") & ((1 << 7 * length) - 1)
@@ -159,5 +159,5 @@ def _video_stream(container: av.container.InputContainer, limits: Limits) -> Vid
     context.thread_count = 1
     for other in container.streams:
         if other is not stream:
-            other.discard = Discard.all  # sound and the like are not even read, where the format allows it
+            other.discard = Discard.all  # if the format allows it, other streams are not even read
     return stream

@@ -1,4 +1,4 @@
-"""A checksum of a decoded frame as the decoder gave it, before any conversion: to tell equal frames."""
+"""A checksum of a frame as decoded, before any conversion, by which equal frames are recognised."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from av.video.frame import VideoFrame
 
 
 def digest(frame: VideoFrame) -> int:
-    """CRC-32 over the samples of all planes (not over the padding of their lines), size and format."""
+    """CRC-32 of the format, the size and the samples of all planes. The padding of lines does not count."""
     components = frame.format.components
     sample_bytes = -(-max(component.bits for component in components) // 8)
     crc = zlib.crc32(f"{frame.format.name} {frame.width}x{frame.height}".encode())

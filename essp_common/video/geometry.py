@@ -1,4 +1,4 @@
-"""How large a clip's frames come out: the one place that turns a `Resize` into sizes."""
+"""Computes the size of a clip's frames from a `Resize`. No other module does."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ def output_size(resize: Resize, height: int, width: int) -> tuple[int, int]:
 
 
 def covering_size(height: int, width: int, target_height: int, target_width: int) -> tuple[int, int]:
-    """(height, width) of a picture scaled, with its aspect ratio kept, to just cover the target."""
+    """(height, width) of the smallest picture that covers the target and keeps its aspect ratio."""
     scale = max(target_height / height, target_width / width)
     return max(target_height, round(height * scale)), max(target_width, round(width * scale))

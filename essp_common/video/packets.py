@@ -1,8 +1,10 @@
-"""What a file's packets say without decoding: the basis of the cheap part of a probe.
+"""Reads the packets of a file without decoding them, for a cheap probe.
 
-`scan` reads the packets once. `orderly` says whether they can be believed: one packet a shown frame, every one
-with a timestamp of its own, display order = order of timestamps. Then the number of frames and the place of each
-keyframe follow. It is deliberately narrow: what is not known to be sound is decoded whole instead.
+`scan` reads the packets once. `orderly` says whether they can be trusted: each packet is one shown frame, each has a
+different timestamp, and frames are shown in the order of timestamps. The packets then give the number of frames and the
+frame index of each keyframe.
+
+`orderly` is deliberately strict: a file that is not known to be sound is decoded completely instead.
 """
 
 from __future__ import annotations
@@ -19,21 +21,21 @@ from essp_common.errors import BadVideo
 from essp_common.video.container import Limits, reason
 
 _PLACEHOLDER_BYTES = 8
-"""A packet of MPEG-4 this small shows nothing or repeats a picture: the mark of packed B-frames."""
+"""An MPEG-4 packet of at most this size shows nothing or repeats a picture: a sign of packed B-frames."""
 
 _INDEXED = ("mov", "matroska", "avi")
-"""Formats whose packets are whole frames, as the muxer wrote them, and not cut out of a byte stream."""
+"""Formats that store whole frames as packets, rather than a byte stream that has to be cut into frames."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keyframe:
-    """A packet that claims to begin a random access."""
+    """A packet that is marked as a keyframe."""
 
     pts: int
     offset: int
-    """Byte offset in the file; -1 where the container does not say."""
+    """Byte offset in the file; -1 if the container does not say."""
     self_contained: bool
-    """The codec's standard says that what is shown from here on needs nothing from before."""
+    """By the standard of the codec, frames shown from here on refer to no earlier frame."""
 
 
 @dataclass(slots=True)
@@ -52,7 +54,7 @@ class Packets:
 
 
 def scan(container: av.container.InputContainer, stream: VideoStream, limits: Limits) -> Packets:
-    """Read every packet's header. Raises `BadVideo` over the limit of frames."""
+    """Read every packet. Raises `BadVideo` for too many frames, or if the file cannot be read to its end."""
     found = Packets()
     codec = stream.codec_context.name
     length_bytes = _length_bytes(stream.codec_context.extradata or b"", codec)
@@ -75,7 +77,7 @@ def scan(container: av.container.InputContainer, stream: VideoStream, limits: Li
 
 
 def orderly(found: Packets, container_format: str, codec: str) -> bool:
-    """The packets alone tell the number of frames and where the keyframes are in display order."""
+    """Whether the packets give the number of frames and the frame index of each keyframe."""
     stamps = found.pts
     return (
         container_format.split(",")[0] in _INDEXED
@@ -105,7 +107,7 @@ def _self_contained(packet: Packet[VideoStream], codec: str, length_bytes: int) 
 
 
 def _length_bytes(extradata: bytes, codec: str) -> int:
-    """Bytes of the length before each NAL unit (ISO/IEC 14496-15); 0: start codes (Annex B)."""
+    """Size of the length field before each NAL unit (ISO/IEC 14496-15); 0: start codes (Annex B)."""
     at = 4 if codec == "h264" else 21
     if codec not in ("h264", "hevc") or len(extradata) <= at or extradata[0] != 1:
         return 0

@@ -1,4 +1,4 @@
-"""Decoded frames to RGB pictures of the wanted size, in one pass of libswscale."""
+"""Converts decoded frames to RGB pictures of the wanted size, in one pass of libswscale."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INTERPOLATION = {"": "BILINEAR", "nearest": "POINT"}
 
 
 class Pictures:
-    """Turns, scales and converts frames. Keeps libswscale's tables from one frame to the next."""
+    """Rotates, scales and converts frames. Reuses libswscale's tables for the next frame."""
 
     def __init__(self) -> None:
         self._reformatter = VideoReformatter()
@@ -24,7 +24,7 @@ class Pictures:
     def write(self, frame: VideoFrame, resize: Resize, target: NDArray[np.uint8]) -> None:
         """Fill `target`, `(H, W, 3) uint8, RGB`, with the frame as displayed.
 
-        Whatever the frame's own size, the target is filled: its aspect ratio is kept only by `Resize.CROP`.
+        The whole target is filled. Only `Resize.CROP` keeps the aspect ratio of the frame.
         """
         turns = quarter_turns(frame)
         height, width = target.shape[:2]
@@ -38,7 +38,7 @@ class Pictures:
         target[...] = picture[top : top + target.shape[0], left : left + target.shape[1]]
 
     def _convert(self, frame: VideoFrame, height: int, width: int, interpolation: str) -> NDArray[np.uint8]:
-        """A view on the converted frame, (height, width, 3)."""
+        """The converted frame, `(height, width, 3) uint8, RGB`, as a view."""
         method = _INTERPOLATION.get(interpolation) or interpolation.upper()
         scaled = self._reformatter.reformat(
             frame, width=width, height=height, format="rgb24", interpolation=method, threads=1

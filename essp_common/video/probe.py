@@ -1,14 +1,17 @@
-"""The facts of a video that its catalog row holds, each of them checked.
+"""Finds and checks the facts of a video for its catalog row.
 
-A small file, an odd one (`packets.orderly` says no), or any file with `verify`, is decoded whole: `frame_count` is
-then what the decoder gave, and `seekable` means that from every keyframe, through the same code that will read
-seeds, the very same frames came out again, bit for bit. Of a large file in good order the packets are read, and
-two groups of pictures, one in the middle and the last, go through the same comparison. In the same way `lookahead`
-is given only to files of which every third frame of each group, read by timestamps with all others left out that
-can be (`selection.py`), came out the same.
+A file is decoded completely if it is small, if its packets cannot be trusted (`packets.orderly`), or with `verify`.
+`frame_count` is then the number of decoded frames. `seekable` means that decoding from each keyframe gave the same
+frames again, bit for bit, through the code that reads seeds.
 
-Everything else is `BadVideo`, whose kind says what is wrong. Run it where a crash does no harm: FFmpeg has died of
-files before.
+Of any other file, all packets are read, and two groups of pictures go through the same comparison: one in the middle
+and the last one.
+
+`lookahead` is checked in the same groups. Every third frame is read by its timestamp, with as few other frames decoded
+as possible (`selection.py`). Only if these frames are the same does the file get a `lookahead`.
+
+All other files raise `BadVideo`, whose kind says what is wrong. Some files crash FFmpeg, so run the probe in a process
+that may die.
 """
 
 from __future__ import annotations
@@ -29,14 +32,14 @@ from essp_common.video.reader import Reader
 from essp_common.video.selection import lookahead
 
 _FARTHEST = 32
-"""No encoder puts more pictures between two that they refer to; x264 and x265 at most 16."""
+"""Largest `lookahead`. No encoder reorders over more pictures; x264 and x265 use at most 16."""
 WHOLE_PIXELS = 100_000_000
-"""Files of up to so many pixels in all their frames are decoded whole: about half a second of one core."""
+"""Files with at most this many pixels in all their frames are decoded completely: about half a second of one core."""
 
 
 @dataclass(frozen=True, slots=True)
 class VideoFacts:
-    """What is known of a video. The fields are those of `catalog.table.VideoRow`."""
+    """The facts of a video, with the field names of `catalog.table.VideoRow`."""
 
     container: str
     codec: str
@@ -57,7 +60,7 @@ class VideoFacts:
 
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """Number of frames, and the keyframes with their place in display order."""
+    """The number of frames, and the keyframes with their frame indices (`places`)."""
 
     frame_count: int
     first: VideoFrame
@@ -68,7 +71,7 @@ class _Index:
 
 
 def probe(file: VideoFile, *, limits: Limits | None = None, verify: bool = False) -> VideoFacts:
-    """The facts of a video file; `verify` decodes every file whole. Raises `BadVideo`."""
+    """The facts of a video file. `verify`: decode it completely, whatever its size. Raises `BadVideo`."""
     limits = limits or Limits()
     container, stream = open_video(file, limits)
     with container:
@@ -108,7 +111,7 @@ def probe(file: VideoFile, *, limits: Limits | None = None, verify: bool = False
 
 
 def _whole(file: VideoFile, packets: Packets, limits: Limits) -> _Index:
-    """Decode everything; then again from each keyframe, and compare."""
+    """Decode the file completely, then again from each keyframe, and compare."""
     stamps: list[int | None] = []
     digests: list[int] = []
     with Reader(file, limits) as reader:
@@ -121,7 +124,7 @@ def _whole(file: VideoFile, packets: Packets, limits: Limits) -> _Index:
                 raise BadVideo(f"more than {limits.frames} frames", "limit")
         if not stamps:
             raise BadVideo("the decoder gives no frame", "empty")
-        first = next(frame for _, frame in reader.frames())  # anew: frames were not to be held while decoding
+        first = next(frame for _, frame in reader.frames())  # decoded again, as no frame may be held while decoding
     shown, places = _places(stamps, packets.keyframes)
     seekable = bool(shown) and _repeats(file, limits, shown, places, digests)
     if not seekable:
@@ -136,7 +139,7 @@ def _whole(file: VideoFile, packets: Packets, limits: Limits) -> _Index:
 
 
 def _lookahead(packets: Packets) -> int:
-    """How far packets are out of the order in which they are shown; 0: not known, or too far."""
+    """The `lookahead` that the packets need; 0 if it is larger than `_FARTHEST`."""
     ahead = lookahead([stamp for stamp in packets.pts if stamp is not None])
     return ahead if ahead <= _FARTHEST else 0
 
@@ -146,7 +149,7 @@ def _or_first(stamp: int | None) -> int:
 
 
 def _selects(reader: Reader, keyframe: Keyframe, place: int, digests: Sequence[int]) -> bool:
-    """Of the frames from a keyframe on, every third, read alone, is the same."""
+    """Whether every third frame from a keyframe on, read by its timestamp, is the same."""
     wanted = range(place + min(2, len(digests) - 1), place + len(digests), 3)
     found = reader.selected(Seek(pts=keyframe.pts, frame_index=place), wanted)
     return [(number, digest(frame)) for number, frame in found] == [(n, digests[n - place]) for n in wanted]
@@ -155,7 +158,7 @@ def _selects(reader: Reader, keyframe: Keyframe, place: int, digests: Sequence[i
 def _places(
     stamps: Sequence[int | None], keyframes: Sequence[Keyframe]
 ) -> tuple[tuple[Keyframe, ...], tuple[int, ...]]:
-    """The keyframes that are shown and where; none when timestamps do not rise from frame to frame."""
+    """The keyframes that are shown, and their frame indices; both empty if timestamps do not rise with each frame."""
     rising = [stamp for stamp in stamps if stamp is not None]
     if len(rising) != len(stamps) or any(b <= a for a, b in pairwise(rising)):
         return (), ()
@@ -167,11 +170,13 @@ def _places(
 def _repeats(
     file: VideoFile, limits: Limits, keyframes: Sequence[Keyframe], places: Sequence[int], digests: Sequence[int]
 ) -> bool:
-    """From each keyframe, up to the next, the same frames as from the start.
+    """Whether each group of pictures, decoded from its keyframe, gives the same frames as decoding from the start.
 
-    By a decoder that has not seen the start: some need what stands only there (which version of x264 made a
-    4:4:4 file, for one) and give other frames without it. Hence backwards. And with all frames held: where damage
-    makes a decoder show what it never decoded, it is zeros this time and was old pictures before.
+    Groups are decoded last to first, by a decoder that has not seen the start of the file. Some decoders need data that
+    stands only there (such as the version of x264 that wrote a 4:4:4 file) and give other frames without it.
+
+    All frames of a group are held until its end. In a damaged file a decoder may show memory that it never wrote: old
+    pictures in the first decode, and zeros here, so that the digests differ.
     """
     ends = (*places[1:], len(digests))
     with Reader(file, limits) as reader:
@@ -188,7 +193,7 @@ def _repeats(
 
 
 def _sampled(file: VideoFile, packets: Packets, limits: Limits) -> _Index | None:
-    """The index that orderly packets give, if the middle and the last group of pictures bear it out."""
+    """The index by the packets; None if the middle or the last group of pictures contradicts it."""
     stamps = sorted(stamp for stamp in packets.pts if stamp is not None)
     keyframes, places = _places(stamps, packets.keyframes)
     if len(keyframes) < 2:
@@ -218,9 +223,11 @@ def _bears_out(
     sample: int,
     stamps: Sequence[int],
 ) -> list[int] | None:
-    """Digests of keyframe number `sample` and what follows, to the end of `stamps`, if these are the frames that the
-    packets promise, and the same from a decoder that has not seen the start as from one that has and begins a
-    keyframe earlier."""
+    """Digests of the frames from keyframe number `sample` to the end of `stamps`; None if a check fails.
+
+    The frames must have the timestamps of the packets. A decoder that has not seen the start of the file must give the
+    same frames as one that has seen it and begins one keyframe earlier.
+    """
     before, place = places[sample - 1], places[sample]
     longer = reader.from_keyframe(Seek(pts=keyframes[sample - 1].pts, frame_index=before))
     if longer is None:

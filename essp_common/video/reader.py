@@ -1,18 +1,19 @@
-"""Frame-exact reading: the frames of any seed are those that a plain decode of the file from its start gives.
+"""Reads the frames of seeds exactly: the same frames as a plain decode of the file from its start.
 
-A frame's number is its place in the output of the decoder, which is display order. There are three ways to it, each
-taken only where the catalog says that it is exact (`probe.py` proves that, file by file) and the file confirms it:
+The index of a frame is its position in display order, which is the order of the decoder's output. There are three ways
+to find a frame. Each is used only if the catalog says that it is exact for the file (`probe.py` checks this) and the
+file confirms it:
 
-- by timestamps (`lookahead`): most files. Begins at a keyframe, decodes what the wanted frames are made of and
-  nothing else (`selection.py`), and does not decode the file's beginning when it is opened;
-- by counting from a keyframe (`seekable`): where timestamps do not number frames, or frames turned out otherwise
-  than they say. The packet found must be the keyframe that was asked for, and the first frame shown must be its;
-  frames before it in display order (the leading frames of an open GOP) are dropped, and the rest is counted;
-- by counting from the start of the file, which is always exact: real files have timestamps missing, doubled and out
-  of order.
+- By timestamps (`lookahead`), for most files. Reading begins at a keyframe and decodes only the wanted frames and those
+  that they refer to (`selection.py`). Opening the file decodes nothing.
+- By counting from a keyframe (`seekable`), if timestamps do not give frame indices, or if frames contradicted them. The
+  packet found must be the requested keyframe, and the decoder must show that keyframe. Frames before it in display
+  order (the leading frames of an open GOP) are dropped, and the others are counted.
+- By counting from the start of the file. This is always exact, also for files whose timestamps are missing, repeated or
+  out of order.
 
-Seeds of one video are read together in one pass forward: a frame that several want is decoded and converted once,
-and a keyframe between two seeds is jumped to.
+The seeds of one video are read together in one forward pass. A frame that several seeds want is decoded and converted
+once. If a keyframe lies between two seeds, the reader seeks to it.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ from essp_common.video.pictures import Pictures
 from essp_common.video.selection import Tally, select
 
 _KEYFRAME_WEIGHT = 12
-"""A keyframe takes about so many times the bytes of another frame."""
+"""Approximate size of a keyframe, relative to other frames."""
 
 Target = NDArray[np.uint8]
-"""(T, H, W, 3) uint8, RGB: where a seed's frames are written."""
+"""(T, H, W, 3) uint8, RGB: the array that receives a seed's frames."""
 
 
 class Reader:
     """One open video. Used from one thread."""
 
     def __init__(self, file: VideoFile, limits: Limits | None = None, *, lookahead: int = 0) -> None:
-        """`lookahead`: of the catalog. Raises `BadVideo` when the file does not open or is over a limit."""
+        """`lookahead`: the catalog's value. Raises `BadVideo` if the file does not open or exceeds a limit."""
         self._file = file
         self._limits = limits or Limits()
         self._lookahead = lookahead
@@ -65,18 +66,19 @@ class Reader:
         self.close()
 
     def close(self) -> None:
-        """Close the container (and not a file that was given)."""
+        """Close the container. A file object that was passed in stays open."""
         self._container.close()
 
     def read(
         self, seeds: Sequence[Seed], resize: Resize, targets: Sequence[Target], *, strict: bool = True
     ) -> list[BadVideo | None]:
-        """Fill the target of each seed; for each, None or what is wrong with it. A bad one leaves the others alone.
+        """Fill the target of each seed. Returns for each seed None or its error; an error affects no other seed.
 
-        A seed with `seek` may be begun at that keyframe, one without is decoded from the file's start. Frames past
-        `last_frame` repeat that frame. `strict`: an error of the decoder, a frame that it flags as corrupt, or a
-        file that ends early fails the seeds that need those frames. Otherwise damaged packets are passed over, and
-        what was last shown stands in for frames that are not there.
+        A seed with `seek` may be decoded from that keyframe, one without is decoded from the start of the file. Frames
+        after `last_frame` repeat that frame.
+
+        `strict`: a seed fails if the decoder raises, flags one of its frames as corrupt, or the file ends early.
+        Otherwise damaged packets are skipped, and the last shown frame replaces missing ones.
         """
         outcomes: list[BadVideo | None] = [None] * len(seeds)
         runs = _runs(seeds)
@@ -93,14 +95,14 @@ class Reader:
         return outcomes
 
     def frames(self, seek: Seek | None = None, *, strict: bool = True) -> Iterator[tuple[int, VideoFrame]]:
-        """Frames with their numbers, from the keyframe `seek` or from the start of the file. Raises `BadVideo`."""
+        """Yields frames with their indices, from the keyframe `seek` or the start of the file. Raises `BadVideo`."""
         if seek is not None and seek.frame_index > 0 and (shown := self.from_keyframe(seek, strict=strict)):
             yield from enumerate(shown, seek.frame_index)
         else:
             yield from enumerate(self._from_start(strict))
 
     def from_keyframe(self, seek: Seek, *, strict: bool = True) -> Iterator[VideoFrame] | None:
-        """The keyframe and what is shown after it, or None when the file does not have it there."""
+        """The keyframe and the frames shown after it; None if the file has no such keyframe there."""
         try:
             packets = self._packets_from(seek)
             if packets is None:
@@ -112,7 +114,10 @@ class Reader:
         return None if keyframe is None else chain([keyframe], shown)
 
     def selected(self, seek: Seek, wanted: Collection[int]) -> Iterator[tuple[int, VideoFrame]]:
-        """Wanted frames from the keyframe `seek` on, by timestamps; ends early where the file is not as described."""
+        """Yields the wanted frames from the keyframe `seek` on, by timestamps.
+
+        Ends early if the file contradicts the catalog.
+        """
         try:
             packets = self._packets_from(seek)
             if packets is not None:
@@ -128,7 +133,7 @@ class Reader:
         self._read_counted(run, resize, targets, strict)
 
     def _read_selected(self, run: _Run, seek: Seek, resize: Resize, targets: Sequence[Target]) -> bool:
-        """Whether every want was met. Those that were are, whatever happens to the others."""
+        """Fill the wanted frames by timestamps. False: not all were found; those that were found are filled."""
         wants = run.wants
         for number, frame in self.selected(seek, {want.frame for want in wants}):
             if number != wants[run.filled].frame or frame.is_corrupt:
@@ -137,7 +142,7 @@ class Reader:
         return run.filled == len(wants)
 
     def _distrust(self) -> None:
-        """Open the file anew, as one of which nothing is known but its keyframes."""
+        """Reopen the file, and from now on rely on its keyframes only, not on timestamps."""
         self._lookahead = 0
         self._container.close()
         self._open()
@@ -171,14 +176,14 @@ class Reader:
 
     def _from_start(self, strict: bool) -> Iterator[VideoFrame]:
         if not self._untouched:
-            # Seeking to the start is not the same for every format; opening again is.
+            # Seeking to the start differs between formats; reopening does not.
             self._container.close()
             self._open()
         self._untouched = False
         return _decoded(self._packets(), self._stream, strict)
 
     def _packets_from(self, seek: Seek) -> Iterator[Packet[VideoStream]] | None:
-        """The packet of the keyframe and those after it, or None when the file does not have it there."""
+        """The packet of the keyframe and those after it; None if the file has no such keyframe there."""
         self._untouched = False
         self._container.seek(seek.pts, stream=self._stream)
         packets = self._packets()
@@ -191,12 +196,12 @@ class Reader:
         try:
             yield from self._container.demux(self._stream)
         except av.error.FFmpegError as error:
-            raise BadVideo(f"the file cannot be read on: {reason(error)}") from error
+            raise BadVideo(f"the rest of the file cannot be read: {reason(error)}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class _Want:
-    """A frame, and where it goes."""
+    """A wanted frame and its destination."""
 
     frame: int
     seed: int
@@ -205,19 +210,19 @@ class _Want:
 
 @dataclass(slots=True)
 class _Run:
-    """Wants that are met by decoding forward from one place, by frame number."""
+    """Wanted frames, by index, that are read by decoding forward from one position."""
 
     seek: Seek | None
     wants: list[_Want] = field(default_factory=list)
     filled: int = 0
-    """How many of the wants, from the first, have been met."""
+    """How many of `wants`, from the first on, are filled."""
     shared: int = 0
-    """How many of those by a frame that another want had brought."""
+    """How many of those reused a frame that was converted for another one."""
     last_seek: Seek | None = None
-    """The last keyframe before the seed that reaches farthest."""
+    """The last keyframe before the seed that ends last."""
 
     def byte_range(self) -> tuple[int, int] | None:
-        """About where in the file it is decoded from; None where the catalog does not say."""
+        """Estimated bytes [start, end) of the file that the run reads; None if the catalog does not say."""
         first, last = self.seek, self.last_seek
         if first is None or last is None or not (first.byte_offset and last.byte_offset < last.next_offset):
             return None
@@ -229,7 +234,7 @@ class _Run:
     def fill(
         self, number: int, frame: VideoFrame, pictures: Pictures, resize: Resize, targets: Sequence[Target]
     ) -> None:
-        """Meet every want of frame `number`: convert once, copy to the others."""
+        """Write frame `number` to each target that wants it: convert it once, and copy it to the others."""
         done: NDArray[np.uint8] | None = None
         while self.filled < len(self.wants) and (want := self.wants[self.filled]).frame == number:
             place = targets[want.seed][want.slot]
@@ -243,10 +248,10 @@ class _Run:
 
 
 def _runs(seeds: Sequence[Seed]) -> list[_Run]:
-    """The seeds in passes forward, each begun at the last keyframe that serves its first seed."""
+    """The seeds as forward runs. Each begins at the last keyframe before its first seed."""
     frames = [[min(s.first_frame + slot * s.stride, s.last_frame) for slot in range(s.frame_count)] for s in seeds]
     runs: list[_Run] = []
-    reached = -1  # the last frame that the current run decodes
+    reached = -1  # index of the last frame that the current run decodes
     for position in sorted((p for p in range(len(seeds)) if frames[p]), key=lambda p: frames[p][0]):
         seed, wanted = seeds[position], frames[position]
         seek = seed.seek if seed.HasField("seek") and seed.seek.frame_index <= wanted[0] else None
@@ -261,7 +266,7 @@ def _runs(seeds: Sequence[Seed]) -> list[_Run]:
 
 
 def _skip_leading(pts: int, shown: Iterator[VideoFrame]) -> VideoFrame | None:
-    """The keyframe itself, shown after the leading frames that refer across it; None when it does not appear."""
+    """Skip the leading frames and return the keyframe; None if the decoder does not show it."""
     for frame in shown:
         if frame.pts is None or frame.pts > pts:
             return None
@@ -271,7 +276,7 @@ def _skip_leading(pts: int, shown: Iterator[VideoFrame]) -> VideoFrame | None:
 
 
 def _decoded(packets: Iterator[Packet[VideoStream]], stream: VideoStream, strict: bool) -> Iterator[VideoFrame]:
-    """What the decoder makes of the packets. Not strict: packets that it refuses are passed over."""
+    """Yields the decoded frames. Unless `strict`, packets that the decoder rejects are skipped."""
     while True:
         try:
             packet = next(packets)
@@ -285,6 +290,6 @@ def _decoded(packets: Iterator[Packet[VideoStream]], stream: VideoStream, strict
             frames = stream.decode(packet)
         except av.error.FFmpegError as error:
             if strict:
-                raise BadVideo(f"the decoder gives up: {reason(error)}") from error
+                raise BadVideo(f"the decoder fails: {reason(error)}") from error
             continue
         yield from frames

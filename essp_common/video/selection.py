@@ -1,16 +1,17 @@
-"""Decoding the wanted frames of a group of pictures and, of the others, only what those are made of.
+"""Decodes the wanted frames of a group of pictures, and of the others only those that they refer to.
 
-Where the catalog gives a video a `lookahead`, every packet is one frame, frames are shown in the order of their
-timestamps, and those shown before a frame lie among so many packets from its own on. So the number of a frame is
-known before it is decoded: the keyframe's, and one more for each timestamp between the two. Then
+The catalog gives a video a `lookahead` only if every packet is one frame and frames are shown in the order of their
+timestamps. Every frame that is shown before a given one then comes, in the file, no later than the last of the
+`lookahead` packets that begin with that frame's own. So the index of a frame is known before it is decoded: the index
+of the keyframe, plus the number of timestamps between the two. This saves decoding in two ways:
 
-- what no frame refers to and no clip wants is not decoded (`skip_frame`, decided packet by packet: about half the
-  pictures of a stream with B-frames);
-- after the last packet of a wanted frame the decoder is drained, instead of being fed until that frame appears.
+- Frames that no clip wants and no other frame refers to are not decoded (`skip_frame`, set for each packet). These are
+  about half the frames of a stream with B-frames.
+- The decoder is drained after the packet of the last wanted frame, and not fed until that frame appears.
 
-Skipping changes no other frame: the standards say so of pictures that are marked as not referred to, and the probe
-has seen it of this file. Still nothing is taken on trust: frames come with the number that their timestamp has, and
-whoever asks notices one that is missing, or out of order.
+Skipping changes no other frame. The standards guarantee this for pictures marked as non-reference, and the probe has
+checked it for the file. The reader checks again: each frame carries the index that its timestamp gives, so the caller
+notices frames that are missing or out of order.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ _SKIPPING = frozenset({"h264", "hevc", "mpeg4", "mpeg2video"})
 
 @dataclass(slots=True)
 class Tally:
-    """What reading took."""
+    """Counts of frames while reading."""
 
     wanted: int = 0
     """Frames that were written into clips."""
     shared: int = 0
-    """Of these, frames that were decoded and converted for another clip already."""
+    """Of these, frames that had already been decoded and converted for another clip."""
     decoded: int = 0
     skipped: int = 0
-    """Frames that lie on the way to wanted ones and were not decoded, since nothing refers to them."""
+    """Frames on the way to wanted ones that were not decoded, because no frame refers to them."""
 
     def counts(self) -> dict[str, int]:
-        """All of it, by name."""
+        """All counts by name."""
         return {
             "wanted": self.wanted,
             "shared": self.shared,
@@ -61,10 +62,10 @@ def select(
     wanted: Collection[int],
     tally: Tally,
 ) -> Iterator[tuple[int, VideoFrame]]:
-    """The wanted frames with their numbers, as far as the packets have them, in the order in which they are shown.
+    """Yields the wanted frames with their indices, in display order, as far as the packets contain them.
 
-    `packets` begins with the keyframe `seek`. Raises what `packets` and the decoder raise. The decoder has to be
-    flushed (a seek does that) before it is used for anything else.
+    `packets` begins with the keyframe `seek`. Errors of `packets` and of the decoder pass through. Flush the decoder (a
+    seek does) before any other use.
     """
     order = _Order(packets, seek, lookahead)
     context = stream.codec_context
@@ -96,21 +97,21 @@ def _wanted(
 
 
 class _Order:
-    """Packets in the order of the file, each with the number of the frame that it is."""
+    """Packets in the order of the file, each with the index of its frame."""
 
     def __init__(self, packets: Iterator[Packet[VideoStream]], seek: Seek, lookahead: int) -> None:
         self._packets = packets
         self._seek = seek
         self._lookahead = lookahead
         self._stamps: list[int] = []
-        """Timestamps from the keyframe's on, of all packets read so far, sorted."""
+        """Timestamps of all packets read so far, from that of the keyframe on, sorted."""
 
     def __iter__(self) -> Iterator[tuple[Packet[VideoStream], int]]:
-        """Frames that are shown before the keyframe have a smaller number than it."""
+        """Yields packets with frame indices. Frames that are shown before the keyframe have the index -1."""
         ahead: deque[Packet[VideoStream]] = deque()
         for packet in self._packets:
             if not packet.size:
-                continue  # PyAV's sign of the end
+                continue  # PyAV's end marker
             if packet.pts is not None and packet.pts >= self._seek.pts:
                 insort(self._stamps, packet.pts)
             ahead.append(packet)
@@ -119,7 +120,7 @@ class _Order:
         yield from map(self._numbered, ahead)
 
     def number(self, pts: int | None) -> int:
-        """The number of the frame shown at this time; -1 for those before the keyframe, and for what no packet says."""
+        """The index of the frame with this timestamp; -1 if it is before the keyframe or no packet has it."""
         if pts is None:
             return -1
         place = bisect_left(self._stamps, pts)
@@ -131,7 +132,7 @@ class _Order:
 
 
 def lookahead(stamps: Sequence[int]) -> int:
-    """What `select` needs for a file whose packets have these timestamps, in the order of the file."""
+    """The `lookahead` that `select` needs for packets with these timestamps, in the order of the file."""
     smallest_from = list(accumulate(reversed(stamps), min))[::-1]
-    # The last packet that is shown no later than packet i is the last from which on something is.
+    # Minima from the end are sorted, so bisecting finds the last packet that is shown no later than packet i.
     return max((bisect_right(smallest_from, stamp) - place for place, stamp in enumerate(stamps)), default=0)

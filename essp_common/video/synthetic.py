@@ -1,11 +1,12 @@
-"""Small, real, encoded video files, made to order with PyAV: for the demo, previews, benchmarks and tests.
+"""Encodes small video files with PyAV, for the demo, previews, benchmarks and tests.
 
     path = write_video(tmp_path / "a.mp4", numbered(60), Encoding(codec="h264", gop=30, bframes=2))
 
-The container follows from the suffix (mp4, mov, avi, mkv, webm). `numbered` frames carry their number as a bar
-code, so that a test can read back which frame it was given (`read_number`), even after lossy coding; `drifting`
-moves any picture. What real files hold and encoders seldom write (a first timestamp that is not 0, varying
-frame intervals, rotation metadata, open GOPs, packed B-frames) is an option here.
+The suffix selects the container (mp4, mov, avi, mkv, webm). `numbered` frames carry their number as a bar code, which
+a test can read back even after lossy coding (`read_number`). `drifting` moves any picture.
+
+Options cover what real files contain and encoders seldom write: a first timestamp other than 0, varying frame
+intervals, rotation metadata, open GOPs, packed B-frames.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _CLOCK = 60_000  # MPEG-4 allows at most 65535 ticks a second
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How a video is coded."""
+    """How a video is encoded."""
 
     codec: str = "h264"
     """h264 | hevc | mpeg4 | mpeg2 | vp8 | vp9 | av1 | mjpeg | ffv1."""
@@ -54,25 +55,25 @@ class Encoding:
     """Most frames from one keyframe to the next."""
     bframes: int = 0
     open_gop: bool = False
-    """Let frames shown before a keyframe refer across it (h264, hevc)."""
+    """Let the leading frames of a keyframe refer to the previous group of pictures (h264, hevc)."""
     pixel_format: str = "yuv420p"
     rotation: int = 0
-    """Degrees, counter-clockwise, that a player turns the picture by (mp4 and mov)."""
+    """Degrees, counter-clockwise, by which a player rotates the picture (mp4 and mov)."""
     start_s: float = 0.0
     """Time of the first frame."""
     intervals: Sequence[float] = ()
     """Relative durations of the frames, repeated: (1, 1, 3) shows every third frame three times as long."""
     options: dict[str, str] = field(default_factory=dict)
-    """Options of the encoder, over those that this module sets."""
+    """Options of the encoder, which override those that this module sets."""
 
 
 def write_video(path: str | Path, pictures: Iterable[Picture], encoding: Encoding | None = None) -> Path:
-    """Encode `pictures`, all of one size, into the file `path`; gives the path back."""
+    """Encode `pictures`, all of one size, into the file `path`. Returns the path."""
     encoding = encoding or Encoding()
     path = Path(path)
     pictures = iter(pictures)
     first = next(pictures)
-    # Matroska's ids are random otherwise.
+    # Without this flag, Matroska's ids are random.
     options = {"fflags": "+bitexact"} if path.suffix in (".mkv", ".webm") else {}
     with av.open(str(path), "w", options=options) as container:
         name = _ENCODERS[encoding.codec]
@@ -132,8 +133,11 @@ def drifting(picture: Picture, count: int, velocity: tuple[int, int] = (1, 0)) -
 
 
 def pack_bframes(source: Path, target: Path) -> Path:
-    """Rewrite an MPEG-4 AVI with B-frames as DivX and XviD pack them: a B-frame shares the packet of the frame that
-    it refers to, and a placeholder of one byte, flagged as a keyframe, stands where it was."""
+    """Rewrite an MPEG-4 AVI with packed B-frames, as DivX and XviD write them.
+
+    A B-frame shares the packet of the frame that it refers to. A placeholder of one byte, flagged as a keyframe,
+    replaces its own packet.
+    """
     with av.open(str(source)) as container, av.open(str(target), "w") as packed:
         coded = [bytes(packet) for packet in container.demux(video=0) if packet.size]
         stream = packed.add_stream_from_template(container.streams.video[0])
@@ -154,7 +158,7 @@ def pack_bframes(source: Path, target: Path) -> Path:
 
 
 def _vop_type(packet: bytes) -> int | None:
-    """The kind of the last picture in an MPEG-4 packet (ISO/IEC 14496-2), None where there is none."""
+    """The type of the last picture in an MPEG-4 packet (ISO/IEC 14496-2); None if it contains none."""
     at = packet.rfind(b"\0\0\1\xb6")
     return None if at < 0 else packet[at + 4] >> 6
 

@@ -114,7 +114,7 @@ def test_what_is_no_extractor_is_refused(site: Path, target: str) -> None:
 
 def test_name_claimed_by_two_packages_is_refused(site: Path) -> None:
     Package(site, "acme_features", {"flow": "acme_features:Brightness"}, BRIGHTNESS)
-    with pytest.raises(ConfigError, match=r"more than one package.*acme_features"):
+    with pytest.raises(ConfigError, match=r"several packages.*acme_features"):
         registry.create("flow", {})
 
 

@@ -143,7 +143,7 @@ def test_memory_is_bounded() -> None:
 
 def test_short_answer_is_no_data() -> None:
     file = RangedFile(100, lambda start, length: b"short", BLOCK)
-    with pytest.raises(Unavailable, match="5 bytes came where 16"):
+    with pytest.raises(Unavailable, match="received 5 bytes of the 16"):
         file.read(10)
 
 
