@@ -1,15 +1,14 @@
-"""How large a job's clips can get, and how many the budget has to hold.
+"""Computes how large a job's clips can get, and how many the budget has to hold.
 
-Credits are reserved before anything is decoded, so they need bounds: of each part of a clip (`ClipParts`), from the
-specification, the sizes of the videos in the catalog, what the extractors declare, and the codec's worst case. Where
-frames differ in size from video to video, the largest video of a phase counts until a clip is decoded.
+Credits are reserved before decoding, so each part of a clip (`ClipParts`) needs an upper bound. It follows from the
+specification, the sizes of the videos in the catalog, the declarations of the extractors, and the codec's worst case.
+If videos differ in size, the largest one of a phase counts until a clip is decoded.
 
-A trainer frees the clips of a batch together, and clips of a locality window come in any order. If the budget could not
-hold a batch, and a window where there is one, the job could not proceed: that is a `ConfigError` here.
+A trainer frees the clips of a batch together, and the clips of a locality window arrive in any order. So a job can only
+proceed if the budget holds a batch and, with locality, a window. Otherwise this module raises `ConfigError`.
 
-Where the budget can be divided, trainers that lag are left behind (`ledger/stragglers.py`). Half of the budget is for
-the catch-up queues of all trainers but one. Each share has to hold two batches: one that is trained and one that is
-being made.
+A large budget also serves stragglers (`ledger/stragglers.py`). Half of it is for the catch-up queues, in equal shares
+for all trainers but one. Each share has to hold two batches: one in training and one in the making.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from essp_common.video.geometry import output_size
 from essp_master.ledger.parts import ClipParts
 
 _UNIT_CLIPS = 32
-"""Most clips of one work unit: enough to share a run-up, few enough to spread over decoders."""
+"""Most clips of one work unit: enough to share decoding from a keyframe, and few enough to use several decoders."""
 _PREDICTOR_BATCH = 16
-"""Clips that a predictor scores, and frees, together."""
+"""Clips that a predictor scores and frees together."""
 _MIB = 2**20
 
 
@@ -45,16 +44,16 @@ def parts_of(spec: JobSpec) -> ClipParts:
 def bounds_of(
     phases: Phases, parts: ClipParts, declared: Mapping[str, DeclaredFeature] | None = None
 ) -> list[list[int]]:
-    """For each phase, the most bytes of each part of a clip. Raises `ConfigError` for features that cannot be made.
+    """For each phase, the largest size in bytes of each part of a clip. Raises `ConfigError` for impossible features.
 
-    `declared`: features that are registered, and whose code is not here.
+    `declared`: registered features, whose code is in another image.
     """
     bounds = {purpose: _bounds(phases.spec, view, parts.streams, declared) for purpose, view in phases.views}
     return [bounds[purpose] for purpose, _ in phases.order]
 
 
 def catch_up_bytes(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
-    """The share of the budget that the catch-up queue of a trainer gets; 0: all trainers keep in step."""
+    """Bytes of the budget for the catch-up queue of each trainer; 0: all trainers keep in step."""
     others = len(spec.trainers) - 1
     if spec.limits.coupled or others < 1:
         return 0
@@ -63,12 +62,12 @@ def catch_up_bytes(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
 
 
 def uncoupled_budget(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
-    """The least budget with which a trainer that lags can be left behind."""
+    """The smallest budget, in bytes, that has room for catch-up queues."""
     return 2 * (len(spec.trainers) - 1) * _at_once(spec, batches=2) * _largest(bounds)
 
 
 def unit_clips(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
-    """Most clips of one work unit. Raises `ConfigError` when the budget is too small for the job to move."""
+    """Most clips of one work unit. Raises `ConfigError` if the budget is too small for the job to proceed."""
     largest, needed, window = _largest(bounds), _at_once(spec), spec.sampling.locality
     held = spec.limits.budget // largest
     if held < needed:
@@ -76,7 +75,7 @@ def unit_clips(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
         cause = f"{culprit} = {batch}" + (f" and sampling.locality = {window}" if window else "")
         raise ConfigError(
             f"limits.budget: {size(spec.limits.budget)} hold {held} clips of up to {size(largest)}, "
-            f"{cause} need {needed} at once; raise it to {-(-needed * largest // _MIB)}MiB or more, "
+            f"but {cause} need {needed} at once; raise it to {-(-needed * largest // _MIB)}MiB or more, "
             "or lower those, clip.frames or clip.resize"
         )
     held = (catch_up_bytes(spec, bounds) or spec.limits.budget) // largest
@@ -88,7 +87,7 @@ def _largest(bounds: Sequence[Sequence[int]]) -> int:
 
 
 def _batch(spec: JobSpec) -> tuple[int, str]:
-    """Most clips that are freed together, and what says so."""
+    """The largest number of clips that are freed together, and the field that sets it."""
     return max(
         ((trainer.batch_size, f"trainers.{name}.batch_size") for name, trainer in spec.trainers.items()),
         default=(_PREDICTOR_BATCH, "the predictor's batch"),
@@ -96,7 +95,7 @@ def _batch(spec: JobSpec) -> tuple[int, str]:
 
 
 def _at_once(spec: JobSpec, batches: int = 1) -> int:
-    """Clips that have to fit for a consumer to get so many batches in whatever order they are issued."""
+    """Clips that the budget has to hold so that a consumer gets this many batches, whatever the order of issue."""
     return batches * _batch(spec)[0] + max(spec.sampling.locality, 1) - 1
 
 
@@ -118,12 +117,12 @@ def _bounds(
 
 
 def _distinct(view: CatalogView, resize: Resize) -> Iterable[VideoRow]:
-    """One video of each size; any one where all come out alike."""
+    """One video of each size; a single one if `resize` makes all equal."""
     if resize.mode in (Resize.EXACT, Resize.CROP):
         return view.rows[:1]
     return {(row.height, row.width): row for row in view.rows}.values()
 
 
 def _max_bytes(array: ArraySpec, codec: CodecSpec) -> int:
-    """The most bytes that an array takes up as a value of the cache."""
+    """The largest size in bytes of an array as a value of the cache."""
     return max_encoded_bytes(array.shape, array.dtype, codec.name)

@@ -1,18 +1,19 @@
-"""How many workers each pool should have, and why: pure, so that it can be simulated.
+"""Decides how many workers each pool should have, and why. Pure, so that it can be simulated.
 
-The signal is the trainers' wait for data, not the CPU: a pool that works flat out while no trainer waits is large
-enough, and one that idles since it waits for its own input would not help by being larger. Each pool is one of
+The signal is the trainers' wait for data, not CPU usage. If no trainer waits, a pool is large enough, however busy it
+is. If a pool waits for its own input, more workers would not help. Each pool is in one of four states:
 
     bottleneck   trainers wait, and this pool is busy: it gets more workers
-    starved      trainers wait, and this pool is idle: what feeds it is too small, not the pool
-    buffered     no trainer waits, and what the pool makes is not taken (credits are used up): it may shrink
+    starved      trainers wait, and this pool is idle: the pool that feeds it is too small
+    buffered     no trainer waits, and credits are used up: the pool may shrink
     balanced     none of these
 
-Sizes come from measured rates. What a trainer would take if it never waited is its rate divided by the share of time
-in which it did not wait; what a worker makes is the pool's rate divided by the workers that were busy. Both are
-smoothed. Growing is stepwise: half as much again each time, and where the rate of a worker is not known yet, one at a
-time and only when the one before has come up. Shrinking is slower: only after a surplus has lasted, never soon after a
-start, never below one worker while there is work.
+Sizes come from measured rates, which are smoothed. The demand of a trainer is its rate divided by the share of time in
+which it did not wait. The rate of a worker is the rate of the pool divided by the number of busy workers.
+
+A pool grows in steps of at most half its size. While the rate of a worker is unknown, it grows by one worker at a time,
+and only once the previous one is ready. A pool shrinks more slowly: only after a surplus has lasted, not soon after it
+grew, and not below one worker while there is work.
 
 The idea of classifying pools by their queues follows Cosmos-Xenna's saturation-aware scheduler; scaling by the
 starvation of consumers follows Cachew (Graur et al., USENIX ATC 2022).
@@ -27,7 +28,7 @@ from enum import StrEnum
 
 
 class Saturation(StrEnum):
-    """What holds a pool, or whom it holds."""
+    """How a pool relates to its input and its consumers; see the module's docstring."""
 
     STARVED = "starved"
     BOTTLENECK = "bottleneck"
@@ -37,27 +38,27 @@ class Saturation(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class PoolLoad:
-    """What one pool did in the last seconds."""
+    """Measurements of one pool over the last seconds."""
 
     name: str
     replicas: int
-    """Workers that were asked for."""
+    """Workers requested."""
     ready: int
-    """Workers that are up."""
+    """Workers that are running."""
     stuck: int = 0
-    """Of these, how many hold work and have finished nothing for long."""
+    """Running workers that have work in hand and have finished none for a long time."""
     busy: float
-    """Share of the time in which the ready workers worked, 0 to 1."""
+    """Share of their time that the ready workers were busy, 0 to 1."""
     done_per_s: float
-    """Clips finished a second."""
+    """Clips finished per second."""
     queue: int
-    """Clips that wait for this pool or are in its hands."""
+    """Clips that wait for this pool or are being processed by it."""
     demand_per_s: float | None
-    """Clips a second that the consumers of what it makes would take if they never waited; None: not known yet."""
+    """Clips per second that the pool's consumers would take if they never waited; None: not known yet."""
     wait: float
-    """Largest share of its time that one of those consumers waited for clips, 0 to 1."""
+    """Share of its time, 0 to 1, that the consumer that waits most waited for clips."""
     full: bool = False
-    """Credits are used up: nothing more may be made before something is taken."""
+    """Credits are used up: no more clips may be made before consumers ack some."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,48 +68,48 @@ class Limits:
     min: int = 0
     max: int = 64
     max_because: str = "the setting"
-    """What sets `max`, for people: partitions, the quota, the setting."""
+    """What limits `max`, for people: partitions, the quota, the setting."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """How eagerly pools are changed."""
+    """Thresholds and rates of change."""
 
     wait_high: float = 0.05
-    """Trainers that wait longer than this share of their time are short of data."""
+    """A trainer that waits for more than this share of its time is short of data."""
     busy_high: float = 0.75
     """A pool that is busy for this share of its time is at its limit."""
     headroom: float = 1.15
-    """Workers are counted for so much more than is needed, since times of clips vary."""
+    """Factor by which the target exceeds the demand, because the time per clip varies."""
     growth: float = 0.5
-    """A step up is at most this share of the present size, and at least two."""
+    """A pool grows by at most this share of its size, or by two workers if that is more."""
     start_s: float = 120.0
-    """How long workers that were asked for may take to come up before others are asked for."""
+    """How long requested workers may take to start before replacements are requested."""
     surplus_s: float = 120.0
-    """A surplus has to last so long before the pool shrinks."""
+    """How long a surplus has to last before the pool shrinks."""
     grace_s: float = 60.0
-    """How long after its last growth came up a pool is not shrunk."""
+    """How long a pool does not shrink after new workers became ready."""
     shrink: float = 0.2
-    """A step down is at most this share of the present size, and at least one."""
+    """A pool shrinks by at most this share of its size, or by one worker if that is more."""
     smoothing: float = 0.3
     """Weight of the newest measurement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is to become of one pool."""
+    """The size that one pool should get."""
 
     pool: str
     saturation: Saturation
     replicas: int
-    """As it was."""
+    """The present size."""
     wanted: int
     reason: str
     """One sentence, for people."""
 
 
 class Autoscaler:
-    """Decides about all pools. Remembers a little of each; time is passed in."""
+    """Decides the size of all pools. Keeps a short memory of each; the caller passes the time."""
 
     def __init__(self, policy: Policy | None = None) -> None:
         self._policy = policy or Policy()
@@ -144,20 +145,20 @@ class Autoscaler:
         if saturation is Saturation.STARVED and load.ready >= load.replicas:
             return (
                 load.replicas,
-                f"trainers wait {load.wait:.0%}, but it is busy for {load.busy:.0%} only: so is its input",
+                f"trainers wait {load.wait:.0%}, but this pool is only {load.busy:.0%} busy: its input is too slow",
             )
         if memory.per_worker is None or load.demand_per_s is None:
             if load.ready < load.replicas and now_s - memory.asked_s < policy.start_s:
                 return load.replicas, "the rate of a worker is not known yet, and the last one is still starting"
-            return load.replicas + 1, "the rate of a worker is not known yet, so one step more"
+            return load.replicas + 1, "the rate of a worker is not known yet, so one worker more"
         missing = load.replicas - load.ready if now_s - memory.asked_s >= policy.start_s else 0
         target = needed + missing
         step = max(2, math.floor(load.replicas * policy.growth))
         return max(load.replicas, min(target, load.replicas + step)), (
             f"trainers wait {load.wait:.0%} and could take {memory.demand:.1f} clips/s; a worker makes "
             f"{memory.per_worker:.1f}, so {needed} are needed"
-            + f", {load.stuck} of them for stuck ones" * (load.stuck > 0)
-            + f", and {missing} for those that do not come up" * (missing > 0)
+            + f", including {load.stuck} to replace stuck ones" * (load.stuck > 0)
+            + f", and {missing} to replace those that do not start" * (missing > 0)
         )
 
     def _shrink(self, load: PoolLoad, memory: _Memory, needed: int, now_s: float) -> tuple[int, str]:
@@ -166,21 +167,21 @@ class Autoscaler:
         target = max(needed, floor)
         if target >= load.replicas:
             memory.surplus_since_s = None
-            return load.replicas, "as many as are needed"
+            return load.replicas, "as many workers as needed"
         if memory.surplus_since_s is None:
             memory.surplus_since_s = now_s
         lasted_s = now_s - memory.surplus_since_s
         if lasted_s < policy.surplus_s:
-            return load.replicas, f"{target} would do; waits until that has held for {policy.surplus_s:.0f} s"
+            return load.replicas, f"{target} would suffice; it shrinks if that lasts {policy.surplus_s:.0f} s"
         if now_s - memory.grown_s < policy.grace_s:
-            return load.replicas, f"{target} would do; it grew {now_s - memory.grown_s:.0f} s ago"
+            return load.replicas, f"{target} would suffice, but it grew {now_s - memory.grown_s:.0f} s ago"
         step = max(1, math.floor(load.replicas * policy.shrink))
         return max(target, load.replicas - step), f"{target} have sufficed for {lasted_s:.0f} s"
 
 
 @dataclass(slots=True)
 class _Memory:
-    """What is remembered of a pool between decisions."""
+    """The state of a pool between decisions."""
 
     per_worker: float | None = None
     demand: float = 0.0
@@ -203,7 +204,7 @@ class _Memory:
             )
 
     def needed(self, load: PoolLoad, policy: Policy) -> int:
-        """Workers that meet the demand, as far as it is known; otherwise as many as there are."""
+        """Workers needed for the demand. If the demand is unknown, the present number."""
         if load.demand_per_s is None:
             return load.replicas
         if self.demand < _NOTHING and not load.queue:
@@ -214,14 +215,14 @@ class _Memory:
 
 
 _EVIDENCE = 0.2
-"""Workers' worth of work that has to be seen before a rate is believed."""
+"""Busy workers (in full-time equivalents) from which on a measured rate counts."""
 _NOTHING = 1e-3
-"""Clips a second that count as none."""
+"""Rates below this many clips per second count as zero."""
 _ROUNDING = 1e-6
 
 
 def classify(load: PoolLoad, policy: Policy) -> Saturation:
-    """What holds this pool, or whom it holds."""
+    """The state of a pool; see the module's docstring."""
     if load.wait > policy.wait_high:
         working = load.ready - load.stuck
         if load.busy >= policy.busy_high or (load.queue and not working) or load.queue > 4 * max(1, load.ready) > 0:

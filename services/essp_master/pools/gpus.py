@@ -1,13 +1,17 @@
-"""Which training gets how many GPUs: those whose validation loss still falls get more. Pure.
+"""Divides GPUs among trainers: those whose validation loss still falls get more. Pure.
 
-After each epoch of a training its next improvement is predicted from its last ones: the fall of its loss in an epoch,
-as a share of all that it has fallen, shrinking by the factor by which it shrank lately. GPUs then go one by one to the
-training whose predicted improvement grows most by one more. Every training keeps its minimum; one with little history
-counts as improving fast, so that newcomers are not starved; one that waits for data gets no more, since it could not
-use them. A move costs a checkpoint and a restart, so the present shares stay unless others are clearly better.
+After each epoch, the next improvement of a trainer is predicted from its last ones. The improvement is the fall of the
+loss in one epoch, as a share of its whole fall so far. It is assumed to keep shrinking by the factor by which it shrank
+lately.
 
-Source: Zhang et al., "SLAQ: Quality-Driven Scheduling for Distributed Machine Learning", ACM SoCC 2017; the prediction
-here is a geometric one, in place of SLAQ's fitted curve.
+GPUs are then assigned one by one, each to the trainer whose predicted improvement it raises most. Every trainer keeps
+its minimum. A trainer with little history counts as improving fast, so that new trainers get GPUs. A trainer that waits
+for data gets no more GPUs, because it could not use them.
+
+A change costs a checkpoint and a restart, so the present shares stay unless others are clearly better.
+
+Source: Zhang et al., "SLAQ: Quality-Driven Scheduling for Distributed Machine Learning", ACM SoCC 2017. The prediction
+here is geometric, in place of SLAQ's fitted curve.
 """
 
 from __future__ import annotations
@@ -17,37 +21,37 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 _NEW = 3
-"""Losses before a training's course is known."""
+"""Losses that a prediction needs."""
 _SLOWEST_DECAY = 0.95
 SCALING = 0.9
-"""Speed of n GPUs over one: n to this power."""
+"""n GPUs are faster than one by the factor n to this power."""
 _BETTER = 1.1
-"""Shares are changed when they promise so many times the improvement of the present ones."""
+"""Shares change only if the predicted improvement is this many times that of the present ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """One training as the allocation sees it."""
+    """One trainer, as the allocation sees it."""
 
     name: str
     losses: Sequence[float]
     """Validation loss after each epoch."""
     epochs_per_s: float
-    """Of one GPU."""
+    """Speed on one GPU."""
     min: int = 1
     max: int = 8
     starved: bool = False
-    """It waits for data."""
+    """Whether it waits for data."""
 
     def improvement(self, gpus: int, period_s: float) -> float:
-        """Predicted fall of the loss within `period_s`, as a share of what it has fallen so far."""
+        """Predicted fall of the loss within `period_s`, as a share of its fall so far."""
         epochs = self.epochs_per_s * period_s * gpus**SCALING
         fall, decay = self._course()
         left: float = decay**epochs
         return fall * (1 - left) / (1 - decay)
 
     def _course(self) -> tuple[float, float]:
-        """The fall of the next epoch, and by what factor that shrinks with each."""
+        """The predicted fall in the next epoch, and the factor by which it shrinks with each epoch."""
         best = _running_best(self.losses)
         if len(best) < _NEW or best[0] <= best[-1]:
             return (1.0, 0.5) if len(best) < _NEW else (0.0, 0.5)
@@ -62,9 +66,9 @@ class Training:
 def allocate(
     trainings: Sequence[Training], gpus: int, present: Mapping[str, int], period_s: float = 300.0
 ) -> dict[str, int]:
-    """GPUs of each training. Those for whom not even `min` is left get none; the first ones come first.
+    """GPUs of each trainer. If GPUs are short, the first trainers get their `min`, and the others get none.
 
-    `present`: what they have now. `period_s`: for how long the shares will stand.
+    `present`: the present shares. `period_s`: how long the shares will be in force.
     """
     shares: dict[str, int] = {}
     left = gpus

@@ -54,7 +54,7 @@ def test_stuck_workers_are_made_up_for() -> None:
     hung = replace(healthy, stuck=4, done_per_s=29.4)
     (decision,) = scaler.decide([(hung, Limits())], 10.0)
     assert decision.wanted == 14
-    assert "4 of them for stuck ones" in decision.reason
+    assert "including 4 to replace stuck ones" in decision.reason
 
 
 def test_a_pool_of_unknown_rate_grows_by_one_and_waits_for_it() -> None:
