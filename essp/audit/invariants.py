@@ -1,12 +1,12 @@
-"""The seven invariants, as functions of the account of a job. Each gives what breaks it, named so that it can be found.
+"""Checks the seven invariants on the account of a job. Each check lists its violations, with the clips concerned.
 
-conservation       every clip of a completed job was trained or skipped by every consumer, and only what was issued
+conservation       every consumer trained or skipped every clip of a completed job, and only clips that were issued
 no double count    no consumer was credited with a clip twice in one run
-no leak            never more outstanding than the budget; nothing of the job in the cache after its end
-exact resume       what each checkpoint has seen is what the plan says, each clip once: its digest is the plan's
-one master         fences never go down, and every master that begins has a new one
-liveness           states follow one another as they may; a job that goes on has not been silent for long
-API = truth        what the API counts is what the history adds up to
+no leak            outstanding bytes never exceeded the budget, and the cache holds nothing of the job after its end
+exact resume       each checkpoint has seen each planned clip once: its digest equals that of the plan
+one master         fences never decrease, and each master begins with a new one
+liveness           all changes of state are allowed, and a running job is not stalled
+API = truth        the counters of the API equal those that follow from the history
 """
 
 from __future__ import annotations
@@ -26,32 +26,33 @@ from essp_common.runtime import ids
 
 _SHOWN = 10
 _SILENCE_MS = 15 * 60 * 1000
-"""A job with clips outstanding that says nothing for so long is stuck: `ESSP_STALL_S` has them issued again before."""
+"""A job with outstanding clips and no event for so long is stuck. After `ESSP_STALL_S`, which is shorter, the master
+issues clips again."""
 _COUNTED = ("issued", "decoded", "extracted", "failed", "replaced", "skipped", "lost")
 
 
 class Finding(BaseModel):
-    """What became of one invariant."""
+    """The result of checking one invariant."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     invariant: str
     holds: bool | None
-    """Null: it could not be checked; `checked` says why."""
+    """Null: it could not be checked, and `checked` says why."""
     checked: str
-    """What was looked at, in one line."""
+    """What was checked, in one line."""
     violations: tuple[str, ...] = ()
-    """The first few."""
+    """The first violations, and the number of the others."""
 
 
 class PlanDigests(Protocol):
-    """Digests of clips as they are planned."""
+    """Digests of the planned clips."""
 
     def digest(self, until: Position, attempts: Mapping[Position, int], skipped: Set[Position]) -> str: ...
 
 
 def check(account: Account, plan: PlanDigests | None, status: JobStatus | None, now_ms: int) -> list[Finding]:
-    """All invariants. `plan`: None if it cannot be had. `status`: what the API tells of the job, if it was asked."""
+    """Check all invariants. `plan`: None if it cannot be computed. `status`: the API's status of the job, if known."""
     if not account.runs:
         return [Finding(invariant="conservation", holds=None, checked="the history holds no run of the job")]
     run = account.runs[-1]
@@ -84,7 +85,7 @@ def _conservation(account: Account, run: Run) -> Finding:
                 missing = np.flatnonzero(run.gone(consumer, number) == 0)
                 violations += [f"{consumer} never trained clip {i} of phase {number}" for i in missing]
     clips = sum(plan.clips for plan in run.snapshot.phases)
-    what = f"{clips} clips of {len(run.snapshot.phases)} passes, {len(run.done)} consumers"
+    what = f"{clips} clips of {len(run.snapshot.phases)} phases, {len(run.done)} consumers"
     return _finding("conservation", what if completed else f"{what}; {open_clips(run)} under way", violations)
 
 
@@ -108,9 +109,9 @@ def _no_leak(account: Account) -> Finding:
     most, budget = max(account.peaks, default=(0, 0), key=lambda sample: sample[0] / max(sample[1], 1))
     checked = f"{len(account.peaks)} samples, at most {most / max(budget, 1):.0%} of the budget"
     if account.state == JobState.COMPLETED and account.outstanding != (0, 0):
-        violations.append(f"{account.outstanding[0]} bytes of {account.outstanding[1]} clips were never given back")
+        violations.append(f"{account.outstanding[0]} bytes of {account.outstanding[1]} clips were never released")
     if account.sweeps:
-        checked += f"; cache looked through {len(account.sweeps)} times after the end"
+        checked += f"; cache searched {len(account.sweeps)} times after the end"
         if account.sweeps[-1]:
             violations.append(f"{account.sweeps[-1]} keys of the job were left in the cache after its end")
     return _finding("no leak", checked, violations)
@@ -119,9 +120,9 @@ def _no_leak(account: Account) -> Finding:
 def _exact_resume(account: Account, plan: PlanDigests | None) -> Finding:
     name = "exact resume"
     if plan is None:
-        return Finding(invariant=name, holds=None, checked="the plan cannot be made: the catalog cannot be read")
+        return Finding(invariant=name, holds=None, checked="the plan cannot be computed: the catalog cannot be read")
     violations = [
-        f"{_told(saved)} has seen other clips than planned: its digest is {saved.digest or 'missing'}, not {wanted}"
+        f"{_checkpoint(saved)} has seen unplanned clips: its digest is {saved.digest or 'missing'}, not {wanted}"
         for saved in account.saved
         if saved.digest != (wanted := plan.digest(saved.position, saved.attempts, saved.skipped))
     ]
@@ -130,13 +131,13 @@ def _exact_resume(account: Account, plan: PlanDigests | None) -> Finding:
 
 
 def _lineage(account: Account) -> list[str]:
-    """Where a run of a trainer begins, there has to be a checkpoint; at the end of a completed job, a final one."""
+    """Check that each trainer begins a run at a checkpoint, and ends a completed job with a final one."""
     known = {(ids.trainer_consumer(saved.trainer), saved.position) for saved in account.saved}
     violations = []
     for run in account.runs[1:]:
         for consumer, start in run.start.items():
             if start > Position(0, 0) and ids.service_of(consumer) == ids.TRAINER and (consumer, start) not in known:
-                violations.append(f"{consumer} began at {_place(start)}, where it has no checkpoint")
+                violations.append(f"{consumer} began at {_text(start)}, where it has no checkpoint")
     if account.state == JobState.COMPLETED:
         finals = {saved.trainer for saved in account.saved if saved.final}
         violations += [
@@ -151,9 +152,9 @@ def _one_master(account: Account) -> Finding:
         if fence < before:
             violations.append(f"an entry with fence {fence} was accepted after one with {before}")
         elif begins and fence == before:
-            violations.append(f"a master began with fence {fence}, which was another one's")
+            violations.append(f"a master began with fence {fence}, which another one had")
         elif not begins and fence > before:
-            violations.append(f"an entry has fence {fence}, with which no master began")
+            violations.append(f"an entry has fence {fence}, but no master began with it")
     masters = len({fence for fence, _ in account.fences})
     return _finding("one master", f"{len(account.fences)} entries of {masters} masters", violations)
 
@@ -174,44 +175,43 @@ def _liveness(account: Account, run: Run, now_ms: int) -> Finding:
 
 
 def _api_is_truth(account: Account, run: Run, status: JobStatus | None) -> Finding:
-    """Against the ledger as stored, and against the API: of a job that goes on, the history is a little behind."""
+    """Compare the history with the stored ledger and the API. While a job runs, the history lags behind the API."""
     violations = []
     if account.ledger is not None:
         stored = {name: account.ledger.counts.get(name, 0) for name in _COUNTED}
-        violations += _differences("the ledger", stored, run, lambda told, found: told == found)
-    told = status
-    if told is None and account.status_json:
-        told = JobStatus.model_validate_json(account.status_json)
-    if told is not None:
-        ended = told.state.ended and account.state == told.state
-        counts = {name: getattr(told.counts, name) for name in _COUNTED}
-        agree = (lambda told, found: told == found) if ended else (lambda told, found: told >= found)
+        violations += _differences("the ledger", stored, run, lambda reported, found: reported == found)
+    if status is None and account.status_json:
+        status = JobStatus.model_validate_json(account.status_json)
+    if status is not None:
+        ended = status.state.ended and account.state == status.state
+        counts = {name: getattr(status.counts, name) for name in _COUNTED}
+        agree = (lambda reported, found: reported == found) if ended else (lambda reported, found: reported >= found)
         violations += _differences("the API", counts, run, agree)
-        violations += _wrong_phases(told, run, agree)
+        violations += _wrong_phases(status, run, agree)
     return _finding("API = truth", f"{len(_COUNTED)} counters and the progress of each phase", violations)
 
 
-def _differences(who: str, told: Mapping[str, int], run: Run, agree: Callable[[int, int], bool]) -> list[str]:
+def _differences(source: str, counts: Mapping[str, int], run: Run, agree: Callable[[int, int], bool]) -> list[str]:
     return [
-        f"{who} says {told[name]} {name}, the history {run.counts[name]}"
+        f"{source} says {counts[name]} {name}, the history {run.counts[name]}"
         for name in _COUNTED
-        if not agree(told[name], run.counts[name])
+        if not agree(counts[name], run.counts[name])
     ]
 
 
 def _wrong_phases(status: JobStatus, run: Run, agree: Callable[[int, int], bool]) -> list[str]:
     violations = []
-    for number, told in enumerate(status.phases):
-        for consumer, done in told.done.items():
+    for number, phase in enumerate(status.phases):
+        for consumer, done in phase.done.items():
             found = int(np.count_nonzero(run.gone(consumer, number)))
             if not agree(done, found):
                 violations.append(f"the API says {consumer} did {done} clips of phase {number}, the history {found}")
     return violations
 
 
-def _told(saved: Saved) -> str:
-    return f"checkpoint {saved.step} of {saved.trainer} (at {_place(saved.position)})"
+def _checkpoint(saved: Saved) -> str:
+    return f"checkpoint {saved.step} of {saved.trainer} (at {_text(saved.position)})"
 
 
-def _place(position: Position) -> str:
+def _text(position: Position) -> str:
     return f"clip {position.index} of phase {position.phase_index}"

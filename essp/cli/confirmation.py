@@ -1,4 +1,4 @@
-"""Asking before what cannot be taken back."""
+"""Asks for confirmation before an action that cannot be undone."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def confirm(question: str) -> None:
-    """Return if the answer is yes. Raises `Abort` if it is no, `ConfigError` where nobody is there to answer."""
+    """Return if the answer is yes. Raises `Abort` if it is no, and `ConfigError` if there is no terminal."""
     try:
         agreed = typer.confirm(question, err=True)
     except typer.Abort as error:
         if sys.stdin.isatty():
             raise
-        raise ConfigError("not confirmed, and no terminal to ask at; add --yes") from error
+        raise ConfigError("cannot ask for confirmation without a terminal; add --yes") from error
     if not agreed:
         raise typer.Abort

@@ -1,11 +1,11 @@
-"""`essp doctor`: is everything there that ESSP needs, and set up as it needs it?
+"""`essp doctor`: checks that everything ESSP needs is available and configured correctly.
 
-One line for each thing looked at: `ok`, `warn` (it works, and will hurt) or `fail`, and under it how to mend it. The
-servers are those of the settings (ESSP_BUS, ESSP_CACHE, ESSP_STORES) and the master at ESSP_SERVER; all are asked at
-once, and a missing one is told within seconds. Nothing is left behind but a message of 16 bytes on `essp.doctor`.
+It prints one line per check: `ok`, `warn` (works, but will cause trouble) or `fail`, followed by the remedy. It checks
+the servers of the settings (ESSP_BUS, ESSP_CACHE, ESSP_STORES) and the master at ESSP_SERVER, all at once, and reports
+a missing one within seconds. It leaves nothing behind but a message of 16 bytes on `essp.doctor`.
 
-Exit codes: 0 nothing failed, 1 something failed, 2 the settings themselves make no sense. `helm test` and the compose
-file's demonstration run it.
+Exit codes: 0 nothing failed, 1 something failed, 2 the settings are invalid. `helm test` and the demonstration of the
+compose file run it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ Examination = Callable[[], Iterable[Finding]]
 
 def main(
     server: Annotated[
-        str, typer.Option("--server", envvar="ESSP_SERVER", help="URL of the master; none: do not ask it.")
+        str, typer.Option("--server", envvar="ESSP_SERVER", help="URL of the master (default: do not check it).")
     ] = "",
     token: Annotated[str, typer.Option("--token", envvar="ESSP_API_TOKEN", hidden=True, show_envvar=False)] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Check the servers, the master and this machine, and say how to mend what is wrong."""
+    """Check the servers, the master and this machine, and say how to fix problems."""
     findings = examine(Settings(), server, token)
     worst = max((finding.level for finding in findings), key=list(Level).index)
     if as_json:
@@ -55,7 +55,7 @@ def main(
 
 
 def examine(settings: Settings, server: str = "", token: str = "") -> list[Finding]:
-    """Look at everything at once; findings in a fixed order. Without `server`, no master is asked."""
+    """Run all checks at once. Findings come in a fixed order. Without `server`, the master is not checked."""
     examinations: list[tuple[str, Examination]] = [
         ("machine", machine.examine),
         ("kafka", lambda: _bus(settings)),
@@ -69,13 +69,13 @@ def examine(settings: Settings, server: str = "", token: str = "") -> list[Findi
         found = [finding for one in running for finding in one.result()]
     if not server and not settings.bus.startswith("memory:"):
         found.append(
-            warn("master", "not asked: there is no URL of a master", "set ESSP_SERVER, as in http://master:8080")
+            warn("master", "not checked: no URL of a master is set", "set ESSP_SERVER, as in http://master:8080")
         )
     return found
 
 
 def failing(settings: Settings) -> tuple[str, ...]:
-    """What is wrong with the servers of bus and cache, and what to do; what is in memory needs none."""
+    """The problems of the bus and cache servers, each with its remedy. `memory://` has no server."""
     found = _collected("kafka", lambda: _bus(settings))
     if not settings.cache.startswith("memory:"):
         found += _collected("redis", lambda: _cache(settings))
@@ -83,20 +83,20 @@ def failing(settings: Settings) -> tuple[str, ...]:
 
 
 def not_ready(failing: Iterable[str]) -> Unavailable:
-    """The error of a job whose servers fail."""
+    """The error for a job whose servers have problems."""
     return Unavailable("\n  ".join(("the servers of the settings are not ready:", *failing)))
 
 
 def _collected(name: str, examination: Examination) -> list[Finding]:
-    """What one examination says, up to the error that ended it."""
+    """The findings of one examination. An error ends it and becomes the last finding."""
     found: list[Finding] = []
     try:
         for finding in examination():
             found.append(finding)
     except ConfigError as error:
-        found.append(fail(name, str(error), "change what the message names"))
+        found.append(fail(name, str(error), "change the setting that the message names"))
     except EsspError as error:
-        found.append(fail(name, str(error), "see whether the server is well, and look at its log"))
+        found.append(fail(name, str(error), "check the server and its log"))
     except ModuleNotFoundError as error:
         found.append(fail(name, f"the package {error.name!r} is not installed", distribution.remedy(error)))
     return found
@@ -114,6 +114,6 @@ def _cache(settings: Settings) -> Iterable[Finding]:
         if settings.bus.startswith("memory:"):
             return [ok("redis", "not used: one process, frames stay in memory")]
         remedy = "set ESSP_CACHE to redis://host:6379/0"
-        return [fail("redis", "ESSP_BUS has a broker, and frames in memory:// are seen by one process alone", remedy)]
+        return [fail("redis", "ESSP_BUS names a broker, but only one process can read frames in memory://", remedy)]
     redis = import_module("essp.doctor.redis")
     return redis.examine(settings.cache)  # type: ignore[no-any-return]

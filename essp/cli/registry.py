@@ -1,6 +1,6 @@
-"""`essp registry`: extractors and trainers that run in images of their own, in the tables of a running master.
+"""`essp registry`: registers extractors and trainers from other images with a running master.
 
-A row is a YAML or JSON file; `essp registry put --help` shows one. Exit code 4: the row was changed by somebody else.
+A row is a YAML or JSON file; `essp registry put --help` shows one. Exit code 4: another client changed the row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ app = typer.Typer(
 
 
 class Kind(StrEnum):
-    """The tables."""
+    """The tables of registrations."""
 
     EXTRACTORS = "extractors"
     TRAINERS = "trainers"
@@ -76,7 +76,7 @@ def put(
     token: Token = "",
     as_json: AsJson = False,
 ) -> None:
-    """Register, or change what is registered under that name.
+    """Register a row, or change the row with its name.
 
     \b
     name: depth
@@ -110,7 +110,7 @@ def rm(
 
 @app.command()
 def log(server: Server = SERVER, token: Token = "", as_json: AsJson = False) -> None:
-    """Who registered what, and when."""
+    """List who registered what, and when."""
     with connect(server, token) as client:
         changes = ask(client, "GET", "/v1/registrations/changes")
     for change in changes:
@@ -124,12 +124,12 @@ def _row(file: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file} is not text: {error}") from error
     if not isinstance(row, dict):
-        raise ConfigError(f"{file} holds no row: write name, image, output, ... as keys")
+        raise ConfigError(f"{file} is not a row: write name, image, output, ... as keys")
     return row
 
 
 def _seen(client: httpx.Client, kind: Kind, name: str) -> str:
-    """The ETag of a row, empty when there is none."""
+    """The ETag of a row; empty if there is no such row."""
     try:
         return answer_of(client, "GET", f"/v1/{kind}/{name}")[1]
     except NotFound:

@@ -1,13 +1,13 @@
-"""How a job is watched: live on a terminal, as plain lines in a log, or as JSON lines for programs.
+"""Shows the progress of a job: live on a terminal, as plain lines in a log, or as JSON lines for programs.
 
     with open_view(json_lines=False) as view:
         for status in ...:
             view.show(status)
         view.result(status)
 
-The live view and the plain lines go to stderr, results and JSON to stdout. Without a terminal (or with one that cannot
-redraw) the view is plain: a line when something came out of a phase or went wrong, and otherwise one every
-`PLAIN_INTERVAL_S`. Colours follow `NO_COLOR`.
+The live view and the plain lines go to stderr, results and JSON to stdout. Without a terminal that can redraw, the view
+is plain: it prints a line for each result of a phase and each problem, and otherwise one every `PLAIN_INTERVAL_S`.
+`NO_COLOR` switches colours off.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _FRAMES_PER_S = 4
 
 
 class View(AbstractContextManager["View"], Protocol):
-    """Shows a job while it runs, and what came of it."""
+    """Shows a running job and its result."""
 
     def show(self, status: JobStatus, events: Iterable[JobEvent] = ()) -> None:
-        """The job is like this now; `events` are those since the last call."""
+        """Show the present status. `events`: the events since the last call."""
 
     def result(self, status: JobStatus) -> None:
-        """The job ended like this."""
+        """Show the result of a job that has ended."""
 
 
 def open_view(json_lines: bool = False, out: Console | None = None, err: Console | None = None) -> View:
-    """The view that suits where the output goes."""
+    """The view that suits the output."""
     out = out or Console()
     err = err or Console(stderr=True)
     if json_lines:
@@ -56,7 +56,7 @@ class LiveView:
 
     def __init__(self, out: Console, err: Console) -> None:
         self._out = out
-        starting = Text("starting ...", "dim")  # to load what trains takes seconds
+        starting = Text("starting ...", "dim")  # loading torch takes seconds
         self._live = Live(starting, console=err, refresh_per_second=_FRAMES_PER_S, transient=True)
 
     def __enter__(self) -> Self:
@@ -88,7 +88,7 @@ class PlainView:
         self._next_s = 0.0
         self._state: JobState | None = None
         self._reports: dict[str, int] | None = None
-        """Trainer -> how many of its reports were told; none before the first look."""
+        """Trainer -> number of its reports that are printed. None before the first status."""
 
     def __enter__(self) -> Self:
         return self
@@ -96,14 +96,14 @@ class PlainView:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing is held."""
+        """Does nothing: the view holds no resources."""
 
     def show(self, status: JobStatus, events: Iterable[JobEvent] = ()) -> None:
         if self._reports is None:
             self._reports = {trainer.name: len(trainer.reports) for trainer in status.trainers}
             for name, count in self._reports.items():
                 if count:
-                    self._line(status, f"{name}: goes on, {count} passes are done")
+                    self._line(status, f"{name}: resumes after {count} finished phases")
         for trainer in status.trainers:
             for report in trainer.reports[self._reports.get(trainer.name, 0) :]:
                 self._line(status, f"{trainer.name}: {_report(report)}")
@@ -138,7 +138,7 @@ class JsonView:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing is held."""
+        """Does nothing: the view holds no resources."""
 
     def show(self, status: JobStatus, events: Iterable[JobEvent] = ()) -> None:
         for event in events:
@@ -167,7 +167,7 @@ def _progress(status: JobStatus) -> str:
             parts.append(f"{trainer.name} loss {trainer.loss:.3f} top-1 {percent(trainer.top1)} data wait {wait}")
     if failed := sum(failure.count for failure in status.failures):
         parts.append(f"{failed} failed")
-    if status.reason and not status.state.ended:  # of one that has ended the result tells it
+    if status.reason and not status.state.ended:  # the result of an ended job contains the reason
         parts.append(status.reason)
     return ", ".join(parts)
 

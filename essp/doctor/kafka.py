@@ -1,4 +1,4 @@
-"""Kafka: reachable, topics with the partitions that ESSP needs, a message there and back."""
+"""Checks Kafka: is it reachable, do the topics have the partitions that ESSP needs, does a message come back?"""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CONNECT_MS = 4000
 
 
 def examine(url: str, login: Login) -> Iterator[Finding]:
-    """All there is to say of the bus at `url`. Raises `EsspError` where it cannot go on."""
+    """Check the bus at `url`. Raises `EsspError` if a check cannot continue."""
     options = KafkaOptions.from_url(url, login)
     deaf = [found for server in options.servers if (found := unreachable(CHECK, server, 9092, "ESSP_BUS"))]
     yield from deaf
@@ -41,7 +41,7 @@ def examine(url: str, login: Login) -> Iterator[Finding]:
 
 
 def _untrusted(options: KafkaOptions) -> Finding | None:
-    """What is wrong with TLS, which kafka-python tells nobody."""
+    """What is wrong with TLS, which kafka-python does not report."""
     server = urlsplit(f"//{options.servers[0]}")
     host, port = server.hostname or "", server.port or 9092
     context = ssl.create_default_context(cafile=options.ca or None)
@@ -51,7 +51,7 @@ def _untrusted(options: KafkaOptions) -> Finding | None:
         with socket.create_connection((host, port), CONNECT_S) as connection:
             context.wrap_socket(connection, server_hostname=host).close()
     except ssl.SSLCertVerificationError as error:
-        remedy = "name the authority that signed it: ?ca=FILE; and the server as its certificate does"
+        remedy = "name the authority that signed it (?ca=FILE), and use the host name that is in the certificate"
         return fail(CHECK, f"the certificate of {host}:{port} is not trusted: {error.verify_message}", remedy)
     except OSError as error:
         return fail(CHECK, f"{host}:{port}: no TLS ({error})", "use a port that speaks TLS, or kafka:// without it")
@@ -70,18 +70,18 @@ def _topics(options: KafkaOptions) -> Iterator[Finding]:
         yield warn(
             CHECK,
             f"topics are missing: {', '.join(missing)}",
-            "essp setup creates them; services do too, if they have the right to",
+            "essp setup creates them; so do services, if they have the right",
         )
     for topic, count in wrong.items():
         wanted = topics.partitions(topic)
         remedy = "add partitions" if count < wanted else "delete the topic, and run essp setup"
         yield fail(CHECK, f"topic {topic} has {count} partitions, ESSP needs {wanted}", remedy)
     if not missing and not wrong:
-        yield ok(CHECK, f"topics {', '.join(topics.FIXED)} have their partitions")
+        yield ok(CHECK, f"topics {', '.join(topics.FIXED)} have the partitions they need")
 
 
 def _round_trip(options: KafkaOptions) -> Iterator[Finding]:
-    """Through the same adapter as every service."""
+    """Publish a message and read it back, through the adapter that services use."""
     token = uuid.uuid4().bytes
     began = time.monotonic()
     with closing(KafkaBus(options)) as bus:
@@ -91,7 +91,7 @@ def _round_trip(options: KafkaOptions) -> Iterator[Finding]:
             bus.flush(ROUND_TRIP_S)
             while time.monotonic() - began < ROUND_TRIP_S:
                 if any(record.value == token for record in subscription.poll(1000, 0.5)):
-                    yield ok(CHECK, f"a message went there and back in {time.monotonic() - began:.2f} s")
+                    yield ok(CHECK, f"a message came back in {time.monotonic() - began:.2f} s")
                     return
     yield fail(
         CHECK,

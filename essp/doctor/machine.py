@@ -1,4 +1,4 @@
-"""This machine: versions, processors, memory that is files, and the GPU where torch is installed."""
+"""Checks this machine: versions, CPUs, temporary and shared memory, and the GPU if torch is installed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SHM = Path("/dev/shm")
 
 
 def examine() -> Iterator[Finding]:
-    """All there is to say of this machine. Loads torch, where it is installed."""
+    """Check this machine. Loads torch if it is installed."""
     yield ok(CHECK, f"Python {platform.python_version()}, {cpu_count()} CPUs; {', '.join(_versions())}")
     yield _tmp()
     if _SHM.is_dir():
@@ -57,9 +57,9 @@ def _tmp() -> Finding:
             free = shutil.disk_usage(folder).free
     except OSError as error:
         remedy = "a container with a read-only root needs a writable /tmp (tmpfs, emptyDir)"
-        return fail(CHECK, f"{folder} cannot be written ({error.strerror})", remedy)
+        return fail(CHECK, f"{folder} is not writable ({error.strerror})", remedy)
     if free < _TMP_BYTES:
-        return warn(CHECK, f"{folder} has {free >> 20} MiB free", "remove what is old there, or give it 1 GiB")
+        return warn(CHECK, f"{folder} has {free >> 20} MiB free", "remove old files, or give it 1 GiB")
     return ok(CHECK, f"{folder} has {free >> 20:,} MiB free")
 
 
@@ -86,8 +86,8 @@ def _gpu() -> Iterator[Finding]:
     elif Path("/dev/nvidiactl").exists():
         yield fail(
             CHECK,
-            f"there is an NVIDIA GPU, and torch {torch.__version__} cannot use it",
-            "install the CUDA build of torch (image essp-trainer:...-cuda), and a driver that is new enough for it",
+            f"torch {torch.__version__} cannot use the NVIDIA GPU of this machine",
+            "install the CUDA build of torch (image essp-trainer:...-cuda), and a recent driver",
         )
     else:
         yield ok(CHECK, "no GPU: trainers run on CPUs")

@@ -1,4 +1,4 @@
-"""The master's API: reachable, of this version, and takes the token."""
+"""Checks the master's API: is it reachable, does it have this version, does it accept the token?"""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from essp_common.errors import ConfigError, Unavailable
 
 CHECK = "master"
 _ANSWER_S = 5.0
-_NO_TOKEN = "set ESSP_API_TOKEN to that of the master"
+_NO_TOKEN = "set ESSP_API_TOKEN to the token of the master"
 
 
 def examine(server: str, token: str) -> Iterator[Finding]:
-    """All there is to say of the master at the URL `server`. Raises `ConfigError` for what is no URL."""
+    """Check the master at the URL `server`. Raises `ConfigError` if `server` is not a URL."""
     parts = urlsplit(server)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"{server!r} is not a URL; write for example http://127.0.0.1:8080")
@@ -28,10 +28,10 @@ def examine(server: str, token: str) -> Iterator[Finding]:
     status, _ = _get(server, "/readyz", "")
     if status == 503:
         yield warn(
-            CHECK, f"{server} is there and leads no job: it starts, stands by, or leaves", "ask again in a moment"
+            CHECK, f"{server} answers but is not the leader: it starts, stands by, or drains", "try again in a moment"
         )
     elif status != 200:
-        yield fail(CHECK, f"{server}/readyz answered {status}", "is that a master of ESSP? Check ESSP_SERVER")
+        yield fail(CHECK, f"{server}/readyz answered {status}", "check that ESSP_SERVER is the URL of a master")
         return
     status, body = _get(server, "/openapi.json", token)
     if status in (401, 403):
@@ -46,7 +46,7 @@ def _version(server: str, description: bytes) -> Finding:
     theirs, ours = str(json.loads(description)["info"]["version"]), distribution.version()
     if theirs != ours:
         return fail(CHECK, f"{server} is version {theirs}, this is {ours}", "install the same version everywhere")
-    return ok(CHECK, f"{server} is version {theirs} and takes the token")
+    return ok(CHECK, f"{server} is version {theirs} and accepts the token")
 
 
 def _get(server: str, path: str, token: str) -> tuple[int, bytes]:

@@ -1,4 +1,4 @@
-"""Redis: set up as a cache that loses nothing, with room, recent enough; a value there and back."""
+"""Checks Redis: is it recent enough, does it have free memory and evict nothing, does a value come back?"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ANSWER_S = 3.0
 
 
 def examine(url: str) -> Iterator[Finding]:
-    """All there is to say of the cache at `url`. Raises `EsspError` where it cannot go on."""
+    """Check the cache at `url`. Raises `EsspError` if a check cannot continue."""
     deaf = unreachable(CHECK, urlsplit(url).netloc.rpartition("@")[2], 6379, "ESSP_CACHE")
     if deaf is not None:
         yield deaf
@@ -48,7 +48,7 @@ def examine(url: str) -> Iterator[Finding]:
 
 
 def _nodes(url: str) -> list[Any]:
-    """A client of each server that holds keys; typed loosely, as redis-py is."""
+    """A client of each server that holds keys. redis-py does not type them precisely."""
     options: dict[str, Any] = {
         "socket_connect_timeout": CONNECT_S,
         "socket_timeout": _ANSWER_S,
@@ -73,7 +73,7 @@ def _server(node: Any) -> Iterator[Finding]:
     if memory["maxmemory_policy"] != "noeviction":
         yield fail(
             CHECK,
-            f"{where} has maxmemory-policy {memory['maxmemory_policy']}: it drops frames that nobody has read",
+            f"{where} has maxmemory-policy {memory['maxmemory_policy']}: it evicts frames before they are read",
             f"{cli} CONFIG SET maxmemory-policy noeviction",
         )
     limit, used = memory["maxmemory"], memory["used_memory"]
@@ -84,19 +84,19 @@ def _server(node: Any) -> Iterator[Finding]:
         yield warn(
             CHECK,
             f"{where} has {limit - used:,} of {limit:,} bytes free",
-            "raise maxmemory, or lower `limits.budget` of the jobs; with no job running, see what else uses it",
+            "raise maxmemory, or lower `limits.budget` of the jobs; if no job is running, find out what else uses it",
         )
     else:
-        yield ok(CHECK, f"{where} has {limit - used:,} of {limit:,} bytes free, and drops nothing")
+        yield ok(CHECK, f"{where} has {limit - used:,} of {limit:,} bytes free and evicts nothing")
 
 
 def _round_trip(url: str) -> Finding:
-    """Through the same adapter as every service."""
+    """Put a value, read it and free it, through the adapter that services use."""
     key, value, began = f"essp-doctor:{{{uuid.uuid4().hex}}}", b"doctor", time.monotonic()
     with closing(RedisCache.from_url(url)) as cache:
         cache.put(key, value, ["doctor"], ttl_s=60)
         same = bytes(cache.get(key)) == value
         freed = cache.ack(key, "doctor")
     if same and freed:
-        return ok(CHECK, f"a value went there and back, and was freed, in {1000 * (time.monotonic() - began):.0f} ms")
-    return fail(CHECK, "a value did not come back as it went", "no proxy that rewrites commands may lie between")
+        return ok(CHECK, f"a value came back and was freed in {1000 * (time.monotonic() - began):.0f} ms")
+    return fail(CHECK, "a value came back changed", "remove any proxy that rewrites commands")

@@ -1,4 +1,7 @@
-"""Object stores: there, readable, writable, with the conditional writes on which ESSP's fences stand."""
+"""Checks object stores: do they exist, can they be read and written, do they support conditional writes?
+
+Fences rely on conditional writes.
+"""
 
 from __future__ import annotations
 
@@ -24,30 +27,30 @@ _ANSWER_S = 5.0
 
 @dataclass(slots=True)
 class Writable:
-    """Whether any store takes what jobs write; some may hold videos alone."""
+    """Whether any store is writable. Stores that hold only videos need not be."""
 
     found: bool = False
 
 
 def examine(roots: tuple[str, ...]) -> Iterator[Finding]:
-    """All there is to say of the stores in ESSP_STORES."""
+    """Check the stores in ESSP_STORES."""
     writable = Writable()
     for root in roots:
         yield from (_s3(root, writable) if root.startswith("s3://") else _directory(root, writable))
     if roots and not writable.found:
-        yield fail(S3, "no store can be written, so no job can keep its results", "give the right to write to one")
+        yield fail(S3, "no store is writable, so jobs cannot save results", "grant the right to write to one")
 
 
 def _directory(root: str, writable: Writable) -> Iterator[Finding]:
     path = root.removeprefix("file://").partition("?")[0] or "/"
     if not os.path.isdir(path):
-        yield fail(FILES, f"there is no folder {path}", "make or mount it, or take it out of ESSP_STORES")
+        yield fail(FILES, f"the folder {path} does not exist", "create or mount it, or remove it from ESSP_STORES")
     elif not os.access(path, os.R_OK | os.X_OK):
         yield fail(FILES, f"{path} cannot be read by user {os.getuid()}", "change its owner or mode")
     else:
         can_write = os.access(path, os.W_OK)
         writable.found |= can_write
-        yield ok(FILES, f"{path} is there{'' if can_write else ', to be read only'}")
+        yield ok(FILES, f"{path} is {'writable' if can_write else 'read-only'}")
 
 
 def _s3(root: str, writable: Writable) -> Iterator[Finding]:
@@ -65,20 +68,20 @@ def _s3(root: str, writable: Writable) -> Iterator[Finding]:
         store = open_store(root)
         next(store.list(".essp-doctor/"), None)
     except EsspError as error:
-        yield fail(S3, f"{bare}: {error}", "essp setup --buckets creates buckets; else see the message")
+        yield fail(S3, f"{bare}: {error}", "if the bucket is missing, essp setup --buckets creates it")
         return
     key = f".essp-doctor/{uuid.uuid4().hex}"
     try:
         yield from _round_trip(store, key, bare)
         writable.found = True
     except ConfigError as error:
-        yield warn(S3, f"{bare} can be read and not written ({error})", "enough for videos; jobs write elsewhere")
+        yield warn(S3, f"{bare} is read-only ({error})", "enough for videos; jobs need another store")
     finally:
         _remove(store, key)
 
 
 def _round_trip(store: ObjectStore, key: str, where: str) -> Iterator[Finding]:
-    """Through the same adapter as every service."""
+    """Write, read and delete an object, through the adapter that services use."""
     began = time.monotonic()
     store.put(key, _DATA, if_absent=True)
     try:
@@ -88,11 +91,11 @@ def _round_trip(store: ObjectStore, key: str, where: str) -> Iterator[Finding]:
     else:
         yield fail(
             S3,
-            f"{where}: a write that asks for the object to be absent (If-None-Match: *) was taken twice",
-            "use a server that has conditional writes: two masters could both believe they lead",
+            f"{where}: it accepted two writes that both require the object to be absent (If-None-Match: *)",
+            "use a server with conditional writes, or two masters could lead at once",
         )
     if store.get(key, 2, 3) != _DATA[2:5]:
-        yield fail(S3, f"{where}: a range read gave other bytes", "no cache or proxy may ignore the Range header")
+        yield fail(S3, f"{where}: a range read returned other bytes", "remove proxies that ignore the Range header")
     store.delete(key)
     try:
         store.head(key)
@@ -100,16 +103,16 @@ def _round_trip(store: ObjectStore, key: str, where: str) -> Iterator[Finding]:
         took = time.monotonic() - began
         yield ok(S3, f"{where}: written once, read in part, deleted in {1000 * took:.0f} ms")
     else:
-        yield fail(S3, f"{where}: an object is there after it was deleted", "use a store that is strongly consistent")
+        yield fail(S3, f"{where}: a deleted object still exists", "use a store with strong consistency")
 
 
 def _remove(store: ObjectStore, key: str) -> None:
-    with suppress(EsspError):  # it could not be written either, or the check has said so
+    with suppress(EsspError):  # the write failed, too, or a finding already reports it
         store.delete(key)
 
 
 def _date(endpoint: str) -> Iterator[Finding]:
-    """The Date header that every answer has, whoever asks."""
+    """Compare the clocks by the Date header, which is in every answer, even without credentials."""
     parts = urlsplit(endpoint)
     host, port = parts.hostname or "", parts.port
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
@@ -119,10 +122,10 @@ def _date(endpoint: str) -> Iterator[Finding]:
         connection.request("HEAD", "/")
         date = connection.getresponse().getheader("Date")
     except (OSError, http.client.HTTPException) as error:
-        yield warn("clock", f"{endpoint} does not tell the time ({error})", "check scheme and port of the endpoint")
+        yield warn("clock", f"{endpoint} does not report the time ({error})", "check scheme and port of the endpoint")
         return
     finally:
         connection.close()
     if date is not None:
-        # The header is cut to whole seconds: on the average, half a second is gone.
+        # The header is truncated to whole seconds, half a second on average.
         yield clock("S3", email.utils.parsedate_to_datetime(date).timestamp() + 0.5, asked)

@@ -1,9 +1,11 @@
-"""Runs one command and ends it when whoever started the guard is gone.
+"""Runs one command, and terminates it when the parent process ends.
 
-A server that a killed test run or terminal leaves behind holds a port and memory until somebody finds it. The
-starter keeps the write end of this process's standard input: when the starter ends, however it ends, the pipe
-closes and the command is terminated. Run by path (`python -I -S guard.py COMMAND...`), hence the standard
-library only. The exit status is the command's.
+Otherwise a killed test run or terminal would leave servers behind that hold a port and memory. The parent holds the
+write end of this process's standard input. When the parent ends, for whatever reason, the pipe closes, and the guard
+terminates the command.
+
+It is run by path (`python -I -S guard.py COMMAND...`), so it imports the standard library only. It exits with the
+status of the command.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import sys
 import threading
 
 GRACE_S = 1.0
-"""How long the command may take to end by itself; nothing is lost, as nothing is kept."""
+"""Time between SIGTERM and SIGKILL. The servers save nothing, so nothing is lost."""
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -26,7 +28,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def main(command: list[str]) -> int:
-    """Run `command` until it ends or standard input does."""
+    """Run `command` until it ends or standard input closes. Returns its exit status."""
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
     def watch() -> None:

@@ -26,7 +26,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 
 
 class LocalServers:
-    """The three servers as one service: `run` starts them, says where they are, and stops them after `drain`."""
+    """The three servers as one service: `run` starts them and prints their settings, `drain` stops them."""
 
     name = "servers"
 
@@ -37,7 +37,7 @@ class LocalServers:
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Serve until drained. Raises `Unavailable` when a server ends by itself."""
+        """Serve until drained. Raises `Unavailable` if a server ends by itself."""
         with ExitStack() as running:
             redis = running.enter_context(RedisServer(self._directory, maxmemory_bytes=self._redis_memory_bytes))
             kafka = running.enter_context(KafkaServer(self._directory))
@@ -56,7 +56,7 @@ class LocalServers:
             typer.echo(json.dumps(environment))
         else:
             typer.echo("\n".join(f"export {name}={shlex.quote(value)}" for name, value in environment.items()))
-        typer.echo(f"Logs are in {self._directory}. Ctrl-C stops the servers; nothing in them is kept.", err=True)
+        typer.echo(f"Logs are in {self._directory}. Ctrl-C stops the servers and discards their data.", err=True)
 
 
 @app.callback()
@@ -66,10 +66,8 @@ def _group() -> None:
 
 @app.command()
 def up(
-    redis_memory: Annotated[str, typer.Option(help="Most that Redis may hold.")] = "1GiB",
-    directory: Annotated[
-        Path | None, typer.Option("--dir", help="Where logs go (default: a temporary folder).")
-    ] = None,
+    redis_memory: Annotated[str, typer.Option(help="Memory limit of Redis.")] = "1GiB",
+    directory: Annotated[Path | None, typer.Option("--dir", help="Folder for logs (default: a temporary one).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the settings as one JSON object.")] = False,
 ) -> None:
     """Start the three servers, print the settings that point ESSP at them, and stop them at Ctrl-C."""
@@ -89,11 +87,11 @@ def _environment(redis: RedisServer, kafka: KafkaServer, s3: S3Server) -> dict[s
         "ESSP_BUS": kafka.url,
         "ESSP_CACHE": redis.url,
         "ESSP_STORES": json.dumps([s3.store(BUCKET), "file:///"]),
-        # The server takes any credentials, but clients insist on having some.
+        # The server accepts any credentials, but clients require some.
         "AWS_ACCESS_KEY_ID": "essp",
         "AWS_SECRET_ACCESS_KEY": "essp",
         "AWS_DEFAULT_REGION": "us-east-1",
-        # For `essp master` and those who call it: its API asks for a token, whoever else is on this machine.
+        # For `essp master` and its clients: the API requires a token, as other users may share this machine.
         "ESSP_API_TOKEN": secrets.token_hex(16),
     }
 

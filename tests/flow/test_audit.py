@@ -51,5 +51,5 @@ def test_an_audit_finds_nothing_until_somebody_tampers(videos: Path, make_job: M
         store.put(numbered(layout.HISTORY, segment.last), pack(segment))
     tampered = CliRunner().invoke(app, ["audit", output])
     assert tampered.exit_code == 1
-    assert "has seen other clips than planned" in " ".join(tampered.stdout.split())
+    assert "has seen unplanned clips" in " ".join(tampered.stdout.split())
     assert CliRunner().invoke(app, ["audit", str(tmp_path)]).exit_code != 0, "no job is there"

@@ -116,7 +116,7 @@ def test_a_sound_history_holds(adapters: Adapters, tmp_path: Path, bad: str) -> 
     findings = audit(job, job.run())
     assert list(findings) == INVARIANTS
     assert broken(findings) == {}
-    assert "44 clips of 5 passes, 2 consumers" in findings["conservation"].checked
+    assert "44 clips of 5 phases, 2 consumers" in findings["conservation"].checked
 
 
 def entries(segments: list[HistorySegment]) -> Iterator[HistoryEntry]:
@@ -198,10 +198,10 @@ DOCTORED: dict[Callable[[list[HistorySegment]], None], tuple[str, str]] = {
     train_what_was_not_issued: ("conservation", "trained clip 0 of phase 0, which was not issued"),
     exceed_the_budget: ("no leak", "65537 bytes were outstanding, the budget is 65536"),
     leak_a_key: ("no leak", "1 keys of the job were left in the cache"),
-    train_another_clip: ("exact resume", "checkpoint 45 of rgb (at clip 0 of phase 5) has seen other clips"),
+    train_another_clip: ("exact resume", "checkpoint 45 of rgb (at clip 0 of phase 5) has seen unplanned clips"),
     forget_the_final_checkpoint: ("exact resume", "trainer rgb has no final checkpoint"),
     accept_a_lower_fence: ("one master", "an entry with fence 1 was accepted after one with 2"),
-    begin_with_a_used_fence: ("one master", "a master began with fence 1, which was another one's"),
+    begin_with_a_used_fence: ("one master", "a master began with fence 1, which another one had"),
     resume_what_is_over: ("liveness", "the job went from completed to paused"),
     count_wrong: ("API = truth", "the ledger says 45 decoded, the history 44"),
     tell_wrong: ("API = truth", "the API says 45 issued, the history 44"),

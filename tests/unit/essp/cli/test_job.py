@@ -95,7 +95,7 @@ def test_stop_asks_first(live: Live) -> None:
     live.essp("start", str(live.file))
     refused = live.essp("stop", "small", typed="n\n")
     assert refused.exit_code == 1
-    with pytest.raises(ConfigError, match="no terminal to ask at; add --yes"):
+    with pytest.raises(ConfigError, match="without a terminal; add --yes"):
         live.essp("stop", "small", typed="")
     assert live.master.status("small").state == "running"
 

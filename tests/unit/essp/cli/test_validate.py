@@ -73,4 +73,4 @@ def test_servers_that_are_not_there_are_named(file: Path, monkeypatch: pytest.Mo
         validate(file)
     lines = str(raised.value).splitlines()[1:]
     assert [line.split(":")[0].strip() for line in lines] == ["kafka", "redis"]
-    assert all("nothing listens at 127.0.0.1:1" in line and "start the server" in line for line in lines)
+    assert all("no server listens at 127.0.0.1:1" in line and "start the server" in line for line in lines)

@@ -159,7 +159,7 @@ def test_what_was_done_before_is_not_told_as_new() -> None:
     with open_view(out=out, err=err) as view:
         view.show(status())
     shown = written(err).splitlines()
-    assert shown[0].endswith("rgb: goes on, 2 passes are done")
+    assert shown[0].endswith("rgb: resumes after 2 finished phases")
     assert len(shown) == 2
 
 
