@@ -61,7 +61,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield url
 
 
-@pytest.mark.parametrize("operation", operations(), ids=lambda operation: operation.label)
+@pytest.mark.parametrize("operation", list(operations()), ids=lambda operation: operation.label)
 def test_it_answers_as_it_says(url: str, operation: Operation) -> None:
     @settings(max_examples=30, suppress_health_check=list(HealthCheck))
     @given(case=operation.as_strategy())
