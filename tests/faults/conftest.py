@@ -1,4 +1,4 @@
-"""The deployment of all tests of this folder, started once, and a job on it for each test."""
+"""Starts one deployment for all tests of this folder. Each test runs its own job on it."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""A small deployment that is made to fail: real servers, real worker processes, a job that takes a second or two.
+"""A small deployment with injected faults: real servers, real worker processes, a job of a second or two.
 
-    test process                                                    processes of their own
+    test process                                                    other processes
     master ──────────── "master" links ──┐                ┌── "worker" links ── decoders, extractors
     two consumers ── "consumer" links ── Kafka, Redis, S3 ┘
 
 Every link is a proxy (`tests.harness.proxy`). The consumers stand for trainers: they take the clips of their
-stream in order and remember a digest of each, so "the same result" means the same clips, to the bit, in
-the same order, each exactly once. Whatever is done to a job, `finish` demands this, an empty cache, and all credits.
+stream in order and record a digest of each. "The same result" means the same clips, bit for bit, in the same order,
+each exactly once. After any fault, `finish` requires the same result, an empty cache, and that all credits are free.
 """
 
 from __future__ import annotations

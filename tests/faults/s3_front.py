@@ -1,14 +1,14 @@
-"""An HTTP server in front of an S3 server that answers some requests wrongly, on demand, and counts it.
+"""An HTTP proxy before an S3 server. On demand it answers some requests wrongly, and counts them.
 
     status(503, n, "SlowDown")   the next n object reads are answered with this error
     truncate(n)                  the next n object reads break off after half of their body
-    short(n)                     the next n object reads give half of what was asked for, and say so
+    short(n)                     the next n object reads return half of the range, with headers that say so
     retag(n)                     the next n answers about an object carry another ETag
-    delay(n, seconds)            the next n are answered late
-    lose_writes(n, about)        the next n writes of such keys never reach the server: the connection ends instead
-    lose_answers(n, about)       the next n writes of such keys are done, and the connection ends instead of an answer
+    delay(n, seconds)            the next n answers are late
+    lose_writes(n, about)        the next n writes never reach the server: the proxy closes the connection
+    lose_answers(n, about)       the next n writes are done, but the proxy closes the connection without an answer
 
-Reads are only meant for keys that contain `about`. Everything else is passed on as it is.
+The first five affect reads of keys that contain the server's `about`. All other requests pass unchanged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes whose answer is lost: done, and nobody was told; or never done. Whoever asks again finds its own."""
+"""Writes whose answer is lost, whether they were done or not. The writer retries and recognises its own write."""
 
 from __future__ import annotations
 

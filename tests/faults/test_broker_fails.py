@@ -1,10 +1,10 @@
-"""A broker that is killed and starts again over its log, while messages are written and read.
+"""A broker is killed and restarted on its log, while messages are written and read.
 
-The broker of the other tests keeps its log in memory. Here it keeps it in the S3 server, so that it outlives the
-broker. What was flushed has to be read; what was not committed is read again.
+The broker of the other tests keeps its log in memory. Here the log is in the S3 server, so it survives the broker.
+Flushed messages have to be read, and uncommitted ones are read again.
 
-It is killed between two messages. This broker may note a batch as received before it is stored; killed there, it
-takes the batch for a duplicate when it comes again, and says that it has it. Kafka's notes are in the log itself.
+The tests kill the broker between two messages. This broker may register a batch before it stores it. Killed in between,
+it would take the repeated batch for a duplicate and acknowledge it. Kafka keeps this register in the log itself.
 """
 
 from __future__ import annotations

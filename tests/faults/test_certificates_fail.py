@@ -1,4 +1,4 @@
-"""A server's certificate has expired: whoever connects says so, and what to do."""
+"""A server's certificate has expired: the client's error says so, and what to do."""
 
 from __future__ import annotations
 

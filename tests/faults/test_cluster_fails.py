@@ -1,5 +1,4 @@
-"""A Redis Cluster loses a primary in the midst of a job: its replica takes over, and what had not reached it is made
-again."""
+"""A Redis Cluster loses a primary during a job: the replica takes over, and clips that it lacks are made again."""
 
 from __future__ import annotations
 

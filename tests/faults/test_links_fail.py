@@ -1,7 +1,7 @@
-"""Links that fail while a job is under way: between the workers and each server, and between the master and each.
+"""Links that fail during a job: between the workers and each server, and between the master and each server.
 
-Requests and answers are lost, bytes are held back for longer than a session of the bus lasts, connections are reset
-and refused, links are slow. Each fault has to have happened, and the job comes to what it comes to without it.
+Requests and answers are lost, bytes are delayed for longer than the bus's session timeout, connections are reset and
+refused, links are slow. Each test requires that the fault happened and that the result is the same as without it.
 """
 
 from __future__ import annotations

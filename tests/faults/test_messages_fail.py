@@ -1,4 +1,4 @@
-"""Messages that come twice, late, in another order, or to somebody whose clock is wrong; consumers that are slow."""
+"""Messages that arrive twice, late or out of order; processes with a wrong clock; slow consumers."""
 
 from __future__ import annotations
 

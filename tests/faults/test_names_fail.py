@@ -1,4 +1,4 @@
-"""Names that do not resolve: at the start, and in the midst of work, for each server."""
+"""Host names that do not resolve, for each server: at the start, and during a job."""
 
 from __future__ import annotations
 

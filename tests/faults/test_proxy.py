@@ -1,4 +1,4 @@
-"""The proxy itself: each fault does what it says, and is counted."""
+"""Each fault of the proxy has the effect it describes, and is counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that lose what they held, fill up, stand still, start anew, or answer wrongly, while a job is under way."""
+"""Servers that lose their data, fill up, stall, restart or answer wrongly during a job."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Workers that die, raise, hang, fall silent, or are told to leave, while a job is under way.
+"""Workers that die, raise, hang, fall silent, or get SIGTERM during a job.
 
-One healthy decoder and extractor are always there. Beside them come workers that are armed with a failpoint
-(docs/faults.md), which has to be hit; jobs run until it was. What a worker had in hand then is done by the others.
+One healthy decoder and one healthy extractor always run. Each test adds workers with a failpoint (docs/faults.md), and
+runs jobs until the failpoint is hit. The other workers then finish what the failed one had in hand.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""ESSP as it is deployed: each service a process of its own, started by its command, found through the environment.
+"""Runs ESSP as it is deployed: each service is a process, started by its command and configured by its environment.
 
-A process that ends with an error fails whatever waits at that moment, with the end of its log. Each has a session of
-its own, so that nothing of it is left behind, whatever it started.
+If a process ends with an error, the test that waits fails with the end of the log. Each process has its own session, so
+that all processes it has started can be ended with it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,16 @@
-"""Starts `essp ...` processes quickly: forked from a process that has loaded the libraries, and nothing of ESSP.
+"""Starts `essp ...` processes quickly, by forking a process that has loaded the libraries but no module of ESSP.
 
     test ──arguments, environment, log──▶ preloaded ──fork──▶ keeper ──fork──▶ essp ...
       ▲                                                         │
       └────────────────────── pid, exit status ─────────────────┘
 
-What is started has its own session, environment and log, and ends as any process does; the keeper, which is in no
-session of a test, only waits for it. Modules of ESSP are imported after the environment is set, as failpoints are read
-when they are imported. There are two preloaded processes, since torch takes seconds, and only some commands need it.
-When a test process ends, however it does, so does all that was started for it.
+Each started process has its own session, environment and log. Its keeper runs outside that session, and only waits for
+it to end.
+
+Modules of ESSP are imported after the environment is set, because they read failpoints on import. There are two
+preloaded processes, with and without torch, because loading torch takes seconds and only some commands need it.
+
+When a test process ends, for any reason, all processes started for it end, too.
 """
 
 from __future__ import annotations

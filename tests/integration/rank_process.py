@@ -1,6 +1,6 @@
-"""One rank of a training as a process of its own, quickly: forked from a server that has loaded torch already.
+"""Starts one rank of a trainer as a process quickly, by forking a server that has already loaded torch.
 
-Nothing of ESSP is imported before the environment is set, as failpoints are read when they are imported.
+Modules of ESSP are imported after the environment is set, because they read failpoints on import.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`essp deadletter` as people use it: over a broker, and on what `essp run` left behind."""
+"""`essp deadletter` as users run it: with a broker, and on the output of `essp run`."""
 
 from __future__ import annotations
 

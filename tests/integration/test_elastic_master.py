@@ -1,4 +1,4 @@
-"""A master that keeps its own workers: starts them, starts again what dies, trains its jobs, leaves nothing behind."""
+"""A master that runs its own workers: it starts them, restarts those that die, and leaves none behind."""
 
 from __future__ import annotations
 

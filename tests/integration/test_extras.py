@@ -1,4 +1,4 @@
-"""A library that is not installed is one line that names its extra: from every command and every service."""
+"""If a library is not installed, every command and every service prints one line that names its extra."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A master that is killed at every moment of a job, each time followed by another one; and two masters at once.
+"""Masters that are killed at every stage of a job and replaced each time; and two masters at once.
 
-One job, the whole fleet as processes over real servers. Whatever happens to the masters, the weights are those of a run
-in one process that nobody disturbed, commands are applied once, and the audit of the history finds nothing.
+One job runs on the whole fleet, as processes over real servers. Whatever happens to the masters, the weights equal
+those of an undisturbed run in one process, each command is applied once, and the audit finds no violation.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Whole journeys over real servers: every service its own process, videos, catalog and results on S3.
+"""Whole journeys over real servers: every service is a process; videos, catalog and results are on S3.
 
-What is compared against is the same job run in this process over folders: which clips, and which weights to the bit.
+The reference is the same job in this process over folders. Clips and weights have to be equal, bit for bit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Trainers killed at any instant, as processes over a real broker and a real cache: every clip is trained exactly once.
 
-The weights at the end are those of a training that was never stopped, to the bit. The tests play master, decoder and
-extractor: they put all clips out, and make those again that are reported as lost.
+The final weights equal those of an uninterrupted run, bit for bit. The tests take the roles of master, decoder and
+extractor: they publish all clips, and make clips again that are reported as lost.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""The wheel, installed elsewhere, runs the quick start beside folders of the user's own called `services`, `tests`, ...
+"""The installed wheel runs the quick start, even if the user has folders called `services`, `tests` and so on.
 
-The wheel is built from a copy of the sources, so that nothing is left in them, and installed into a new environment.
-The libraries that ESSP needs come from the environment of the tests, as a folder on the path. Python does not read the
-.pth files of such a folder, so the sources that are installed there for editing stay out of reach.
+The wheel is built from a copy of the sources, so that the build leaves no files in them, and installed into a new
+environment. The libraries that ESSP needs come from the environment of the tests, as a folder on the path. Python does
+not read the .pth files of such a folder, so the editable installation of ESSP in it has no effect.
 
-The user's folder comes first on the path, as it does for a script that lies in it; each package in it raises when it
-is imported.
+The user's folder is first on the path, as it is for a script in that folder. Each package in it raises on import.
 """
 
 from __future__ import annotations
