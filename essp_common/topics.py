@@ -29,7 +29,7 @@ FIXED = (SEEDS, CLIPS, PROGRESS, CONTROL, DEADLETTER)
 """The topics that always exist; those of features are created when a job or an extractor names them."""
 
 KEPT = (CONTROL,)
-"""Topics that whoever comes late reads from their beginning: what is in them must not expire."""
+"""Topics that a late reader reads from the beginning, so their messages must not expire."""
 
 DATA_PARTITIONS = 64
 """Partitions of the data topics: the most workers one pool can have, and the most ranks of a trainer."""

@@ -1,7 +1,7 @@
-"""What pydantic found wrong, in words for whoever wrote the value: what it has to be, and what it is.
+"""Turns pydantic's errors into messages for users: what the value has to be, and what it is.
 
-One line for each problem, `trainers.rgb.batchsize: there is no such field; did you mean batch_size?`. Its own messages
-speak of inputs, parsing and types; they stay as they are only where this table has nothing better.
+One line for each problem, `trainers.rgb.batchsize: there is no such field; did you mean batch_size?`. pydantic's own
+messages speak of inputs, parsing and types; they stay only if this module's table has none for the error.
 """
 
 from __future__ import annotations

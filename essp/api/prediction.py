@@ -138,7 +138,7 @@ def classify(videos: Sequence[str], model_uri: str, settings: Settings, watch: W
             spec = job_of(model, model_uri, f"file://{folder}", segments)
             predicted, where = _run(spec, usable, local, watch)
             found |= {row.video_id: row for row in predicted}
-    missing = Prediction("", None, 0, (), "nothing of it was decoded")
+    missing = Prediction("", None, 0, (), "no clip of it was decoded")
     answers = tuple(found.get(row.id, replace(missing, video_id=row.id)) for row in rows)
     return Answers(model_uri, model.classes, answers, where)
 

@@ -9,7 +9,7 @@ A crash between any two of these, or within one, leaves the previous checkpoint 
 newer than `latest` says, is not a checkpoint. Nothing older goes away before the new one, and the pointer to it, were
 read back and found equal. What a failed save has written is removed again, as far as the store lets it.
 
-Whoever reads takes the newest checkpoint whose every byte is what its manifest says.
+A reader takes the newest checkpoint whose files all match its manifest.
 
 A step is the number of clips the trainer had consumed, over all phases; so it grows with the position, and two
 runs of one job give equal names. The master reads positions from here, hence no torch.

@@ -2,7 +2,7 @@
 
 A consumer group shares the partitions of its topics; a subscription without a group reads every message of
 every partition from the beginning (how each worker follows `essp.control`). A record that was polled but not
-`done` when its subscriber closes or dies is delivered again, to whoever gets its partition.
+`done` when its subscriber closes or dies is delivered again, to the next owner of its partition.
 
 Adapters: `memory.py` (`memory://`), `kafka.py` (`kafka://host:port[,host:port]`). Both pass
 `tests/contract/bus_suite.py`.

@@ -247,7 +247,7 @@ class S3Store:
         if code in _GONE:
             return NotFound(f"there is no object {where}")
         if code in _TAKEN:
-            return Conflict(f"{where}: somebody else was first, or it has changed ({code})")
+            return Conflict(f"{where}: another writer was first, or the object has changed ({code})")
         if code == "NoSuchBucket":
             endpoint = self._client.meta.endpoint_url
             remedy = f"create it: aws s3 mb s3://{self._bucket} --endpoint-url {endpoint}"

@@ -33,7 +33,7 @@ ABOUT = ("job_id", "seed_id", "unit_id", "epoch", "attempt")
 """What a line may be about."""
 
 _CHATTY = ("kafka", "kubernetes", "botocore", "boto3", "urllib3", "httpx", "httpcore", "uvicorn")
-"""Libraries whose INFO is of no use to whoever runs ESSP."""
+"""Libraries whose INFO messages do not help users of ESSP."""
 
 _About = Mapping[str, Any]
 _bound: ContextVar[tuple[Callable[[], _About], ...]] = ContextVar("essp_log_about", default=())

@@ -1,7 +1,7 @@
 """Waiting until a server that does not answer is back.
 
-A `TransientError` says that the same call may work later, and after how many seconds it is worth another try. Whoever
-can go on only with an answer repeats the call. There are two forms of this:
+A `TransientError` says that the same call may work later, and after how many seconds it is worth another try. A
+caller that cannot continue without an answer repeats the call. There are two forms of this:
 
     retry_transient(call, leaving, wait)    one call, repeated until it works
 

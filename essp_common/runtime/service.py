@@ -1,4 +1,4 @@
-"""What every service looks like to whoever runs it: a `main.py`, the embedded composition, a test.
+"""The interface of a service for its callers: a `main.py`, the embedded composition, a test.
 
 `build(..., adapters)` of each service returns one of these; `run` blocks in the caller's thread.
 """

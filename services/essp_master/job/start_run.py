@@ -28,7 +28,7 @@ def start_run(
     worker: str,
     clock: Callable[[], float],
 ) -> Job:
-    """A job whose history this master was the last to write; no worker has been told of it yet.
+    """A job whose history this master was the last to write. No worker knows of it yet.
 
     `command`: the last one of a run that another master left. Raises `Conflict` when other masters start the job, too.
     """
