@@ -347,6 +347,6 @@ def _connect(client: Mapping[str, Any], group: str | None) -> KafkaConsumer:
         auto_offset_reset="earliest",
         allow_auto_create_topics=False,
         metrics_enabled=False,
-        # A fetch in flight does not know of partitions that were resumed or gained since: keep it short.
-        fetch_max_wait_ms=100,
+        # An idle consumer asks twice a second. Not longer: a fetch in flight does not know of partitions gained since.
+        fetch_max_wait_ms=500,
     )
