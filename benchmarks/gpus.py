@@ -1,6 +1,6 @@
-"""GPUs by improvement of the loss against fair shares, simulated: how soon trainings are nearly as good as they get.
+"""GPUs by improvement of the loss against fair shares, simulated: how soon trainers are nearly as good as they get.
 
-Trainings arrive one after the other on a cluster of eight GPUs; each follows a loss curve `floor + fall / (1 + k)^p`
+Trainers arrive one after the other on a cluster of eight GPUs; each follows a loss curve `floor + fall / (1 + k)^p`
 with noise, k its epochs. Every period the rule deals the GPUs out; a training whose share changes loses the time of a
 checkpoint and a restart. What counts is how long after its arrival each training has made 90 % of its fall.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.figures import Figure, Scale
-from essp_master.pools.gpus import Training, allocate
+from essp_master.pools.gpus import TrainerForecast, allocate
 
 GPUS = 8
 _PERIOD_S = 300
@@ -22,16 +22,16 @@ _NEARLY = 0.9
 _END_S = 48 * 3600
 
 
-def fair_shares(trainings: Sequence[Training], gpus: int) -> dict[str, int]:
+def fair_shares(trainers: Sequence[TrainerForecast], gpus: int) -> dict[str, int]:
     """The same for every training, as far as that goes: the rule that allocation by improvement is compared with."""
-    share, rest = divmod(gpus, len(trainings)) if trainings else (0, 0)
-    return {t.name: min(t.max, share + (n < rest)) for n, t in enumerate(trainings)}
+    share, rest = divmod(gpus, len(trainers)) if trainers else (0, 0)
+    return {t.name: min(t.max, share + (n < rest)) for n, t in enumerate(trainers)}
 
 
-Rule = Callable[[Sequence[Training], int, Mapping[str, int]], Mapping[str, int]]
+Rule = Callable[[Sequence[TrainerForecast], int, Mapping[str, int]], Mapping[str, int]]
 RULES: dict[str, Rule] = {
-    "by_improvement": lambda trainings, gpus, present: allocate(trainings, gpus, present, _PERIOD_S),
-    "fair": lambda trainings, gpus, present: fair_shares(trainings, gpus),
+    "by_improvement": lambda trainers, gpus, present: allocate(trainers, gpus, present, _PERIOD_S),
+    "fair": lambda trainers, gpus, present: fair_shares(trainers, gpus),
 }
 
 
@@ -71,13 +71,13 @@ class Run:
         """All its epochs are done."""
         return self.epochs >= self.total_epochs
 
-    def seen(self) -> Training:
+    def seen(self) -> TrainerForecast:
         """As the rule sees it."""
-        return Training(name=self.name, losses=self.losses, epochs_per_s=self.epochs_per_s, max=GPUS)
+        return TrainerForecast(name=self.name, losses=self.losses, epochs_per_s=self.epochs_per_s, max=GPUS)
 
 
 def runs(seed: int, count: int = 10) -> list[Run]:
-    """Trainings that arrive about every forty minutes."""
+    """Trainers that arrive about every forty minutes."""
     chance = random.Random(seed)
     arrival = 0.0
     found = []
@@ -99,18 +99,18 @@ def runs(seed: int, count: int = 10) -> list[Run]:
 
 def simulate(rule: Rule, seed: int) -> float:
     """Mean seconds from a training's arrival to 90 % of its fall."""
-    trainings = runs(seed)
+    trainers = runs(seed)
     shares: dict[str, int] = {}
     for now_s in range(0, _END_S, _PERIOD_S):
-        active = [run for run in trainings if run.arrival_s <= now_s and not run.finished]
-        if not active and all(run.finished for run in trainings):
+        active = [run for run in trainers if run.arrival_s <= now_s and not run.finished]
+        if not active and all(run.finished for run in trainers):
             break
         present = {run.name: shares.get(run.name, 0) for run in active}
         shares = dict(rule([run.seen() for run in active], GPUS, present))
         for run in active:
             moved = shares[run.name] != present[run.name]
             run.advance(_PERIOD_S - _MOVE_S * moved, shares[run.name], now_s + _PERIOD_S)
-    return sum(run.nearly_s if run.nearly_s is not None else _END_S for run in trainings) / len(trainings)
+    return sum(run.nearly_s if run.nearly_s is not None else _END_S for run in trainers) / len(trainers)
 
 
 def gpu_allocation(scale: Scale) -> Iterator[Figure]:

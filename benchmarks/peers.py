@@ -143,7 +143,7 @@ def loop(reader: str, clips: Sequence[Clip], size: int, count: int) -> None:
 
 
 def data_loaders(clips: Sequence[Clip], size: int, features: Sequence[str], workers: int, count: int) -> None:
-    """A training's DataLoader for each feature, all at once, as separate trainings would have them."""
+    """One DataLoader per feature, all at once, as separate training scripts would have them."""
     from torch.utils.data import DataLoader
 
     loaders: list[DataLoader[Any]] = [

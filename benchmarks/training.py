@@ -1,4 +1,4 @@
-"""Feeding trainings: samples a second by ESSP over those by torch DataLoaders with PyAV, on the same cores."""
+"""Feeding trainers: samples a second by ESSP over those by torch DataLoaders with PyAV, on the same cores."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def dataloader_one_stream(scale: Scale) -> Iterator[Figure]:
 
 
 def three_streams(scale: Scale) -> Iterator[Figure]:
-    """Trainings on rgb, flow and frame differences at once: decoded once, or once by each DataLoader."""
+    """Trainers on rgb, flow and frame differences at once: decoded once, or once by each DataLoader."""
     yield from _compared("three_streams", _STREAMS, 0, _THREE, scale)
 
 

@@ -21,7 +21,7 @@ from essp_master.pools.observe_only import ObserveOnlyDriver
 from essp_master.pools.port import PoolDriver
 from essp_master.pools.processes import ProcessDriver
 from essp_master.pools.reconciler import Reconciler
-from essp_master.pools.trainings import Trainings
+from essp_master.pools.trainer_ranks import TrainerRanks
 from essp_master.pools.worker_registry import WorkerRegistry
 from essp_master.registrations import Registrations
 from essp_master.service import Master, build
@@ -102,9 +102,11 @@ class MasterProcess:
         declared = tables.declared if tables else dict
         master: Master = build(adapters, settings, self._worker, recovers=True, declared=declared)
         driver = open_driver(settings, master.worker_registry, self._program)
-        trainings = Trainings(driver, settings.ranks, tables.trainers if tables else dict) if settings.ranks else None
+        trainer_ranks = (
+            TrainerRanks(driver, settings.ranks, tables.trainers if tables else dict) if settings.ranks else None
+        )
         reconciler = Reconciler(
-            driver, master.worker_registry, master.pool_demands, tables.extractors if tables else dict, trainings
+            driver, master.worker_registry, master.pool_demands, tables.extractors if tables else dict, trainer_ranks
         )
         self._front.app = create_app(master, settings, tables, reconciler)
         return master, reconciler

@@ -49,8 +49,8 @@ def test_long_names_leave_room_for_what_comes_behind(helm: Helm) -> None:
     objects = parsed(helm.run(*command, values={"extraPools": {"p" * 24: pool}}))
     assert all(len(found["metadata"]["name"]) <= 63 for found in objects)
     # A pod of an indexed Job is host <job>-<index>, of at most 64 ranks.
-    trainings = [job for job in of_kind(objects, "Job") if "p" * 24 in job["metadata"]["name"]]
-    assert [len(job["metadata"]["name"]) <= 63 - len("-63") for job in trainings] == [True]
+    jobs = [job for job in of_kind(objects, "Job") if "p" * 24 in job["metadata"]["name"]]
+    assert [len(job["metadata"]["name"]) <= 63 - len("-63") for job in jobs] == [True]
 
 
 def test_the_chart_is_of_this_version() -> None:

@@ -85,7 +85,7 @@ def test_a_job_needs_nothing_but_a_master(lone: LoneMaster) -> None:
     assert status.state is JobState.COMPLETED, status.reason
     told = [event["message"] for event in lone.get("/v1/pools/events")]
     assert any(f"-{decoder} of decoder ended with -9; another is started" in message for message in told), told
-    assert any("training alone.rgb: 0 -> 1 ranks of 2" in message for message in told), told
+    assert any("trainer alone.rgb: 0 -> 1 ranks of 2" in message for message in told), told
     assert {p["name"] for p in lone.get("/v1/pools")} >= set(POOLS)
 
 

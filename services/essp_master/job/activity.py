@@ -68,7 +68,7 @@ class _Pool:
 
 
 @dataclass
-class Training:
+class TrainerActivity:
     """One training, live."""
 
     stream: str
@@ -87,7 +87,7 @@ class Activity:
             stream: ids.extractor_pool([feature]) for stream, feature in features.items()
         }
         self._pools: dict[str, _Pool] = {}
-        self.trainings = {name: Training(stream, model) for name, (stream, model) in trainers.items()}
+        self.trainers = {name: TrainerActivity(stream, model) for name, (stream, model) in trainers.items()}
         self._closed = Rate()
 
     def closed(self, clips: int, now_s: float) -> None:
@@ -106,19 +106,19 @@ class Activity:
                 if pool := self._pool_of.get(made.stream):
                     self._worked(pool, progress.worker, len(made.indices), made.seconds, now_s)
             case "step":
-                if training := self.trainings.get(progress.step.trainer):
+                if training := self.trainers.get(progress.step.trainer):
                     training.step = progress.step
             case "phase_report":
-                if training := self.trainings.get(progress.phase_report.trainer):
+                if training := self.trainers.get(progress.phase_report.trainer):
                     training.reports.append(_report(progress.phase_report))
             case "checkpoint":
-                if training := self.trainings.get(progress.checkpoint.trainer):
+                if training := self.trainers.get(progress.checkpoint.trainer):
                     training.checkpoint = progress.checkpoint.uri
 
     def recall(self, trainer: str, reports: list[status.PhaseReport], checkpoint: str) -> None:
         """Restore what an earlier run of the job came to."""
-        self.trainings[trainer].reports = list(reports)
-        self.trainings[trainer].checkpoint = checkpoint
+        self.trainers[trainer].reports = list(reports)
+        self.trainers[trainer].checkpoint = checkpoint
 
     def done(self) -> dict[str, int]:
         """Clips that each pool has finished."""
@@ -132,8 +132,8 @@ class Activity:
         return tuple(_pool(name, self._pools[name], queues[name], now_s) for name in sorted(self._pools))
 
     def trainer_statuses(self, finals: set[str]) -> tuple[status.TrainerStatus, ...]:
-        """The trainings, in the order of the job."""
-        return tuple(_trainer(name, training, name in finals) for name, training in self.trainings.items())
+        """The trainers, in the order of the job."""
+        return tuple(_trainer(name, training, name in finals) for name, training in self.trainers.items())
 
     def _worked(self, name: str, worker: str, clips: int, seconds: float, now_s: float) -> None:
         pool = self._pools.get(name)
@@ -163,7 +163,7 @@ def _pool(name: str, pool: _Pool, queue: int, now_s: float) -> status.PoolStatus
     )
 
 
-def _trainer(name: str, training: Training, final: bool) -> status.TrainerStatus:
+def _trainer(name: str, training: TrainerActivity, final: bool) -> status.TrainerStatus:
     step = training.step
     return status.TrainerStatus(
         name=name,

@@ -11,12 +11,12 @@ from datetime import datetime
 
 from essp_common.job.status import JobState
 from essp_common.pb.v1.messages_pb2 import TRAIN
-from essp_master.job.activity import Training
+from essp_master.job.activity import TrainerActivity
 from essp_master.job.job import Job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingDemand:
+class TrainerDemand:
     """One training of a job."""
 
     name: str
@@ -51,7 +51,7 @@ class PoolDemand:
     """Pool -> clips finished."""
     out_of_credit: bool
     """More could be issued if there were credit: consumers are the bottleneck."""
-    trainings: tuple[TrainingDemand, ...]
+    trainers: tuple[TrainerDemand, ...]
 
 
 def demand_of(job: Job) -> PoolDemand:
@@ -66,15 +66,15 @@ def demand_of(job: Job) -> PoolDemand:
         backlog=ledger.backlog(),
         done=job.activity.done(),
         out_of_credit=ledger.out_of_credit,
-        trainings=tuple(
-            _demand_of(name, training, name in ledger.finals) for name, training in job.activity.trainings.items()
+        trainers=tuple(
+            _demand_of(name, training, name in ledger.finals) for name, training in job.activity.trainers.items()
         ),
     )
 
 
-def _demand_of(name: str, training: Training, final: bool) -> TrainingDemand:
+def _demand_of(name: str, training: TrainerActivity, final: bool) -> TrainerDemand:
     step = training.step
-    return TrainingDemand(
+    return TrainerDemand(
         name=name,
         stream=training.stream,
         model=training.model,

@@ -4,6 +4,6 @@ load.py         what each pool did lately, from the demand of jobs and the worke
 autoscaler.py   how many workers each pool should have, and why: pure
 port.py         what a pool driver does; `processes.py`, `kubernetes.py`, `observe_only.py` are the drivers
 informer.py     for `kubernetes.py`: the objects of the cluster, listed once and watched from then on
-manifests.py    for `kubernetes.py`: registrations and trainings as objects of the cluster
+manifests.py    for `kubernetes.py`: registrations and trainers as objects of the cluster
 reconciler.py   the loop: load in, decisions out, differences repaired
 """

@@ -30,7 +30,7 @@ _BETTER = 1.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class TrainerForecast:
     """One trainer, as the allocation sees it."""
 
     name: str
@@ -64,7 +64,7 @@ class Training:
 
 
 def allocate(
-    trainings: Sequence[Training], gpus: int, present: Mapping[str, int], period_s: float = 300.0
+    trainers: Sequence[TrainerForecast], gpus: int, present: Mapping[str, int], period_s: float = 300.0
 ) -> dict[str, int]:
     """GPUs of each trainer. If GPUs are short, the first trainers get their `min`, and the others get none.
 
@@ -72,10 +72,10 @@ def allocate(
     """
     shares: dict[str, int] = {}
     left = gpus
-    for training in trainings:
-        shares[training.name] = training.min if training.min <= left else 0
-        left -= shares[training.name]
-    able = [training for training in trainings if shares[training.name]]
+    for trainer in trainers:
+        shares[trainer.name] = trainer.min if trainer.min <= left else 0
+        left -= shares[trainer.name]
+    able = [trainer for trainer in trainers if shares[trainer.name]]
     while left:
         gains = {t.name: _gain(t, shares[t.name], present.get(t.name, 0), period_s) for t in able}
         best = max(gains, key=lambda name: gains[name], default=None)
@@ -83,26 +83,30 @@ def allocate(
             break
         shares[best] += 1
         left -= 1
-    return shares if _is_worth_it(trainings, shares, present, gpus, period_s) else dict(present)
+    return shares if _is_worth_it(trainers, shares, present, gpus, period_s) else dict(present)
 
 
-def _gain(training: Training, share: int, present: int, period_s: float) -> float:
-    if share >= training.max or (training.starved and share >= present):
+def _gain(trainer: TrainerForecast, share: int, present: int, period_s: float) -> float:
+    if share >= trainer.max or (trainer.starved and share >= present):
         return 0.0
-    return training.improvement(share + 1, period_s) - training.improvement(share, period_s)
+    return trainer.improvement(share + 1, period_s) - trainer.improvement(share, period_s)
 
 
 def _is_worth_it(
-    trainings: Sequence[Training], shares: Mapping[str, int], present: Mapping[str, int], gpus: int, period_s: float
+    trainers: Sequence[TrainerForecast],
+    shares: Mapping[str, int],
+    present: Mapping[str, int],
+    gpus: int,
+    period_s: float,
 ) -> bool:
-    names = {training.name for training in trainings}
+    names = {trainer.name for trainer in trainers}
     if names != set(present) or sum(present.values()) > gpus:
         return True
-    if any(present[t.name] < t.min for t in trainings) or sum(present.values()) < sum(shares.values()):
+    if any(present[t.name] < t.min for t in trainers) or sum(present.values()) < sum(shares.values()):
         return True
 
     def total(of: Mapping[str, int]) -> float:
-        return sum(t.improvement(of[t.name], period_s) for t in trainings)
+        return sum(t.improvement(of[t.name], period_s) for t in trainers)
 
     return total(shares) > _BETTER * total(present)
 

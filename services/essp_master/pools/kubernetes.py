@@ -1,10 +1,10 @@
-"""Pools as Deployments of a namespace, trainings as indexed Jobs, through the Kubernetes API.
+"""Pools as Deployments of a namespace, trainers as indexed Jobs, through the Kubernetes API.
 
 The contract with the chart: a Deployment whose label `essp.dev/scaled-by` is `master` is a pool of the release that
 `app.kubernetes.io/instance` names; its annotation `essp.dev/work` says what it does (`decoder`, `extractor.flow`),
 `essp.dev/min-replicas` and `essp.dev/max-replicas` are its bounds. Sizes are set through the scale subresource, so that
 the master needs no right to change anything else of them. Before a pool shrinks, idle pods get the lower deletion cost,
-so they are the ones to go. Registered extractors become Deployments, trainings become Jobs, from templates
+so they are the ones to go. Registered extractors become Deployments, trainers become Jobs, from templates
 which the chart gives the master as files (`manifests.py`).
 
 Deployments and Jobs are watched (`informer.py`), so a pool that is scaled by hand, or a Job that is deleted, is noticed
@@ -83,7 +83,7 @@ class KubernetesDriver:
         self._namespace = namespace
         self._templates = templates
         self._release = release
-        self._trainings: dict[str, _Training] = {}
+        self._trainers: dict[str, _Training] = {}
         self._lock = threading.RLock()
         self._changed: Callable[[], None] = lambda: None
         self._deployments = Informer("deployments", "V1Deployment", self._list_deployments, self._on_change, pauses_s)
@@ -98,16 +98,16 @@ class KubernetesDriver:
             self._jobs.start()
 
     def sizes(self) -> Mapping[str, PoolSize]:
-        """The pools that the master scales, and its trainings."""
+        """The pools that the master scales, and its trainers."""
         pools = {
             _work(found): PoolSize(found.spec.replicas or 0, found.status.ready_replicas or 0, *_bounds(found.metadata))
             for found in self._deployments.objects().values()
         }
         jobs = self._jobs.objects().values() if self._trains else ()
-        trainings = {
+        trainers = {
             _work(job): PoolSize(job.spec.parallelism or 0, job.status.ready or 0, 0) for job in jobs if not _ended(job)
         }
-        return pools | trainings
+        return pools | trainers
 
     def scale(self, pool: str, replicas: int, spare: Sequence[str]) -> None:
         """Set the replicas; idle pods are marked as those to go."""
@@ -125,11 +125,11 @@ class KubernetesDriver:
         """See that each training has the Job that it should have. Kubernetes itself starts again what died."""
         done = []
         with self._lock:
-            for name, training in list(self._trainings.items()):
+            for name, training in list(self._trainers.items()):
                 try:
                     sentence = self._repair(name)
                 except PermanentError as error:  # the others' Jobs are no worse for it
-                    sentence = f"training {name} cannot be run: {error}"
+                    sentence = f"trainer {name} cannot be run: {error}"
                 if sentence and sentence != training.reported:
                     done.append(sentence)
                 training.reported = sentence or training.reported
@@ -163,7 +163,7 @@ class KubernetesDriver:
         template = self._template("trainer-job.yaml")
         training = _Training(training_job(template, job, trainer, max(ranks, 1), row), ranks > 0)
         with self._lock:
-            self._trainings[name] = training
+            self._trainers[name] = training
             if not training.wanted:
                 self._delete(training.body["metadata"]["name"])  # also one that has not been seen yet
             with suppress(PermanentError):  # `repair` reports it
@@ -214,14 +214,14 @@ class KubernetesDriver:
 
     def _repair(self, name: str) -> str:
         """Bring a training's Job closer to what it should be; a sentence for people if they have to know."""
-        training = self._trainings[name]
+        training = self._trainers[name]
         job = next((j for j in self._jobs.objects().values() if j.metadata.labels[TRAINING] == name), None)
         if job is not None and job.metadata.deletion_timestamp is not None:
             return ""  # what comes next comes when its pods are gone
         if job is None:
             if training.wanted:
                 return self._create(name, training)
-            del self._trainings[name]
+            del self._trainers[name]
             return ""
         if (
             not training.wanted

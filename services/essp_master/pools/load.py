@@ -110,8 +110,8 @@ def _done_per_s(pool: str, rates: Mapping[str, float]) -> float:
 
 def _consumption(job: PoolDemand, streams: set[str]) -> tuple[float | None, float]:
     """What the trainers of these streams would take if they never waited, and how long one waits."""
-    trainers = [t for t in job.trainings if not t.final and t.stream in streams]
-    if not job.trainings:  # a prediction: it takes all there is, unless credits show that it does not keep up
+    trainers = [t for t in job.trainers if not t.final and t.stream in streams]
+    if not job.trainers:  # a prediction: it takes all there is, unless credits show that it does not keep up
         return None, 0.0 if job.out_of_credit else 1.0
     known = [(t.clips_per_s, t.data_wait_ratio) for t in trainers if t.clips_per_s and t.data_wait_ratio is not None]
     if len(known) < len(trainers):

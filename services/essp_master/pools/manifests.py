@@ -1,4 +1,4 @@
-"""Registrations and trainings as objects of the cluster: the chart's template, filled in. Pure.
+"""Fills in the chart's templates: registrations and trainers as objects of the cluster. Pure.
 
 This module sets names, image, arguments, resources and sizes; all else, security above all, is as in the template.
 Every `REGISTERED` in it becomes the name.
@@ -42,7 +42,7 @@ def extractor_deployment(template: str, row: ExtractorRow) -> Manifest:
 
 
 def training_name(job: str, trainer: str) -> str:
-    """The name of a training's Job: readable, and different for any two trainings, however similar their names."""
+    """The name of a trainer's Job: readable, and different for any two trainers, however similar their names."""
     readable = f"{job}-{trainer}".replace("_", "-")[:24].rstrip("-")
     return f"{readable}-{hashlib.sha256(f'{job} {trainer}'.encode()).hexdigest()[:8]}"
 

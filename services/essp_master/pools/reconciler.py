@@ -22,7 +22,7 @@ from essp_master.job.pool_demand import PoolDemand
 from essp_master.pools.autoscaler import Autoscaler, Decision, Limits, Saturation
 from essp_master.pools.load import PoolRates, loads
 from essp_master.pools.port import PoolDriver, PoolSize
-from essp_master.pools.trainings import Trainings
+from essp_master.pools.trainer_ranks import TrainerRanks
 from essp_master.pools.worker_registry import PoolState, WorkerRegistry
 from essp_master.registrations import ExtractorRow
 
@@ -82,17 +82,17 @@ class Reconciler:
         worker_registry: WorkerRegistry,
         jobs: Callable[[], Sequence[PoolDemand]],
         extractors: Callable[[], Mapping[str, ExtractorRow]] = dict,
-        trainings: Trainings | None = None,
+        trainer_ranks: TrainerRanks | None = None,
         period_s: float = PERIOD_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`jobs`: what there is to do. `extractors`: what is registered, by feature. `trainings`: who deals ranks out;
-        None: the master starts no trainers."""
+        """`jobs`: their demand. `extractors`: registered ones, by feature. `trainer_ranks`: divides the ranks; None:
+        the master starts no trainers."""
         self._driver = driver
         self._registry = worker_registry
         self._jobs = jobs
         self._extractors = extractors
-        self._trainings = trainings
+        self._trainer_ranks = trainer_ranks
         self._period_s = period_s
         self._clock = clock
         self._autoscaler = Autoscaler()
@@ -147,7 +147,7 @@ class Reconciler:
         with self._lock:
             now_s = self._clock()
             jobs = self._jobs()
-            for sentence in self._trainings.step(jobs) if self._trainings else ():
+            for sentence in self._trainer_ranks.step(jobs) if self._trainer_ranks else ():
                 self._report("", sentence)
             sizes, states = self._driver.sizes(), self._registry.pools(now_s)
             self._rates.note(jobs, now_s)
@@ -226,7 +226,7 @@ class Reconciler:
         self._report(pool, f"{row.image} is registered for {feature}; at least {row.min} workers")
 
     def _bounded(self, pool: str, size: PoolSize) -> int:
-        """The size nearest to the present one that a pool may have. Trainings get theirs from elsewhere."""
+        """The allowed size that is nearest to the present one. `TrainerRanks` sets the size of trainers."""
         if ids.is_training(pool):
             return size.replicas
         limits = self._limits(pool, size)

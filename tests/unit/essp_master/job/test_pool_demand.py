@@ -21,7 +21,7 @@ def test_a_job_tells_what_was_made_what_waits_and_how_its_trainers_do(adapters: 
     assert demand.streams == {"rgb": "rgb", "diff": "frame_diff"}
     assert demand.done == {"decoder": sum(len(unit.seeds) for unit in fleet.units)}
     assert demand.backlog["diff"] == demand.done["decoder"], "what was decoded waits to be extracted"
-    rgb, diff = demand.trainings
+    rgb, diff = demand.trainers
     assert (rgb.name, rgb.clips_per_s, rgb.data_wait_ratio, rgb.losses) == ("rgb", 8.0, 0.25, (2.0,))
     assert (diff.name, diff.stream, diff.clips_per_s, diff.final) == ("diff", "diff", None, False)
     master.pause("small")

@@ -18,7 +18,7 @@ from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.features.declared import DeclaredOutput
 from essp_common.pb.v1.messages_pb2 import Heartbeat
 from essp_master.config import MasterSettings
-from essp_master.job.pool_demand import PoolDemand, TrainingDemand
+from essp_master.job.pool_demand import PoolDemand, TrainerDemand
 from essp_master.pools.load import PoolRates, loads
 from essp_master.pools.port import PoolSize
 from essp_master.pools.processes import ProcessDriver
@@ -69,9 +69,9 @@ class Recorded:
         self.told.append(("close",))
 
 
-def training(name: str, wait: float, losses: Sequence[float] = ()) -> TrainingDemand:
+def training(name: str, wait: float, losses: Sequence[float] = ()) -> TrainerDemand:
     """A training on the stream of its name that waits for so much of its time."""
-    return TrainingDemand(
+    return TrainerDemand(
         name=name,
         stream=name,
         model="small",
@@ -93,7 +93,7 @@ def job(wait: float = 0.5, decoded: int = 0, **changes: Any) -> PoolDemand:
         backlog={"decoder": 5, "flow": 0},
         done={"decoder": decoded},
         out_of_credit=True,
-        trainings=(training("rgb", wait), training("flow", wait)),
+        trainers=(training("rgb", wait), training("flow", wait)),
     )
     return replace(plain, **changes)
 

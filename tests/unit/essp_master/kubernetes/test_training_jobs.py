@@ -1,4 +1,4 @@
-"""Trainings as Jobs: made, moved, made again, and told of when they fail."""
+"""Trainers as Jobs: created, moved to other ranks, created again, and reported when they fail."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_job_of_somebody_else_that_is_in_the_way_is_told_of(cluster: Cluster, 
     assert "not the master's" in told[0]
 
 
-def test_trainings_alike_in_name_have_jobs_of_their_own() -> None:
+def test_trainers_with_similar_names_have_different_jobs() -> None:
     alike = [("a-b", "c"), ("a", "b-c"), ("a_b", "c"), ("a" * 62, "b"), ("a" * 62, "c")]
     names = {training_name(*one) for one in alike}
     assert len(names) == len(alike)

@@ -1,7 +1,7 @@
-"""Trainings of running jobs on a number of ranks: who gets how many, decided anew after each of their epochs.
+"""Divides ranks among the trainers of running jobs, again after each of their epochs.
 
-A training moves to another number of ranks by ending with a checkpoint and resuming from it. Ranks are GPUs, or
-processes where there are none.
+To change its number of ranks, a trainer ends with a checkpoint and resumes from it. Ranks are GPUs, or processes if
+there are none.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
-from essp_master.job.pool_demand import PoolDemand, TrainingDemand
-from essp_master.pools.gpus import SCALING, Training, allocate
+from essp_master.job.pool_demand import PoolDemand, TrainerDemand
+from essp_master.pools.gpus import SCALING, TrainerForecast, allocate
 from essp_master.pools.port import PoolDriver
 from essp_master.registrations import TrainerRow
 
 _STARVED = 0.3
-"""A training that waits for so much of its time could not use more ranks."""
+"""A trainer that waits for more than this share of its time could not use more ranks."""
 
 Key = tuple[str, str]
 """Job and trainer."""
 
 
-class Trainings:
+class TrainerRanks:
     """Divides the ranks. Not thread-safe: the reconciler's thread calls it."""
 
     def __init__(self, driver: PoolDriver, ranks: int, rows: Callable[[], Mapping[str, TrainerRow]] = dict) -> None:
@@ -35,28 +35,24 @@ class Trainings:
         """When each job was started last."""
 
     def step(self, jobs: Sequence[PoolDemand]) -> list[str]:
-        """Look at the jobs, and have their trainings run on their shares; what was changed, a sentence each."""
+        """Give each trainer of the jobs its share of ranks. Returns one sentence per change."""
         found = {
-            (job.job, training.name): (job, training)
-            for job in jobs
-            for training in job.trainings
-            if not training.final
+            (job.job, trainer.name): (job, trainer) for job in jobs for trainer in job.trainers if not trainer.final
         }
         epochs = {key: len(trainer.losses) for key, (_, trainer) in found.items()}
         self._end_former({job.job: job.created for job, _ in found.values()})
         if epochs == self._seen:
             return []
         rows = {key: self._row(job, trainer) for key, (job, trainer) in found.items()}
-        trainings = [self._training(key, job, trainer, rows[key]) for key, (job, trainer) in found.items()]
+        trainers = [self._forecast(key, job, trainer, rows[key]) for key, (job, trainer) in found.items()]
         names = {_name(key): key for key in found}
-        shares = allocate(trainings, self._ranks, {_name(k): self._shares.get(k, 0) for k in found})
+        shares = allocate(trainers, self._ranks, {_name(k): self._shares.get(k, 0) for k in found})
         done = self._move({names[name]: share for name, share in shares.items()}, rows)
-        self._seen = epochs  # only now: what could not be done is tried again
+        self._seen = epochs  # set last, so that a failed step is repeated
         return done
 
     def _end_former(self, begun: dict[str, datetime]) -> None:
-        """End the trainings of an earlier start: a job may be stopped and started again between two looks, and then its
-        trainers have left."""
+        """End the trainers of earlier runs: a job may be stopped and started again between two steps."""
         for key in list(self._shares):
             if key[0] in begun and self._begun.get(key[0]) != begun[key[0]]:
                 self._driver.train(*key, 0, None)
@@ -68,18 +64,18 @@ class Trainings:
         done = []
         for key in self._shares.keys() - shares.keys():
             self._driver.train(*key, 0, None)
-        for key, share in sorted(shares.items(), key=lambda item: item[1]):  # who gives comes before who takes
+        for key, share in sorted(shares.items(), key=lambda item: item[1]):  # free ranks before assigning them
             before = self._shares.get(key, 0)
             if share != before:
                 self._driver.train(*key, share, rows[key])
-                done.append(f"training {_name(key)}: {before} -> {share} ranks of {self._ranks}")
+                done.append(f"trainer {_name(key)}: {before} -> {share} ranks of {self._ranks}")
         self._shares = dict(shares)
         return done
 
-    def _training(self, key: Key, job: PoolDemand, trainer: TrainingDemand, row: TrainerRow | None) -> Training:
+    def _forecast(self, key: Key, job: PoolDemand, trainer: TrainerDemand, row: TrainerRow | None) -> TrainerForecast:
         present = max(1, self._shares.get(key, 1))
         speed = (trainer.clips_per_s or 1.0) / max(job.epoch_clips, 1) / present**SCALING
-        return Training(
+        return TrainerForecast(
             name=_name(key),
             losses=trainer.losses,
             epochs_per_s=speed,
@@ -87,8 +83,8 @@ class Trainings:
             starved=(trainer.data_wait_ratio or 0.0) > _STARVED,
         )
 
-    def _row(self, job: PoolDemand, trainer: TrainingDemand) -> TrainerRow | None:
-        """The registered image for a training's model, if there is one."""
+    def _row(self, job: PoolDemand, trainer: TrainerDemand) -> TrainerRow | None:
+        """The registered image for a trainer's model, if there is one."""
         return next((row for row in self._rows().values() if trainer.model in row.models), None)
 
 

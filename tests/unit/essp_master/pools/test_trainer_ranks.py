@@ -1,4 +1,4 @@
-"""Ranks are divided among the trainings of running jobs, and again after each of their epochs."""
+"""Ranks are divided among the trainers of running jobs, and again after each of their epochs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 
 from essp_common.errors import Unavailable
 from essp_master.job.pool_demand import PoolDemand
-from essp_master.pools.trainings import Trainings
+from essp_master.pools.trainer_ranks import TrainerRanks
 from essp_master.registrations import TrainerRow
 from tests.unit.essp_master.pools.test_reconciler import IMAGE, Recorded, job, training
 
 
 def with_losses(**losses: list[float]) -> PoolDemand:
     """A running job whose trainers have these validation losses."""
-    return job(trainings=tuple(training(name, 0.0, of) for name, of in losses.items()))
+    return job(trainers=tuple(training(name, 0.0, of) for name, of in losses.items()))
 
 
 def shares(driver: Recorded) -> dict[str, int]:
@@ -25,23 +25,23 @@ def shares(driver: Recorded) -> dict[str, int]:
     return {trainer: ranks for kind, _, trainer, ranks, *_ in driver.told if kind == "train"}
 
 
-def test_trainings_of_a_new_job_get_ranks_and_lose_them_with_it() -> None:
+def test_trainers_of_a_new_job_get_ranks_and_lose_them_with_it() -> None:
     driver = Recorded({})
-    trainings = Trainings(driver, 4)
-    assert len(trainings.step([with_losses(rgb=[], flow=[])])) == 2
+    ranks = TrainerRanks(driver, 4)
+    assert len(ranks.step([with_losses(rgb=[], flow=[])])) == 2
     assert sum(shares(driver).values()) == 4
     told = len(driver.told)
-    assert trainings.step([with_losses(rgb=[], flow=[])]) == []
+    assert ranks.step([with_losses(rgb=[], flow=[])]) == []
     assert len(driver.told) == told, "nothing has changed"
-    trainings.step([])
+    ranks.step([])
     assert shares(driver) == {"rgb": 0, "flow": 0}
 
 
 def test_after_an_epoch_who_still_improves_gets_more() -> None:
     driver = Recorded({})
-    trainings = Trainings(driver, 6)
-    trainings.step([with_losses(rgb=[], flow=[])])
-    (sentence, *_) = trainings.step([with_losses(rgb=[2.4, 1.9, 1.5, 1.2], flow=[2.4, 0.52, 0.51, 0.51])])
+    ranks = TrainerRanks(driver, 6)
+    ranks.step([with_losses(rgb=[], flow=[])])
+    (sentence, *_) = ranks.step([with_losses(rgb=[2.4, 1.9, 1.5, 1.2], flow=[2.4, 0.52, 0.51, 0.51])])
     assert shares(driver)["rgb"] > shares(driver)["flow"] >= 1
     assert "ranks of 6" in sentence
     kinds: list[Any] = [call for call in driver.told[2:] if call[0] == "train"]
@@ -51,20 +51,20 @@ def test_after_an_epoch_who_still_improves_gets_more() -> None:
 def test_a_registered_image_takes_the_models_it_is_for() -> None:
     driver = Recorded({})
     row = TrainerRow(name="own", image=IMAGE, models=("small",), max_ranks=1)
-    trainings = Trainings(driver, 6, lambda: {"own": row})
-    trainings.step([with_losses(rgb=[], flow=[])])
+    ranks = TrainerRanks(driver, 6, lambda: {"own": row})
+    ranks.step([with_losses(rgb=[], flow=[])])
     assert shares(driver) == {"rgb": 1, "flow": 1}, "not more than its row allows"
 
 
-def test_a_job_that_was_stopped_and_started_in_between_has_its_trainings_started_again() -> None:
+def test_a_job_that_was_stopped_and_started_in_between_has_its_trainers_started_again() -> None:
     """Its trainers left when they heard of the stop, and nobody else saw it."""
     driver = Recorded({})
-    trainings = Trainings(driver, 4)
+    ranks = TrainerRanks(driver, 4)
     first = with_losses(rgb=[], flow=[])
-    trainings.step([first])
+    ranks.step([first])
     before = shares(driver)
     told = len(driver.told)
-    trainings.step([replace(first, created=first.created + timedelta(seconds=5))])
+    ranks.step([replace(first, created=first.created + timedelta(seconds=5))])
     again = [(trainer, ranks) for _, _, trainer, ranks, *_ in driver.told[told:]]
     assert sorted(again) == sorted([("rgb", 0), ("flow", 0), *before.items()])
     assert [ranks for _, ranks in again[:2]] == [0, 0], "the former ones first"
@@ -80,10 +80,10 @@ def test_what_could_not_be_done_is_tried_again() -> None:
                 raise Unavailable("it is still there")
 
     driver = Late({})
-    trainings = Trainings(driver, 4)
+    ranks = TrainerRanks(driver, 4)
     jobs = [with_losses(rgb=[], flow=[])]
     with pytest.raises(Unavailable):
-        trainings.step(jobs)
-    trainings.step(jobs)
+        ranks.step(jobs)
+    ranks.step(jobs)
     assert sum(shares(driver).values()) == 4
-    assert trainings.step(jobs) == []
+    assert ranks.step(jobs) == []
