@@ -78,9 +78,7 @@ class ExtractStage:
 
     def handle(self, record: Record) -> None:
         """Make the features of one clip, one for each stream that asks for it."""
-        if record != self._record:
-            self._record = record
-            self._made.clear()
+        self._begin(record)
         ready = _parsed(record)
         streams = self._streams(ready)
         job, fence = ready.clip.job, ready.fence
@@ -105,8 +103,9 @@ class ExtractStage:
         self._record = None
 
     def reject(self, record: Record, error: EsspError, attempts: int) -> None:
-        """Report each stream that could not be made, and free the clip."""
-        self._record = None
+        """Report each stream that could not be made, and free the clip. The record may be one that was never handled,
+        since workers died of it."""
+        self._begin(record)
         try:
             ready = _parsed(record)
         except PermanentError:
@@ -118,10 +117,17 @@ class ExtractStage:
                 self._cache.ack(ready.key, ids.extractor_consumer(stream.stream))
         publish_dead_letter(self._bus, record, error, attempts, self._worker)
         self._bus.flush()
+        self._record = None
 
     def close(self) -> None:
         """Drop the extractors."""
         self._extractors.clear()
+
+    def _begin(self, record: Record) -> None:
+        """Nothing is made yet of a record that is not the current one."""
+        if record != self._record:
+            self._record = record
+            self._made.clear()
 
     def _free(self, key: str, streams: Sequence[StreamRequest]) -> None:
         """Ack the clip for these streams."""

@@ -7,6 +7,7 @@ runs jobs until the failpoint is hit. The other workers then finish what the fai
 from __future__ import annotations
 
 import signal
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -28,7 +29,6 @@ from essp_common.pb.v1.messages_pb2 import (
 from essp_common.wiring import Adapters
 from tests.faults.conftest import Begin
 from tests.faults.deployment import Deployment, said
-from tests.harness.waiting import LONGEST_S
 from tests.integration.fleet import Process
 
 pytestmark = [
@@ -152,7 +152,6 @@ def test_a_clip_that_kills_its_worker_is_given_up(
     deployment: Deployment, begin: Begin, consumers: Adapters, plugin: Path
 ) -> None:
     """The worker itself crashes, not a child: each one that gets the clip, until there have been enough of them."""
-    letters = consumers.bus.subscribe([topics.DEADLETTER], None)
     alive = [start_poisoned(deployment, plugin), start_poisoned(deployment, plugin)]
     run, deaths = begin(feature="poison"), 0
 
@@ -170,14 +169,19 @@ def test_a_clip_that_kills_its_worker_is_given_up(
     run.until("the others are made", replaced)
     run.complete()
     run.leaves_nothing()
+    with closing(consumers.bus.subscribe([topics.DEADLETTER], None)) as letters:
+
+        def its_letter() -> DeadLetter | None:
+            found = [DeadLetter.FromString(record.value) for record in letters.poll(100, 0.1)]
+            return next((letter for letter in found if run.name.encode() in letter.message), None)
+
+        letter = deployment.until("the clip is a dead letter", its_letter)
     assert 3 <= deaths <= 4
     expected = deployment.expected[12]
     assert run.taken["trainer.rgb"] == expected["trainer.rgb"]
     missing = [index for phase_index, index, what in run.taken["trainer.flow"] if what.startswith("skipped")]
     assert missing == [VICTIM]
     assert len(run.taken["trainer.flow"]) == len(expected["trainer.flow"])
-    letter = DeadLetter.FromString(letters.poll(100, LONGEST_S)[-1].value)
-    letters.close()
     assert (letter.kind, letter.attempts) == (CRASHED, 3)
     for process in alive:
         deployment.drain(process)

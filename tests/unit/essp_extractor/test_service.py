@@ -12,10 +12,10 @@ import pytest
 from essp_common import topics
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import Buffer, stream_key
-from essp_common.errors import CacheFull, ConfigError
+from essp_common.errors import BadVideo, CacheFull, ConfigError
 from essp_common.features import registry
 from essp_common.messages.control import ControlFeed
-from essp_common.pb.v1.messages_pb2 import DAMAGED, EXTRACTOR, LOST, Control
+from essp_common.pb.v1.messages_pb2 import CRASHED, DAMAGED, EXTRACTOR, LOST, Control
 from essp_common.worker.reports import Reports
 from essp_extractor.stage import ExtractStage
 from tests.harness.extractor_bench import CONSUMER, JOB, ExtractorBench, frames_at, stream
@@ -159,6 +159,27 @@ def test_message_that_is_none_goes_to_the_dead_letters() -> None:
         bench.ready(1)
         (letter,) = bench.letters(1)
     assert letter.message == b"\xff\xff\xff"
+
+
+def test_a_clip_that_is_given_up_untried_is_reported() -> None:
+    """Workers died of it before; this one has made others, and is never to handle that one."""
+    bench = ExtractorBench(FLOW)
+    for index in (0, 64):
+        bench.decoded(index)
+    with (
+        closing(bench.bus.subscribe([topics.CLIPS], "extractor.flow")) as clips,
+        closing(ControlFeed(bench.bus)) as control,
+    ):
+        reports = Reports(bench.bus, "extractor-1")
+        stage = ExtractStage(bench.bus, bench.cache, control, ["flow"], reports, "extractor-1")
+        made, deadly = clips.poll(2, 1.0)
+        stage.handle(made)
+        stage.reject(deadly, BadVideo("3 workers died while they worked on it", "crashed"), 3)
+        stage.close()
+    (failed,) = bench.said_so_far()
+    assert (failed.failed.kind, failed.failed.clip.index, failed.failed.stream) == (CRASHED, 64, "motion")
+    (letter,) = bench.letters(1)
+    assert (letter.kind, letter.attempts) == (CRASHED, 3)
 
 
 @pytest.mark.parametrize(("fence", "reports"), [(1, 0), (2, 1)])
