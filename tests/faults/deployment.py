@@ -48,6 +48,8 @@ from tests.integration.fleet import Process
 T = TypeVar("T")
 
 SESSION_TIMEOUT_MS = 2000
+CONNECT_TIMEOUT_MS = 60_000
+"""Long, since many processes start at once on a machine that may be busy with other things."""
 CLIPS_AHEAD = "192KiB"
 """Budget of a job: about seven clips, so a job whose consumers stand still is in the midst of it."""
 
@@ -112,7 +114,7 @@ class Deployment:
         """The settings of a process of this side."""
         links = self.links[side]
         return {
-            "ESSP_BUS": f"kafka://127.0.0.1:{links.kafka.port}?session_timeout_ms={SESSION_TIMEOUT_MS}",
+            "ESSP_BUS": f"kafka://127.0.0.1:{links.kafka.port}?session_timeout_ms={SESSION_TIMEOUT_MS}&connect_timeout_ms={CONNECT_TIMEOUT_MS}",
             "ESSP_CACHE": f"redis://127.0.0.1:{links.redis.port}/0?socket_timeout=2",
             "ESSP_STORES": json.dumps([self.store_url(links.s3.port)]),
         }
