@@ -113,8 +113,9 @@ class Deployment:
     def urls(self, side: str) -> dict[str, str]:
         """The settings of a process of this side."""
         links = self.links[side]
+        patience = f"session_timeout_ms={SESSION_TIMEOUT_MS}&connect_timeout_ms={CONNECT_TIMEOUT_MS}"
         return {
-            "ESSP_BUS": f"kafka://127.0.0.1:{links.kafka.port}?session_timeout_ms={SESSION_TIMEOUT_MS}&connect_timeout_ms={CONNECT_TIMEOUT_MS}",
+            "ESSP_BUS": f"kafka://127.0.0.1:{links.kafka.port}?{patience}",
             "ESSP_CACHE": f"redis://127.0.0.1:{links.redis.port}/0?socket_timeout=2",
             "ESSP_STORES": json.dumps([self.store_url(links.s3.port)]),
         }
