@@ -209,11 +209,15 @@ def test_killed_at_a_rejection_and_at_a_rebalance(deployment: Deployment, begin:
 
     giving = deployment.joined(deployment.decoder("kafka.revoked:1:kill"))
     run = begin(large=True)
-    another = deployment.joined(deployment.decoder())
+    others: list[Process] = []
+    while not said(giving, "failpoint kafka.revoked: kill"):
+        # On a busy machine its membership may lapse at just that moment, and nothing is left that it could give up.
+        assert len(others) < 10, giving.story()
+        others.append(deployment.joined(deployment.decoder()))
     run.finish()
     deployment.gone(giving, -signal.SIGKILL)
-    assert said(giving, "failpoint kafka.revoked: kill")
-    deployment.drain(another)
+    for other in others:
+        deployment.drain(other)
 
 
 def start_poisoned(deployment: Deployment, plugin: Path) -> Process:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from xdist.workermanage import WorkerController
 
-from tests.harness.scheduling import COSTS_S, CostliestFirst
+from tests.harness.scheduling import COSTS_S, TOGETHER, CostliestFirst
 
 
 class Node:
@@ -38,10 +38,11 @@ def dealt(*tests: str) -> list[str]:
 
 def test_the_costliest_come_first_and_files_stay_whole() -> None:
     few, many = "tests/unit/a.py::test_few", [f"tests/unit/b.py::test_many[{number}]" for number in range(3)]
-    folder = ["tests/faults/test_a.py::test_one", "tests/faults/test_b.py::test_two"]
-    assert dealt(few, folder[0], *many, folder[1]) == [*folder, *many, few]
+    deployed = ["tests/faults/test_a.py::test_one", "tests/soak/test_soak.py::test_two"]
+    assert dealt(few, deployed[0], *many, deployed[1]) == [*deployed, *many, few]
 
 
 def test_what_is_named_as_costly_is_there() -> None:
     root = Path(__file__).parents[3]
-    assert [name for name in COSTS_S if not (root / name).exists()] == []
+    places = [place for name in (*COSTS_S, *TOGETHER) for place in TOGETHER.get(name, (name,))]
+    assert [place for place in places if not (root / place).exists()] == []
