@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 COMMIT_INTERVAL_S = 0.5
 ABANDONED_S = 240.0
 _MAX_POLL_INTERVAL_MS = 60_000
-_POLL_MS = 100
+_POLL_MS = 250
 _READ_AHEAD = 200
 """Messages held ready: asking kafka-python costs about as much for a hundred as for one."""
 _FLUSH_TIMEOUT_S = 5.0
