@@ -14,6 +14,7 @@ from essp.cli.job_file import load_job
 from essp.cli.view import View, open_view
 from essp.embedded.claim import Claim
 from essp.embedded.composition import Embedded, EmbeddedOptions
+from essp_common.distribution import require
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, JobStatus
 from essp_common.runtime.config import Settings
@@ -36,6 +37,9 @@ def main(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the services' logs.")] = False,
 ) -> None:
     """Run a job in this process, without servers. Ctrl-C saves and leaves; the same command goes on from there."""
+    if serve:  # said now, not when all the rest of the job has been loaded
+        for library in ("fastapi", "uvicorn"):
+            require("essp run --serve", library)
     spec = load_job(job)
     status = run_watched(spec, open_view(as_json), EmbeddedOptions(fresh=fresh, serve=serve), verbose)
     if not status.state.ended:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -95,26 +97,50 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def essp(folder: Path, line: str, library: str, settings: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """`essp LINE` where `library` cannot be imported, in child processes neither."""
-    path = os.pathsep.join((str(folder), *sys.path))
-    given = {name: value.format(dir=folder) for name, value in settings.items()}
-    return subprocess.run(
-        [sys.executable, "-m", "essp.cli.main", *line.format(dir=folder).split()],
-        env={**os.environ, **given, "BLOCKED": library, "PYTHONPATH": path, "ESSP_LOG_LEVEL": "ERROR"},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=100,
-    )
+class Essp:
+    """Runs `essp LINE` where neither the command nor its child processes can import `library`."""
+
+    def __init__(self, folder: Path, server: subprocess.Popen[str]) -> None:
+        self._folder, self._server = folder, server
+
+    def __call__(
+        self, line: str, library: str, settings: Mapping[str, str] = MappingProxyType({})
+    ) -> subprocess.CompletedProcess[str]:
+        folder, server = self._folder, self._server
+        given = {name: value.format(dir=folder) for name, value in settings.items()}
+        path = os.pathsep.join((str(folder), *sys.path))
+        outputs = [folder / "stdout.txt", folder / "stderr.txt"]
+        for output in outputs:
+            output.unlink(missing_ok=True)
+        arguments = line.format(dir=folder).split()
+        request = {
+            "arguments": arguments,
+            "folder": str(folder),
+            "environment": {**os.environ, **given, "BLOCKED": library, "PYTHONPATH": path, "ESSP_LOG_LEVEL": "ERROR"},
+            "stdout": str(outputs[0]),
+            "stderr": str(outputs[1]),
+        }
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(json.dumps(request) + "\n")
+        server.stdin.flush()
+        status = int(server.stdout.readline())
+        return subprocess.CompletedProcess(arguments, status, *(output.read_text("utf-8") for output in outputs))
+
+
+@pytest.fixture(scope="module")
+def essp(folder: Path) -> Iterator[Essp]:
+    command = [sys.executable, "-m", "tests.integration.preloaded"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        yield Essp(folder, server)
+    assert server.returncode == 0
 
 
 @pytest.mark.parametrize(("line", "library", "settings"), NEEDS, ids=[f"{n[0].split()[0]}-{n[1]}" for n in NEEDS])
 def test_a_missing_library_is_one_line_with_its_extra(
-    folder: Path, line: str, library: str, settings: Mapping[str, str]
+    essp: Essp, line: str, library: str, settings: Mapping[str, str]
 ) -> None:
-    done = essp(folder, line, library, settings)
+    done = essp(line, library, settings)
     assert "Traceback" not in done.stderr
     said = [text for text in done.stderr.splitlines() if "pip install" in text]
     assert said, done.stderr
@@ -131,14 +157,14 @@ def test_every_command_is_tried() -> None:
 @pytest.mark.parametrize(
     "line", ["init {dir}/catalog.parquet --out {dir}/new.yaml", "token me", "--help", "extractor ls"]
 )
-def test_what_needs_no_extra_works_without_any(folder: Path, line: str) -> None:
+def test_what_needs_no_extra_works_without_any(essp: Essp, line: str) -> None:
     for library in ("torch", "av", "cv2"):
-        done = essp(folder, line.replace("new", library), library, {})
+        done = essp(line.replace("new", library), library)
         assert done.returncode == 0, done.stderr
 
 
-def test_the_doctor_names_the_extra(folder: Path) -> None:
-    done = essp(folder, "doctor", "redis", SERVERS)
+def test_the_doctor_names_the_extra(essp: Essp) -> None:
+    done = essp("doctor", "redis", SERVERS)
     assert "pip install 'essp-video[redis]'" in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 

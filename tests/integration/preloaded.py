@@ -1,0 +1,91 @@
+"""A process that has loaded what every installation has, and forks a child for each `essp` command that is asked for.
+
+    {"arguments": [...], "folder": "...", "environment": {...}, "stdout": "path", "stderr": "path"}  ->  exit status
+
+One request a line on stdin, one answer a line on stdout. A child differs from a fresh `python -m essp.cli.main` only in
+the modules that are there already: required dependencies, and modules of ESSP that need no more than those. No library
+of an extra is among them, which is checked before the first request; so a child can be told to find one missing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import signal
+import sys
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+
+LIMIT_S = 100
+"""A command that runs for longer is ended."""
+
+REQUIRED = (
+    "essp.cli.main",
+    "essp_common.catalog.table",
+    "essp_common.features.registry",
+    "essp_common.job.spec",
+    "essp_common.pb.v1.messages_pb2",
+    "essp_common.runtime.process",
+    "essp_common.wiring",
+    "essp_master.job.preflight",
+    "pyarrow.parquet",
+    "simplejpeg",
+    "typer._adapters",
+    "yaml",
+    "zstandard",
+)
+
+
+def preload() -> None:
+    """Load what needs no extra. Raises `RuntimeError` if that brings a library of one."""
+    for name in REQUIRED:
+        import_module(name)
+    from essp_common.distribution import EXTRAS
+
+    if loaded := sorted(EXTRAS.keys() & sys.modules.keys()):
+        raise RuntimeError(f"loaded without being asked for: {', '.join(loaded)}")
+
+
+def become(request: dict[str, object]) -> None:
+    """Turn this child into the command: its streams, folder, environment and, as Python starts up, `sitecustomize`."""
+    for number, (path, flags) in enumerate(
+        (
+            (os.devnull, os.O_RDONLY),
+            (str(request["stdout"]), os.O_WRONLY | os.O_CREAT),
+            (str(request["stderr"]), os.O_WRONLY | os.O_CREAT),
+        )
+    ):
+        opened = os.open(path, flags, 0o600)
+        os.dup2(opened, number)
+        os.close(opened)
+    environment, arguments = request["environment"], request["arguments"]
+    assert isinstance(environment, dict)
+    assert isinstance(arguments, list)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(str(request["folder"]))
+    sys.argv = ["essp", *arguments]
+    spec = spec_from_file_location("sitecustomize", os.path.join(str(request["folder"]), "sitecustomize.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader.exec_module(module_from_spec(spec))
+
+
+def serve() -> None:
+    """Answer requests until stdin ends. A child returns from here, to leave as Python does."""
+    preload()
+    for line in iter(sys.stdin.readline, ""):
+        child = os.fork()
+        if child == 0:
+            signal.alarm(LIMIT_S)
+            become(json.loads(line))
+            del sys.modules["essp.cli.main"]
+            runpy.run_module("essp.cli.main", run_name="__main__", alter_sys=True)
+            return
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+if __name__ == "__main__":
+    serve()
