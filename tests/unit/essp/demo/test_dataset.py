@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from essp.demo.photographs import BACKGROUNDS, TEXTURES, photograph
 from essp.demo.scene import MOTIONS, Scene, render
 from essp_common.errors import ConfigError
 from essp_common.features import registry
-from essp_common.video.probe import probe
+from essp_common.video.probe import VideoFacts, probe
 from tests.harness.quantization import dequantize
 
 PER_CLASS = 6
@@ -25,6 +26,11 @@ PER_CLASS = 6
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_dataset(tmp_path_factory.mktemp("set") / "videos", PER_CLASS, seed=3)
+
+
+@pytest.fixture(scope="module")
+def facts(dataset: Path) -> dict[Path, VideoFacts]:
+    return {path: probe(str(path)) for path in files_of(dataset)}
 
 
 def files_of(root: Path) -> list[Path]:
@@ -48,8 +54,7 @@ def test_every_class_is_in_every_split_as_often(dataset: Path) -> None:
 
 
 @pytest.mark.processes
-def test_files_are_of_several_kinds_and_decode(dataset: Path) -> None:
-    facts = {path: probe(str(path)) for path in files_of(dataset)}
+def test_files_are_of_several_kinds_and_decode(facts: dict[Path, VideoFacts]) -> None:
     assert {f.codec for f in facts.values()} == {"h264", "mpeg4"}
     assert {path.suffix for path in facts} == {".mp4", ".mov", ".mkv", ".avi"}
     assert len({(f.width, f.height) for f in facts.values()}) > 3
@@ -58,22 +63,20 @@ def test_files_are_of_several_kinds_and_decode(dataset: Path) -> None:
 
 
 @pytest.mark.processes
-def test_formats_do_not_tell_the_class(dataset: Path) -> None:
+def test_formats_do_not_tell_the_class(facts: dict[Path, VideoFacts]) -> None:
     kinds: dict[str, list[object]] = {label: [] for label in CLASSES}
-    for path in files_of(dataset):
-        facts = probe(str(path))
-        kinds[path.parent.name].append((path.name, facts.codec, facts.width, facts.fps, facts.frame_count))
+    for path, found in facts.items():
+        kinds[path.parent.name].append((path.name, found.codec, found.width, found.fps, found.frame_count))
     assert all(kinds[label] == kinds[CLASSES[0]] for label in CLASSES)
 
 
 @pytest.mark.processes
 def test_same_seed_same_bytes_and_another_seed_others(dataset: Path, tmp_path: Path) -> None:
-    again, other = (
-        make_dataset(tmp_path / "again", PER_CLASS, seed=3),
-        make_dataset(tmp_path / "other", PER_CLASS, seed=4),
-    )
-    names = [path.relative_to(dataset) for path in files_of(dataset)]
-    assert [path.relative_to(again) for path in files_of(again)] == names
+    """Of one take in every class here; of every format where an interrupted set is completed."""
+    again, other = make_dataset(tmp_path / "again", 1, seed=3), make_dataset(tmp_path / "other", 1, seed=4)
+    names = [path.relative_to(again) for path in files_of(again)]
+    assert names == [path.relative_to(other) for path in files_of(other)]
+    assert len(names) == len(CLASSES)
     for name in names:
         assert (dataset / name).read_bytes() == (again / name).read_bytes()
         assert (dataset / name).read_bytes() != (other / name).read_bytes()
@@ -81,10 +84,12 @@ def test_same_seed_same_bytes_and_another_seed_others(dataset: Path, tmp_path: P
 
 @pytest.mark.processes
 def test_interrupted_set_is_completed_and_nothing_made_twice(dataset: Path, tmp_path: Path) -> None:
-    root = make_dataset(tmp_path / "videos", PER_CLASS, seed=3)
+    root = Path(shutil.copytree(dataset, tmp_path / "videos"))
     files = files_of(root)
     contents = {path: path.read_bytes() for path in files}
-    for path in files[::5]:
+    missing = files[::5]
+    assert {path.name for path in missing} == {path.name for path in files}, "takes in all formats"
+    for path in missing:
         path.unlink()
     (root / ".partial").mkdir()
     (root / ".partial" / "grass-left-0000.mp4").write_bytes(b"half a file")

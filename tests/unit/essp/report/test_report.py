@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import re
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ from essp.catalog.build import file_row
 from essp.catalog.probing import Outcome
 from essp.report import plots
 from essp.report.facts import Run, read_run
-from essp.report.folder import draw, write_report
+from essp.report.folder import write_report
 from essp.report.page import percent, render
 from essp.report.plots import DARK, LIGHT
 from essp.report.samples import choose, draw_samples, read_clip, read_samples
@@ -66,6 +67,13 @@ def run(job: FinishedJob) -> Run:
     return read_run(job.store, STORES)
 
 
+@pytest.fixture(scope="module")
+def written(job: FinishedJob) -> Page:
+    """The page of the report that `job` has in its store."""
+    write_report(job.store, STORES)
+    return page_of(job)
+
+
 class Page(HTMLParser):
     """The text, the tables and the references of a page."""
 
@@ -104,28 +112,23 @@ def page_of(job: FinishedJob) -> Page:
     return Page(job.store.get("report/report.html").decode())
 
 
-def test_the_folder_holds_the_page_and_its_pictures(job: FinishedJob) -> None:
-    uri = write_report(job.store, STORES)
-    assert uri == f"{job.spec.output}/report/report.html"
+def test_the_folder_holds_the_page_and_its_pictures(job: FinishedJob, written: Page) -> None:
     keys = {info.key for info in job.store.list(layout.REPORT)}
     assert keys == {f"report/{name}" for name in ("report.html", "curves.png", "confusion.png", "samples.png")}
     first = {key: job.store.get(key) for key in keys}
-    write_report(job.store, STORES)
+    assert write_report(job.store, STORES) == f"{job.spec.output}/report/report.html"
     assert {key: job.store.get(key) for key in keys} == first, "made again, it is the same"
 
 
-def test_the_page_stands_alone(job: FinishedJob) -> None:
-    write_report(job.store, STORES)
-    page = page_of(job)
-    assert page.open == []
-    assert len(page.references) == 6, "three pictures, light and dark"
-    assert all(reference.startswith("data:image/png;base64,") for reference in page.references)
+def test_the_page_stands_alone(job: FinishedJob, written: Page) -> None:
+    assert written.open == []
+    assert len(written.references) == 6, "three pictures, light and dark"
+    assert all(reference.startswith("data:image/png;base64,") for reference in written.references)
     assert "http" not in re.sub(r"base64,[^\"]*", "", job.store.get("report/report.html").decode())
 
 
-def test_the_figures_are_those_of_the_model(job: FinishedJob, run: Run) -> None:
-    write_report(job.store, STORES)
-    page = page_of(job)
+def test_the_figures_are_those_of_the_model(written: Page, run: Run) -> None:
+    page = written
     evaluation = run.model.test
     assert evaluation is not None
     for member in run.model.members:
@@ -187,7 +190,8 @@ def test_a_job_that_has_not_completed_has_no_report(tmp_path: Path) -> None:
         write_report(finished_job(tmp_path).store, STORES)
 
 
-def test_what_the_master_counted_is_told(job: FinishedJob) -> None:
+def test_what_the_master_counted_is_told(tmp_path: Path) -> None:
+    job = fused(tmp_path)  # without a catalog: no samples to draw
     counts = document()["counts"] | {"decoded": 1234, "skipped": 2, "reissued": 3, "lost": 1}
     status = JobStatus.model_validate(document(counts=counts, created=datetime(2026, 1, 1, tzinfo=UTC)))
     write_report(job.store, STORES, status)
@@ -229,11 +233,16 @@ def pixels(png: bytes) -> np.ndarray:
     return np.asarray(imread(io.BytesIO(png)))[..., :3]
 
 
-def test_pictures_have_the_colours_of_their_theme(run: Run) -> None:
-    samples = read_samples(run, STORES, choose(run))
-    for light, dark in draw(run, samples).values():
+def test_pictures_have_the_colours_of_their_theme(job: FinishedJob, written: Page) -> None:
+    shown = [base64.b64decode(reference.partition(",")[2]) for reference in written.references]
+    for dark, light in zip(shown[0::2], shown[1::2], strict=True):
         assert pixels(light)[0, 0] == pytest.approx([1, 1, 1])
         assert pixels(dark)[0, 0].max() < 0.2
+    assert job.store.get("report/samples.png") in shown[1::2]
+
+
+def test_each_sample_is_a_row(run: Run) -> None:
+    samples = read_samples(run, STORES, choose(run)[:2])
     assert pixels(draw_samples(samples[:1], LIGHT)).shape[0] < pixels(draw_samples(samples, LIGHT)).shape[0]
 
 
@@ -252,8 +261,9 @@ def test_a_confusion_matrix_of_many_classes_fits() -> None:
 
 def test_curves_need_only_what_is_there(run: Run) -> None:
     trained_only = {name: [r for r in records if r.purpose == "train"] for name, records in run.histories.items()}
-    assert pixels(plots.curves(trained_only, {}, LIGHT)).size
-    assert plots.curves({"rgb": []}, {}, LIGHT) != plots.curves(trained_only, {}, LIGHT)
+    picture = plots.curves(trained_only, {}, LIGHT)
+    assert pixels(picture).size
+    assert plots.curves({"rgb": []}, {}, LIGHT) != picture
 
 
 def test_a_job_of_an_earlier_version_has_a_report(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,14 @@ def moving_picture(step: Matrix, shift: tuple[float, float], frames: int, side: 
     return clip
 
 
+@cache
+def clip_of(motion: str) -> Clip:
+    """Three pictures of a motion of `MOTIONS`."""
+    clip = moving_picture(*MOTIONS[motion], 3)
+    clip.flags.writeable = False
+    return clip
+
+
 def true_flow(step: Matrix, shift: tuple[float, float]) -> NDArray[np.float64]:
     y, x = np.mgrid[0:SIDE, 0:SIDE] - (SIDE - 1) / 2
     place = np.stack([x, y], axis=-1)
@@ -87,7 +96,7 @@ METHODS = {
 def test_flow_measures_known_motion(method: str, motion: str) -> None:
     params, allowed = METHODS[method]
     step, shift = MOTIONS[motion]
-    codes = ready("flow", length=2, bound=BOUND, **params).extract(moving_picture(step, shift, 3))
+    codes = ready("flow", length=2, bound=BOUND, **params).extract(clip_of(motion))
     assert codes.shape == (1, SIDE, SIDE, 4)
     inside = np.s_[MARGIN:-MARGIN, MARGIN:-MARGIN]
     for field in (codes[0, ..., 0:2], codes[0, ..., 2:4]):
