@@ -39,10 +39,15 @@ from tests.harness.waiting import LONGEST_S
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Stage:
+    """A training that nothing interrupted."""
+    return finished(tmp_path_factory.mktemp("whole"))
+
+
 @pytest.mark.parametrize("stop_after", [(0, 4), (0, 7), (0, 9), (1, 3), (2, 5), (4, 2)])
-def test_resumed_equals_uninterrupted(tmp_path: Path, stop_after: ClipPosition) -> None:
-    whole = finished(tmp_path / "whole")
-    stage = Stage(job_spec(tmp_path / "parts"), phase_plans(2))
+def test_resumed_equals_uninterrupted(tmp_path: Path, whole: Stage, stop_after: ClipPosition) -> None:
+    stage = Stage(job_spec(tmp_path), phase_plans(2))
     positions = stage.every_position()
     fed = positions.index(stop_after) + 1
     stage.command(Control.START)
@@ -258,9 +263,11 @@ def test_who_was_overtaken_by_a_later_run_leaves(tmp_path: Path) -> None:
     assert isinstance(running.error, Fenced)
 
 
-def test_a_damaged_checkpoint_costs_what_it_held(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_checkpoint_costs_what_it_held(
+    tmp_path: Path, whole: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
     """Training resumes from the checkpoint before, and requests the clips since, whose messages are long committed."""
-    stage = Stage(job_spec(tmp_path / "damaged", checkpoint_clips=4), phase_plans(2))
+    stage = Stage(job_spec(tmp_path, checkpoint_clips=4), phase_plans(2))
     stage.command(Control.START)
     stage.feed(stage.every_position()[:24])
     with Running(stage):
@@ -274,7 +281,7 @@ def test_a_damaged_checkpoint_costs_what_it_held(tmp_path: Path, caplog: pytest.
         stage.feed(stage.every_position()[20:])
         running.join()
     assert running.error is None
-    assert final_weights(stage) == final_weights(finished(tmp_path / "plain"))
+    assert final_weights(stage) == final_weights(whole)
 
 
 def test_other_classes_cannot_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

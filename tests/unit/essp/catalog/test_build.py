@@ -29,6 +29,9 @@ pytestmark = pytest.mark.processes
 
 FAKE = BuildOptions(probe=ProbeOptions(workers=2, timeout_s=60.0, probe=PROBE))
 
+ONE = replace(FAKE, probe=replace(FAKE.probe, workers=1))
+"""For claims about what is read, and not about who reads it; each worker more is a Python more to start."""
+
 
 class Interruption(BaseException):
     """What ends a build from outside."""
@@ -111,11 +114,11 @@ def test_a_file_that_never_ends_is_given_up_and_harms_no_other(videos: Path) -> 
 
 def test_only_changed_files_are_read_again(videos: Path) -> None:
     write(videos / "class0" / "bad.mp4", "damaged")
-    built(videos)
+    built(videos, ONE)
     write(videos / "class0" / "2.mp4", "500")
     write(videos / "class1" / "new.mp4", "60")
     (videos / "class1" / "7.mp4").unlink()
-    result = built(videos)
+    result = built(videos, ONE)
     assert (result.read, result.reused) == (2, 7)
     assert readings(videos)["2.mp4"] == 2
     assert {name for name, count in readings(videos).items() if count > 1} == {"2.mp4"}
@@ -128,11 +131,11 @@ def test_only_changed_files_are_read_again(videos: Path) -> None:
 def test_what_may_have_been_the_machines_fault_is_tried_again(videos: Path) -> None:
     path = videos / "class0" / "flaky.mp4"
     write(path, "crash")
-    built(videos)
+    built(videos, ONE)
     before = path.stat()
     path.write_text("55555", encoding="ascii")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    result = built(videos)
+    result = built(videos, ONE)
     assert (result.read, errors(result.catalog)) == (1, {})
 
 
@@ -141,7 +144,7 @@ def test_moved_labels_need_no_reading(videos: Path) -> None:
     rows = "".join(f"class{n % 2}/{n}.mp4,{{}}\n" for n in range(8))
     for label in ("old", "new"):
         write(videos / "i.csv", "path,label\n" + rows.format(*[label] * 8))
-        result = build(f"file://{videos}/i.csv", f"file://{videos}/c.parquet", [f"file://{videos}"], FAKE)
+        result = build(f"file://{videos}/i.csv", f"file://{videos}/c.parquet", [f"file://{videos}"], ONE)
         assert result.catalog.classes == (label,)
     assert result.read == 0
 
@@ -165,9 +168,9 @@ def test_an_interrupted_build_goes_on_where_it_stopped(videos: Path) -> None:
 
     root = videos.parent
     with pytest.raises(Interruption):
-        build(f"file://{videos}", f"file://{root}/c.parquet", [f"file://{root}"], FAKE, interrupt)
+        build(f"file://{videos}", f"file://{root}/c.parquet", [f"file://{root}"], ONE, interrupt)
     assert not (root / "c.parquet").exists(), "nothing half done is to be seen"
-    result = built(videos)
+    result = built(videos, ONE)
     assert (result.read, result.reused) == (3, 5)
     assert len(stored(videos).view(None)) == 8
     assert [p.name for p in root.glob("c.parquet*")] == ["c.parquet"], "the journal is gone"
@@ -195,7 +198,7 @@ if __name__ == "__main__":
         [sys.executable, str(root / "killed.py")], env={**os.environ, "PYTHONPATH": here}, check=False
     )
     assert killed.returncode == -signal.SIGKILL
-    result = built(videos)
+    result = built(videos, ONE)
     assert (result.read, result.reused) == (4, 4)
     assert len(stored(videos).view(None)) == 8
 
@@ -226,11 +229,10 @@ def test_the_journal_saves_now_and_then(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_store_that_does_not_answer_ends_the_build_and_keeps_what_was_read(videos: Path) -> None:
     path = videos / "class1" / "zz.mp4"
     write(path, "down")
-    one = replace(FAKE, probe=replace(FAKE.probe, workers=1))
     with pytest.raises(Unavailable, match="does not answer"):
-        built(videos, one)
+        built(videos, ONE)
     write(path, "70")
-    result = built(videos, one)
+    result = built(videos, ONE)
     assert (result.read, result.reused) == (1, 8)
 
 
@@ -253,7 +255,7 @@ def test_videos_and_catalog_in_s3(empty_s3_url: str) -> None:
     store.put("videos/train/run/bad.mp4", b"crash")
     root = empty_s3_url.partition("?")[0]
     for read in (5, 1):
-        result = build(f"{root}/videos", f"{root}/c.parquet", [empty_s3_url], FAKE)
+        result = build(f"{root}/videos", f"{root}/c.parquet", [empty_s3_url], ONE)
         assert result.read == read
     catalog = read_catalog(store, "c.parquet")
     assert {row.uri: row.frame_count for row in catalog.rows} == {

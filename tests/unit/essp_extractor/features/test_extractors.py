@@ -177,7 +177,7 @@ def test_zero_and_what_is_no_number_are_the_code_of_zero() -> None:
     assert np.all(dequantize(quantize(flow, 20.0), 20.0) == 0)
 
 
-clips = st.tuples(st.integers(1, 8), st.integers(1, 12), st.integers(1, 12)).flatmap(
+clips = st.tuples(st.integers(1, 8), st.integers(1, 5), st.integers(1, 5)).flatmap(
     lambda size: hnp.arrays(np.uint8, (*size, 3))
 )
 
