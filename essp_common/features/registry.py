@@ -14,8 +14,12 @@ the wrong parameter and the existing ones.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Mapping
-from importlib.metadata import EntryPoint, entry_points
+from contextlib import suppress
+from functools import lru_cache
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any, cast
 
 from pydantic import ValidationError
@@ -32,7 +36,7 @@ _MEMBERS = ("summary", "Params", "frames_needed", "output", "setup", "extract")
 
 def names() -> list[str]:
     """The names of all installed features, sorted. Some may fail to load."""
-    return sorted({entry.name for entry in entry_points(group=GROUP)})
+    return sorted({entry.name for entry in _installed()})
 
 
 def create(name: str, params: Mapping[str, Any]) -> Extractor:
@@ -84,8 +88,23 @@ def extractor_class(name: str) -> type[Extractor]:
     return cast("type[Extractor]", found)
 
 
+def _installed() -> EntryPoints:
+    """All entries of the group, read again only after a package was installed or removed."""
+    changed_ns = []
+    for folder in sys.path:
+        with suppress(OSError):
+            changed_ns.append(os.stat(folder or ".").st_mtime_ns)
+    return _installed_at(tuple(sys.path), tuple(changed_ns))
+
+
+@lru_cache(maxsize=1)
+def _installed_at(path: tuple[str, ...], changed_ns: tuple[int, ...]) -> EntryPoints:
+    """`entry_points` reads the metadata of every installed package, which takes tens of milliseconds."""
+    return entry_points(group=GROUP)
+
+
 def _entry(name: str) -> EntryPoint:
-    found = list(entry_points(group=GROUP, name=name))
+    found = list(_installed().select(name=name))
     if not found:
         raise ConfigError(f"no extractor {name!r} is installed; there are: {', '.join(names()) or 'none'}")
     if len({entry.value for entry in found}) > 1:
