@@ -12,12 +12,14 @@ import pytest
 from essp.audit.account import account_of
 from essp.audit.invariants import check
 from essp_common.artifacts.history import History
+from essp_common.bus import reading
 from essp_common.errors import Conflict, Fenced, Unavailable
 from essp_common.job.status import JobState
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
 from essp_common.pb.v1.messages_pb2 import AGGREGATOR, Control, Finished, Progress
 from essp_common.wiring import Adapters
+from essp_master import service
 from essp_master.config import MasterSettings
 from essp_master.service import Master
 from tests.harness.fleet import EVERYTHING, SIZES, Clock, Fleet, make_job, run_to_rest
@@ -38,7 +40,10 @@ def master_named(name: str, adapters: Adapters, clock: Clock | None = None) -> M
     """A master that knows what was under way. Its history is written at every step."""
     settings = MasterSettings(history_s=0.0)
     made = Master(adapters, settings, name, True) if clock is None else Master(adapters, settings, name, True, clock)
-    made.recover()
+    with pytest.MonkeyPatch.context() as patched:  # a bus in memory has everything at once
+        patched.setattr(service, "_LISTEN_S", 0.0)
+        patched.setattr(reading, "_NEXT_S", 0.0)
+        made.recover()
     return made
 
 
