@@ -28,6 +28,13 @@ BUCKET = "essp-tests"
 os.environ.setdefault("ESSP_LOG_FORMAT", "text")
 """Of the processes that tests start; their logs are read by people, when a test has failed."""
 
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+"""If it were set, each process that a test starts would compile all modules anew."""
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+"""Several tests run at the same time: more threads than cores, and threads that spin while they wait, slow all down."""
+
 settings.register_profile("essp", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("essp")  # how long an example takes says more about the machine than about what is tested
 
