@@ -48,11 +48,13 @@ def create_app(
 def _describe(app: FastAPI) -> None:
     """Add what the routes refer to: the job specification (its body may be YAML), problem documents, and the answer
     429, which every route may give."""
-    schema = JobSpec.model_json_schema(ref_template="#/components/schemas/{model}")
-    schemas = {**schema.pop("$defs", {}), "JobSpec": schema, **problems.schemas()}
     described = app.openapi
 
     def openapi() -> dict[str, Any]:
+        if app.openapi_schema is not None:
+            return app.openapi_schema
+        schema = JobSpec.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas = {**schema.pop("$defs", {}), "JobSpec": schema, **problems.schemas()}
         document = described()
         document.setdefault("components", {}).setdefault("schemas", {}).update(schemas)
         for path in document["paths"].values():
