@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from essp_master.ledger.indices import IndexSet
 
@@ -28,6 +28,10 @@ class Counts:
     duplicates: int = 0
     unreported: int = 0
     """Counted as made because a consumer has read it. The worker's report is still to come, and is no duplicate."""
+
+    def values(self) -> dict[str, int]:
+        """Counter -> value. Much faster than `asdict`, which copies."""
+        return {counter.name: getattr(self, counter.name) for counter in fields(self)}
 
     def failing(self, clips: int, dead_ratio: float) -> str:
         """The reason why a job of so many clips cannot go on: too many attempts failed. Empty if it can."""

@@ -24,8 +24,6 @@ The work for each event is O(1) amortised, except where clips are preempted or t
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from essp_common.failures import stage_word
 from essp_common.pb.v1.messages_pb2 import (
     DECODER,
@@ -155,7 +153,7 @@ class Ledger:
             phases=[PhaseState(issued=a.issued, closed=a.closed, skipped=a.skipped.message()) for a in self.phases],
             outstanding=self._outstanding.state(),
             order=self._books.order.state(),
-            counts=asdict(self.counts),
+            counts=self.counts.values(),
             finals=sorted(self.finals),
             catch_up_queues=queues,
             replaced=replaced,
