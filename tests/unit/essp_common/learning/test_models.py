@@ -67,9 +67,10 @@ def test_flow_starts_from_the_mean_of_the_rgb_weights(name: str) -> None:
     assert torch.equal(stem(flow, name), expected)
     head = network(name).head
     first, second = (model.backbone.get_submodule(head).state_dict() for model in (rgb, flow))
+    state = flow.backbone.state_dict()
     for key, value in rgb.backbone.state_dict().items():
         if not key.startswith((head, network(name).stem)):
-            assert torch.equal(flow.backbone.state_dict()[key], value)
+            assert torch.equal(state[key], value)
     assert any(not torch.equal(first[key], second[key]) for key in first)
 
 
