@@ -39,6 +39,7 @@ COMMIT_INTERVAL_S = 0.5
 ABANDONED_S = 240.0
 _MAX_POLL_INTERVAL_MS = 60_000
 _POLL_MS = 250
+"""How long one poll waits for messages. Each poll costs CPU, and closing waits for the poll under way."""
 _READ_AHEAD = 200
 """Messages held ready: asking kafka-python costs about as much for a hundred as for one."""
 _FLUSH_TIMEOUT_S = 5.0

@@ -267,13 +267,20 @@ class LedgerSimulation:
 
     def make_all(self) -> None:
         """Make all that was issued, and have the master account for it; consumers take nothing."""
-        while self.seeds or self.extractions or self.events:
-            if self.seeds:
-                self.decode()
-            if self.extractions:
-                self.extract()
-            if self.events:
-                self.deliver()
+        while self.make_some():
+            pass
+
+    def make_some(self) -> bool:
+        """One step of every worker and of the master, without consumers. False if there is nothing to do."""
+        if not (self.seeds or self.extractions or self.events):
+            return False
+        if self.seeds:
+            self.decode()
+        if self.extractions:
+            self.extract()
+        if self.events:
+            self.deliver()
+        return True
 
     def flush_cache(self) -> None:
         """Lose all bytes."""
@@ -289,16 +296,10 @@ class LedgerSimulation:
         rounds = 0
         for _ in range(limit):
             moved = False
-            while self.seeds or self.extractions or self.events:
+            while self.make_some():
                 moved = True
                 rounds += 1
                 assert rounds < 10 * limit, "the same clips are made again and again"
-                if self.seeds:
-                    self.decode()
-                if self.extractions:
-                    self.extract()
-                if self.events:
-                    self.deliver()
             for name in self.consumers:
                 moved |= self.take(name)
             if self.end is not None:
