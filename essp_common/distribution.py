@@ -38,7 +38,6 @@ EXTRAS = {
     "skimage": "demo",
     "starlette": "master",
     "torch": "learning",
-    "torchmetrics": "learning",
     "torchvision": "learning",
     "uvicorn": "master",
 }

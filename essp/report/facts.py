@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.artifacts.checkpoint import PhaseRecord
-from essp_common.artifacts.fused_model import Evaluation, Figures, FusedModel, read_model
+from essp_common.artifacts.figures import Figures
+from essp_common.artifacts.fused_model import Evaluation, FusedModel, read_model
 from essp_common.artifacts.scores import VideoScores
 from essp_common.catalog.table import VideoRow, read_catalog
 from essp_common.errors import EsspError, NotFound

@@ -7,8 +7,8 @@ from essp.report.facts import Run, read_run
 from essp.report.page import render
 from essp.report.plots import DARK, LIGHT
 from essp.report.samples import Sample, choose, draw_samples, read_samples
-from essp_aggregator.metrics import confusion
 from essp_common.artifacts import layout
+from essp_common.artifacts.figures import confusion
 from essp_common.job.status import JobStatus
 from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores

@@ -14,8 +14,7 @@ from importlib.resources import files
 import numpy as np
 
 from essp.report.facts import Run
-from essp_aggregator.metrics import confusion
-from essp_common.artifacts.fused_model import Figures
+from essp_common.artifacts.figures import Figures, confusion
 
 FIGURES = {"top1": "top-1", "top5": "top-5", "mean_class": "mean class", "mAP": "mAP", "log_loss": "log loss"}
 _MISTAKES = 100

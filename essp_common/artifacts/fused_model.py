@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from essp_common.artifacts import layout
 from essp_common.artifacts.checkpoint import ModelDescription
+from essp_common.artifacts.figures import Figures
 from essp_common.artifacts.scores import Rule
 from essp_common.errors import NotFound, PermanentError
 from essp_common.job.spec import ClipSpec, StreamSpec
@@ -22,9 +23,6 @@ from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores
 
 MANIFEST = "manifest.json"
-
-Figures = dict[str, float]
-"""Metric -> value: `top1`, `top5`, `mean_class`, `mAP`, `log_loss`, by video."""
 
 
 class _Section(BaseModel):
@@ -58,7 +56,7 @@ class Strategy(_Section):
 
 
 class Evaluation(_Section):
-    """Figures on one split: each trainer alone, and fused."""
+    """Figures by video on one split: each trainer alone, and fused."""
 
     videos: int
     """Videos that every trainer has scored; only these are counted."""

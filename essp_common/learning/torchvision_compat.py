@@ -1,4 +1,4 @@
-"""Makes torchvision work with a CPU-only torch. Import torchvision and torchmetrics through this module.
+"""Makes torchvision work with a CPU-only torch. Import torchvision through this module.
 
 The wheels of torchvision on PyPI are built for CUDA. Their compiled library does not load with a CPU-only torch, so the
 operators `torchvision::nms` and `torchvision::qnms` are not declared, and `import torchvision` raises "operator
@@ -6,7 +6,7 @@ torchvision::nms does not exist". No model of ESSP calls either operator. This m
 implementation: the import succeeds, and a call still fails.
 
 If the compiled library loads, it declares the operators itself, and this module does not: declaring them twice is an
-error. torchmetrics imports torchvision if it is installed, so it has the same problem.
+error.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ def _declare_missing() -> torch.library.Library | None:
 # The declarations live as long as this object.
 _LIBRARY = _declare_missing()
 
-import torchmetrics  # noqa: E402
 import torchvision  # noqa: E402
 
-__all__ = ["torchmetrics", "torchvision"]
+__all__ = ["torchvision"]

@@ -20,7 +20,7 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_aggregator.metrics import figures, log_loss, log_losses, top_k
+from essp_common.artifacts.figures import figures, log_loss, log_losses, top_k
 from essp_common.artifacts.fused_model import Evaluation, Strategy
 from essp_common.artifacts.scores import Rule, VideoScores, mix
 

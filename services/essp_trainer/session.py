@@ -38,7 +38,7 @@ from essp_trainer.data.device_feed import DeviceFeed
 from essp_trainer.data.prefetch import Batch
 from essp_trainer.distributed.consensus import Agreement, Consensus, ControlSignal
 from essp_trainer.learner import Learner
-from essp_trainer.model.evaluation import figures
+from essp_trainer.model.evaluation import clip_and_video_figures
 from essp_trainer.model.meter import Meter
 from essp_trainer.model.schedule import learning_rate
 from essp_trainer.model.training import StepResult
@@ -206,7 +206,7 @@ class Session:
         table = scores.joined([scores.unpacked(part) for part in parts])
         self._retry(lambda: self._checkpoint_store.write_scores(plan, table))
         failpoint("trainer.scored")
-        return figures(table)
+        return clip_and_video_figures(table)
 
     def _update_best(self, metrics: dict[str, float]) -> None:
         """Record the validated weights as the best so far, if they are and can be saved."""

@@ -28,7 +28,7 @@ from essp_master.job.sizing import catch_up_bytes
 from essp_master.ledger.config import LedgerConfig
 from essp_master.ledger.ledger import Ledger
 
-_PACKAGES = (distribution.NAME, "numpy", "av", "opencv-python-headless", "torch", "torchvision", "torchmetrics")
+_PACKAGES = (distribution.NAME, "numpy", "av", "opencv-python-headless", "torch", "torchvision")
 _REMOVED = (
     *("trainers/", "model/", layout.HISTORY, layout.REPORT, layout.DEADLETTERS, layout.SPEC),
     *(layout.PREDICTIONS, layout.SEGMENTS, layout.PARTS),

@@ -1,7 +1,7 @@
 """One evaluation phase: class probabilities of every clip, and the figures computed from them.
 
 Figures are by clip and by video (the mean of its clips' probabilities): top-1, top-5 (or top-K for fewer classes), mean
-class accuracy and mAP (means over the classes that occur), all by torchmetrics; and the cross entropy.
+class accuracy and mAP (means over the classes that occur), and the cross entropy.
 """
 
 from __future__ import annotations
@@ -11,19 +11,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from essp_common.artifacts.figures import figures, log_losses
 from essp_common.artifacts.scores import ScoreTable, by_video
 from essp_common.errors import PermanentError
 from essp_common.learning.models import Classifier
-from essp_common.learning.torchvision_compat import torchmetrics
 from essp_common.messages.ordered import Delivery
 from essp_trainer.data.device import enough_memory
 from essp_trainer.data.prefetch import Batch
 from essp_trainer.model.training import StepResult
-
-_MIN_PROBABILITY = 1e-12
-"""Smaller probabilities count as this, so that the cross entropy stays finite."""
 
 
 class Evaluation:
@@ -46,9 +42,8 @@ class Evaluation:
         self._items += batch.clips
         self._probabilities.append(probabilities)
         labels = batch.labels()
-        given = np.maximum(probabilities[np.arange(len(labels)), labels], _MIN_PROBABILITY)
         correct = int((probabilities.argmax(axis=1) == labels).sum())
-        return StepResult(float(-np.log(given).mean()), correct, len(labels))
+        return StepResult(float(log_losses(labels, probabilities).mean()), correct, len(labels))
 
     def table(self) -> ScoreTable:
         """The scores of all clips so far."""
@@ -62,43 +57,16 @@ class Evaluation:
         )
 
 
-def figures(table: ScoreTable) -> dict[str, float]:
+def clip_and_video_figures(table: ScoreTable) -> dict[str, float]:
     """`loss`, `top1`, `top5`, `mean_class`, `mAP` by clip, `video_...` by video. Raises `PermanentError` if empty."""
     if len(table) == 0:
         raise PermanentError("an evaluation phase has no clips: none of its videos could be decoded")
     videos = by_video(table)
-    clip = _of(table.probabilities, table.class_id)
-    video = _of(videos.probabilities, videos.class_id)
-    return clip | {f"video_{name}": value for name, value in video.items()}
+    by_clip = _figures(table.class_id, table.probabilities)
+    return by_clip | {f"video_{name}": value for name, value in _figures(videos.class_id, videos.probabilities).items()}
 
 
-def _of(probabilities: NDArray[Any], class_id: NDArray[np.int32]) -> dict[str, float]:
-    scores = torch.from_numpy(np.ascontiguousarray(probabilities, dtype=np.float64))
-    target = torch.from_numpy(class_id.astype(np.int64))
-    given = scores[torch.arange(len(target)), target].clamp_min(_MIN_PROBABILITY)
-    return {
-        "loss": float(-given.log().mean()),
-        "top1": _accuracy(scores, target, 1),
-        "top5": _accuracy(scores, target, min(5, scores.shape[1])),
-        "mean_class": _mean_class_accuracy(scores, target),
-        "mAP": _mean_average_precision(scores, target),
-    }
-
-
-def _accuracy(scores: Tensor, target: Tensor, k: int) -> float:
-    metric = torchmetrics.functional.classification.multiclass_accuracy
-    return float(metric(scores, target, num_classes=scores.shape[1], top_k=k, average="micro"))
-
-
-def _mean_class_accuracy(scores: Tensor, target: Tensor) -> float:
-    metric = torchmetrics.functional.classification.multiclass_accuracy
-    return _mean_over_present(metric(scores, target, num_classes=scores.shape[1], average="none"), target)
-
-
-def _mean_average_precision(scores: Tensor, target: Tensor) -> float:
-    metric = torchmetrics.functional.classification.multiclass_average_precision
-    return _mean_over_present(metric(scores, target, num_classes=scores.shape[1], average="none"), target)
-
-
-def _mean_over_present(by_class: Tensor, target: Tensor) -> float:
-    return float(by_class[torch.bincount(target, minlength=len(by_class)) > 0].mean())
+def _figures(labels: NDArray[np.int32], probabilities: NDArray[Any]) -> dict[str, float]:
+    """Those that are reported everywhere; the log loss is called what it is called in training."""
+    found = figures(labels, probabilities)
+    return {"loss": found.pop("log_loss")} | found

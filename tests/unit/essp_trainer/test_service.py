@@ -12,14 +12,13 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from essp_aggregator import metrics
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.cache.port import clip_key
 from essp_common.errors import ConfigError, DeviceLost, NotFound, OutOfMemory
 from essp_common.learning.models import Classifier, Scores
 from essp_common.pb.v1.messages_pb2 import DIVERGED, ERROR, LOST, MEMORY, TEST, TRAIN, TRAINER, VALIDATION, Control
 from essp_common.planning.position import Position
-from essp_trainer.model.evaluation import figures
+from essp_trainer.model.evaluation import clip_and_video_figures
 from essp_trainer.model.training import Diverged
 from tests.harness.training_jobs import (
     CLASSES,
@@ -71,21 +70,14 @@ def test_the_master_hears_of_every_clip_once_and_of_every_pass(tmp_path: Path) -
     assert stage.reports("step")[-1].clips_done == 6
 
 
-@pytest.mark.parametrize("rows", [1, 9, 40])
-def test_the_figures_of_an_evaluation_are_those_of_the_fusion(rows: int) -> None:
-    """Two implementations: torchmetrics here, NumPy where there is no torch; some classes do not occur."""
-    random = np.random.default_rng(rows)
-    probabilities = random.random((rows, 7)).astype(np.float32)
-    probabilities /= probabilities.sum(axis=1, keepdims=True)
-    labels = random.integers(0, 4, rows).astype(np.int32)
-    videos = tuple(f"{row:02d}" for row in range(rows))
-    table = scores.ScoreTable(videos, labels, np.arange(rows), probabilities, tuple("abcdefg"))
-    found = figures(table)
-    expected = metrics.figures(labels, probabilities.astype(np.float64))
-    rounding = (2 * rows + 10) * 2.0**-24  # torchmetrics adds a product for each row, in single precision
-    for name in ("top1", "top5", "mean_class", "mAP"):
-        assert found[name] == found[f"video_{name}"] == pytest.approx(expected[name], abs=rounding), name
-    assert found["loss"] == pytest.approx(expected["log_loss"])
+def test_the_figures_of_an_evaluation_are_by_clip_and_by_video() -> None:
+    shares = np.array([[0.9, 0.1], [0.3, 0.7], [0.4, 0.6]], np.float32)
+    table = scores.ScoreTable(("a", "a", "b"), np.array([0, 0, 1], np.int32), np.arange(3), shares, ("x", "y"))
+    found = clip_and_video_figures(table)
+    assert found["top1"] == pytest.approx(2 / 3)
+    assert found["loss"] == pytest.approx(-np.log([0.9, 0.3, 0.6]).mean())
+    assert found["video_top1"] == 1, "the mean of the two clips of a is right"
+    assert found["video_loss"] == pytest.approx(-np.log([0.6, 0.6]).mean())
 
 
 def test_arrival_order_and_repeated_messages_do_not_change_the_weights(tmp_path: Path) -> None:

@@ -189,10 +189,9 @@ def test_a_photograph_has_three_channels_a_frame() -> None:
 
 
 def test_importing_the_models_leaves_no_schema_declared_twice() -> None:
-    from essp_common.learning.torchvision_compat import torchmetrics, torchvision
+    from essp_common.learning.torchvision_compat import torchvision
 
     assert torchvision.models.resnet18 is not None
-    assert torchmetrics.functional is not None
     assert "iou_threshold" in str(torch.ops.torchvision.nms.default._schema)
 
 

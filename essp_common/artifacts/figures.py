@@ -1,6 +1,7 @@
-"""Figures of a classifier from its scores, in NumPy, so that fusion and reports need no torch.
+"""Figures of a classifier from its scores, in NumPy: trainers, fusion and reports have the same, and need no torch.
 
-All take `labels` `(V,) int` and `scores` `(V, C)`, of which higher is likelier. The definitions are scikit-learn's.
+All take `labels` `(N,) int` and `scores` `(N, C)`, of which higher is likelier; a row is a video or a clip. The
+definitions are scikit-learn's.
 """
 
 from __future__ import annotations
@@ -10,23 +11,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.artifacts.fused_model import Figures
-
 Labels = NDArray[np.integer[Any]]
 Scores = NDArray[np.floating[Any]]
+Figures = dict[str, float]
+"""Metric -> value: `top1`, `top5`, `mean_class`, `mAP`, `log_loss`."""
 
 _MIN_PROBABILITY = 1e-12
 """Smaller probabilities count as this, so that the log loss stays finite."""
 
 
 def top_k(labels: Labels, scores: Scores, k: int) -> float:
-    """Share of videos whose label is among the `k` highest scores; of equal scores, the lower class id comes first."""
+    """Share of rows whose label is among the `k` highest scores; of equal scores, the lower class id comes first."""
     best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     return float(np.mean(np.any(best == labels[:, None], axis=1)))
 
 
 def log_losses(labels: Labels, probabilities: Scores) -> NDArray[np.float64]:
-    """`(V,)` negative logarithm of the probability given to each label, in nats."""
+    """`(N,)` negative logarithm of the probability given to each label, in nats."""
     given = probabilities[np.arange(len(labels)), labels].astype(np.float64)
     return -np.log(np.maximum(given, _MIN_PROBABILITY))
 
@@ -37,7 +38,7 @@ def log_loss(labels: Labels, probabilities: Scores) -> float:
 
 
 def average_precision(relevant: NDArray[np.bool_], scores: Scores) -> float:
-    """Area under the precision-recall steps of one class; `relevant` has at least one video."""
+    """Area under the precision-recall steps of one class; `relevant` has at least one row."""
     order = np.argsort(-scores, kind="stable")
     ranked = scores[order]
     hits = np.cumsum(relevant[order])
@@ -49,16 +50,16 @@ def average_precision(relevant: NDArray[np.bool_], scores: Scores) -> float:
 
 
 def mean_average_precision(labels: Labels, scores: Scores) -> float:
-    """Mean of the average precisions (one class against the rest) of the classes that have videos."""
+    """Mean of the average precisions (one class against the rest) of the classes that have rows."""
     present = np.unique(labels)
     return float(np.mean([average_precision(labels == c, scores[:, c]) for c in present]))
 
 
 def mean_class_accuracy(labels: Labels, scores: Scores) -> float:
-    """Mean of the accuracies of the classes that have videos: each class counts the same, however rare."""
+    """Mean of the accuracies of the classes that have rows: each class counts the same, however rare."""
     counts = confusion(labels, scores)
-    videos = counts.sum(axis=1)
-    return float(np.mean(counts.diagonal()[videos > 0] / videos[videos > 0]))
+    rows = counts.sum(axis=1)
+    return float(np.mean(counts.diagonal()[rows > 0] / rows[rows > 0]))
 
 
 def confusion(labels: Labels, scores: Scores) -> NDArray[np.int64]:
@@ -69,9 +70,9 @@ def confusion(labels: Labels, scores: Scores) -> NDArray[np.int64]:
 
 
 def figures(labels: Labels, probabilities: Scores) -> Figures:
-    """The figures that are reported. Raises `ValueError` if there is no video."""
+    """The figures that are reported. Raises `ValueError` if there is no row."""
     if len(labels) == 0:
-        raise ValueError("no videos to evaluate")
+        raise ValueError("no scores to evaluate")
     return {
         "top1": top_k(labels, probabilities, 1),
         "top5": top_k(labels, probabilities, 5),

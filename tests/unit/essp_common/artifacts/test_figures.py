@@ -1,0 +1,55 @@
+"""The figures of a classifier, against scikit-learn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn import metrics as sk
+
+from essp_common.artifacts.figures import average_precision, confusion, figures, log_loss
+
+
+def probabilities(videos: int, classes: int, seed: int) -> np.ndarray:
+    raw = np.random.Generator(np.random.Philox(seed)).random((videos, classes)) ** 3 + 1e-6
+    shares: np.ndarray = raw / raw.sum(axis=1, keepdims=True)
+    return shares
+
+
+@given(st.tuples(st.integers(6, 60), st.integers(6, 9), st.integers(0, 2**32)))
+@settings(max_examples=50)
+def test_figures_are_those_of_scikit_learn(case: tuple[int, int, int]) -> None:
+    videos, classes, seed = case
+    scores = probabilities(videos, classes, seed)
+    labels = np.random.Generator(np.random.Philox(seed + 1)).integers(0, classes, videos)
+    found = figures(labels, scores)
+    ids = list(range(classes))
+    present = np.unique(labels)
+    expected_ap = [sk.average_precision_score(labels == c, scores[:, c]) for c in present]
+    assert found == {
+        "top1": pytest.approx(sk.accuracy_score(labels, scores.argmax(1))),
+        "top5": pytest.approx(sk.top_k_accuracy_score(labels, scores, k=5, labels=ids)),
+        "mean_class": pytest.approx(np.mean(sk.recall_score(labels, scores.argmax(1), labels=present, average=None))),
+        "mAP": pytest.approx(np.mean(expected_ap)),
+        "log_loss": pytest.approx(sk.log_loss(labels, scores, labels=ids)),
+    }
+    assert np.array_equal(confusion(labels, scores), sk.confusion_matrix(labels, scores.argmax(1), labels=ids))
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), min_size=1, max_size=30))
+def test_average_precision_treats_equal_scores_as_one_step(rows: list[tuple[bool, int]]) -> None:
+    relevant = np.array([r for r, _ in rows])
+    relevant[0] = True
+    scores = np.array([s for _, s in rows], dtype=float)
+    expected = sk.average_precision_score(relevant, scores)
+    assert average_precision(relevant, scores) == pytest.approx(expected)
+
+
+def test_no_scores_have_no_figures() -> None:
+    with pytest.raises(ValueError, match="no scores"):
+        figures(np.zeros(0, dtype=int), np.zeros((0, 3)))
+
+
+def test_a_probability_of_zero_gives_a_finite_loss() -> None:
+    assert log_loss(np.array([1]), np.array([[1.0, 0.0]])) == pytest.approx(-np.log(1e-12))
