@@ -18,10 +18,12 @@ import io
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, BinaryIO
 from urllib.parse import parse_qsl
 
 import boto3
+import botocore.session
 from boto3.exceptions import S3UploadFailedError
 from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
@@ -34,6 +36,7 @@ from botocore.exceptions import (
     PartialCredentialsError,
     ProfileNotFound,
 )
+from botocore.loaders import Loader
 
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, PermanentError, Unavailable
 from essp_common.objects.keys import checked, is_key
@@ -284,5 +287,16 @@ def _client(endpoint: str | None, region: str | None) -> Any:
         retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
         **options,
     )
-    # A session of its own: boto3's default one is not safe to share between threads.
-    return boto3.session.Session(region_name=region).client("s3", endpoint_url=endpoint, config=config)
+    # A session of its own: sessions are not safe to share between threads. What it loads, they may share.
+    session = botocore.session.get_session()
+    session.register_component("data_loader", _descriptions())
+    return boto3.session.Session(botocore_session=session, region_name=region).client(
+        "s3", endpoint_url=endpoint, config=config
+    )
+
+
+@cache
+def _descriptions() -> Loader:
+    """Reads botocore's description of S3, from files, once in a process. It is most of the work of making a client."""
+    loader: Loader = botocore.session.get_session().get_component("data_loader")
+    return loader

@@ -371,7 +371,7 @@ def until(what: str, look: Callable[[], T | None], story: Callable[[], str] = st
     pause = threading.Event()
     while (found := look()) is None:
         assert time.monotonic() < deadline, f"not within {LONGEST_S:g} s: {what}\n\n{story()}"
-        pause.wait(0.02)
+        pause.wait(0.05)
     return found
 
 
