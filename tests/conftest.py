@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, settings
 from essp.servers.servers import KafkaServer, RedisServer, S3Server
 from tests.harness.fast_lane import FastLane
 from tests.harness.leaks import LeakCheck
+from tests.harness.reports import EncodableReports
 
 BUCKET = "essp-tests"
 
@@ -45,6 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(LeakCheck())
+    config.pluginmanager.register(EncodableReports())
     if config.getoption("--fast"):
         config.pluginmanager.register(FastLane())
 

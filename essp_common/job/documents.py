@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from typing import Any
 
@@ -9,11 +10,23 @@ import yaml
 
 from essp_common.errors import ConfigError
 
+_HALVES = re.compile("[\ud800-\udfff]")
 _MERGE = "tag:yaml.org,2002:merge"
 
 
 class _Strict(yaml.SafeLoader):
-    """Safe YAML without duplicate keys."""
+    """Safe YAML without duplicate keys, and with nothing that no message and no terminal can show."""
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        """JSON writes a character beyond U+FFFF as two escapes, which YAML reads as two halves of one."""
+        value = super().construct_scalar(node)
+        if isinstance(value, str) and _HALVES.search(value):
+            try:
+                return value.encode("utf-16", "surrogatepass").decode("utf-16")
+            except UnicodeDecodeError as error:
+                problem = "one half of a surrogate pair, which is not a character"
+                raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
+        return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Any] = set()

@@ -6,6 +6,7 @@ Every error answer has `type`, `title`, `status` and `detail`; `detail` says wha
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -80,12 +81,20 @@ def schemas() -> dict[str, Any]:
     return {**schema.pop("$defs"), "Problem": schema}
 
 
+class _ProblemResponse(JSONResponse):
+    media_type = MEDIA_TYPE
+
+    def render(self, content: Any) -> bytes:
+        """What a request holds may be quoted, and JSON can hold text that UTF-8 cannot: `?` stands for it."""
+        return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
 def problem(
     status: int, title: str, detail: str, headers: Mapping[str, str] | None = None, **more: Any
 ) -> JSONResponse:
     """One problem document."""
     body = {"type": "about:blank", "title": title, "status": status, "detail": detail, **more}
-    return JSONResponse(body, status, dict(headers or {}), media_type=MEDIA_TYPE)
+    return _ProblemResponse(body, status, dict(headers or {}))
 
 
 def field_errors(message: str) -> list[dict[str, str]]:

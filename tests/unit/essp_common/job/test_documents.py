@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -22,6 +23,20 @@ PLAIN = st.recursive(
 @given(PLAIN)
 def test_what_is_written_is_read(value: Any) -> None:
     assert read_yaml(yaml.safe_dump(value), "test") == value
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\x7f")))
+def test_what_json_escapes_is_read(text: str) -> None:
+    """Beyond U+FFFF it writes two escapes for a character."""
+    assert read_yaml(json.dumps([text]), "test") == [text]
+
+
+@pytest.mark.parametrize("text", [r'name: "\ud800"', r'{"\udfff": 1}', r'["\ude00\ud83d"]', "name: \ud800"])
+def test_half_a_character_is_refused(text: str) -> None:
+    """No message could carry it, and no terminal show it."""
+    with pytest.raises(ConfigError) as caught:
+        read_yaml(text, "test")
+    str(caught.value).encode()
 
 
 def test_what_is_given_twice_is_refused_with_its_line() -> None:

@@ -66,9 +66,17 @@ def test_a_job_that_is_not_valid_names_the_fields(served: Served) -> None:
     assert {error["field"] for error in found["errors"]} == {"epochs", "clip.frames"}
 
 
-@pytest.mark.parametrize("body", [b"", b"- a list", b"{", b"\xff\xfe\x00", b"name: [unclosed"])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"- a list", b"{", b"\xff\xfe\x00", b"name: [unclosed", rb'{"name": "\ud800"}', rb'{"\ud800": 1}'],
+)
 def test_what_is_no_job_is_refused(served: Served, body: bytes) -> None:
     problem(served.client.post("/v1/jobs", content=body), 422)
+
+
+def test_text_that_is_quoted_may_be_none_that_utf_8_can_hold(served: Served) -> None:
+    body = rb'{"image": "registry.example/x", "name": "\ud800"}'
+    problem(served.client.put("/v1/extractors/mine", content=body, headers={"Content-Type": "application/json"}), 422)
 
 
 def test_a_job_that_cannot_run_says_what_to_change(served: Served) -> None:
