@@ -60,7 +60,7 @@ trainers:                     # one training of one model on one stream each
 
 aggregation:
   # tried on the validation split; one that comes later has to be clearly better
-  strategies: [average, product, weighted, weighted_product]
+  strategies: [average, product, best, weighted, weighted_product]
 
 limits:
   budget: 512MiB              # clips and features outstanding at once

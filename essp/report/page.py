@@ -115,7 +115,8 @@ def _strategies(run: Run) -> str:
         "strategy",
         *(f"weight of<br>{escape(name)}" for name in trainers),
         "validation<br>top-1",
-        "validation<br>log loss",
+        "log loss,<br>cross-validated",
+        "&plusmn;",
     ]
     rows = [
         (
@@ -123,17 +124,23 @@ def _strategies(run: Run) -> str:
                 tried.name,
                 *(f"{tried.weights[name]:.3f}" for name in trainers),
                 percent(tried.validation["top1"]),
-                f"{tried.validation['log_loss']:.4f}",
+                _optional(tried.held_out_log_loss),
+                _optional(tried.uncertainty),
             ],
             tried.name == run.model.strategy,
         )
         for tried in run.model.strategies
     ]
     why = (
-        '<p class="quiet">Chosen on the validation split; one has to be clearly better than those above it. '
-        "The test split had no say.</p>"
+        '<p class="quiet">Chosen by the log loss on validation videos that the weights were not fitted to (&plusmn;: '
+        "standard error of the difference from the chosen one). The test split had no say.</p>"
     )
-    return section("Fusion", table(head, rows) + why)
+    doubt = f"<p>Note: {escape(run.model.doubt)}.</p>" if run.model.doubt else ""
+    return section("Fusion", table(head, rows) + why + doubt)
+
+
+def _optional(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
 
 
 def _classes(run: Run) -> str:

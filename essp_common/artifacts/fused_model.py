@@ -23,6 +23,8 @@ from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores
 
 MANIFEST = "manifest.json"
+FEW_VIDEOS = 30
+"""With fewer validation videos, the standard error of an accuracy is 9 points."""
 
 
 class _Section(BaseModel):
@@ -53,6 +55,11 @@ class Strategy(_Section):
     rule: Rule
     weights: dict[str, float]
     validation: Figures
+    """With weights fitted to these very videos."""
+    held_out_log_loss: float | None = None
+    """On videos that the weights were not fitted to, by cross-validation; the lowest is chosen. Null: one video."""
+    uncertainty: float | None = None
+    """Standard error of its difference from that of the chosen one."""
 
 
 class Evaluation(_Section):
@@ -87,6 +94,16 @@ class FusedModel(_Section):
     test: Evaluation | None
     """Null: the job had no test split."""
     versions: dict[str, str]
+
+    @property
+    def doubt(self) -> str:
+        """Why the choice of the strategy may be chance; empty if there were videos enough."""
+        if self.validation is None or len(self.members) < 2 or self.validation.videos >= FEW_VIDEOS:
+            return ""
+        return (
+            f"only {self.validation.videos} validation videos chose the strategy and its weights, which may be chance; "
+            f"with {FEW_VIDEOS} or more it is less so"
+        )
 
     @property
     def weights(self) -> dict[str, float]:

@@ -132,10 +132,16 @@ def mix(probabilities: NDArray[np.float64], weights: NDArray[np.float64], rule: 
         mean: NDArray[np.float64] = np.sum(weights[..., None] * probabilities, axis=0)
         return mean
     taking_part = 1 / np.sum(weights**2, axis=0)
-    logs = np.sum(weights[..., None] * np.log(np.maximum(probabilities, _NO_VETO)), axis=0) * taking_part[:, None]
-    odds = np.exp(logs - logs.max(axis=1, keepdims=True))
+    total = np.sum(weights[..., None] * logs(probabilities), axis=0) * taking_part[:, None]
+    odds = np.exp(total - total.max(axis=1, keepdims=True))
     product: NDArray[np.float64] = odds / odds.sum(axis=1, keepdims=True)
     return product
+
+
+def logs(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The logarithms that a product adds up."""
+    found: NDArray[np.float64] = np.log(np.maximum(probabilities, _NO_VETO))
+    return found
 
 
 def write(store: ObjectStore, key: str, table: ScoreTable) -> None:

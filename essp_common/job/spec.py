@@ -221,12 +221,12 @@ class TrainerSpec(_Section):
 class AggregationSpec(_Section):
     """How the scores of the streams are fused."""
 
-    strategies: tuple[Literal["average", "product", "weighted", "weighted_product"], ...] = Field(
-        ("average", "product", "weighted", "weighted_product"), min_length=1
+    strategies: tuple[Literal["average", "product", "best", "weighted", "weighted_product"], ...] = Field(
+        ("average", "product", "best", "weighted", "weighted_product"), min_length=1
     )
-    """Strategies to try on the validation split. A later one is chosen only if it is clearly better. `average`: the
-    mean of the streams' scores. `product`: their product. `weighted`, `weighted_product`: the same with weights fitted
-    on that split."""
+    """Strategies to try on the validation split. The one with the lowest log loss under cross-validation is chosen.
+    `average`: the mean of the streams' scores. `product`: their product. `best`: the best stream alone. `weighted`,
+    `weighted_product`: mean and product with weights fitted on that split."""
 
 
 class PredictorSpec(_Section):

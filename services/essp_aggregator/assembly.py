@@ -57,6 +57,8 @@ def assemble(store: ObjectStore, job: str, spec: JobSpec, finals: Mapping[str, M
     except ValueError as error:
         raise PermanentError(f"the trainers of {job} cannot be fused: {error}") from error
     write_model(store, model)
+    if model.doubt:
+        log.warning("job %s: %s", job, model.doubt, extra={"job_id": job})
     log.info("fused %s by %s: %s", job, best.name, best.weights, extra={"job_id": job})
     return model
 

@@ -1,36 +1,33 @@
-"""Late fusion: the weight of each stream, found on the validation split.
+"""Late fusion: how the scores of several streams become one, chosen on the validation split.
 
 For each stream, the score of a video is the mean over its clips. The streams' scores are fused as a weighted mean
 (Simonyan & Zisserman, "Two-stream convolutional networks", 2014) or as a weighted product, which equals averaging
 before the softmax (Wang et al., "Temporal segment networks", 2016). The product is much better where each stream knows
-one half of the answer, such as texture and motion.
+one half of the answer, such as texture and motion. Or the best stream decides alone.
 
-Weights are searched on a grid over the simplex, then refined around the best point. The objective is top-1 by video;
-log loss decides between equals, so that chance does not decide on a small validation split, where many weights give the
-same top-1. All functions are pure and use no random numbers: equal scores give equal weights.
+The choice goes by log loss under cross-validation, since fitted weights always do a little better on the videos that
+they were fitted to, and one right video more may be chance. All functions are pure and use no random numbers: equal
+scores give equal weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
-from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.artifacts.figures import figures, log_loss, log_losses, top_k
+from essp_aggregator import weights
+from essp_common.artifacts.figures import figures, log_losses
 from essp_common.artifacts.fused_model import Evaluation, Strategy
 from essp_common.artifacts.scores import Rule, VideoScores, mix
 
-_GRID_POINTS = 2000
-"""Maximum number of grid points: 0.05 apart for two streams, 0.1 for four, coarser for more."""
-_FINEST_STEP = 1 / 320
+_FOLDS = 5
 
 Weights = NDArray[np.float64]
-Objective = Callable[[Weights], tuple[float, float]]
-"""Weights -> the values to maximise, the most important first."""
+Find = Callable[[NDArray[np.int32], Weights], Weights]
+"""Labels and the streams' probabilities -> the streams' weights."""
 
 
 @dataclass(frozen=True)
@@ -69,103 +66,81 @@ def align(parts: Mapping[str, VideoScores]) -> Aligned:
     )
 
 
-def equal(scores: Aligned, rule: Rule) -> Weights:
-    """The same weight for every trainer."""
-    return np.full(len(scores.trainers), 1 / len(scores.trainers))
-
-
-def searched(scores: Aligned, rule: Rule) -> Weights:
-    """The best weights for these scores; never worse than equal weights, which are among the candidates."""
-
-    def objective(weights: Weights) -> tuple[float, float]:
-        mixed = mix(scores.probabilities, weights[:, None], rule)
-        return top_k(scores.labels, mixed, 1), -log_loss(scores.labels, mixed)
-
-    candidates = [equal(scores, rule), *simplex_grid(len(scores.trainers), grid_divisions(len(scores.trainers)))]
-    best = max(candidates, key=objective)  # max returns the first of equals
-    return refine(best, 1 / grid_divisions(len(scores.trainers)) / 2, objective)
-
-
-STRATEGIES: dict[str, tuple[Rule, Callable[[Aligned, Rule], Weights]]] = {
-    "average": ("mean", equal),
-    "product": ("product", equal),
-    "weighted": ("mean", searched),
-    "weighted_product": ("product", searched),
+STRATEGIES: Mapping[str, tuple[Rule, Find]] = {
+    "average": ("mean", weights.equal),
+    "product": ("product", weights.equal),
+    "best": ("mean", weights.best_alone),
+    "weighted": ("mean", weights.of_a_mean),
+    "weighted_product": ("product", weights.of_a_product),
 }
 """Name in a job -> how to fuse scores, and how to find the weights."""
-
-
-def grid_divisions(streams: int) -> int:
-    """Grid steps of each weight, as many as keep the grid small."""
-    return next(d for d in range(20, 0, -1) if d == 1 or comb(d + streams - 1, streams - 1) <= _GRID_POINTS)
-
-
-def simplex_grid(streams: int, divisions: int) -> Iterator[Weights]:
-    """All weights that are multiples of `1 / divisions` and sum to 1, in a fixed order."""
-    slots = divisions + streams - 1
-    for bars in combinations(range(slots), streams - 1):
-        edges = np.array([-1, *bars, slots])
-        yield (np.diff(edges) - 1) / divisions
-
-
-def refine(weights: Weights, step: float, objective: Objective) -> Weights:
-    """Shift weight between pairs of streams while that helps, with smaller and smaller steps."""
-    best, value = weights, objective(weights)
-    while step >= _FINEST_STEP:
-        better = max(_shifted(best, step), key=objective, default=best)
-        if objective(better) > value:
-            best, value = better, objective(better)
-        else:
-            step /= 2
-    return best
-
-
-def _shifted(weights: Weights, step: float) -> list[Weights]:
-    moved = []
-    for giver in range(len(weights)):
-        for taker in range(len(weights)):
-            amount = min(step, weights[giver])
-            if giver != taker and amount > 0:
-                shifted = weights.copy()
-                shifted[giver] -= amount
-                shifted[taker] += amount
-                moved.append(shifted)
-    return moved
 
 
 def try_strategies(names: Sequence[str], parts: Mapping[str, VideoScores]) -> tuple[Strategy, tuple[Strategy, ...]]:
     """The best strategy on the validation scores, and all that were tried.
 
-    A strategy that is named later wins only if it is better by more than chance: in top-1, or at equal top-1 by a log
-    loss that is lower by more than two standard errors of the difference. Otherwise searched weights, which always fit
-    the validation videos a little better than plain averaging, would always win without being better on other videos.
+    The best is the one with the lowest log loss on videos that its weights were not fitted to: each fifth of the videos
+    is scored with weights fitted to the other four. Of equal ones the first named is chosen, and so it is if there is
+    one video only. The weights of the chosen one are fitted to all videos.
     """
     scores = align(parts)
-    tried: list[Strategy] = []
-    best, best_losses = 0, np.empty(0)
-    for number, name in enumerate(names):
-        rule, find = STRATEGIES[name]
-        weights = find(scores, rule)
-        mixed = mix(scores.probabilities, weights[:, None], rule)
-        by_trainer = dict(zip(scores.trainers, (float(w) for w in weights), strict=True))
-        tried.append(Strategy(name=name, rule=rule, weights=by_trainer, validation=figures(scores.labels, mixed)))
-        losses = log_losses(scores.labels, mixed)
-        if number == 0 or _better(tried[number], losses, tried[best], best_losses):
-            best, best_losses = number, losses
-    return tried[best], tuple(tried)
+    losses = {name: held_out_losses(scores, name) for name in names} if len(scores.labels) > 1 else {}
+    chosen = min(losses, key=lambda name: _comparable(losses[name].mean()), default=names[0])
+    tried = {name: _tried(scores, name, losses.get(name), losses.get(chosen)) for name in names}
+    return tried[chosen], tuple(tried.values())
 
 
-def _better(new: Strategy, new_losses: Weights, old: Strategy, old_losses: Weights) -> bool:
-    if new.validation["top1"] != old.validation["top1"]:
-        return new.validation["top1"] > old.validation["top1"]
-    gain = old_losses - new_losses
-    return bool(gain.mean() > 2 * gain.std() / np.sqrt(len(gain)))
+def held_out_losses(scores: Aligned, name: str) -> Weights:
+    """`(V,)` log loss of each video with weights that were fitted to others.
+
+    Sums of products are too sure of themselves, means too little. That says nothing about their decisions, so each
+    strategy is compared at the sharpness that fits best, which is found on the other videos, too.
+    """
+    rule, find = STRATEGIES[name]
+    losses = np.empty(len(scores.labels))
+    for held_out in _folds(scores.labels):
+        others = ~held_out
+        found = find(scores.labels[others], scores.probabilities[:, others])[:, None]
+        fitted, asked = (mix(scores.probabilities[:, rows], found, rule) for rows in (others, held_out))
+        sharpness = weights.sharpness(scores.labels[others], fitted)
+        losses[held_out] = log_losses(scores.labels[held_out], weights.sharpened(asked, sharpness))
+    return losses
 
 
-def evaluate(parts: Mapping[str, VideoScores], weights: Mapping[str, float], rule: Rule) -> Evaluation:
+def _folds(labels: NDArray[np.int32]) -> Iterator[NDArray[np.bool_]]:
+    """The videos in fifths (each for itself, if there are fewer), of which each has its share of every class."""
+    folds = min(_FOLDS, len(labels))
+    fold = np.empty(len(labels), dtype=np.int64)
+    fold[np.argsort(labels, kind="stable")] = np.arange(len(labels)) % folds
+    return (fold == number for number in range(folds))
+
+
+def _tried(scores: Aligned, name: str, losses: Weights | None, of_chosen: Weights | None) -> Strategy:
+    rule, find = STRATEGIES[name]
+    found = find(scores.labels, scores.probabilities)
+    return Strategy(
+        name=name,
+        rule=rule,
+        weights=dict(zip(scores.trainers, (float(weight) for weight in found), strict=True)),
+        validation=figures(scores.labels, mix(scores.probabilities, found[:, None], rule)),
+        held_out_log_loss=None if losses is None else float(losses.mean()),
+        uncertainty=None if losses is None or of_chosen is None else _standard_error(losses - of_chosen),
+    )
+
+
+def _standard_error(differences: Weights) -> float:
+    return float(differences.std(ddof=1) / np.sqrt(len(differences)))
+
+
+def _comparable(loss: float) -> float:
+    """Differences that only come from rounding do not decide."""
+    return round(float(loss), 6)
+
+
+def evaluate(parts: Mapping[str, VideoScores], by_trainer: Mapping[str, float], rule: Rule) -> Evaluation:
     """Figures of each trainer and of their fusion on one split."""
     scores = align(parts)
-    mixed = mix(scores.probabilities, np.array([weights[name] for name in scores.trainers])[:, None], rule)
+    mixed = mix(scores.probabilities, np.array([by_trainer[name] for name in scores.trainers])[:, None], rule)
     return Evaluation(
         videos=len(scores.labels),
         left_out=len(scores.left_out),
