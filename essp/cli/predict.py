@@ -29,7 +29,7 @@ def main(
     model: Annotated[str, typer.Option(help="Fused model: a job's output, or its `model` folder; path or URI.")],
     top: Annotated[int, typer.Option(help="How many classes to show of each video.", min=1)] = 5,
     segments: Annotated[
-        int, typer.Option(help="Also say where in each video, from so many clips of it; 0: do not.", min=0, max=250)
+        int, typer.Option(help="Also say where in each video, from so many clips of it; 0: do not.", min=0, max=10_000)
     ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the services' logs.")] = False,

@@ -62,7 +62,7 @@ def run_watched(spec: JobSpec, view: View, options: EmbeddedOptions, verbose: bo
     if problems := failing(settings):
         raise not_ready(problems)
     with Claim(spec.output, stores):
-        status = _watched(spec, view, settings, replace(options, checked=checked))
+        status = _watched(checked.spec, view, settings, replace(options, checked=checked))
         if status.state == JobState.COMPLETED and spec.predictor is None:
             # Drawing takes a few seconds and another library; only now is it known to be wanted.
             from essp.report.folder import write_report

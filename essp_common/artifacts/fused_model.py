@@ -20,6 +20,7 @@ from essp_common.artifacts.scores import Rule
 from essp_common.errors import NotFound, PermanentError
 from essp_common.job.spec import ClipSpec, StreamSpec
 from essp_common.objects.port import ObjectStore
+from essp_common.validation import problems
 from essp_common.wiring import Stores
 
 MANIFEST = "manifest.json"
@@ -127,7 +128,8 @@ def read_model(store: ObjectStore, key: str = MANIFEST) -> FusedModel:
     try:
         return FusedModel.model_validate_json(data)
     except ValidationError as error:
-        raise PermanentError(f"{store.uri(key)} is not a fused model of this version: {error}") from error
+        reason = problems(error, FusedModel)[0]
+        raise PermanentError(f"{store.uri(key)} is not a fused model of this version: {reason}") from error
 
 
 def open_model(stores: Stores, uri: str) -> tuple[ObjectStore, FusedModel]:

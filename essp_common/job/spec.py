@@ -122,7 +122,7 @@ class SamplingSpec(_Section):
     """The job's random seed: the same seed, the same clips."""
     clips_per_epoch: int | None = Field(None, ge=1)
     """Clips of one training epoch (default: one for each training video)."""
-    clips_per_video: int = Field(3, ge=1, le=250)
+    clips_per_video: int = Field(3, ge=1, le=10_000)
     """Evaluation: clips at even distances over each video; scores are averaged by video."""
     locality: int = Field(0, ge=0)
     """Window, in seeds, within which the seeds of one video are issued together (0: off)."""
@@ -233,7 +233,8 @@ class PredictorSpec(_Section):
     """Classify the videos of the catalog with a trained model."""
 
     model: str
-    """URI of a fused model (`<output>/model`)."""
+    """URI of a fused model (`<output>/model`). Leave `clip` and `streams` out of the job: it has those of the model, and
+    others are refused."""
     segments: bool = False
     """Also write where in each video its classes are seen (`segments.parquet`). `sampling.clips_per_video` sets the
     resolution: the distance between clips has to be shorter than the shortest action."""

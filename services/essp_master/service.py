@@ -212,7 +212,7 @@ class Master:
             events = present.reporter.log if present is not None else EventLog()
             found = checked or preflight(spec, self._stores, fresh, self._declared())
             job = start_run(found, self._stores, command, events, self._worker, self._clock)
-            streams = {topics.stream_topic(stream.feature) for stream in spec.streams.values()}
+            streams = {topics.stream_topic(stream.feature) for stream in found.spec.streams.values()}
             self._bus.ensure_topics({topic: topics.partitions(topic) for topic in streams})
             with self._lock:
                 self._begin(job, command)

@@ -20,6 +20,7 @@ from essp_common.objects.port import ObjectStore
 from essp_common.planning.phases import Phases
 from essp_common.planning.plan import empty_classes
 from essp_common.wiring import Stores
+from essp_master.job.model_inputs import with_inputs_of_model
 from essp_master.job.resume import ResumePoints, resume_points
 from essp_master.job.sizing import bounds_of, catch_up_bytes, parts_of, uncoupled_budget, unit_clips
 from essp_master.ledger.parts import ClipParts
@@ -56,11 +57,14 @@ class Preflight:
 def preflight(
     spec: JobSpec, stores: Stores, fresh: bool = False, declared: Mapping[str, DeclaredFeature] | None = None
 ) -> Preflight:
-    """Check a job. Raises `ConfigError`, which names the field and the remedy, and `BadCheckpoint`.
+    """Check a job, and complete what a predict job takes from its model.
+
+    Raises `ConfigError`, which names the field and the remedy, and `BadCheckpoint`.
 
     `fresh`: the job is to begin anew, whatever its output holds. `declared`: features that are registered, and whose
     code is not installed here.
     """
+    spec = with_inputs_of_model(spec, stores)
     catalog = _catalog_of(spec, stores)
     _check_weights(spec, stores)
     phases = Phases(spec, catalog)

@@ -10,6 +10,7 @@ import pytest
 
 from essp_common.cache.port import job_prefix
 from essp_common.errors import Conflict, Unavailable
+from essp_common.job.spec import PredictorSpec
 from essp_common.job.status import JobState
 from essp_common.messages.control import ControlFeed
 from essp_common.pb.v1.messages_pb2 import (
@@ -40,6 +41,7 @@ from tests.harness.fleet import (
     master_over,
     run_to_rest,
 )
+from tests.harness.model_manifest import manifest_at
 from tests.harness.waiting import LONGEST_S
 
 
@@ -310,7 +312,9 @@ def test_people_are_told_what_trainers_report(adapters: Adapters, fleet_of: Flee
 
 
 def test_a_prediction_is_done_when_the_predictor_says_so(adapters: Adapters, fleet_of: FleetOf, tmp_path: Path) -> None:
-    job = make_job(tmp_path, trainers={}, predictor={"model": "file:///model"})
+    job = make_job(tmp_path)
+    model = manifest_at(f"file://{tmp_path}/trained", job.clip, job.streams, {"rgb": 0.5, "diff": 0.5})
+    job = job.model_copy(update={"trainers": {}, "predictor": PredictorSpec(model=model)})
     master, fleet = master_over(adapters), fleet_of(job)
     master.start(job)
     run_to_rest(master, fleet)

@@ -1,0 +1,37 @@
+"""A fused model of which there is the manifest only: enough for everybody but the predictor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from essp_common.artifacts.checkpoint import ModelDescription
+from essp_common.artifacts.fused_model import FusedModel, Member, write_model
+from essp_common.job.spec import ClipSpec, StreamSpec
+from essp_common.wiring import open_store
+
+_CLASSES = ("a", "b")
+
+
+def manifest_at(output: str, clip: ClipSpec, streams: Mapping[str, StreamSpec], weights: Mapping[str, float]) -> str:
+    """Write it as the model of the job with this output; the output. `weights`: stream -> weight of its one member."""
+    model = FusedModel(
+        job="trained",
+        classes=_CLASSES,
+        clip=clip,
+        clips_per_video=3,
+        streams=dict(streams),
+        members=tuple(_member(stream, weight) for stream, weight in weights.items()),
+        strategy="average",
+        rule="mean",
+        strategies=(),
+        validation=None,
+        test=None,
+        versions={},
+    )
+    write_model(open_store(output), model)
+    return output
+
+
+def _member(stream: str, weight: float) -> Member:
+    seen = ModelDescription(name="small", feature="rgb", channels=3, classes=_CLASSES, dropout=0.5, crop=48)
+    return Member(trainer=stream, stream=stream, weight=weight, model=seen, file="x", sha256="", checkpoint="", epoch=0)
