@@ -11,7 +11,7 @@ import typer
 from essp.uris import as_uri
 from essp_common.catalog.table import Catalog, read_catalog
 from essp_common.errors import ConfigError
-from essp_common.job.spec import parse_spec
+from essp_common.job.spec import PACKAGE, PACKAGED_WEIGHTS, parse_spec
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 
@@ -50,7 +50,7 @@ trainers:                     # one training of one model on one stream each
   rgb: &trainer
     stream: rgb
     model: {model}            # small (CPU) or a torchvision name: resnet18, resnet50, densenet121, ...
-    batch_size: 32
+{weights}    batch_size: 32
     dropout: 0.5
     optimizer: {{lr: 0.01, steps: [{step}], gamma: 0.1}}
     augment: {{crop: {crop}, flip: true}}   # flip: false where left and right are different classes
@@ -113,6 +113,7 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str) -> str:
         width=height,
         crop=max(8, height * 7 // 8),
         model=model,
+        weights=f"    weights: {PACKAGE}{model}   # ImageNet\n" if model in PACKAGED_WEIGHTS else "",
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from essp.uris import as_uri
 from essp_common.errors import ConfigError
-from essp_common.job.spec import JobSpec, parse_spec
+from essp_common.job.spec import PACKAGE, JobSpec, parse_spec
 
 
 def load_job(path: Path) -> JobSpec:
@@ -28,7 +28,7 @@ def _placed(spec: JobSpec, folder: Path) -> JobSpec:
     """The job with URIs in place of paths."""
 
     def uri(text: str) -> str:
-        return as_uri(text, folder) if text else text
+        return as_uri(text, folder) if text and not text.startswith(PACKAGE) else text
 
     changes: dict[str, object] = {
         "output": uri(spec.output),

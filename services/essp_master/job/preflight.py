@@ -15,7 +15,7 @@ from essp_common.artifacts import layout
 from essp_common.catalog.table import Catalog, read_catalog
 from essp_common.errors import ConfigError, NotFound
 from essp_common.features.declared import DeclaredFeature
-from essp_common.job.spec import JobSpec, stored_spec
+from essp_common.job.spec import PACKAGE, PACKAGED_WEIGHTS, JobSpec, stored_spec
 from essp_common.objects.port import ObjectStore
 from essp_common.planning.phases import Phases
 from essp_common.planning.plan import empty_classes
@@ -111,12 +111,15 @@ def _catalog_of(spec: JobSpec, stores: Stores) -> Catalog:
 
 def _check_weights(spec: JobSpec, stores: Stores) -> None:
     for name, trainer in spec.trainers.items():
-        if trainer.weights is not None:
-            try:
-                store, key = stores.resolve(trainer.weights)
-                store.head(key)
-            except NotFound as error:
-                raise ConfigError(f"trainers.{name}.weights: {error}") from error
+        if trainer.weights is None or trainer.weights.startswith(PACKAGE):
+            continue  # what is packaged lies where the trainer runs
+        try:
+            store, key = stores.resolve(trainer.weights)
+            store.head(key)
+        except NotFound as error:
+            hint = f"; `weights: {PACKAGE}{trainer.model}` names those of its package"
+            known = trainer.model in PACKAGED_WEIGHTS
+            raise ConfigError(f"trainers.{name}.weights: {error}{hint if known else ''}") from error
 
 
 def _differing(known: Any, wanted: Any, where: str = "") -> list[str]:

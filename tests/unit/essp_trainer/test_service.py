@@ -230,9 +230,7 @@ def test_flow_comes_from_its_own_topic(tmp_path: Path) -> None:
     assert stage.cache.usage().keys == 0
 
 
-def test_unknown_names_are_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="package:wide"):
-        train(Stage(job_spec(tmp_path, weights="package:wide"), phase_plans(1)), positions=[])
+def test_weights_that_are_not_there_are_refused_at_once(tmp_path: Path) -> None:
     missing = (tmp_path / "none.safetensors").as_uri()
     with pytest.raises(ConfigError, match="weights"):
         train(Stage(job_spec(tmp_path, weights=missing), phase_plans(1)), positions=[])

@@ -34,6 +34,12 @@ def test_results_of_a_catalog_in_an_object_store_lie_beside_it() -> None:
     assert {trainer.model for trainer in spec.trainers.values()} == {"resnet18"}
 
 
+def test_a_model_whose_weights_come_in_a_package_starts_from_them() -> None:
+    spec = parse_spec(job_text(Catalog(ROWS), "set.parquet", "job.yaml", "efficientnet_lite0"))
+    assert {t.weights for t in spec.trainers.values()} == {"package:efficientnet_lite0"}
+    assert "weights:" not in job_text(Catalog(ROWS), "set.parquet", "job.yaml", "resnet18")
+
+
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     write_catalog(DirectoryStore(str(tmp_path)), "set.parquet", Catalog(ROWS))
     with pytest.raises(ConfigError, match=r"nowhere/job\.yaml cannot be written"):

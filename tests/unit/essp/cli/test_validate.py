@@ -9,9 +9,12 @@ import pytest
 from typer.testing import Result
 
 from essp.cli.init import job_text
+from essp.cli.job_file import load_job
 from essp_common.catalog.table import Catalog, VideoRow, write_catalog
 from essp_common.errors import ConfigError, Unavailable
+from essp_common.learning.models import starting_weights
 from essp_common.objects.directory import DirectoryStore
+from essp_common.wiring import Stores
 from tests.harness.command_line import essp
 
 ROWS = tuple(
@@ -43,6 +46,29 @@ def test_what_init_writes_is_sound(file: Path) -> None:
     found = json.loads(done.stdout)
     assert (found["classes"], found["videos"], found["warnings"]) == (2, {"train": 4, "validation": 4}, [])
     assert done.stderr == ""
+
+
+def test_weights_of_a_package_reach_the_trainer_as_they_are_named(file: Path) -> None:
+    rewrite(file, "model: small", "model: efficientnet_lite0\n    weights: package:efficientnet_lite0")
+    assert validate(file).stderr == ""
+    assert load_job(file).trainers["flow"].weights == "package:efficientnet_lite0"
+    weights = starting_weights(Stores(()), load_job(file).trainers["rgb"].weights)
+    assert weights is not None
+    assert "_conv_stem.weight" in weights
+
+
+@pytest.mark.parametrize(
+    ("model", "weights", "words"),
+    [
+        ("small", "package:efficientnet_lite0", r"weights: package:efficientnet_lite0 are weights of model efficient"),
+        ("efficientnet_lite0", "package:resnet18", r"there is no package:resnet18; there is package:efficientnet_l"),
+        ("efficientnet_lite0", "imagenet", r"`weights: package:efficientnet_lite0` names those of its package"),
+    ],
+)
+def test_weights_that_are_not_there_name_those_that_are(file: Path, model: str, weights: str, words: str) -> None:
+    rewrite(file, "model: small", f"model: {model}\n    weights: {weights}")
+    with pytest.raises(ConfigError, match=words):
+        validate(file)
 
 
 def test_a_missing_catalog_is_a_wrong_job(file: Path) -> None:

