@@ -6,7 +6,7 @@ from essp.report import plots
 from essp.report.facts import Run, read_run
 from essp.report.page import render
 from essp.report.plots import DARK, LIGHT
-from essp.report.samples import Sample, choose, draw_samples, read_samples
+from essp.report.samples import Sample, choose, code_shares, draw_samples, read_samples
 from essp_common.artifacts import layout
 from essp_common.artifacts.figures import confusion
 from essp_common.job.status import JobStatus
@@ -23,10 +23,12 @@ def write_report(output: ObjectStore, stores: Stores, status: JobStatus | None =
     when the job has not made its model yet.
     """
     run = read_run(output, stores)
-    pictures = draw(run, read_samples(run, stores, choose(run)))
+    samples = read_samples(run, stores, choose(run))
+    pictures = draw(run, samples)
     for name, (light, _) in pictures.items():
         output.put(f"{layout.REPORT}{name}.png", light)
-    output.put(PAGE, render(run, pictures, {} if status is None else notes(status)).encode())
+    shares = {f"stream {name}, samples": words for name, words in code_shares(samples).items()}
+    output.put(PAGE, render(run, pictures, ({} if status is None else notes(status)) | shares).encode())
     return output.uri(PAGE)
 
 

@@ -21,6 +21,8 @@ from essp_common.catalog.table import VideoRow
 from essp_common.errors import ConfigError, EsspError
 from essp_common.features import registry
 from essp_common.features.drawing import Picture, pictures
+from essp_common.features.port import SignedExtractor
+from essp_common.features.quantization import Usage, usage
 from essp_common.job.spec import JobSpec, StreamSpec
 from essp_common.messages.recipe import recipe_of
 from essp_common.pb.v1.messages_pb2 import Seed
@@ -48,6 +50,8 @@ class Sample:
     """(T, H, W, 3)"""
     features: Mapping[str, Picture]
     """Stream -> its drawing, (H, W, 3)."""
+    codes: Mapping[str, Usage]
+    """Stream of flow -> how it uses its codes."""
 
 
 def choose(run: Run) -> list[int]:
@@ -72,11 +76,7 @@ def read_samples(run: Run, stores: Stores, positions: Sequence[int]) -> list[Sam
             continue
         try:
             clip = read_clip(run.spec, row, stores)
-            drawn = {
-                name: picture
-                for name, stream in run.model.streams.items()
-                if stream.feature != "rgb" and (picture := _draw(stream, clip)) is not None
-            }
+            made = {name: _made(stream, clip) for name, stream in run.model.streams.items() if stream.feature != "rgb"}
         except EsspError as error:
             log.warning("no sample of %s: %s", row.id, error)
             continue
@@ -88,7 +88,8 @@ def read_samples(run: Run, stores: Stores, positions: Sequence[int]) -> list[Sam
                 predicted=run.model.classes[predicted],
                 score=float(run.fused.probabilities[position, predicted]),
                 clip=clip,
-                features=drawn,
+                features={name: drawn for name, (drawn, _) in made.items() if drawn is not None},
+                codes={name: codes for name, (_, codes) in made.items() if codes is not None},
             )
         )
     return samples
@@ -134,13 +135,27 @@ def draw_samples(samples: Sequence[Sample], theme: Theme) -> bytes:
     return png(figure, theme)
 
 
-def _draw(stream: StreamSpec, clip: NDArray[np.uint8]) -> Picture | None:
-    """The middle one of a stream's pictures; None for a feature that is not of pictures."""
+def code_shares(samples: Sequence[Sample]) -> dict[str, str]:
+    """Stream of flow -> how much of it is at the bound and how much is zero, in words."""
+    found = {}
+    for stream in dict.fromkeys(stream for sample in samples for stream in sample.codes):
+        parts = [sample.codes[stream] for sample in samples if stream in sample.codes]
+        codes, clipped, zero = (sum(counts) for counts in zip(*parts, strict=True))
+        found[stream] = (
+            f"{100 * clipped / codes:.1f} % of its codes are at the bound (more than 1 %: raise `bound`), "
+            f"{100 * zero / codes:.0f} % are no motion"
+        )
+    return found
+
+
+def _made(stream: StreamSpec, clip: NDArray[np.uint8]) -> tuple[Picture | None, Usage | None]:
+    """The middle one of a stream's pictures (None: the feature is not of pictures), and how flow uses its codes."""
     extractor = registry.create(stream.feature, stream.params)
     extractor.setup()
     feature = extractor.extract(clip)
+    codes = usage(feature) if isinstance(extractor, SignedExtractor) else None
     try:
         drawn = pictures(stream.feature, feature)
     except ConfigError:
-        return None
-    return drawn[len(drawn) // 2]
+        return None, codes
+    return drawn[len(drawn) // 2], codes

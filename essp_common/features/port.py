@@ -8,7 +8,7 @@ a trainer its input layer. `setup` imports libraries such as OpenCV.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +70,13 @@ class Extractor(Protocol):
 
     def extract(self, clip: NDArray[np.uint8]) -> NDArray[Any]:
         """The feature of `clip`, `(T, H, W, 3) uint8, RGB`. Does not modify `clip`."""
+
+
+@runtime_checkable
+class SignedExtractor(Extractor, Protocol):
+    """An extractor whose feature is coded as in `essp_common.features.quantization`."""
+
+    signed_codes: ClassVar[bool]
 
 
 def describe(extractor: Extractor) -> dict[str, Any]:

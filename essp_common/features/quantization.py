@@ -5,8 +5,9 @@ loses no precision. A displacement `v` in pixels becomes
 
     code = 128 + round(clip(v, -bound, bound) * 127 / bound)
 
-So one step is `bound / 127` pixels, and within the bound the error is at most half a step: 0.079 px for the usual bound
-of 20 px.
+So one step is `bound / 127` pixels, and within the bound the error is at most half a step: 0.079 px for a bound of
+20 px. `usage` tells whether a bound fits: too small, and large motions are all alike (clipped); too large, and small
+ones are lost (zero).
 
 The mapping of the original two-stream code, `(v + bound) * 255 / (2 * bound)`, has steps of the same size, but zero
 lies between two codes: a still background would seem to move.
@@ -14,12 +15,27 @@ lies between two codes: a still background would seem to move.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 ZERO = 128
 """The code of zero in every signed uint8 feature."""
 _HALF_RANGE = 127
+_SAMPLED_ROWS = 4
+"""One row of so many is looked at for `usage`, which then costs a hundredth of computing the flow."""
+
+
+class Usage(NamedTuple):
+    """How codes are used."""
+
+    codes: int
+    """Codes that were looked at."""
+    clipped: int
+    """At either end of the range: what was beyond the bound is among them."""
+    zero: int
+    """Rounded to no motion at all."""
 
 
 def quantize(displacement: NDArray[np.float32], bound: float) -> NDArray[np.uint8]:
@@ -36,3 +52,10 @@ def quantize(displacement: NDArray[np.float32], bound: float) -> NDArray[np.uint
 def negate(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """The codes of the negated displacements, as in a mirrored picture."""
     return np.subtract(0, codes, dtype=np.uint8, casting="unsafe")  # modulo 256
+
+
+def usage(feature: NDArray[Any]) -> Usage:
+    """How a feature `(T, H, W, C)` of such codes uses them, from every fourth row."""
+    rows = feature[:, ::_SAMPLED_ROWS]
+    clipped = sum(int(np.count_nonzero(rows == end)) for end in (ZERO - _HALF_RANGE, ZERO + _HALF_RANGE))
+    return Usage(rows.size, clipped, int(np.count_nonzero(rows == ZERO)))

@@ -37,6 +37,11 @@ FRAMES = Counter(
     "Frames of a decoder: wanted by clips, shared between them, decoded, and skipped on the way to wanted ones.",
     ["what"],
 )
+FLOW_CODES = Counter(
+    "essp_flow_codes",
+    "Codes of an extractor's flow, a sample of each clip: all, clipped at the bound, and rounded to zero.",
+    ["feature", "what"],
+)
 CHECKPOINTS = Counter("essp_checkpoints", "Checkpoints of this trainer, by outcome (saved, failed).", ["outcome"])
 BUILD_INFO = Gauge("essp_build_info", "Always 1; the label says which version this process is.", ["version"])
 BUILD_INFO.labels(distribution.version()).set(1)

@@ -30,7 +30,8 @@ from essp_common.errors import CacheMiss, EsspError, PermanentError, TransientEr
 from essp_common.failures import kind_of
 from essp_common.features import registry
 from essp_common.features.intermediates import Intermediates, extract_with
-from essp_common.features.port import Extractor
+from essp_common.features.port import Extractor, SignedExtractor
+from essp_common.features.quantization import usage
 from essp_common.messages.control import ControlFeed
 from essp_common.pb.v1.messages_pb2 import (
     EXTRACTOR,
@@ -151,7 +152,10 @@ class ExtractStage:
 
     def _extract(self, ready: ClipReady, stream: StreamRequest, shared: Intermediates) -> None:
         started = time.monotonic()
-        feature: NDArray[Any] = extract_with(self._extractor(stream), shared)
+        extractor = self._extractor(stream)
+        feature: NDArray[Any] = extract_with(extractor, shared)
+        if isinstance(extractor, SignedExtractor):
+            _count_codes(stream.feature, feature)
         value = codec.encode(feature, stream.codec)
         key = stream_key(ready.key, stream.stream)
         self._cache.put(key, value, list(stream.consumers), ready.recipe.ttl_s)
@@ -195,6 +199,12 @@ class ExtractStage:
         progress = Progress(job=ready.clip.job, worker=self._worker, fence=ready.fence, failed=failed)
         self._bus.publish(topics.PROGRESS, ready.clip.job.encode(), progress.SerializeToString())
         failpoint("extractor.failed")
+
+
+def _count_codes(name: str, feature: NDArray[Any]) -> None:
+    """Many clipped codes say that the bound is too small for the videos, many zeros that it is too large."""
+    for what, count in usage(feature)._asdict().items():
+        metrics.FLOW_CODES.labels(name, what).inc(count)
 
 
 def _parsed(record: Record) -> ClipReady:

@@ -24,7 +24,7 @@ class Flow(StackedFlow):
     """Flow of the clip's middle `length + 1` frames: `(1, H, W, 2 * length) uint8`, channels dx0, dy0, dx1, dy1, ...
 
     dx points right, dy down, in pixels from a frame to the next, coded as in `essp_common.features.quantization`:
-    128 is no motion and one step is `bound / 127` px, so the largest rounding error is `bound / 254` px.
+    128 is no motion and `bound * min(H, W)` pixels are 127 steps, so the largest rounding error is half a step.
     """
 
     name: ClassVar[str] = "flow"

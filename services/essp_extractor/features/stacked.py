@@ -2,13 +2,17 @@
 
 They differ in the fields that they stack. `length` fields of a clip's middle `length + 1` frames become
 `(1, H, W, 2 * length) uint8`, coded as in `essp_common.features.quantization`: 128 is no motion, one step is
-`bound / 127` px.
+`bound * min(H, W) / 127` px.
+
+The bound is a share of the frame, since a motion of the scene is twice as many pixels in frames of twice the size. In
+pixels, a bound that fits 256 px would round most motion in frames of 128 px to zero.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +30,14 @@ class StackedFlowParams(MethodParams):
 
     length: int = Field(10, ge=1, le=64)
     """Flow fields in the stack; needs one frame more."""
-    bound: float = Field(20.0, gt=0, le=1000)
-    """The largest displacement kept, in pixels."""
+    bound: float = Field(0.08, gt=0, le=1)
+    """The largest displacement kept, as a share of the frame's short side: 0.08 is 20 px of 256."""
 
 
 class StackedFlow(ABC):
     """A feature made of flow fields."""
+
+    signed_codes: ClassVar[bool] = True
 
     def __init__(self, params: StackedFlowParams, method: FlowMethod) -> None:
         self._method = method
@@ -53,7 +59,8 @@ class StackedFlow(ABC):
 
     def extract_from(self, shared: Intermediates) -> NDArray[np.uint8]:
         first = centre_window(len(shared.clip), self._length + 1).start
-        return self._flow.stacked(self._fields(shared, first), self._bound)
+        bound_px = self._bound * min(shared.clip.shape[1:3])
+        return self._flow.stacked(self._fields(shared, first), bound_px)
 
     @abstractmethod
     def _fields(self, shared: Intermediates, first: int) -> Iterator[FlowField]:

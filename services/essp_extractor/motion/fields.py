@@ -116,12 +116,12 @@ class FlowFields:
         first, second = (self._cv2.copyMakeBorder(grey, 0, below, 0, right, repeat) for grey in (first, second))
         return np.ascontiguousarray(self._compute(first, second)[:height, :width])
 
-    def stacked(self, fields: Iterable[Field], bound: float) -> NDArray[np.uint8]:
+    def stacked(self, fields: Iterable[Field], bound_px: float) -> NDArray[np.uint8]:
         """Fields as the channels of one picture, `(1, H, W, 2 * fields) uint8`: dx0, dy0, dx1, dy1, ...
 
         Coded as in `essp_common.features.quantization`.
         """
-        codes = [quantize(each, bound) for each in fields]  # each at once, while it is in the processor's cache
+        codes = [quantize(each, bound_px) for each in fields]  # each at once, while it is in the processor's cache
         height, width, _ = codes[0].shape
         stack: NDArray[np.uint8] = self._cv2.merge(codes)
         return stack.reshape(1, height, width, 2 * len(codes))

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from prometheus_client import REGISTRY
 
 from essp_common import topics
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import Buffer, stream_key
 from essp_common.errors import BadVideo, CacheFull, ConfigError
 from essp_common.features import registry
+from essp_common.features.quantization import usage
 from essp_common.messages.control import ControlFeed
 from essp_common.pb.v1.messages_pb2 import CRASHED, DAMAGED, EXTRACTOR, LOST, Control
 from essp_common.worker.reports import Reports
@@ -48,6 +50,21 @@ def test_features_are_stored_announced_and_reported() -> None:
         assert sizes[index] == message.bytes
     assert bench.cache.usage().keys == 0
     assert bench.bus.backlog(topics.CLIPS, "extractor.flow") == 0
+
+
+def test_the_use_of_flow_s_codes_is_counted() -> None:
+    before = {what: codes(what) for what in ("codes", "clipped", "zero")}
+    bench = ExtractorBench(FLOW)
+    with bench.extractor("flow"):
+        bench.decoded(0)
+        bench.ready(1)
+    found = usage(expected("flow", 0, length=5))
+    assert {what: codes(what) - count for what, count in before.items()} == found._asdict()
+    assert found.codes > 0
+
+
+def codes(what: str) -> float:
+    return REGISTRY.get_sample_value("essp_flow_codes_total", {"feature": "flow", "what": what}) or 0.0
 
 
 def test_clip_stays_until_every_reader_is_done() -> None:

@@ -116,7 +116,7 @@ def test_directory_of_something_else_is_refused(dataset: Path, tmp_path: Path) -
 @pytest.mark.parametrize("motion", MOTIONS)
 @pytest.mark.parametrize("texture", TEXTURES)
 def test_flow_shows_the_motion(texture: str, motion: str) -> None:
-    flow = registry.create("flow", {"length": 5, "bound": 10.0})
+    flow = registry.create("flow", {"length": 5, "bound": 10.0 / 128})
     flow.setup()
     for take in range(3):
         field = dequantize(flow.extract(frames_of(scene(texture, motion, take=take)))[0], 10.0)

@@ -20,7 +20,7 @@ from essp.report.facts import Run, read_run
 from essp.report.folder import write_report
 from essp.report.page import percent, render
 from essp.report.plots import DARK, LIGHT
-from essp.report.samples import choose, draw_samples, read_clip, read_samples
+from essp.report.samples import choose, code_shares, draw_samples, read_clip, read_samples
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_common.artifacts import layout
 from essp_common.catalog.table import Catalog, VideoRow, write_catalog
@@ -216,6 +216,13 @@ def test_samples_are_spread_over_the_classes_and_show_a_mistake(run: Run) -> Non
     assert len({int(c) for c in run.fused.class_id[chosen]}) == len(CLASSES)
     alone = Run(**{**vars(run), "fused": run.scores["rgb"]})
     assert set(choose(alone)) & set(np.flatnonzero(alone.predicted != alone.fused.class_id).tolist())
+
+
+def test_the_page_says_how_flow_uses_its_codes(run: Run, job: FinishedJob) -> None:
+    (words,) = code_shares(read_samples(run, STORES, choose(run))).values()
+    assert re.fullmatch(r"\d+\.\d % of its codes are at the bound \(.*\), \d+ % are no motion", words)
+    write_report(job.store, STORES)
+    assert words in job.store.get("report/report.html").decode()
 
 
 def test_samples_that_cannot_be_read_are_left_out(run: Run) -> None:

@@ -126,6 +126,7 @@ def test_name_claimed_by_two_packages_is_refused(site: Path) -> None:
         ("flow", {"length": "5"}, "parameter length = '5': .*whole number"),
         ("flow", {"length": 0}, "parameter length = 0: has to be 1 or more"),
         ("flow", {"bound": -1.0}, "parameter bound = -1.0"),
+        ("flow", {"bound": 20}, "parameter bound = 20"),
         ("flow", {"method": "raft"}, "parameter method = 'raft': .*'dis'"),
         ("flow", {"method": "dis", "winsize": 21}, "need method farneback"),
         ("flow", {"method": "farneback", "preset": "medium"}, "preset needs method dis"),
@@ -152,7 +153,7 @@ def test_clip_shorter_than_needed_is_refused_with_the_remedy() -> None:
 
 
 def test_whole_numbers_pass_where_a_fraction_is_meant() -> None:
-    assert registry.create("flow", {"bound": 10}).frames_needed() == 11
+    assert registry.create("flow", {"bound": 1}).frames_needed() == 11
 
 
 def test_declaration_says_what_a_user_can_set() -> None:

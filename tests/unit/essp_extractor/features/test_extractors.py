@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from essp_common.errors import BadFrames
 from essp_common.features import registry
 from essp_common.features.port import ArraySpec, Extractor
-from essp_common.features.quantization import ZERO, negate, quantize
+from essp_common.features.quantization import ZERO, negate, quantize, usage
 from essp_common.features.sampling import centre_window, evenly_spaced
 from tests.harness.quantization import dequantize, quantization_error
 
@@ -96,7 +97,7 @@ METHODS = {
 def test_flow_measures_known_motion(method: str, motion: str) -> None:
     params, allowed = METHODS[method]
     step, shift = MOTIONS[motion]
-    codes = ready("flow", length=2, bound=BOUND, **params).extract(clip_of(motion))
+    codes = ready("flow", length=2, bound=BOUND / SIDE, **params).extract(clip_of(motion))
     assert codes.shape == (1, SIDE, SIDE, 4)
     inside = np.s_[MARGIN:-MARGIN, MARGIN:-MARGIN]
     for field in (codes[0, ..., 0:2], codes[0, ..., 2:4]):
@@ -105,10 +106,15 @@ def test_flow_measures_known_motion(method: str, motion: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_flow_of_a_still_picture_is_exactly_zero(method: str) -> None:
+def test_flow_of_a_still_picture_is_zero(method: str) -> None:
     clip = np.repeat(moving_picture(np.eye(2), (0, 0), 1), 4, axis=0)
     codes = ready("flow", length=3, **METHODS[method][0]).extract(clip)
-    assert np.all(codes == ZERO)
+    other = codes[codes != ZERO].astype(int) - ZERO
+    if method == "farneback":  # its polynomials see a motion of 0.04 px at single pixels of the border
+        assert np.abs(other).max(initial=0) <= 1
+        assert other.size <= codes.size / 1000
+    else:
+        assert not other.size
 
 
 @pytest.mark.parametrize("value", [0, 128, 255])
@@ -142,10 +148,29 @@ def test_flow_depends_on_the_clip_alone(method: str) -> None:
 
 def test_flow_saturates_at_its_bound() -> None:
     clip = moving_picture(np.eye(2), (4.0, -4.0), 2)
-    codes = ready("flow", method="farneback", length=1, bound=1.0).extract(clip)
+    codes = ready("flow", method="farneback", length=1, bound=1.0 / SIDE).extract(clip)
     inside = codes[0, MARGIN:-MARGIN, MARGIN:-MARGIN]
     assert np.all(inside[..., 0] == 255)
     assert np.all(inside[..., 1] == 1)
+
+
+def test_a_scene_gives_the_same_codes_at_any_size_of_the_frame() -> None:
+    """Twice the size, twice the displacement in pixels: the codes say how the scene moves, not how it is scanned."""
+    small = moving_picture(np.eye(2), (1.5, -1.0), 2, side=96)
+    large = np.stack([cv2.resize(frame, (192, 192), interpolation=cv2.INTER_CUBIC) for frame in small])
+    flow = ready("flow", length=1, preset="medium")
+    of_small, of_large = (
+        flow.extract(clip)[0, side // 4 : -side // 4, side // 4 : -side // 4].mean(axis=(0, 1)) - ZERO
+        for clip, side in ((small, 96), (large, 192))
+    )
+    assert np.abs(of_small - np.array([1.5, -1.0]) * 127 / (0.08 * 96)).max() < 2
+    assert np.abs(of_large - of_small).max() < 2
+
+
+def test_usage_counts_what_is_clipped_and_what_is_zero() -> None:
+    displacement = np.array([-30.0, -20.0, 0.0, 0.05, 0.1, 20.0, 30.0, 5.0], np.float32)
+    codes = np.tile(quantize(displacement, 20.0), (1, 8, 3, 1))
+    assert usage(codes) == (2 * 3 * 8, 2 * 3 * 4, 2 * 3 * 2), "of every fourth row"
 
 
 def test_flow_uses_the_middle_of_a_long_clip() -> None:

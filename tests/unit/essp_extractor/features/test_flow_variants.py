@@ -112,7 +112,7 @@ def test_bidirectional_flow_looks_from_the_middle_to_both_sides() -> None:
     clip = np.concatenate([moving(STILL, (2, 0), 3), moving(STILL, (0, -1.5), 3)[::-1]])  # 0 1 2 | 2' 1' 0'
     clip = np.delete(clip, 3, axis=0)  # frames 0 1 2 1' 0': right, right, then down, down
     clip[3:] = moving(STILL, (4, 1.5), 2)[1], moving(STILL, (4, 3), 2)[1]
-    feature = ready("flow_bidirectional", length=4, bound=BOUND, preset="medium").extract(clip)
+    feature = ready("flow_bidirectional", length=4, bound=BOUND / 96, preset="medium").extract(clip)
     expected = [(0, 1.5), (0, 1.5), (-2, 0), (-2, 0)]
     for index, motion in enumerate(expected):
         error = np.linalg.norm(motion_of(feature, index) - motion, axis=-1)[INSIDE]
@@ -150,8 +150,8 @@ def test_camera_motion_is_found_beside_a_moving_object(camera: str) -> None:
 def test_warped_flow_keeps_the_object_and_drops_the_camera(camera: str) -> None:
     step, shift = CAMERAS[camera]
     clip = with_object(moving(step, shift, 2), (50, 30), (2, 3), 36)
-    warped = motion_of(ready("flow_warped", length=1, bound=BOUND, preset="medium").extract(clip), 0)
-    plain = motion_of(ready("flow", length=1, bound=BOUND, preset="medium").extract(clip), 0)
+    warped = motion_of(ready("flow_warped", length=1, bound=BOUND / 96, preset="medium").extract(clip), 0)
+    plain = motion_of(ready("flow", length=1, bound=BOUND / 96, preset="medium").extract(clip), 0)
     background = np.ones(warped.shape[:2], np.bool_)
     background[20:80, 40:98] = False
     background[:16], background[-16:], background[:, :16], background[:, -16:] = False, False, False, False
