@@ -11,7 +11,10 @@ def as_uri(text: str, folder: Path = Path()) -> str:
 
     Paths go in without percent-encoding and without `..`: a URI here is a root and a key, not a link.
     """
-    return text if "://" in text else f"file://{os.path.abspath(folder / Path(text).expanduser())}"
+    if "://" in text:
+        return text
+    path = os.path.abspath(folder / Path(text).expanduser())
+    return f"file:///{path.lstrip('/')}"  # POSIX lets a path begin with two slashes
 
 
 def shown(uri: str) -> str:

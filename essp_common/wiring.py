@@ -19,6 +19,7 @@ from essp_common.cache.port import FrameCache
 from essp_common.distribution import needs_extra
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects.port import ObjectStore
+from essp_common.objects.uris import Place, place_of
 from essp_common.runtime.config import NOBODY, Login, Settings
 
 BUSES = {
@@ -68,42 +69,70 @@ def open_store(url: str) -> ObjectStore:
     return store
 
 
-def _folder(uri: str) -> str:
-    return uri if uri.endswith("/") else uri + "/"
-
-
 class Stores:
-    """The object stores that a process may use. URIs outside the configured roots are refused."""
+    """The object stores that a process may use. URIs outside the configured roots are refused.
+
+    URIs come from people: from jobs, catalogs, models, command lines and the API. They are normalised first
+    (`essp_common.objects.uris`), and never become part of the URL that a store is opened with.
+    """
 
     def __init__(self, roots: Sequence[str]) -> None:
-        """`roots`: `file:///dir` or `s3://bucket/prefix`, with `?endpoint=...` if it is not Amazon's."""
-        self._roots = {_folder(root.partition("?")[0]): root for root in roots}
-        self._open: dict[str, ObjectStore] = {}
+        """`roots`: `file:///dir` or `s3://bucket/prefix`, with `?endpoint=...` if it is not Amazon's.
+
+        Raises `ConfigError` for what is no root.
+        """
+        places = {_root_place(root): root for root in roots}
+        self._roots = dict(sorted(places.items(), key=lambda item: len(item[0].parts), reverse=True))
+        """The innermost first."""
+        self._open: dict[Place, ObjectStore] = {}
         self._lock = threading.Lock()
 
-    def resolve(self, uri: str) -> tuple[ObjectStore, str]:
-        """The store that holds `uri`, and the key in it. Raises `NotFound` if `uri` lies in no configured root."""
-        for prefix in sorted(self._roots, key=len, reverse=True):
-            if uri.startswith(prefix):
-                return self._store(prefix), uri[len(prefix) :]
-        roots = ", ".join(self._roots) or "none"
-        raise NotFound(f"{uri} lies in no configured store (ESSP_STORES: {roots})")
+    def resolve(self, uri: str, video: bool = False) -> tuple[ObjectStore, str]:
+        """The store that holds `uri`, and the key in it. Raises `NotFound` if `uri` lies in no configured root.
 
-    def under(self, uri: str) -> ObjectStore:
-        """A store rooted at `uri` itself. Raises `ConfigError` if `uri` lies in no configured root."""
-        uri = _folder(uri)
-        for prefix in sorted(self._roots, key=len, reverse=True):
-            if uri.startswith(prefix):
-                query = self._roots[prefix].partition("?")[2]
-                return open_store(uri + (f"?{query}" if query else ""))
-        roots = ", ".join(self._roots) or "none"
-        raise ConfigError(f"{uri} lies in no configured store; add its root to ESSP_STORES (now: {roots})")
+        `video`: it is the URI of a video, whose name may hold any character. What cannot be a URI raises `ConfigError`;
+        for a video `NotFound`, since it concerns that one alone.
+        """
+        try:
+            root, key = self._within(place_of(uri, video))
+        except ConfigError as error:
+            if not video:
+                raise
+            raise NotFound(str(error)) from error
+        return self._store(root), key
 
-    def _store(self, prefix: str) -> ObjectStore:
+    def under(self, uri: str, videos: bool = False) -> ObjectStore:
+        """A store rooted at the folder `uri`. Raises `ConfigError` if `uri` lies in no configured root or is no URI.
+
+        `videos`: it is a folder of videos, whose name may hold any character.
+        """
+        try:
+            root, key = self._within(place_of(uri, videos))
+        except NotFound as error:
+            raise ConfigError(str(error)) from error
+        store = self._store(root)
+        return store.below(key) if key else store
+
+    def _within(self, place: Place) -> tuple[Place, str]:
+        """The configured root that holds a place, and the key in it."""
+        for root in self._roots:
+            if (key := place.below(root)) is not None:
+                return root, key
+        roots = ", ".join(map(str, self._roots)) or "none"
+        raise NotFound(f"{place} lies in no configured store; add its root to ESSP_STORES (now: {roots})")
+
+    def _store(self, root: Place) -> ObjectStore:
         with self._lock:
-            if prefix not in self._open:
-                self._open[prefix] = open_store(self._roots[prefix])
-            return self._open[prefix]
+            if root not in self._open:
+                self._open[root] = open_store(self._roots[root])
+            return self._open[root]
+
+
+def _root_place(root: str) -> Place:
+    try:
+        return place_of(root.partition("?")[0], video=True)
+    except ConfigError as error:
+        raise ConfigError(f"ESSP_STORES: {error}") from error
 
 
 @dataclass(frozen=True)

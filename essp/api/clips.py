@@ -21,7 +21,6 @@ from essp_common.catalog.table import Catalog, VideoRow, read_catalog
 from essp_common.errors import BadVideo, ConfigError, NotFound
 from essp_common.job.spec import ClipSpec
 from essp_common.messages.recipe import resize_of
-from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek
 from essp_common.planning.plan import seek_to
 from essp_common.runtime.config import Settings
@@ -48,7 +47,7 @@ def open_catalog(uri: str | Path) -> Catalog:
     Raises `NotFound`, `PermanentError` for a file that is no catalog, and `ConfigError` for a catalog of another
     version of ESSP. Object stores other than the local disk are those of the environment variable `ESSP_STORES`.
     """
-    store, key = _located(as_uri(str(uri)))
+    store, key = Stores(Settings().stores).resolve(as_uri(str(uri)))
     return read_catalog(store, key)
 
 
@@ -101,16 +100,12 @@ def decode(
     return clips[0] if isinstance(start, int) else clips
 
 
-def _located(uri: str) -> tuple[ObjectStore, str]:
-    return Stores(Settings().stores).resolve(uri)
-
-
 def _opened(stack: ExitStack, video: str | Path | VideoRow) -> VideoFile:
     """The path of a local file, otherwise a file that is read in ranges and closed with `stack`."""
     uri = video.uri if isinstance(video, VideoRow) else as_uri(str(video))
     if isinstance(video, VideoRow) and video.error is not None:
         raise BadVideo(f"{video.id} cannot be used: {video.error}")
-    store, key = _located(uri)
+    store, key = Stores(Settings().stores).resolve(uri, video=True)
     try:
         info = store.head(key)
         path = store.local_path(key)

@@ -181,7 +181,7 @@ def job_of(model: FusedModel, model_uri: str, output: str, segments: int = 0) ->
 def _meant(text: str, stores: Stores) -> list[VideoRow]:
     uri = as_uri(text)
     try:
-        store, key = stores.resolve(uri)
+        store, key = stores.resolve(uri, video=True)
         info = store.head(key)
         return [VideoRow(text, uri, "", "", info.size_bytes, info.etag)]
     except NotFound as error:
@@ -189,7 +189,7 @@ def _meant(text: str, stores: Stores) -> list[VideoRow]:
     except PermanentError as error:
         return [VideoRow(text, uri, "", "", 0, "", error=f"{error.kind}: {error}")]
     try:
-        folder = stores.under(uri)
+        folder = stores.under(uri, videos=True)
         files = [info for info in folder.list() if PurePosixPath(info.key).suffix.lower() in VIDEO_SUFFIXES]
     except (NotFound, ConfigError):
         return [missing]

@@ -129,7 +129,7 @@ def _with_sizes(entries: Sequence[Entry], stores: Stores) -> list[Entry]:
 
     def look(uri: str) -> tuple[int, str, str | None]:
         try:
-            store, key = stores.resolve(uri)
+            store, key = stores.resolve(uri, video=True)
             info = store.head(key)
         except NotFound as error:
             return 0, "", f"vanished: {error}"

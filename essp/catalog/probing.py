@@ -209,7 +209,7 @@ def _facts(uri: str, stores: Stores, function: Callable[[Any], Any]) -> dict[str
     problem = ""
     for attempt in range(_TRIES):
         try:
-            store, key = stores.resolve(uri)
+            store, key = stores.resolve(uri, video=True)
             path = store.local_path(key)
             if path is not None:
                 return {"facts": asdict(function(path)), "error": None}

@@ -49,7 +49,7 @@ def read_source(uri: str, stores: Stores, kind: Kind = "auto", split: int = 1) -
     """
     if kind == "csv" or (kind == "auto" and PurePosixPath(uri).suffix.lower() in (".csv", ".tsv")):
         return _complete("csv", read_csv(uri, stores), 0, uri)
-    store = stores.under(uri)
+    store = stores.under(uri, videos=True)
     infos = [info for info in store.list() if not _hidden(info.key)]
     lists = [info.key for info in infos if is_list(info.key)]
     videos = [info for info in infos if PurePosixPath(info.key).suffix.lower() in VIDEO_SUFFIXES]

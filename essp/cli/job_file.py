@@ -10,13 +10,14 @@ from pathlib import Path
 
 from essp.uris import as_uri
 from essp_common.errors import ConfigError
+from essp_common.job.documents import text_of
 from essp_common.job.spec import PACKAGE, JobSpec, parse_spec
 
 
 def load_job(path: Path) -> JobSpec:
     """The job in a file. Raises `ConfigError`, one line for each field that is wrong."""
     try:
-        spec = parse_spec(path.read_text(encoding="utf-8"), str(path))
+        spec = parse_spec(text_of(path), str(path))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); `essp init` writes a job") from error
     except UnicodeDecodeError as error:

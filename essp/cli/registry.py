@@ -18,7 +18,7 @@ from rich.table import Table
 from essp.cli.confirmation import Yes, confirm
 from essp.cli.rest import SERVER, AsJson, Server, Token, answer_of, ask, connect
 from essp_common.errors import ConfigError, NotFound
-from essp_common.job.documents import read_yaml
+from essp_common.job.documents import read_yaml, text_of
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Register extractors and trainers with a running master."
@@ -120,7 +120,7 @@ def log(server: Server = SERVER, token: Token = "", as_json: AsJson = False) -> 
 
 def _row(file: Path) -> dict[str, Any]:
     try:
-        row = read_yaml(file.read_text(encoding="utf-8"), str(file))
+        row = read_yaml(text_of(file), str(file))
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file} is not text: {error}") from error
     if not isinstance(row, dict):

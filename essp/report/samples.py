@@ -97,7 +97,7 @@ def read_samples(run: Run, stores: Stores, positions: Sequence[int]) -> list[Sam
 
 def read_clip(spec: JobSpec, row: VideoRow, stores: Stores) -> NDArray[np.uint8]:
     """The clip in the middle of a video, `(T, H, W, 3) uint8`, as the job resizes it. Raises `BadVideo`, `NotFound`."""
-    store, key = stores.resolve(row.uri)
+    store, key = stores.resolve(row.uri, video=True)
     resize = recipe_of(spec).resize
     span = (spec.clip.frames - 1) * spec.clip.stride + 1
     first = max(row.first_frame, (row.first_frame + row.last_frame + 1 - span) // 2)

@@ -1,31 +1,80 @@
-"""YAML that people write, read strictly: what is given twice is an error, not silently the last one."""
+"""YAML that people write, read strictly, and within bounds.
+
+Strictly: what is given twice is an error, not silently the last one. Values are those of JSON; a date is the text that
+it is written as.
+
+Within bounds: aliases (`*base`) and merge keys (`<<: *base`) let a text of a few hundred bytes stand for gigabytes, and
+deep nesting exhausts the stack. So the size of the text, the depth, and what the document is with all aliases written
+out are counted before anything is built from it.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Hashable
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from essp_common.errors import ConfigError
 
+MOST_CHARACTERS = 2**18
+"""Of the text, and about as many of the document with its aliases written out; a job has some thousand."""
+MOST_VALUES = 20_000
+"""Mappings, lists, keys and values, with aliases written out; a job has some hundred."""
+MOST_DEPTH = 32
+_MOST_DIGITS = 64
 _HALVES = re.compile("[\ud800-\udfff]")
 _MERGE = "tag:yaml.org,2002:merge"
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_OF_A_WRONG_TAG = (ValueError, TypeError, LookupError)
+"""What the library raises for `!!int ""`, `!!bool x` or `{!!map a: 1}`."""
+_UNLIKE_JSON = ("timestamp", "binary", "omap", "pairs", "set")
+
+
+def _refuse(problem: str, node: yaml.Node) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
 class _Strict(yaml.SafeLoader):
     """Safe YAML without duplicate keys, and with nothing that no message and no terminal can show."""
 
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = self._values = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """A part of the document, as long as it is within the bounds: the text is read no further."""
+        self._depth += 1
+        self._values += 1
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+        if self._depth > MOST_DEPTH:
+            raise yaml.composer.ComposerError(None, None, f"nested deeper than {MOST_DEPTH} levels", mark)
+        if self._values > MOST_VALUES:
+            raise yaml.composer.ComposerError(None, None, f"more than {MOST_VALUES} values", mark)
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def get_single_node(self) -> yaml.Node | None:
+        """The document before anything is built from it, if it stays within the bounds with its aliases written out."""
+        node: yaml.Node | None = super().get_single_node()
+        if node is not None:
+            _check_written_out(node)
+        return node
+
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
         """JSON writes a character beyond U+FFFF as two escapes, which YAML reads as two halves of one."""
         value = super().construct_scalar(node)
+        if node.tag in _NUMBERS and len(value) > _MOST_DIGITS:
+            raise _refuse(f"a number of {len(value)} characters", node)
         if isinstance(value, str) and _HALVES.search(value):
             try:
                 return value.encode("utf-16", "surrogatepass").decode("utf-16")
             except UnicodeDecodeError as error:
-                problem = "one half of a surrogate pair, which is not a character"
-                raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
+                raise _refuse("one half of a surrogate pair, which is not a character", node) from error
         return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
@@ -41,16 +90,63 @@ class _Strict(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+_Strict.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Strict.yaml_constructors = {
+    tag: construct
+    for tag, construct in yaml.SafeLoader.yaml_constructors.items()
+    if tag is None or not tag.endswith(tuple(f":{kind}" for kind in _UNLIKE_JSON))
+}
+
+
+def _check_written_out(root: yaml.Node) -> None:
+    """Count what a document is with all aliases written out, without writing them out."""
+    known: dict[int, tuple[int, int, int] | None] = {}
+
+    def counted(node: yaml.Node) -> tuple[int, int, int]:
+        """Values, characters and levels of a node."""
+        if id(node) in known:
+            found = known[id(node)]
+            if found is None:
+                raise _refuse("an alias to what contains it", node)
+            return found
+        known[id(node)] = None
+        values, characters, levels = 1, 1, 0
+        if isinstance(node, yaml.ScalarNode):
+            characters += len(node.value)
+        else:
+            mapping = isinstance(node, yaml.MappingNode)
+            for part in chain.from_iterable(node.value) if mapping else node.value:
+                more, longer, deeper = counted(part)
+                values, characters, levels = values + more, characters + longer, max(levels, deeper)
+        if values > MOST_VALUES or characters > MOST_CHARACTERS + MOST_VALUES or levels >= MOST_DEPTH:
+            raise _refuse("with its aliases (`*name`) written out it is too large", node)
+        known[id(node)] = values, characters, levels + 1
+        return values, characters, levels + 1
+
+    counted(root)
+
+
 def read_yaml(text: str, where: str) -> Any:
     """What a YAML (or JSON) text holds. Raises `ConfigError`, naming `where` and the line."""
+    if len(text) > MOST_CHARACTERS:
+        raise ConfigError(f"{where}: has {len(text)} characters; {MOST_CHARACTERS} is the most")
     try:
         loader = _Strict(text)
         try:
             return loader.get_single_data()
         finally:
             loader.dispose()
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, *_OF_A_WRONG_TAG) as error:
         raise ConfigError(f"{where}: not valid YAML: {_reason(error)}") from error
+
+
+def text_of(path: Path) -> str:
+    """The text of a file, as far as it is worth reading. Raises `OSError`, `UnicodeDecodeError`."""
+    with path.open(encoding="utf-8") as file:
+        return file.read(MOST_CHARACTERS + 1)
 
 
 def _reason(error: Exception) -> str:

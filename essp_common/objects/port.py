@@ -57,3 +57,7 @@ class ObjectStore(Protocol):
 
     def uri(self, key: str) -> str:
         """The object's full URI."""
+
+    def below(self, folder: str) -> ObjectStore:
+        """The store of a folder in this one, by its key, over the same connection. Raises `NotFound` for what is no
+        key; nothing that is written in it leaves the root of this store."""

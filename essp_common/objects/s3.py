@@ -189,6 +189,10 @@ class S3Store:
         """`s3://bucket/prefix/key`."""
         return f"s3://{self._bucket}/{self._prefix}{checked(key)}"
 
+    def below(self, folder: str) -> S3Store:
+        """The same client, with a longer prefix."""
+        return S3Store(self._client, self._bucket, f"{self._prefix}{checked(folder)}/")
+
     def create_bucket(self) -> bool:
         """Make the bucket of this store if there is none; whether it was made. Not part of the port: for setting up."""
         region = self._client.meta.region_name

@@ -51,7 +51,7 @@ class OpenVideos:
 
         Raises `BadVideo` (`vanished`, `changed`, or what is wrong with the file) and `Unavailable`.
         """
-        store, key = self._stores.resolve(video.uri)
+        store, key = self._stores.resolve(video.uri, video=True)
         try:
             info = store.head(key)
             _check_unchanged(video, info)

@@ -195,7 +195,7 @@ class Unreliable(Stores):
         self.refused: list[str] = []
         self._error = error
 
-    def under(self, uri: str) -> ObjectStore:
+    def under(self, uri: str, videos: bool = False) -> ObjectStore:
         stores = self
 
         class Refusing(DirectoryStore):
@@ -316,7 +316,7 @@ class Slow(Stores):
         super().__init__(("file:///",))
         self.allowed = threading.Event()
 
-    def under(self, uri: str) -> ObjectStore:
+    def under(self, uri: str, videos: bool = False) -> ObjectStore:
         allowed = self.allowed
 
         class Waiting(DirectoryStore):
