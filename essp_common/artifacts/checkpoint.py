@@ -1,40 +1,45 @@
 """Checkpoints of trainers in the object store, readable without torch.
 
-    trainers/<trainer>/checkpoints/<step>/model.safetensors ...   1. data, each file read back and hashed
-    trainers/<trainer>/checkpoints/<step>/manifest.json           2. names, sizes and SHA-256 of all of it
-    trainers/<trainer>/latest                                     3. {"step": ...}
-    older checkpoints                                             4. removed, their manifests first
+    trainers/<trainer>/checkpoints/<step>-<incarnation>/model.safetensors ...   1. data, each file read back and hashed
+    trainers/<trainer>/checkpoints/<step>-<incarnation>/manifest.json           2. names, sizes and SHA-256 of all of it
+    trainers/<trainer>/latest/<number>                                          3. names it (`ownership.py`)
+    older checkpoints                                                           4. removed, their manifests first
 
 A crash between any two of these, or within one, leaves the previous checkpoint in force: what has no manifest, or is
-newer than `latest` says, is not a checkpoint. Nothing older goes away before the new one, and the pointer to it, were
-read back and found equal. What a failed save has written is removed again, as far as the store lets it.
+newer than `latest` says, is not a checkpoint. Nothing older goes away before the new one, and the entry that names it,
+were read back and found equal. What a failed save has written is removed again, as far as the store lets it.
 
-A reader takes the newest checkpoint whose files all match its manifest.
+One process writes at a time. It removes what it has superseded: checkpoints before its own latest one. It touches
+nothing ahead of that, and no folder of another incarnation is ever written to. After the final checkpoint nothing is
+saved or removed any more.
+
+A reader takes the newest checkpoint whose files all match its manifest. If `latest` is lost or damaged, that is the
+newest whole one there is.
 
 A step is the number of clips the trainer had consumed, over all phases; so it grows with the position, and two
-runs of one job give equal names. The master reads positions from here, hence no torch.
+runs of one job give equal steps. The master reads positions from here, hence no torch.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, PlainSerializer, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
 
 from essp_common.artifacts import layout
+from essp_common.artifacts.ownership import CheckpointName, LatestLog, Number, Ownership
 from essp_common.errors import EsspError, Fenced, NotFound, PermanentError
 from essp_common.objects.port import ObjectStore
 from essp_common.planning.position import Position
 from essp_common.runtime.failpoints import failpoint
 
 _log = logging.getLogger(__name__)
-_MANIFEST = "manifest.json"
+_MANIFEST = layout.CHECKPOINT_MANIFEST
 _CHUNK = 8 * 2**20
 
 MODEL_FILE = "model.safetensors"
@@ -57,8 +62,8 @@ class _Document(BaseModel):
 class StoredFile(_Document):
     """One data file of a checkpoint."""
 
-    name: str
-    size_bytes: int
+    name: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$")
+    size_bytes: Number
     sha256: str
 
 
@@ -80,20 +85,26 @@ class ModelDescription(_Document):
     """How many such squares of each frame are scored; see `AugmentSpec.evaluation_crops`."""
 
 
+def _in_range(position: Position) -> Position:
+    if not (0 <= position.phase_index < 2**31 and 0 <= position.index < 2**63):
+        raise ValueError("is outside of every plan")
+    return position
+
+
 class PhaseRecord(_Document):
     """What came out of one phase."""
 
     purpose: str
     """train, validation or test."""
-    epoch: int
+    epoch: Number
     metrics: dict[str, float]
 
 
 class Best(_Document):
     """The checkpoint with the best validation so far."""
 
-    step: int
-    epoch: int
+    step: Number
+    epoch: Number
     metrics: dict[str, float]
 
 
@@ -102,18 +113,20 @@ class Manifest(_Document):
 
     job: str
     trainer: str
-    step: int
-    """Clips consumed so far, over all phases: the checkpoint's name."""
-    updates: int
+    step: Number
+    """Clips consumed so far, over all phases."""
+    incarnation: Number = 0
+    """The process that wrote it, as `latest` numbers them."""
+    updates: Number
     """Optimiser steps taken."""
-    epoch: int
+    epoch: Number
     """The epoch whose training the weights saw last."""
-    position: Annotated[Position, PlainSerializer(Position._asdict)]
+    position: Annotated[Position, AfterValidator(_in_range), PlainSerializer(Position._asdict)]
     """Where training resumes."""
     running: dict[str, float] = {}
     """Sums of the phase that is half done there."""
-    fence: int = 0
-    """Of the run that it belongs to; a checkpoint of an earlier run cannot follow one of a later run."""
+    fence: Number = 0
+    """Of the run that it belongs to."""
     digest: str = ""
     """Of all clips before `position`, as they were seen; see `digest.py`."""
     spec_digest: str
@@ -132,70 +145,141 @@ class Manifest(_Document):
     files: tuple[StoredFile, ...] = ()
 
     @property
+    def checkpoint(self) -> CheckpointName:
+        """Which checkpoint it is."""
+        return CheckpointName(self.step, self.incarnation)
+
+    @property
+    def prefix(self) -> str:
+        """Where its objects lie in the job's store."""
+        return layout.checkpoint(self.trainer, self.step, self.incarnation)
+
+    @property
     def key(self) -> str:
         """Where the manifest lies in the job's store."""
-        return layout.checkpoint(self.trainer, self.step) + _MANIFEST
+        return self.prefix + _MANIFEST
 
 
-def save(store: ObjectStore, manifest: Manifest, files: Mapping[str, bytes], keep: int) -> Manifest:
-    """Store a checkpoint, make it the latest, and remove all but the newest `keep` and the best.
+class Found(NamedTuple):
+    """Where a training stands."""
 
-    Returns the manifest with its files and time filled in. Raises `BadCheckpoint` when the store gives back other
-    bytes than it was given, `Fenced` for a trainer that should not be there any more, and what the store raises; the
-    previous checkpoint then stays the latest. That older ones could not be removed is no failure.
+    manifest: Manifest | None
+    """The newest whole checkpoint; None: it never completed one."""
+    lost_until: int
+    """The step of a later checkpoint that was said to be complete and is not whole; 0: there is none."""
+
+
+class CheckpointWriter:
+    """Saves the checkpoints of one training, as its present owner; see `claim`."""
+
+    def __init__(self, store: ObjectStore, trainer: str, found: Found, ownership: Ownership | None) -> None:
+        """`ownership`: None for a finished training, in which nothing is saved any more."""
+        self.found = found
+        """Where the training stood when this process took it."""
+        self._store = store
+        self._trainer = trainer
+        self._ownership = ownership
+        self._newest = found.manifest
+
+    @property
+    def incarnation(self) -> int:
+        """The number of this process among all that have owned the training; 0: it is finished."""
+        return 0 if self._ownership is None else self._ownership.incarnation
+
+    def check(self) -> None:
+        """Raises `Fenced` if another process owns the training now."""
+        if self._ownership is not None:
+            self._ownership.check()
+
+    def save(self, manifest: Manifest, files: Mapping[str, bytes], keep: int) -> Manifest:
+        """Store a checkpoint, make it the latest, and remove all before it but the newest `keep` and the best.
+
+        Returns the manifest with its files, incarnation and time filled in. Raises `BadCheckpoint` when the store gives
+        back other bytes than it was given, `Fenced` for a process that does not own the training any more, and what the
+        store raises; the previous checkpoint then stays the latest. That older ones could not be removed is no failure.
+        """
+        owner = self._permitted(manifest)
+        stored = tuple(
+            StoredFile(name=name, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+            for name, data in files.items()
+        )
+        filled = {"files": stored, "created": datetime.now(UTC), "incarnation": owner.incarnation}
+        manifest = manifest.model_copy(update=filled)
+        owner.check()
+        if owner.pointed == manifest.checkpoint:  # the last save succeeded, and its answer was lost
+            self._newest = read(self._store, self._trainer, manifest.step)
+            verify(self._store, self._newest)
+            return self._newest
+        try:
+            _store(self._store, manifest, files)
+            owner.check()  # once more, since writing the data may have taken long
+        except EsspError:
+            with suppress(EsspError):
+                _remove(self._store, manifest.prefix)
+            raise
+        try:
+            owner.point(manifest.checkpoint)
+        except Fenced:
+            with suppress(EsspError):
+                _remove(self._store, manifest.prefix)
+            raise
+        self._newest = manifest
+        failpoint("checkpoint.latest")
+        try:
+            _prune(self._store, manifest, keep)
+            owner.tidy()
+        except EsspError as error:
+            _log.warning("older checkpoints of trainer %s could not be removed: %s", manifest.trainer, error)
+        failpoint("checkpoint.pruned")
+        return manifest
+
+    def _permitted(self, manifest: Manifest) -> Ownership:
+        newest = self._newest
+        if self._ownership is None or (newest is not None and newest.final):
+            raise Fenced(f"trainer {self._trainer} is finished: its final checkpoint stays, and nothing follows it")
+        if newest is not None and manifest.step < newest.step:
+            raise PermanentError(
+                f"trainer {self._trainer}: checkpoint {manifest.step} is not saved, as the latest one, {newest.step}, "
+                f"is ahead of it"
+            )
+        return self._ownership
+
+
+def claim(store: ObjectStore, trainer: str, fence: int = 0, writer: str = "") -> CheckpointWriter:
+    """Own a training from now on, with all its checkpoints. Whoever owned it is refused at its next save.
+
+    A finished training is not taken: what it left is returned, and cannot be added to. `fence`: of the command on which
+    this process trains. `writer`: its name, for people. Raises `Fenced` while one of a later run owns it, and what
+    `read_latest` raises.
     """
-    _refuse_overtaken(store, manifest)
-    stored = tuple(
-        StoredFile(name=name, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-        for name, data in files.items()
-    )
-    manifest = manifest.model_copy(update={"files": stored, "created": datetime.now(UTC)})
-    try:
-        _store(store, manifest, files)
-        _refuse_overtaken(store, manifest)  # once more, since writing the data may have taken long
-    except EsspError:
-        with suppress(EsspError):
-            _remove(store, manifest.trainer, manifest.step)
-        raise
-    _point(store, manifest)
-    try:
-        _prune(store, manifest, keep)
-    except EsspError as error:
-        _log.warning("older checkpoints of trainer %s could not be removed: %s", manifest.trainer, error)
-    failpoint("checkpoint.pruned")
-    return manifest
+    latest = LatestLog(store, trainer)
+    while True:
+        last = latest.last()
+        found = find(store, trainer)
+        if found.manifest is not None and found.manifest.final:
+            return CheckpointWriter(store, trainer, found, None)
+        resumed = None if found.manifest is None else found.manifest.checkpoint
+        if (ownership := Ownership.take(latest, last, resumed, fence, writer)) is not None:
+            return CheckpointWriter(store, trainer, found, ownership)
 
 
 def _store(store: ObjectStore, manifest: Manifest, files: Mapping[str, bytes]) -> None:
     """Data, then the manifest, each read back."""
-    prefix = layout.checkpoint(manifest.trainer, manifest.step)
-    store.delete(manifest.key)  # left by a run that died before `latest` moved here
+    store.delete(manifest.key)  # left by a save of this process that failed
     for name, data in files.items():
-        store.put(prefix + name, data)
+        store.put(manifest.prefix + name, data)
     failpoint("checkpoint.data")
     verify(store, manifest)
     store.put(manifest.key, manifest.model_dump_json(indent=1).encode())
-    if read(store, manifest.trainer, manifest.step) != manifest:
+    if _read(store, manifest.trainer, manifest.checkpoint) != manifest:
         raise BadCheckpoint(f"{store.uri(manifest.key)} reads back differently; check the store, then start again")
     failpoint("checkpoint.manifest")
-
-
-def _point(store: ObjectStore, manifest: Manifest) -> None:
-    """Make it the latest."""
-    key, pointer = (
-        layout.latest(manifest.trainer),
-        json.dumps({"step": manifest.step, "fence": manifest.fence}).encode(),
-    )
-    store.put(key, pointer)
-    if store.get(key) != pointer:
-        raise BadCheckpoint(f"{store.uri(key)} reads back differently; check the store, then start again")
-    failpoint("checkpoint.latest")
 
 
 def verify(store: ObjectStore, manifest: Manifest) -> None:
     """Read every file of a checkpoint back. Raises `BadCheckpoint` naming the first that is missing or differs."""
     for file in manifest.files:
-        key = layout.checkpoint(manifest.trainer, manifest.step) + file.name
+        key = manifest.prefix + file.name
         digest = hashlib.sha256()
         try:
             _check_size(store, key, file, store.head(key).size_bytes)
@@ -212,7 +296,7 @@ def load_files(store: ObjectStore, manifest: Manifest, names: Iterable[str] | No
     described = {file.name: file for file in manifest.files}
     loaded: dict[str, bytes] = {}
     for name in described if names is None else names:
-        key = layout.checkpoint(manifest.trainer, manifest.step) + name
+        key = manifest.prefix + name
         if name not in described:
             raise BadCheckpoint(f"{store.uri(manifest.key)} names no {name}; {_REMEDY}")
         try:
@@ -227,85 +311,100 @@ def load_files(store: ObjectStore, manifest: Manifest, names: Iterable[str] | No
 
 def read(store: ObjectStore, trainer: str, step: int) -> Manifest:
     """The manifest of one checkpoint. Raises `BadCheckpoint` when it is missing or cannot be read."""
-    key = layout.checkpoint(trainer, step) + _MANIFEST
-    try:
-        return Manifest.model_validate_json(store.get(key))
-    except NotFound as error:
-        raise BadCheckpoint(f"{store.uri(key)} is missing: that checkpoint was never completed; {_REMEDY}") from error
-    except ValidationError as error:
-        raise BadCheckpoint(f"{store.uri(key)} is not a manifest: {error.error_count()} error(s); {_REMEDY}") from error
+    named = [name for name in _complete(_objects(store, trainer)) if name.step == step]
+    if not named:
+        where = store.uri(layout.checkpoints(trainer))
+        raise BadCheckpoint(f"{where}: checkpoint {step} is missing, or was never completed; {_REMEDY}")
+    return _read(store, trainer, named[-1])
 
 
 def read_latest(store: ObjectStore, trainer: str) -> Manifest | None:
     """The newest whole checkpoint, or None if the trainer never completed one. Every byte of it is read.
 
-    Should the latest, or the pointer to it, be damaged or incomplete, the newest older one that is whole is taken and
-    a warning says so. Raises `BadCheckpoint` when there were checkpoints and none is whole: training from scratch would
-    lose work unnoticed.
+    Should the latest be damaged or incomplete, the newest older one that is whole is taken; should `latest` itself be
+    damaged or lost, the newest one that is whole. A warning says so. Raises `BadCheckpoint` when there were checkpoints
+    and none is whole: training from scratch would lose work unnoticed.
     """
-    try:
-        pointer = store.get(layout.latest(trainer))
-    except NotFound:
-        return None
-    known = steps(store, trainer)
-    newest = _pointed(pointer)
-    if newest is None:
-        _log.warning("%s is damaged; looking for the newest checkpoint", store.uri(layout.latest(trainer)))
-    elif newest not in known:
-        _log.warning("checkpoint %d of trainer %s has no manifest; looking for an older one", newest, trainer)
-    for step in reversed([step for step in known if newest is None or step <= newest]):
-        try:
-            manifest = read(store, trainer, step)
-            verify(store, manifest)
-        except BadCheckpoint as error:
-            _log.warning("checkpoint %d of trainer %s is left out: %s", step, trainer, error)
+    return find(store, trainer).manifest
+
+
+def find(store: ObjectStore, trainer: str) -> Found:
+    """`read_latest`, with what was lost."""
+    latest = LatestLog(store, trainer)
+    while True:
+        last = latest.last()
+        newest = None if last.entry is None else last.entry.checkpoint
+        if last.entry is not None and newest is None:
+            return Found(None, 0)  # whatever is there was never said to be complete
+        if newest is not None:
+            try:
+                return Found(_whole(store, trainer, newest), 0)
+            except BadCheckpoint as error:
+                problem = f"checkpoint {newest.step} of trainer {trainer} is left out: {error}"
         else:
-            return manifest
-    raise BadCheckpoint(f"{store.uri(layout.latest(trainer))}: of the checkpoints none is whole; {_REMEDY}")
+            problem = f"{latest.uri} {'is damaged' if last.number else 'is lost'}"
+        objects = _objects(store, trainer)
+        if latest.entries.newest() == last.number:  # else it was superseded, and removed, while it was read
+            break
+    if newest is None and not _complete(objects):
+        return Found(None, 0)
+    _log.warning("%s; looking for the newest whole checkpoint", problem)
+    before = [name for name in _complete(objects) if newest is None or (name.step <= newest.step and name != newest)]
+    for name in reversed(before):
+        try:
+            manifest = _whole(store, trainer, name)
+        except BadCheckpoint as error:
+            _log.warning("checkpoint %d of trainer %s is left out: %s", name.step, trainer, error)
+        else:
+            _log.warning("trainer %s stands at checkpoint %d, the newest whole one", trainer, name.step)
+            said = max(name.step for name, _ in objects) if newest is None else newest.step
+            return Found(manifest, said if said > name.step and not manifest.final else 0)
+    raise BadCheckpoint(f"{latest.uri}: of the checkpoints none is whole; {_REMEDY}")
 
 
-def latest_step(store: ObjectStore, trainer: str) -> int | None:
-    """The step that was last said to be complete, whole or not; None when that cannot be known."""
-    try:
-        return _pointed(store.get(layout.latest(trainer)))
-    except NotFound:
-        return None
+def latest_name(store: ObjectStore, trainer: str) -> CheckpointName | None:
+    """The checkpoint that was last said to be complete, whole or not; None when that cannot be known."""
+    entry = LatestLog(store, trainer).last().entry
+    return None if entry is None else entry.checkpoint
 
 
 def steps(store: ObjectStore, trainer: str) -> list[int]:
     """The steps of all checkpoints that have a manifest, ascending."""
-    return sorted(step for step, name in _objects(store, trainer) if name == _MANIFEST)
+    return sorted({name.step for name in _complete(_objects(store, trainer))})
 
 
 _REMEDY = "restore it from a backup, or remove the trainer's folder to train from the start"
 
 
-def _refuse_overtaken(store: ObjectStore, manifest: Manifest) -> None:
+def _read(store: ObjectStore, trainer: str, name: CheckpointName) -> Manifest:
+    key = layout.checkpoint(trainer, *name) + _MANIFEST
     try:
-        pointer = store.get(layout.latest(manifest.trainer))
-        fence = int(json.loads(pointer).get("fence", 0))
-    except (NotFound, ValueError, AttributeError):  # none, or none that can be read: nothing to protect
-        return
-    if fence > manifest.fence:
-        raise Fenced(
-            f"trainer {manifest.trainer} has a checkpoint of a later run of the job (fence {fence}, this one has "
-            f"{manifest.fence}): another trainer of this name continues, and this checkpoint is not saved"
-        )
+        manifest = Manifest.model_validate_json(store.get(key))
+    except NotFound as error:
+        raise BadCheckpoint(f"{store.uri(key)} is missing: that checkpoint was never completed; {_REMEDY}") from error
+    except ValidationError as error:
+        raise BadCheckpoint(f"{store.uri(key)} is not a manifest: {error.error_count()} error(s); {_REMEDY}") from error
+    if (manifest.trainer, manifest.checkpoint) != (trainer, name):
+        raise BadCheckpoint(f"{store.uri(key)} belongs to another checkpoint, {manifest.key}; {_REMEDY}")
+    return manifest
 
 
-def _objects(store: ObjectStore, trainer: str) -> list[tuple[int, str]]:
-    """Step and name of every object of a checkpoint, whole or not."""
-    prefix = layout.checkpoint(trainer, 0).rsplit("/", 2)[0] + "/"
-    paths = (info.key.removeprefix(prefix).partition("/") for info in store.list(prefix))
-    return [(int(step), name) for step, _, name in paths if step.isdigit()]
+def _whole(store: ObjectStore, trainer: str, name: CheckpointName) -> Manifest:
+    """A checkpoint every byte of which was read. Raises `BadCheckpoint`."""
+    manifest = _read(store, trainer, name)
+    verify(store, manifest)
+    return manifest
 
 
-def _pointed(pointer: bytes) -> int | None:
-    """The step that `latest` names; None when it is damaged."""
-    try:
-        return int(json.loads(pointer)["step"])
-    except (ValueError, KeyError, TypeError):
-        return None
+def _objects(store: ObjectStore, trainer: str) -> list[tuple[CheckpointName, str]]:
+    """Checkpoint and name of every object of a checkpoint, whole or not. What else lies there is nothing of ours."""
+    keys = (layout.checkpoint_object(info.key) for info in store.list(layout.checkpoints(trainer)))
+    return [(CheckpointName(step, incarnation), name) for step, incarnation, name in filter(None, keys)]
+
+
+def _complete(objects: Iterable[tuple[CheckpointName, str]]) -> list[CheckpointName]:
+    """The checkpoints that have a manifest, ascending."""
+    return sorted(checkpoint for checkpoint, name in objects if name == _MANIFEST)
 
 
 def _check_size(store: ObjectStore, key: str, file: StoredFile, size_bytes: int) -> None:
@@ -319,19 +418,19 @@ def _check_hash(store: ObjectStore, key: str, file: StoredFile, sha256: str) -> 
 
 
 def _prune(store: ObjectStore, newest: Manifest, keep: int) -> None:
-    """Remove older checkpoints, what an abandoned run left ahead, and what was never completed."""
+    """Remove what `newest` has superseded: older checkpoints, and what was never completed before it."""
     found = _objects(store, newest.trainer)
-    complete = sorted(step for step, name in found if name == _MANIFEST)
-    spared = {newest.step, *[step for step in complete if step <= newest.step][-keep:]}
+    complete = [name for name in _complete(found) if name <= newest.checkpoint]
+    spared = set(complete[-keep:])
     if newest.best is not None:
-        spared.add(newest.best.step)
-    for step in sorted({step for step, _ in found} - spared):
-        _remove(store, newest.trainer, step)
+        spared.update([name for name in complete if name.step == newest.best.step][-1:])
+    superseded = {name for name, _ in found if name < newest.checkpoint}
+    for name in sorted(superseded - spared):
+        _remove(store, layout.checkpoint(newest.trainer, *name))
 
 
-def _remove(store: ObjectStore, trainer: str, step: int) -> None:
+def _remove(store: ObjectStore, prefix: str) -> None:
     """Remove a checkpoint, its manifest first, so that it never looks whole while it is being removed."""
-    prefix = layout.checkpoint(trainer, step)
     store.delete(prefix + _MANIFEST)
     for info in list(store.list(prefix)):
         store.delete(info.key)

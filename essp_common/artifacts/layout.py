@@ -2,8 +2,8 @@
 
 spec.json                                        the job, exactly as it ran
 catalog.parquet                                  (predict jobs) the videos asked about
-trainers/<trainer>/checkpoints/<step>/...        weights and state, then manifest.json
-trainers/<trainer>/latest                        {"step": ...}; written last
+trainers/<trainer>/checkpoints/<step>-<incarnation>/...   weights and state, then manifest.json
+trainers/<trainer>/latest/<number>               the newest: which process trains, and its latest checkpoint
 trainers/<trainer>/scores/<purpose>-<epoch>.parquet   per-clip scores of an evaluation phase
 trainers/<trainer>/history.json                  the metrics of every phase
 model/manifest.json                              the fused model: classes, streams, members, evidence; written last
@@ -21,6 +21,8 @@ deadletters/<time>-<number>.json                 (jobs in one process) what coul
 
 from __future__ import annotations
 
+import re
+
 SPEC = "spec.json"
 MODEL_MANIFEST = "model/manifest.json"
 PREDICTIONS = "predictions.parquet"
@@ -31,11 +33,26 @@ DEADLETTERS = "deadletters/"
 FENCES = "fences/"
 HISTORY = "history/"
 LOCKS = "locks/"
+CHECKPOINT_MANIFEST = "manifest.json"
+"""Within the folder of a checkpoint; written last."""
+
+_CHECKPOINT = re.compile(r"trainers/[^/]+/checkpoints/([0-9]{10,18})-([0-9]{10})/(.+)")
 
 
-def checkpoint(trainer: str, step: int) -> str:
+def checkpoints(trainer: str) -> str:
+    """Prefix of all checkpoints of a trainer."""
+    return f"trainers/{trainer}/checkpoints/"
+
+
+def checkpoint(trainer: str, step: int, incarnation: int) -> str:
     """Prefix of one checkpoint's objects; steps sort by name."""
-    return f"trainers/{trainer}/checkpoints/{step:010d}/"
+    return f"{checkpoints(trainer)}{step:010d}-{incarnation:010d}/"
+
+
+def checkpoint_object(key: str) -> tuple[int, int, str] | None:
+    """Step, incarnation and name of an object of a checkpoint; None for a key that is none."""
+    found = _CHECKPOINT.fullmatch(key)
+    return None if found is None else (int(found[1]), int(found[2]), found[3])
 
 
 def chapter(first: int, last: int) -> str:
@@ -44,8 +61,8 @@ def chapter(first: int, last: int) -> str:
 
 
 def latest(trainer: str) -> str:
-    """The pointer to a trainer's newest complete checkpoint."""
-    return f"trainers/{trainer}/latest"
+    """Prefix of the log that says who trains and which checkpoint is the latest (see `ownership.py`)."""
+    return f"trainers/{trainer}/latest/"
 
 
 def scores(trainer: str, purpose: str, epoch: int) -> str:

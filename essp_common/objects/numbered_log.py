@@ -12,10 +12,13 @@ their own object, so `Conflict` always means that another writer was first.
 
 from __future__ import annotations
 
+import re
+
 from essp_common.errors import Conflict
 from essp_common.objects.port import ObjectStore
 
 _DIGITS = 10
+_NUMBER = re.compile(rf"[0-9]{{{_DIGITS}}}")
 
 
 def numbered(prefix: str, number: int, suffix: str = "") -> str:
@@ -41,7 +44,7 @@ class NumberedLog:
         names = (
             info.key.removeprefix(self._prefix).removesuffix(self._suffix) for info in self._store.list(self._prefix)
         )
-        return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+        return sorted(int(name) for name in names if _NUMBER.fullmatch(name))
 
     def newest(self) -> int:
         """The highest number; 0: there is none."""

@@ -1,8 +1,11 @@
 """The trainer: one model, one stream of one job, from the first clip or the last checkpoint to the final one.
 
-It waits until the job starts, finds the checkpoint to resume from, and runs a `Session`. It returns when the final
-checkpoint is durable, when it is drained, or when the job ends; started again, it resumes. Each of several ranks is
-such a trainer; rank 0 finds the checkpoint for all.
+It waits until the job starts, takes the training over from whoever had it, with the checkpoint to resume from, and runs
+a `Session`. It returns when the final checkpoint is durable, when it is drained, or when the job ends; started again,
+it resumes. Each of several ranks is such a trainer; rank 0 owns the training and finds the checkpoint for all.
+
+If another process of the same name takes the training over meanwhile, this one leaves with `Fenced` and does not report
+a failure: the job goes on with the other one.
 """
 
 from __future__ import annotations
@@ -11,12 +14,13 @@ import logging
 import math
 import threading
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
 import torch
 
-from essp_common.artifacts.checkpoint import Manifest
-from essp_common.errors import DeviceLost, TransientError
+from essp_common.artifacts.checkpoint import Found, Manifest
+from essp_common.errors import DeviceLost, EsspError, Fenced, TransientError
 from essp_common.learning.augment import evaluation_view, training_view
 from essp_common.learning.inputs import layout_of
 from essp_common.learning.models import starting_weights
@@ -31,6 +35,7 @@ from essp_common.wiring import Adapters
 from essp_trainer.assignment import Assignment
 from essp_trainer.checkpoints.checkpoint_store import CheckpointStore
 from essp_trainer.checkpoints.checkpointer import Checkpointer, SavePolicy
+from essp_trainer.checkpoints.owner_watch import OwnerWatch
 from essp_trainer.config import TrainerConfig
 from essp_trainer.data.device import Frames, choose_device
 from essp_trainer.data.device_feed import DeviceFeed
@@ -68,6 +73,9 @@ class Trainer:
         self._clock = clock
         self._draining = threading.Event()
         self._over = False
+        self._checkpoint_store: CheckpointStore | None = None
+        self._owner_watch: OwnerWatch | None = None
+        """On rank 0, while it trains."""
 
     @property
     def interrupted(self) -> bool:
@@ -101,9 +109,24 @@ class Trainer:
             raise DeviceLost(
                 f"the GPU failed ({error}); start the trainer again, and it resumes from its last checkpoint"
             ) from error
+        except Fenced as error:
+            log.error("%s: %s", self.name, error)
+            raise
         except Exception as error:
+            self._refuse_if_overtaken(error)
             reporter.failed(error)
             raise
+
+    def _refuse_if_overtaken(self, error: Exception) -> None:
+        """An error of a process that does not own the training any more is not the job's."""
+        try:
+            if self._checkpoint_store is not None:
+                self._checkpoint_store.check_owner()
+        except Fenced as fenced:
+            log.error("%s: %s; its own error was: %s", self.name, fenced, error)
+            raise fenced from error
+        except EsspError as unknown:
+            log.warning("%s: it is not known who owns the training: %s", self.name, unknown)
 
     def _await_start(self) -> Control | None:
         """The command that starts or resumes the job; None if the trainer is drained first or the job is over."""
@@ -123,22 +146,25 @@ class Trainer:
         torch.set_num_threads(training.threads or max(1, cpu_count() // ranks))
         device = choose_device(training.device, self._config.local_rank, settings.deterministic)
         checkpoint_store = CheckpointStore(self._adapters.stores.under(assignment.spec.output), assignment)
-        latest = self._latest(checkpoint_store)
+        self._checkpoint_store = checkpoint_store
+        network(training.model)  # refuse an unknown name now, not when the first clip shows the input's shape
+        found = self._claim(checkpoint_store)
+        latest = found.manifest
         if latest is not None and latest.final:
             if self._ranks.is_rank_zero:
                 reporter.checkpoint(latest, checkpoint_store.uri(latest), checkpoint_store.scores_uri(latest))
             self._over = True
             return
-        network(training.model)  # refuse an unknown name now, not when the first clip shows the input's shape
         start = Position(0, 0) if latest is None else latest.position
         intake = OrderedIntake(
             self._adapters.bus, self._adapters.cache, self._intake_options(assignment), assignment.phases, start
         )
-        damaged = None if latest is None else checkpoint_store.lost_until(latest)
+        damaged = checkpoint_store.lost_until(found)
         if damaged is not None:
             intake.request_rebuild_range(start, damaged)
         policy = SavePolicy(settings.save_retry_s, settings.final_save_timeout_s)
         with (
+            self._watching(checkpoint_store),
             closing(DeviceFeed(self._prefetch(assignment, intake, start), device, assignment.trainer)) as device_feed,
             closing(
                 Checkpointer(checkpoint_store, intake, reporter, self._ranks, policy, self._leaving, self._clock)
@@ -153,18 +179,35 @@ class Trainer:
             session.run()
             self._over = session.over
 
-    def _latest(self, checkpoint_store: CheckpointStore) -> Manifest | None:
-        """The newest whole checkpoint, from which all ranks resume; rank 0 finds it."""
-        found = checkpoint_store.latest() if self._ranks.is_rank_zero else None
-        document = self._ranks.broadcast(b"" if found is None else found.model_dump_json().encode())
-        return Manifest.model_validate_json(document) if document else None
+    def _claim(self, checkpoint_store: CheckpointStore) -> Found:
+        """Own the training. Rank 0 does, and says from which checkpoint all ranks resume."""
+        document = b""
+        if self._ranks.is_rank_zero:
+            found = checkpoint_store.claim(self._config.worker)
+            text = "" if found.manifest is None else found.manifest.model_dump_json()
+            document = f"{found.lost_until} {text}".encode()
+        lost_until, _, manifest = self._ranks.broadcast(document).partition(b" ")
+        return Found(Manifest.model_validate_json(manifest) if manifest else None, int(lost_until))
+
+    @contextmanager
+    def _watching(self, checkpoint_store: CheckpointStore) -> Iterator[None]:
+        """Leave soon if another process takes the training over within this block."""
+        if not self._ranks.is_rank_zero:
+            yield
+            return
+        with closing(OwnerWatch(checkpoint_store.check_owner, self._config.settings.owner_check_s)) as watch:
+            self._owner_watch = watch
+            yield
+            if watch.fenced is not None:
+                raise watch.fenced
 
     def _leaving(self) -> bool:
         return self._signal() is ControlSignal.LEAVE
 
     def _signal(self) -> ControlSignal:
         state = self._control.state(self._config.job)
-        if self._draining.is_set() or state in ENDED or state == Control.DRAIN:
+        fenced = self._owner_watch is not None and self._owner_watch.fenced is not None
+        if fenced or self._draining.is_set() or state in ENDED or state == Control.DRAIN:
             return ControlSignal.LEAVE
         return ControlSignal.PAUSE if state == Control.PAUSE else ControlSignal.CONTINUE
 

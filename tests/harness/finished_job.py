@@ -81,7 +81,8 @@ def save_final(store: DirectoryStore, spec: JobSpec, trainer: str, test: bool = 
         versions=VERSIONS,
         final=True,
     )
-    checkpoint.save(store, manifest, {checkpoint.MODEL_FILE: f"weights of {trainer}".encode()}, keep=2)
+    writer = checkpoint.claim(store, trainer)
+    writer.save(manifest, {checkpoint.MODEL_FILE: f"weights of {trainer}".encode()}, keep=2)
 
 
 def score_table(trainer: str, purpose: str) -> ScoreTable:

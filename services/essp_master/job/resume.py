@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from essp_common.artifacts.checkpoint import Manifest, latest_step, read_latest
+from essp_common.artifacts.checkpoint import Manifest, latest_name, read_latest
 from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.partial_scores import PartialScores
 from essp_common.errors import ConfigError, NotFound, PermanentError
@@ -47,7 +47,7 @@ def resume_points(
 
 
 def _newest(output: ObjectStore, trainer: str, verified: Manifest | None) -> Manifest | None:
-    if verified is not None and latest_step(output, trainer) == verified.step:
+    if verified is not None and latest_name(output, trainer) == verified.checkpoint:
         return verified
     return read_latest(output, trainer)
 

@@ -9,7 +9,16 @@ import safetensors.torch
 from torch import Tensor
 
 from essp_common.artifacts import checkpoint, layout, scores
-from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE, Best, Manifest, PhaseRecord
+from essp_common.artifacts.checkpoint import (
+    MODEL_FILE,
+    OPTIMIZER_FILE,
+    TRAINED_FILE,
+    Best,
+    CheckpointWriter,
+    Found,
+    Manifest,
+    PhaseRecord,
+)
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.errors import ConfigError
 from essp_common.learning.models import Classifier, load_state, on_host, packed, restore
@@ -45,26 +54,32 @@ class Snapshot:
 
 
 class CheckpointStore:
-    """Reads and writes one training's folder."""
+    """Reads one training's folder; rank 0 owns the training (`claim`), and writes."""
 
     def __init__(self, store: ObjectStore, assignment: Assignment) -> None:
         self._store = store
         self._assignment = assignment
+        self._writer: CheckpointWriter | None = None
 
-    def latest(self) -> Manifest | None:
-        """The newest whole checkpoint. Raises `ConfigError` if it is of another training with the same name."""
-        manifest = checkpoint.read_latest(self._store, self._assignment.trainer)
-        if manifest is not None and manifest.spec_digest != self._assignment.digest():
-            raise ConfigError(
-                f"{self._store.uri(manifest.key)} was made with other data, sampling, stream or trainer settings; "
-                f"set `output` to a new folder, or restore the settings to resume"
-            )
-        return manifest
+    def claim(self, writer: str) -> Found:
+        """Own the training from now on; what it resumes from. `writer`: the name of this process.
 
-    def lost_until(self, manifest: Manifest) -> Position | None:
-        """Position of a later, damaged checkpoint, instead of which training resumes from `manifest`; None: none."""
-        step = checkpoint.latest_step(self._store, self._assignment.trainer)
-        return None if step is None or step <= manifest.step else self._assignment.position_after(step)
+        Raises `ConfigError` if its checkpoint is of another training with the same name, `Fenced` if a process of a
+        later run of the job owns it.
+        """
+        self._refuse_other(checkpoint.read_latest(self._store, self._assignment.trainer))
+        self._writer = checkpoint.claim(self._store, self._assignment.trainer, self._assignment.fence, writer)
+        self._refuse_other(self._writer.found.manifest)
+        return self._writer.found
+
+    def check_owner(self) -> None:
+        """Raises `Fenced` if another process owns the training now. Only rank 0 knows."""
+        if self._writer is not None:
+            self._writer.check()
+
+    def lost_until(self, found: Found) -> Position | None:
+        """Position of a later, damaged checkpoint, instead of which training resumes from an older one; None: none."""
+        return self._assignment.position_after(found.lost_until) if found.lost_until else None
 
     def state_of(self, manifest: Manifest) -> TrainingState:
         """The progress that a checkpoint holds."""
@@ -116,16 +131,20 @@ class CheckpointStore:
         return Snapshot(manifest, {MODEL_FILE: on_host(weights)})
 
     def save(self, snapshot: Snapshot) -> Manifest:
-        """Write a checkpoint; see `essp_common.artifacts.checkpoint.save`."""
+        """Write a checkpoint; see `essp_common.artifacts.checkpoint.CheckpointWriter.save`."""
+        if self._writer is None:
+            raise RuntimeError("only rank 0 writes checkpoints")
         files = {name: packed(tensors) for name, tensors in snapshot.files.items()}
-        return checkpoint.save(self._store, snapshot.manifest, files, self._assignment.training.keep_checkpoints)
+        return self._writer.save(snapshot.manifest, files, self._assignment.training.keep_checkpoints)
 
     def write_scores(self, plan: PhasePlan, table: ScoreTable) -> None:
-        """Write the scores of an evaluation phase."""
+        """Write the scores of an evaluation phase. Raises `Fenced` if another process owns the training."""
+        self.check_owner()
         scores.write(self._store, self._score_key(purpose_name(plan.purpose), plan.epoch), table)
 
     def write_history(self, state: TrainingState) -> None:
-        """Write the figures of every phase so far, for people and reports."""
+        """Write the figures of every phase so far, for people and reports. Raises `Fenced`, as `write_scores` does."""
+        self.check_owner()
         records = [record.model_dump() for record in state.history]
         self._store.put(layout.history(self._assignment.trainer), json.dumps(records, indent=1).encode())
 
@@ -137,6 +156,13 @@ class CheckpointStore:
         """URI of a final checkpoint's scores on the validation split, or else on the test split."""
         key = manifest.scores.get("validation") or manifest.scores.get("test")
         return self._store.uri(key) if key else ""
+
+    def _refuse_other(self, manifest: Manifest | None) -> None:
+        if manifest is not None and manifest.spec_digest != self._assignment.digest():
+            raise ConfigError(
+                f"{self._store.uri(manifest.key)} was made with other data, sampling, stream or trainer settings; "
+                f"set `output` to a new folder, or restore the settings to resume"
+            )
 
     def _manifest(self, step: int, updates: int, training: Training, state: TrainingState) -> Manifest:
         return Manifest(

@@ -78,7 +78,8 @@ class AggregatorBench:
 
 
 def test_the_last_trainer_sets_it_off(job: FinishedJob, tmp_path: Path) -> None:
-    job.store.delete(layout.latest("flow"))  # as long as that trainer is at work
+    for info in list(job.store.list("trainers/flow/")):
+        job.store.delete(info.key)  # as long as that trainer is at work
     bench = AggregatorBench(job)
     with bench.aggregator():
         bench.checkpoint_ready("rgb")
@@ -191,7 +192,7 @@ def test_weights_that_were_changed_are_refused(job: FinishedJob) -> None:
 def test_damaged_checkpoints_are_not_fused(job: FinishedJob) -> None:
     finals = final_checkpoints(job.store, job.spec)
     assert finals is not None
-    path = job.root / layout.checkpoint("rgb", 100) / MODEL_FILE
+    path = job.root / finals["rgb"].prefix / MODEL_FILE
     path.write_bytes(b"weights of xyz")
     with pytest.raises(PermanentError, match="SHA-256"):
         assemble(job.store, JOB, job.spec, finals)

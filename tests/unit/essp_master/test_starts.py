@@ -58,7 +58,7 @@ def save_checkpoint(store: DirectoryStore, trainer: str, position: Position, fin
         job="small", trainer=trainer, step=position.index + 1, updates=1, epoch=0, position=position,
         spec_digest="", model=model, final=final,
     )  # fmt: skip
-    checkpoint.save(store, manifest, {checkpoint.MODEL_FILE: b"weights"}, keep=2)
+    checkpoint.claim(store, trainer).save(manifest, {checkpoint.MODEL_FILE: b"weights"}, keep=2)
 
 
 def test_an_output_of_another_job_is_refused(adapters: Adapters, fleet_of: FleetOf, tmp_path: Path) -> None:

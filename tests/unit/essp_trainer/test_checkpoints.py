@@ -104,7 +104,7 @@ def test_what_no_checkpoint_holds_is_delivered_again(tmp_path: Path) -> None:
     with Running(stage) as running:
         while sum(len(report.indices) for report in stage.reports("trained")) < 20:
             stage.progress(timeout_s=1.0)
-        (tmp_path / "trainers" / "one" / "checkpoints" / f"{20:010d}").write_text("in the way")
+        (tmp_path / layout.checkpoint("one", 20, 1).rstrip("/")).write_text("in the way")
     assert running.error is None
     [trouble] = stage.reports("trouble")
     assert "part of its path is an object" in trouble.reason
@@ -259,8 +259,61 @@ def test_who_was_overtaken_by_a_later_run_leaves(tmp_path: Path) -> None:
     stage.feed([(0, i) for i in range(7)])
     with Running(stage) as running:
         stage.wait_for("trained")
-        stage.store.put(layout.latest("one"), b'{"step": 4, "fence": 8}')
+        checkpoint.claim(stage.store, "one", fence=8)
     assert isinstance(running.error, Fenced)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_of_two_processes_of_one_trainer_the_earlier_leaves(tmp_path: Path, whole: Stage, ranks: int) -> None:
+    """A node was lost and replaced, and came back. The job does not fail of it, and the later process finishes."""
+    stage = Stage(job_spec(tmp_path, checkpoint_clips=4), phase_plans(2))
+    stage.command(Control.START)
+    stage.feed(stage.every_position()[:4])
+    with Running(stage, ranks, owner_check_s=0.01) as first:
+        stage.wait_for("checkpoint")
+        with Running(stage, ranks) as second:
+            first.join()
+            assert isinstance(first.error, Fenced)
+            assert "another process (w, incarnation 3, fence 7) has taken trainer one over" in str(first.error)
+            stage.feed(stage.every_position()[4:])
+            second.join()
+    assert second.error is None
+    assert stage.reports("failed") == []
+    if ranks == 1:
+        assert final_weights(stage) == final_weights(whole)
+
+
+def test_what_breaks_a_process_that_was_taken_over_is_not_the_fault_of_the_job(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path, feature="heat"), phase_plans(2))
+    stage.command(Control.START)
+    stage.feed([(0, i) for i in range(4)], frames=np.zeros((1, 20, 20, 4), np.float32))
+    with Running(stage) as running:
+        stage.wait_for("trained")
+        checkpoint.claim(stage.store, "one", fence=7)
+        stage.feed([(0, i) for i in range(4, 8)], frames=np.full((1, 20, 20, 4), np.nan, np.float32))
+        running.join()
+    assert isinstance(running.error, Fenced)
+    assert stage.reports("failed") == []
+
+
+def test_a_lost_pointer_does_not_mean_training_from_scratch(
+    tmp_path: Path, whole: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = Stage(job_spec(tmp_path, checkpoint_clips=4), phase_plans(2))
+    stage.command(Control.START)
+    stage.feed(stage.every_position()[:24])
+    with Running(stage):
+        stage.wait_for("checkpoint", 5)
+    for info in list(stage.store.list(layout.latest("one"))):
+        stage.store.delete(info.key)
+    again = Stage(stage.spec, stage.plans)
+    again.command(Control.START)
+    again.feed(stage.every_position()[24:])
+    with Running(again) as running:
+        running.join()
+    assert running.error is None
+    assert "is lost; looking for the newest whole checkpoint" in caplog.text
+    assert final_weights(again) == final_weights(whole)
 
 
 def test_a_damaged_checkpoint_costs_what_it_held(
@@ -272,7 +325,8 @@ def test_a_damaged_checkpoint_costs_what_it_held(
     stage.feed(stage.every_position()[:24])
     with Running(stage):
         stage.wait_for("checkpoint", 5)  # at 4, 8, 10 (the end of the phase), 20 and 24
-    damaged = layout.checkpoint("one", checkpoint.steps(stage.store, "one")[-1]) + checkpoint.MODEL_FILE
+    latest = checkpoint.read(stage.store, "one", checkpoint.steps(stage.store, "one")[-1])
+    damaged = latest.prefix + checkpoint.MODEL_FILE
     stage.store.put(damaged, stage.store.get(damaged)[:-1] + b"?")
     with Running(stage) as running:
         lost = [p.failed.clip for p in stage.wait_for("failed", 4)]

@@ -1,0 +1,214 @@
+"""Who may write a training's checkpoints, and which of them is the latest: one log with one writer at a time.
+
+    trainers/<trainer>/latest/0000000001      incarnation 1 owns the training; no checkpoint yet
+    trainers/<trainer>/latest/0000000002      incarnation 1: the latest checkpoint is 1000-1
+    trainers/<trainer>/latest/0000000003      incarnation 3 owns the training; the latest is still 1000-1
+    trainers/<trainer>/latest/0000000004      incarnation 3: the latest is 2000-3
+
+Every process that trains is an incarnation of the trainer. It begins with an entry of its own, the number of which is
+its name, and adds one for each checkpoint. An entry is written only if nobody has written that number
+(`objects/numbered_log.py`), after the last one that its writer knew. So whoever wrote the last entry owns the training.
+Another process of the same name (it was frozen and thawed, its node was lost and came back, somebody started it twice)
+finds an entry that is not its own: it gets `Fenced`, and the latest checkpoint stays what it is. One comparison decides
+both questions, so there is no moment in which a process owns a training and does not know its latest checkpoint.
+
+Only the last few entries are kept. A writer that slept while its number was written and removed again can still write
+that number. That moves nothing, because only the highest number counts, and the writer looks once more afterwards.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Annotated, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from essp_common.artifacts import layout
+from essp_common.errors import Conflict, Fenced, NotFound
+from essp_common.objects.numbered_log import NumberedLog
+from essp_common.objects.port import ObjectStore
+
+log = logging.getLogger(__name__)
+
+_KEPT = 4
+"""Entries that stay: the last one, and some for people to read."""
+
+Number = Annotated[int, Field(ge=0, lt=2**64)]
+
+
+class CheckpointName(NamedTuple):
+    """Which checkpoint of a trainer."""
+
+    step: int
+    incarnation: int
+    """Of the trainer that wrote it: two of them never write into one folder."""
+
+
+class Entry(BaseModel):
+    """One entry of the log."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    owner: Number
+    """The incarnation that wrote it."""
+    fence: Number = 0
+    """Of the master's command on which that incarnation began."""
+    writer: str = ""
+    """The process, for people."""
+    step: Number | None = None
+    """The latest checkpoint; null: there is none."""
+    incarnation: Number = 0
+    """The one that wrote that checkpoint."""
+
+    @property
+    def checkpoint(self) -> CheckpointName | None:
+        """The latest checkpoint, if there is one."""
+        return None if self.step is None else CheckpointName(self.step, self.incarnation)
+
+
+class LastEntry(NamedTuple):
+    """The end of the log."""
+
+    number: int
+    """0: the log is empty."""
+    entry: Entry | None
+    """None if there is none, or it cannot be read."""
+
+
+class LatestLog:
+    """The log of one trainer, for reading."""
+
+    def __init__(self, store: ObjectStore, trainer: str) -> None:
+        self.store = store
+        self.trainer = trainer
+        self.entries = NumberedLog(store, layout.latest(trainer))
+
+    @property
+    def uri(self) -> str:
+        """Where it lies."""
+        return self.store.uri(layout.latest(self.trainer).rstrip("/"))
+
+    def last(self) -> LastEntry:
+        """The end of the log."""
+        while number := self.entries.newest():
+            try:
+                return LastEntry(number, Entry.model_validate_json(self.entries.read(number)))
+            except NotFound:  # removed since it was listed, hence there is a newer one, or none at all any more
+                continue
+            except ValidationError as error:
+                reason = error.errors()[0]["msg"]
+                log.warning("%s is damaged: %s", self.store.uri(self.entries.key(number)), reason)
+                return LastEntry(number, None)
+        return LastEntry(0, None)
+
+
+class Ownership:
+    """The right to write the checkpoints of one training. Thread-safe."""
+
+    def __init__(self, latest: LatestLog, number: int, entry: Entry) -> None:
+        """`number`, `entry`: the one that was just written."""
+        self._latest = latest
+        self._number = number
+        self._entry = entry
+        self._lock = threading.Lock()
+
+    @classmethod
+    def take(
+        cls, latest: LatestLog, after: LastEntry, resumed: CheckpointName | None, fence: int, writer: str
+    ) -> Ownership | None:
+        """Become the owner, unless the log has changed since its end was `after`: then None, and the caller reads anew.
+
+        `resumed`: the checkpoint to resume from; it is the latest now if the log did not say which is. Raises `Fenced`
+        if the present owner belongs to a later run of the job.
+        """
+        present = after.entry
+        if present is not None and present.fence > fence:
+            raise Fenced(
+                f"trainer {latest.trainer} already trains in a later run of the job (fence {present.fence}, this one "
+                f"has {fence}), in {present.writer or 'another process'}; this one leaves",
+                present.fence,
+            )
+        number = after.number + 1
+        pointed = resumed if present is None else present.checkpoint
+        entry = _entry(number, fence, writer, pointed)
+        try:
+            latest.entries.write(number, entry.model_dump_json().encode())
+        except Conflict:
+            return None
+        return cls(latest, number, entry) if latest.entries.newest() == number else None
+
+    @property
+    def incarnation(self) -> int:
+        """The name of this owner."""
+        return self._entry.owner
+
+    @property
+    def pointed(self) -> CheckpointName | None:
+        """The latest checkpoint."""
+        return self._entry.checkpoint
+
+    def check(self) -> None:
+        """Raises `Fenced` if another process owns the training now."""
+        with self._lock:
+            self._check()
+
+    def point(self, checkpoint: CheckpointName) -> None:
+        """Make a checkpoint the latest. Raises `Fenced`, and then the latest is that of the other process."""
+        with self._lock:
+            self._check()
+            if checkpoint == self.pointed:
+                return
+            entry = _entry(self.incarnation, self._entry.fence, self._entry.writer, checkpoint)
+            number = self._number + 1
+            try:
+                self._latest.entries.write(number, entry.model_dump_json().encode())
+            except Conflict:
+                self._check()
+            else:
+                self._number, self._entry = number, entry
+                self._check()
+
+    def tidy(self) -> None:
+        """Remove old entries."""
+        for number in self._latest.entries.numbers():
+            if number <= self._number - _KEPT:
+                self._latest.entries.delete(number)
+
+    def _check(self) -> None:
+        last = self._latest.last()
+        if last.number == self._number:
+            return
+        if last.entry is not None and last.entry.owner == self.incarnation and last.number > self._number:
+            self._number, self._entry = last.number, last.entry  # its own, the answer to which was lost
+            return
+        if last.number == 0 and self._restored():
+            return
+        other = last.entry
+        who = "" if other is None else f" ({other.writer or 'unnamed'}, incarnation {other.owner}, fence {other.fence})"
+        raise Fenced(
+            f"another process{who} has taken trainer {self._latest.trainer} over from this one (incarnation "
+            f"{self.incarnation}): that one continues, and this one leaves without saving",
+            0 if other is None else other.fence,
+        )
+
+    def _restored(self) -> bool:
+        """Write the last entry once more, if all are gone though the checkpoint that it names is there.
+
+        Without that checkpoint the job was begun anew, and this process belongs to what was removed.
+        """
+        pointed = self.pointed
+        if pointed is None:
+            return False
+        try:
+            self._latest.store.head(layout.checkpoint(self._latest.trainer, *pointed) + layout.CHECKPOINT_MANIFEST)
+            self._latest.entries.write(self._number, self._entry.model_dump_json().encode())
+        except (NotFound, Conflict):
+            return False
+        log.warning("%s was lost; it is written again", self._latest.uri)
+        return self._latest.entries.newest() == self._number
+
+
+def _entry(owner: int, fence: int, writer: str, checkpoint: CheckpointName | None) -> Entry:
+    step, incarnation = (None, 0) if checkpoint is None else checkpoint
+    return Entry(owner=owner, fence=fence, writer=writer, step=step, incarnation=incarnation)

@@ -1,0 +1,46 @@
+"""Looks from time to time whether this process still owns its training.
+
+Two processes of one trainer read the same messages and free each other's clips, which are then made again and again. So
+the one that was taken over should not go on until its next checkpoint, which may be an epoch away. A process that was
+frozen looks as soon as it is thawed.
+
+A store that does not answer says nothing: the process goes on, and its next save decides.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from essp_common.errors import EsspError, Fenced
+
+log = logging.getLogger(__name__)
+
+
+class OwnerWatch:
+    """Checks in a thread of its own, until `close`."""
+
+    def __init__(self, check: Callable[[], None], interval_s: float) -> None:
+        """`check`: raises `Fenced` if another process owns the training."""
+        self.fenced: Fenced | None = None
+        """Why this process has to leave, once it has to."""
+        self._check = check
+        self._interval_s = interval_s
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="essp-owner", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more. Idempotent."""
+        self._closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while self.fenced is None and not self._closed.wait(self._interval_s):
+            try:
+                self._check()
+            except Fenced as error:
+                self.fenced = error
+            except EsspError as error:
+                log.warning("it is not known whether this process still owns its training: %s", error)

@@ -1,0 +1,359 @@
+"""One process owns a training: of two, the later one; and what is finished, or ahead, nobody takes away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from essp_common.artifacts import checkpoint, layout
+from essp_common.artifacts.checkpoint import BadCheckpoint, Best, CheckpointWriter, Manifest, ModelDescription
+from essp_common.errors import Fenced, PermanentError, Unavailable
+from essp_common.objects.directory import DirectoryStore
+from essp_common.objects.numbered_log import NumberedLog
+from essp_common.objects.port import ObjectInfo
+from essp_common.planning.position import Position
+
+FILES = {"model.safetensors": b"weights"}
+MODEL = ModelDescription(name="small", feature="rgb", channels=3, classes=("a", "b"), dropout=0.5, crop=64)
+
+
+def manifest(step: int, best: int | None = None, final: bool = False) -> Manifest:
+    return Manifest(
+        job="j",
+        trainer="rgb",
+        step=step,
+        updates=step,
+        epoch=0,
+        position=Position(0, step),
+        spec_digest="d",
+        model=MODEL,
+        best=None if best is None else Best(step=best, epoch=0, metrics={}),
+        final=final,
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    return DirectoryStore(str(tmp_path))
+
+
+def begin(store: Any, fence: int = 1) -> CheckpointWriter:
+    return checkpoint.claim(store, "rgb", fence, "w")
+
+
+def latest(store: DirectoryStore) -> int:
+    found = checkpoint.read_latest(store, "rgb")
+    assert found is not None
+    return found.step
+
+
+def objects(store: DirectoryStore) -> dict[str, bytes]:
+    return {info.key: store.get(info.key) for info in store.list()}
+
+
+def without_latest(store: DirectoryStore) -> None:
+    for info in list(store.list(layout.latest("rgb"))):
+        store.delete(info.key)
+
+
+def test_the_earlier_of_two_processes_leaves_and_changes_nothing(store: DirectoryStore) -> None:
+    """A process was frozen, another took its place and finished, and the first goes on."""
+    frozen = begin(store)
+    frozen.save(manifest(1080), FILES, 2)
+    other = begin(store)
+    for step in (1680, 2280):
+        other.save(manifest(step), FILES, 2)
+    other.save(manifest(2281, best=1680, final=True), FILES, 2)
+    before = objects(store)
+    with pytest.raises(Fenced, match=r"taken trainer rgb over from this one \(incarnation 1\)"):
+        frozen.save(manifest(1424), FILES, 1)
+    with pytest.raises(Fenced):
+        frozen.check()
+    assert objects(store) == before
+    assert latest(store) == 2281
+
+
+def test_a_finished_training_is_not_taken_and_stays_as_it_is(store: DirectoryStore) -> None:
+    first = begin(store)
+    first.save(manifest(8), FILES, 1)
+    first.save(manifest(9, best=8, final=True), FILES, 1)
+    before = objects(store)
+    again = begin(store, fence=9)
+    assert again.found.manifest is not None
+    assert again.found.manifest.final
+    for writer in (first, again):
+        for step in (4, 9, 10):
+            with pytest.raises(Fenced, match="finished: its final checkpoint stays"):
+                writer.save(manifest(step), FILES, 1)
+    assert objects(store) == before
+
+
+@pytest.mark.parametrize("writes", range(4))
+def test_who_saves_while_another_takes_over_does_not_become_the_latest(tmp_path: Path, writes: int) -> None:
+    """Before each write of the one (its entry, data, manifest, the latest) the other begins, saves and finishes."""
+    folder = DirectoryStore(str(tmp_path))
+    left = [writes]
+
+    class Overtaken(DirectoryStore):
+        def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+            if left[0] == 0:
+                other = begin(folder)
+                other.save(manifest(12), FILES, 1)
+                other.save(manifest(13, final=True), FILES, 1)
+            left[0] -= 1
+            return super().put(key, data, if_absent=if_absent)
+
+    writer = begin(Overtaken(str(tmp_path)))
+    with pytest.raises(Fenced):
+        writer.save(manifest(8), FILES, 1)
+    assert left[0] < 0
+    assert latest(folder) == 13
+    assert checkpoint.steps(folder, "rgb") == [13]
+
+
+def test_the_latest_never_goes_back(store: DirectoryStore) -> None:
+    writer = begin(store)
+    writer.save(manifest(8), FILES, 2)
+    with pytest.raises(PermanentError, match="8, is ahead of it"):
+        writer.save(manifest(4), FILES, 2)
+    assert latest(store) == 8
+
+
+def test_what_lies_ahead_is_left_alone(store: DirectoryStore) -> None:
+    """Checkpoint 8 is damaged, so training goes on from 4. What it has not come to yet it does not remove."""
+    first = begin(store)
+    for step in (4, 8):
+        saved = first.save(manifest(step), FILES, 3)
+    store.put(saved.prefix + "model.safetensors", b"damaged")
+    second = begin(store)
+    assert second.found.manifest is not None
+    assert (second.found.manifest.step, second.found.lost_until) == (4, 8)
+    second.save(manifest(6), FILES, 1)
+    assert latest(store) == 6
+    assert checkpoint.steps(store, "rgb") == [6, 8]
+    assert store.get(saved.prefix + "model.safetensors") == b"damaged"
+    second.save(manifest(8), FILES, 1)
+    assert [info.key for info in store.list(layout.checkpoints("rgb"))] == [
+        layout.checkpoint("rgb", 8, second.incarnation) + name for name in ("manifest.json", "model.safetensors")
+    ]
+
+
+def test_a_process_of_an_earlier_run_does_not_begin(store: DirectoryStore) -> None:
+    begin(store, fence=5)
+    with pytest.raises(Fenced, match=r"later run of the job \(fence 5, this one has 4\), in w"):
+        begin(store, fence=4)
+    assert begin(store, fence=5).incarnation == 2
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_a_lost_pointer_is_recovered_from_the_newest_whole_checkpoint(
+    store: DirectoryStore, caplog: pytest.LogCaptureFixture, final: bool
+) -> None:
+    writer = begin(store)
+    writer.save(manifest(4), FILES, 3)
+    saved = writer.save(manifest(8, final=final), FILES, 3)
+    without_latest(store)
+    assert latest(store) == 8
+    assert "latest is lost; looking for the newest whole checkpoint" in caplog.text
+    if final:
+        with pytest.raises(Fenced, match="finished"):
+            begin(store).save(manifest(12), FILES, 1)
+        return
+    again = begin(store)
+    assert again.found.manifest == saved
+    again.save(manifest(12), FILES, 3)
+    assert checkpoint.steps(store, "rgb") == [4, 8, 12]
+    with pytest.raises(Fenced):
+        writer.save(manifest(16), FILES, 3)
+
+
+def test_a_lost_pointer_and_no_whole_checkpoint_is_an_error_not_a_fresh_start(store: DirectoryStore) -> None:
+    saved = begin(store).save(manifest(4), FILES, 3)
+    without_latest(store)
+    store.put(saved.prefix + "model.safetensors", b"damaged")
+    with pytest.raises(BadCheckpoint, match="none is whole"):
+        begin(store)
+
+
+def test_clips_of_a_damaged_checkpoint_are_known_though_the_pointer_is_lost(store: DirectoryStore) -> None:
+    writer = begin(store)
+    writer.save(manifest(4), FILES, 3)
+    saved = writer.save(manifest(8), FILES, 3)
+    store.delete(saved.key)
+    without_latest(store)
+    found = checkpoint.find(store, "rgb")
+    assert found.manifest is not None
+    assert (found.manifest.step, found.lost_until) == (4, 8)
+
+
+def test_an_owner_whose_entry_was_deleted_goes_on(store: DirectoryStore, caplog: pytest.LogCaptureFixture) -> None:
+    writer = begin(store)
+    writer.save(manifest(4), FILES, 3)
+    without_latest(store)
+    writer.save(manifest(8), FILES, 3)
+    assert latest(store) == 8
+    assert "latest was lost; it is written again" in caplog.text
+
+
+def test_a_process_of_a_job_that_was_begun_anew_does_not_go_on(store: DirectoryStore) -> None:
+    writer = begin(store)
+    writer.save(manifest(4), FILES, 3)
+    for info in list(store.list("trainers/")):
+        store.delete(info.key)
+    with pytest.raises(Fenced):
+        writer.save(manifest(8), FILES, 3)
+    assert objects(store) == {}
+
+
+@pytest.mark.parametrize("lost", ["before", "after"])
+def test_a_save_whose_last_answer_was_lost_is_repeated(tmp_path: Path, lost: str) -> None:
+    class Lossy(DirectoryStore):
+        failing = False
+
+        def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+            if self.failing and key.startswith(layout.latest("rgb")):
+                self.failing = False
+                if lost == "after":
+                    super().put(key, data, if_absent=if_absent)
+                raise Unavailable("no answer")
+            return super().put(key, data, if_absent=if_absent)
+
+    store = Lossy(str(tmp_path))
+    writer = begin(store)
+    store.failing = True
+    with pytest.raises(Unavailable):
+        writer.save(manifest(4), FILES, 2)
+    saved = writer.save(manifest(4), FILES, 2)
+    assert checkpoint.read_latest(store, "rgb") == saved
+    assert writer.save(manifest(8), FILES, 2) == checkpoint.read_latest(store, "rgb")
+
+
+DEEP = b"[" * 100_000
+ODD = [b"", b"\xff\x00", b"null", b'{"step": 1e400}', b'{"owner": 1, "step": 1e400}', b'{"owner": -1}', DEEP]
+
+
+@pytest.mark.parametrize("content", ODD)
+def test_an_entry_that_makes_no_sense_costs_nothing(store: DirectoryStore, content: bytes) -> None:
+    writer = begin(store)
+    for step in (4, 8):
+        saved = writer.save(manifest(step), FILES, 3)
+    store.put(NumberedLog(store, layout.latest("rgb")).key(3), content)
+    assert checkpoint.read_latest(store, "rgb") == saved
+    assert checkpoint.latest_name(store, "rgb") is None
+    assert begin(store).found.manifest == saved
+
+
+@pytest.mark.parametrize(
+    "content", [*ODD, b'{"step": 1e400}', b'{"job": "j", "trainer": "rgb", "step": 8, "position": [-1, 0]}']
+)
+def test_a_manifest_that_makes_no_sense_leads_to_the_one_before(store: DirectoryStore, content: bytes) -> None:
+    writer = begin(store)
+    for step in (4, 8):
+        saved = writer.save(manifest(step), FILES, 3)
+    store.put(saved.key, content)
+    assert latest(store) == 4
+
+
+def test_the_manifest_of_another_checkpoint_leads_to_the_one_before(store: DirectoryStore) -> None:
+    writer = begin(store)
+    first, second = (writer.save(manifest(step), FILES, 3) for step in (4, 8))
+    store.put(second.key, store.get(first.key))
+    assert latest(store) == 4
+    outside = second.model_dump_json().replace('"model.safetensors"', '"../../x"')
+    store.put(second.key, outside.encode())
+    assert latest(store) == 4
+
+
+STRAYS = (
+    *("trainers/rgb/latest/zzz", "trainers/rgb/latest/99999999999999999999999", "trainers/rgb/latest/\u00b2"),
+    *("trainers/rgb/checkpoints/.DS_Store", "trainers/rgb/checkpoints/\u00b2/manifest.json"),
+    *("trainers/rgb/checkpoints/0000000099/manifest.json", "trainers/rgb/checkpoints/0000000004-0000000001/x/y"),
+    *("trainers/rgb/checkpoints/0000000099-0000000009/notes.txt", "trainers/rgb/checkpoints/9" + "9" * 30 + "-1/a"),
+)
+
+
+@pytest.mark.parametrize("stray", STRAYS)
+def test_what_people_leave_beside_checkpoints_does_not_matter(store: DirectoryStore, stray: str) -> None:
+    writer = begin(store)
+    writer.save(manifest(4), FILES, 3)
+    store.put(stray, b"x")
+    writer.save(manifest(8), FILES, 3)
+    assert latest(store) == 8
+    begin(store).save(manifest(12), FILES, 3)
+    assert latest(store) == 12
+    assert checkpoint.steps(store, "rgb") == [4, 8, 12]
+
+
+class Stop(Exception):
+    """A process is frozen for good."""
+
+
+class Stepwise(DirectoryStore):
+    """A store in which every access waits for its turn in an interleaving."""
+
+    def __init__(self, root: str, turns: Iterator[bool], other: Any) -> None:
+        super().__init__(root)
+        self._turns = turns
+        self._other = other
+
+    def _turn(self) -> None:
+        if next(self._turns, False):
+            self._other()
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+        self._turn()
+        return super().put(key, data, if_absent=if_absent)
+
+    def delete(self, key: str) -> None:
+        self._turn()
+        super().delete(key)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        self._turn()
+        return super().list(prefix)
+
+
+@settings(deadline=None, max_examples=60)
+@given(turns=st.lists(st.booleans(), max_size=60))
+def test_however_two_processes_interleave_the_latest_is_whole_and_only_grows(turns: list[bool]) -> None:
+    """At any access of the one, the other may begin or take its next step."""
+    with TemporaryDirectory() as folder:
+        plain = DirectoryStore(folder)
+        seen = [0]
+
+        def step_of_other() -> Iterator[None]:
+            writer = begin(plain)
+            yield
+            for step in (5, 9, 13, 17):
+                try:
+                    writer.save(manifest(step, final=step == 17), FILES, 1)
+                except Fenced:
+                    return
+                look()
+                yield
+
+        def look() -> None:
+            found = checkpoint.read_latest(plain, "rgb")
+            if found is not None:
+                assert found.step >= seen[-1]
+                seen.append(found.step)
+
+        other = step_of_other()
+        store = Stepwise(folder, iter(turns), lambda: next(other, None))
+        try:
+            writer = begin(store)
+            found = writer.found.manifest
+            for step in range(4 if found is None else found.step + 3, 18, 3):
+                writer.save(manifest(step, final=step >= 15), FILES, 1)
+                look()
+        except Fenced:
+            pass
+        for _ in other:
+            look()
+        assert latest(plain) >= 15
