@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from essp.audit.account import Account, Run, Saved, open_clips
+from essp.account import Account, Run, Saved, open_clips
 from essp_common.job.lifecycle import allows
 from essp_common.job.status import JobState, JobStatus
 from essp_common.planning.position import Position
@@ -75,10 +75,9 @@ def _finding(invariant: str, checked: str, violations: list[str]) -> Finding:
 def _conservation(account: Account, run: Run) -> Finding:
     violations = []
     completed = account.state == JobState.COMPLETED
-    for number, plan in enumerate(run.snapshot.phases):
+    for number in range(len(run.snapshot.phases)):
         for consumer, phases in run.done.items():
-            marks, start = phases[number], run.start[consumer]
-            first = plan.clips if number < start.phase_index else start.index * (number == start.phase_index)
+            marks, first = phases[number], run.first(consumer, number)
             unissued = np.flatnonzero((marks[first:] > 0) & (run.issued[number][first:] == 0)) + first
             violations += [f"{consumer} trained clip {i} of phase {number}, which was not issued" for i in unissued]
             if completed:
@@ -94,7 +93,7 @@ def _no_double_count(account: Account) -> Finding:
     for run in account.runs:
         for consumer, phases in run.done.items():
             for number, marks in enumerate(phases):
-                counted += int(np.count_nonzero(marks))
+                counted += int(np.count_nonzero(marks[run.first(consumer, number) :]))
                 twice = np.flatnonzero(marks > 1)
                 violations += [
                     f"{consumer} was credited with clip {i} of phase {number} {marks[i]} times" for i in twice

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from essp.audit.account import Account, account_of
+from essp.account import Account, account_of
 from essp.audit.invariants import Finding, check
 from essp.audit.plan import Planned, planned
 from essp.cli import rest

@@ -67,7 +67,7 @@ def run_watched(spec: JobSpec, view: View, options: EmbeddedOptions, verbose: bo
             # Drawing takes a few seconds and another library; only now is it known to be wanted.
             from essp.report.folder import write_report
 
-            typer.echo(f"report  {write_report(stores.under(spec.output), stores, status)}", err=True)
+            typer.echo(f"report  {write_report(stores.under(spec.output), stores)}", err=True)
     return status
 
 

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from essp.account import account_of
 from essp.report import plots
 from essp.report.facts import Run, read_run
+from essp.report.notes import notes
 from essp.report.page import render
 from essp.report.plots import DARK, LIGHT
 from essp.report.samples import Sample, choose, code_shares, draw_samples, read_samples
 from essp_common.artifacts import layout
 from essp_common.artifacts.figures import confusion
-from essp_common.job.status import JobStatus
+from essp_common.artifacts.history import History
 from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores
 
 PAGE = layout.REPORT + "report.html"
 
 
-def write_report(output: ObjectStore, stores: Stores, status: JobStatus | None = None) -> str:
-    """Write `report.html` and its pictures; the page's URI.
+def write_report(output: ObjectStore, stores: Stores) -> str:
+    """Write `report.html` and its pictures. Returns the page's URI.
 
-    `status` adds what only a running master knows: how long it took, and what could not be used. Raises `NotFound`
-    when the job has not made its model yet.
+    Raises `NotFound` when the job has not made its model yet.
     """
     run = read_run(output, stores)
     samples = read_samples(run, stores, choose(run))
@@ -28,7 +29,8 @@ def write_report(output: ObjectStore, stores: Stores, status: JobStatus | None =
     for name, (light, _) in pictures.items():
         output.put(f"{layout.REPORT}{name}.png", light)
     shares = {f"stream {name}, samples": words for name, words in code_shares(samples).items()}
-    output.put(PAGE, render(run, pictures, ({} if status is None else notes(status)) | shares).encode())
+    words = notes(account_of(History(output).read())) | shares
+    output.put(PAGE, render(run, pictures, words).encode())
     return output.uri(PAGE)
 
 
@@ -44,23 +46,4 @@ def draw(run: Run, samples: list[Sample]) -> dict[str, tuple[bytes, bytes]]:
         found["confusion"] = (plots.confusion(counts, classes, LIGHT), plots.confusion(counts, classes, DARK))
     if samples:
         found["samples"] = (draw_samples(samples, LIGHT), draw_samples(samples, DARK))
-    return found
-
-
-def notes(status: JobStatus) -> dict[str, str]:
-    """What the master counted, in words."""
-    counts = status.counts
-    found = {
-        "time": f"{status.elapsed_s:.0f} s",
-        "clips decoded": f"{counts.decoded:,}",
-        "features extracted": f"{counts.extracted:,}",
-        "intermediate files": "none: clips and features lived in the frame cache",
-    }
-    if counts.skipped:
-        found["clips left out"] = f"{counts.skipped:,} (nothing could take their place)"
-    if counts.reissued:
-        found["clips made again"] = f"{counts.reissued:,} ({counts.lost:,} because their bytes were lost)"
-    for failure in status.failures:
-        examples = "; ".join(f"{example.video}: {example.reason}" for example in failure.examples)
-        found[f"failed in the {failure.stage}: {failure.kind}"] = f"{failure.count}, for example {examples}"
     return found

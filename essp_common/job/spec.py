@@ -258,8 +258,8 @@ class PredictorSpec(_Section):
     """Classify the videos of the catalog with a trained model."""
 
     model: Uri
-    """URI of a fused model (`<output>/model`). Leave `clip` and `streams` out of the job: it has those of the model, and
-    others are refused."""
+    """URI of a fused model (`<output>/model`). Leave `clip` and `streams` out of the job: it then has those of the
+    model, and others are refused."""
     segments: bool = False
     """Also write where in each video its classes are seen (`segments.parquet`). `sampling.clips_per_video` sets the
     resolution: the distance between clips has to be shorter than the shortest action."""

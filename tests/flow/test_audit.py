@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -53,3 +54,25 @@ def test_an_audit_finds_nothing_until_somebody_tampers(videos: Path, make_job: M
     assert tampered.exit_code == 1
     assert "has seen unplanned clips" in " ".join(tampered.stdout.split())
     assert CliRunner().invoke(app, ["audit", str(tmp_path)]).exit_code != 0, "no job is there"
+
+
+def test_a_completed_job_that_is_run_again_stays_what_it_was(make_job: MakeJob, tmp_path: Path) -> None:
+    spec = make_job("again", clips=12)
+    audits, pages = [], []
+    for _ in range(3):
+        with Embedded(spec, Settings()) as job:
+            while not job.ended(0.01):
+                pass
+            assert job.status().state is JobState.COMPLETED, job.status().reason
+        done = CliRunner().invoke(app, ["report", str(tmp_path / "again")])
+        assert done.exit_code == 0, done.output
+        pages.append((tmp_path / "again" / "report" / "report.html").read_text())
+        done = CliRunner().invoke(app, ["audit", str(tmp_path / "again"), "--json"])
+        audits.append({f["invariant"]: f for f in json.loads(done.stdout)["findings"]})
+    assert [[finding["holds"] for finding in audit.values()] for audit in audits] == [[True] * 7] * 3
+    counted = [audit["no double count"]["checked"] for audit in audits]
+    trained = counted[0].removesuffix(" in 1 runs")
+    assert counted == [f"{trained} in {runs} runs" for runs in (1, 2, 3)]
+    assert [audit["liveness"]["checked"].partition(",")[0] for audit in audits] == ["completed"] * 3
+    decoded = [re.findall(r"clips decoded</td><td[^>]*>([0-9,]+)<", page) for page in pages]
+    assert decoded[0] == decoded[1] == decoded[2] != []

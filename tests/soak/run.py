@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from essp.audit.account import account_of
+from essp.account import account_of
 from essp.audit.invariants import Finding, check
 from essp.audit.plan import planned
 from essp.catalog.build import BuildOptions, build

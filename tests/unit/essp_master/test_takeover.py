@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from essp.audit.account import account_of
+from essp.account import account_of
 from essp.audit.invariants import check
 from essp_common.artifacts.history import History
 from essp_common.bus import reading

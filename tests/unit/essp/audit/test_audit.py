@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from essp.audit.account import account_of
+from essp.account import account_of
 from essp.audit.invariants import Finding, check
 from essp.audit.plan import Planned, planned
 from essp_common.artifacts.history import History

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import re
-from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -25,12 +24,10 @@ from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_common.artifacts import layout
 from essp_common.catalog.table import Catalog, VideoRow, write_catalog
 from essp_common.errors import NotFound
-from essp_common.job.status import JobStatus
 from essp_common.video.probe import probe
 from essp_common.video.synthetic import drifting, numbered, read_number, texture, write_video
 from essp_common.wiring import Stores
 from tests.harness.finished_job import CLASSES, JOB, VERSIONS, FinishedJob, finished_job
-from tests.harness.statuses import document
 
 pytestmark = pytest.mark.slow
 
@@ -188,17 +185,6 @@ def test_without_a_catalog_there_are_no_samples_but_a_report(tmp_path: Path) -> 
 def test_a_job_that_has_not_completed_has_no_report(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="has not completed"):
         write_report(finished_job(tmp_path).store, STORES)
-
-
-def test_what_the_master_counted_is_told(tmp_path: Path) -> None:
-    job = fused(tmp_path)  # without a catalog: no samples to draw
-    counts = document()["counts"] | {"decoded": 1234, "skipped": 2, "reissued": 3, "lost": 1}
-    status = JobStatus.model_validate(document(counts=counts, created=datetime(2026, 1, 1, tzinfo=UTC)))
-    write_report(job.store, STORES, status)
-    page = page_of(job)
-    assert page.row("clips decoded") == ["clips decoded", "1,234"]
-    assert page.row("clips made again")[1].startswith("3 (1 ")
-    assert page.row("failed in the decoder: truncated")[1].startswith("3, for example a/[b].mp4: the video ends")
 
 
 def test_samples_are_the_frames_that_the_models_see(tmp_path: Path, job: FinishedJob) -> None:

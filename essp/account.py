@@ -1,4 +1,4 @@
-"""The account of a job, made again from its history alone: what the invariants are checked against.
+"""The account of a job, made again from its history alone: what audits check, and what reports tell.
 
 A job may have several runs (stopped and started again); in each, consumers begin where their checkpoints say. What is
 counted of clips is counted by run. Which attempt a consumer trained, and what it stepped over, is carried from run to
@@ -18,12 +18,14 @@ from essp_common.artifacts.history import spans_of
 from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.pb.v1.messages_pb2 import (
     LOST,
+    FailureKind,
     HistoryEntry,
     HistorySegment,
     JobSnapshot,
     LedgerState,
     PhaseEvents,
     Runs,
+    Stage,
 )
 from essp_common.planning.position import Position
 from essp_common.runtime import ids
@@ -41,22 +43,34 @@ class Run:
     spec: JobSpec
     start: dict[str, Position]
     """By consumer."""
+    began_ms: int
+    """Unix time."""
     issued: list[Marks] = field(init=False)
     done: dict[str, list[Marks]] = field(init=False)
     """By consumer and pass: how often it was done with a clip, but for what it did again after it fell back."""
     skipped: dict[str, list[Marks]] = field(init=False)
     """By stream and pass."""
+    last_ms: int = 0
+    """Unix time of the last entry."""
     counts: Counter[str] = field(default_factory=Counter)
     """As in `CountStatus`."""
+    failures: dict[tuple[Stage, FailureKind], list[str]] = field(default_factory=dict)
+    """Stage and kind -> the videos of each failure but `lost`."""
 
     def __post_init__(self) -> None:
         self.issued = self._marks()
         self.done = {name: self._marks() for name in self.start}
         self.skipped = {stream: self._marks() for stream in self.spec.consumers().values()}
-        for name, start in self.start.items():
+        for name in self.start:
             for number, marks in enumerate(self.done[name]):
-                before = len(marks) if number < start.phase_index else start.index * (number == start.phase_index)
-                marks[:before] = 1
+                marks[: self.first(name, number)] = 1
+
+    def first(self, consumer: str, number: int) -> int:
+        """The first clip of a phase that this run had to do; those before it were done in earlier runs."""
+        start = self.start[consumer]
+        if number < start.phase_index:
+            return self.snapshot.phases[number].clips
+        return start.index if number == start.phase_index else 0
 
     def gone(self, consumer: str, number: int) -> Marks:
         """What a consumer is done with, or had nothing to do for, in a phase: 0 or 1 a clip."""
@@ -129,6 +143,7 @@ class Account:
         if entry.swept:
             self.sweeps.append(entry.stray_keys)
         if self.runs:
+            self.runs[-1].last_ms = self.last_ms
             for events in entry.phases:
                 self._note(self.runs[-1], events)
             for attempt in entry.attempts:
@@ -145,7 +160,7 @@ class Account:
         started = entry.started
         spec = stored_spec(started.snapshot.spec_json, "the job of this history")
         start = {name: Position.of(position) for name, position in started.start.items()}
-        run = Run(entry.fence, started.snapshot, spec, start)
+        run = Run(entry.fence, started.snapshot, spec, start, entry.time_ms)
         for name, position in start.items():
             known = self._attempts.get(name, {})
             self._attempts[name] = {p: a for p, a in known.items() if p < position}
@@ -181,6 +196,8 @@ class Account:
             run.counts["failed"] += not lost
             run.counts["replaced"] += failure.replaced
             run.counts["skipped"] += not lost and not failure.replaced
+            if not lost:
+                run.failures.setdefault((failure.stage, failure.kind), []).append(failure.video)
 
     def _save(self, run: Run, entry: HistoryEntry) -> None:
         checkpoint = entry.checkpoint

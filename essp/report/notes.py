@@ -1,0 +1,54 @@
+"""What a job took, in words: from its history, so that it is the same whenever the report is made.
+
+A job that was interrupted and resumed has several runs, and a completed one that is run again has another, in which
+nothing is done. All of them count.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from essp.account import Account, Run
+from essp_common.failures import kind_word, stage_word
+from essp_common.pb.v1.messages_pb2 import FailureKind, Stage
+
+_EXAMPLES = 3
+
+
+def notes(account: Account) -> dict[str, str]:
+    """What is told -> its words; nothing for a job without history."""
+    runs = account.runs
+    if not runs:
+        return {}
+    counts: Counter[str] = sum((run.counts for run in runs), Counter())
+    seconds = sum(run.last_ms - run.began_ms for run in runs) / 1000
+    found = {
+        "time": f"{seconds:.0f} s" + (f" in {len(runs)} runs" if len(runs) > 1 else ""),
+        "clips decoded": f"{counts['decoded']:,}",
+        "features extracted": f"{counts['extracted']:,}",
+        "intermediate files": "none: clips and features lived in the frame cache",
+    }
+    if counts["skipped"]:
+        found["clips left out"] = f"{counts['skipped']:,} (nothing could take their place)"
+    if again := sum(map(_issued_again, runs)):
+        found["clips made again"] = f"{again:,} ({counts['lost']:,} because their bytes were lost)"
+    return found | _failures(runs)
+
+
+def _issued_again(run: Run) -> int:
+    return run.counts["issued"] - sum(int(np.count_nonzero(marks)) for marks in run.issued)
+
+
+def _failures(runs: list[Run]) -> dict[str, str]:
+    videos: dict[tuple[Stage, FailureKind], list[str]] = {}
+    for run in runs:
+        for kind, failed in run.failures.items():
+            videos.setdefault(kind, []).extend(failed)
+    return {
+        f"failed in the {stage_word(stage)}: {kind_word(kind)}": (
+            f"{len(failed)}, for example {', '.join(dict.fromkeys(failed[:_EXAMPLES]))}"
+        )
+        for (stage, kind), failed in sorted(videos.items())
+    }
