@@ -12,7 +12,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from essp.uris import shown
-from essp_common.job.status import FailureStatus, JobState, JobStatus, PhaseStatus, PoolStatus, TrainerStatus
+from essp_common.job.status import FailureStatus, JobState, JobStatus, PoolStatus, TrainerStatus, phase_title
 from essp_common.quantities import size
 
 _STATE_STYLE = {
@@ -71,13 +71,6 @@ def results(status: JobStatus) -> RenderableType:
     return Group(*parts)
 
 
-def phase_title(passed: PhaseStatus) -> str:
-    """`train, epoch 3`, counted from one; passes that happen once have no number."""
-    return (
-        f"{passed.purpose}, epoch {passed.epoch + 1}" if passed.purpose in ("train", "validation") else passed.purpose
-    )
-
-
 def duration(seconds: float) -> str:
     """`1:02:03`, `2:03`."""
     minutes, rest = divmod(round(seconds), 60)
@@ -103,7 +96,7 @@ def _gauges(status: JobStatus) -> RenderableType:
     if progress.current < len(status.phases):
         now = status.phases[progress.current]
         done = min(now.done.values(), default=0)
-        place = f"{phase_title(now)} ({progress.current + 1} of {len(status.phases)})"
+        place = f"{phase_title(now.purpose, now.epoch)} ({progress.current + 1} of {len(status.phases)})"
         grid.add_row(_bar(done, now.clips), Text(f"{place} · {done:,} of {now.clips:,} clips"))
     if cache is not None:
         text = f"frame cache {size(cache.used_bytes)} of {size(cache.limit_bytes)}"

@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from essp.cli.dashboard import dashboard, duration, percent, phase_title, results
-from essp_common.job.status import JobEvent, JobState, JobStatus, PhaseReport
+from essp.cli.dashboard import dashboard, duration, percent, results
+from essp_common.job.status import JobEvent, JobState, JobStatus, PhaseReport, phase_title
 
 PLAIN_INTERVAL_S = 10.0
 JSON_INTERVAL_S = 1.0
@@ -157,7 +157,8 @@ def _progress(status: JobStatus) -> str:
     share = progress.done / progress.total if progress.total else 0.0
     parts = [f"{status.state} {percent(share)}"]
     if status.state == JobState.RUNNING and progress.current < len(status.phases):
-        parts.append(phase_title(status.phases[progress.current]))
+        now = status.phases[progress.current]
+        parts.append(phase_title(now.purpose, now.epoch))
         parts.append(f"{progress.clips_per_s:.1f} clips/s")
     if progress.eta_s is not None:
         parts.append(f"about {duration(progress.eta_s)} to go")
@@ -173,7 +174,7 @@ def _progress(status: JobStatus) -> str:
 
 
 def _report(report: PhaseReport) -> str:
-    title = f"{report.purpose} {report.epoch + 1}" if report.purpose in ("train", "validation") else report.purpose
+    title = phase_title(report.purpose, report.epoch)
     figures = report.metrics
     shown = [f"loss {figures['loss']:.3f}"] if "loss" in figures else []
     shown += [f"{label} {percent(figures[key])}" for key, label in _REPORTED if key in figures]

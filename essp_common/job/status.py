@@ -43,11 +43,17 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
 
+def phase_title(purpose: str, epoch: int) -> str:
+    """`train, epoch 3`: what people read, who count from one. Phases that happen once have no number."""
+    return f"{purpose}, epoch {epoch + 1}" if purpose in ("train", "validation") else purpose
+
+
 class PhaseStatus(_Model):
     """One phase."""
 
     purpose: PurposeName
     epoch: int
+    """Counted from 0, as everywhere in JSON; people read `phase_title`."""
     clips: int
     """How many it has."""
     issued: int

@@ -191,7 +191,7 @@ class Session:
 
     def _end_training(self, plan: PhasePlan) -> dict[str, float]:
         if not self._meter.clips:
-            raise PermanentError(f"no clip of training epoch {plan.epoch} could be decoded")
+            raise PermanentError(f"no clip of training epoch {plan.epoch + 1} could be decoded")
         rate = learning_rate(self._assignment.training.optimizer, self._assignment.spec.epochs, plan.epoch)
         return {"loss": self._meter.loss, "top1": self._meter.top1, "lr": rate}
 

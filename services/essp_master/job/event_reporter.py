@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from essp_common.failures import kind_word, stage_word
 from essp_common.job import status
+from essp_common.job.status import phase_title
 from essp_common.pb.v1.messages_pb2 import Failed, FailureKind, FailureTally, HistorySegment, Progress, Stage
 from essp_common.planning.phases import Phases
 from essp_master.job.activity import purpose_name
@@ -72,7 +73,7 @@ class EventReporter:
                 purpose, metrics = purpose_name(report.purpose), dict(report.metrics)
                 figures = ", ".join(f"{name} {value:.4g}" for name, value in sorted(metrics.items()))
                 data = {"trainer": report.trainer, "purpose": purpose, "epoch": report.epoch, "metrics": metrics}
-                self.log.add("report", f"{report.trainer}: {purpose} {report.epoch}: {figures}", data)
+                self.log.add("report", f"{report.trainer}: {phase_title(purpose, report.epoch)}: {figures}", data)
             case "trouble":
                 trouble = progress.trouble
                 self.log.add("warning", f"{trouble.trainer}: {trouble.reason}", {"trainer": trouble.trainer})
@@ -89,7 +90,7 @@ class EventReporter:
                 case FinishPhase(phase_index):
                     purpose, epoch = self._phases.order[phase_index]
                     name = purpose_name(purpose)
-                    self.log.add("phase", f"{name} {epoch} is over", {"purpose": name, "epoch": epoch})
+                    self.log.add("phase", f"{phase_title(name, epoch)}: over", {"purpose": name, "epoch": epoch})
                 case CompleteJob(uri, metrics):
                     self.result = status.ResultStatus(uri=uri, metrics=dict(metrics))
                     self.log.add("finished", f"made {uri}", {"uri": uri, "metrics": dict(metrics)})

@@ -307,6 +307,8 @@ def test_people_are_told_what_trainers_report(adapters: Adapters, fleet_of: Flee
     assert status.pools[0].seconds_per_clip == pytest.approx(0.01)
     kinds = [event.kind for event in master.events("small")]
     assert kinds.count("phase") == 5
+    over = [event.message for event in master.events("small") if event.kind == "phase"]
+    assert over == [*(f"{name}, epoch {n}: over" for n in (1, 2) for name in ("train", "validation")), "test: over"]
     assert "report" in kinds
     assert next(event.id for event in master.events("small", after=2)) == 3
 

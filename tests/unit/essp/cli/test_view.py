@@ -147,8 +147,8 @@ def test_without_a_terminal_lines_come_at_an_interval_and_when_something_happene
     assert [line.split()[0] for line in shown] == ["1:20", "1:21", "1:21", "1:30", "1:36", "1:37"]
     assert "running 60.0 %, train, epoch 2, 12.3 clips/s, about 2:10 to go, rgb loss 1.234 top-1 50.0 %" in shown[0]
     assert shown[0].endswith("3 failed")
-    assert shown[1].endswith("rgb: train 1: loss 2.000, top-1 20.0 %, data wait 5.0 %")
-    assert shown[2].endswith("rgb: validation 1: loss 1.500, top-1 30.0 %, by video 33.3 %")
+    assert shown[1].endswith("rgb: train, epoch 1: loss 2.000, top-1 20.0 %, data wait 5.0 %")
+    assert shown[2].endswith("rgb: validation, epoch 1: loss 1.500, top-1 30.0 %, by video 33.3 %")
     assert shown[4].endswith("a.mp4: damaged")
     assert "completed" in shown[5]
     assert lines_of(written(out), "fused"), "results go to stdout"
