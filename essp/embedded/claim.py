@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -38,9 +37,12 @@ class Claim:
             held = self._locks.numbers()
             self._refuse_if_alive(held[-1:])
             number = 1 + max(held, default=0)
-            with suppress(Conflict):  # another process was first: look again
+            try:
                 self._locks.write(number, json.dumps(_this_process()).encode())
                 self._number = number
+            except Conflict:
+                if self._locks.numbers() == held:  # nobody was first: something else is in the way
+                    raise
         for stale in held:
             self._locks.delete(stale)
         return self

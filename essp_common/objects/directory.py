@@ -102,6 +102,17 @@ class DirectoryStore:
         path = self._path(key)
         return path if os.path.isfile(path) else None
 
+    def unwritable(self) -> str:
+        """A file is in the way, or the right to write is missing."""
+        folder = self._root
+        while not os.path.lexists(folder):
+            folder = os.path.dirname(folder)
+        if not os.path.isdir(folder):
+            return f"{folder} is a file; give a folder"
+        if not os.access(folder, os.W_OK | os.X_OK):
+            return f"{folder} cannot be written to; give this process the right, or use another folder"
+        return ""
+
     def uri(self, key: str) -> str:
         """`file:///dir/key`."""
         return f"file://{self._path(key)}"

@@ -55,6 +55,9 @@ class ObjectStore(Protocol):
     def local_path(self, key: str) -> str | None:
         """The path of the object on this machine's disk, if it is there already."""
 
+    def unwritable(self) -> str:
+        """Why nothing can be written here, as far as that can be known without writing; empty: nothing says so."""
+
     def uri(self, key: str) -> str:
         """The object's full URI."""
 

@@ -185,6 +185,10 @@ class S3Store:
         checked(key)
         return None
 
+    def unwritable(self) -> str:
+        """Only a write would tell."""
+        return ""
+
     def uri(self, key: str) -> str:
         """`s3://bucket/prefix/key`."""
         return f"s3://{self._bucket}/{self._prefix}{checked(key)}"

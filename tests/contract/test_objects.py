@@ -228,3 +228,13 @@ def test_s3_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         for operation in (lambda: store.get("a"), lambda: store.put_file("a", str(source)), lambda: list(store.list())):
             with pytest.raises(Unavailable, match="s3://bucket/"):
                 operation()
+
+
+def test_a_directory_says_what_speaks_against_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert DirectoryStore(str(tmp_path / "new" / "deeper")).unwritable() == ""
+    assert os.listdir(tmp_path) == []
+    (tmp_path / "file").write_bytes(b"x")
+    assert DirectoryStore(str(tmp_path / "file")).unwritable() == f"{tmp_path}/file is a file; give a folder"
+    assert "is a file" in DirectoryStore(str(tmp_path / "file" / "below")).unwritable()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert DirectoryStore(str(tmp_path / "new")).unwritable().startswith(f"{tmp_path} cannot be written to")

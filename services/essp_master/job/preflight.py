@@ -71,8 +71,11 @@ def preflight(
     parts = parts_of(spec)
     bounds = bounds_of(phases, parts, declared)
     clips = unit_clips(spec, bounds)
+    output = stores.under(spec.output)
+    if trouble := output.unwritable():
+        raise ConfigError(f"output: {trouble}")
     if not fresh:
-        check_owner(stores.under(spec.output), spec)
+        check_owner(output, spec)
     return Preflight(
         spec=spec,
         fresh=fresh,

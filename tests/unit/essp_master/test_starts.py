@@ -100,3 +100,12 @@ def test_what_is_wrong_is_said_before_anything_begins(
     assert master.jobs() == []
     assert adapters.bus.backlog(topics.SEEDS, "decoder") == 0
     assert not (tmp_path / "out" / "spec.json").exists()
+
+
+def test_an_output_that_is_a_file_is_refused_before_anything_begins(adapters: Adapters, tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    (tmp_path / "out").write_bytes(b"notes")
+    master = master_over(adapters)
+    with pytest.raises(ConfigError, match=r"^output: .*/out is a file; give a folder"):
+        master.start(job)
+    assert (tmp_path / "out").read_bytes() == b"notes"

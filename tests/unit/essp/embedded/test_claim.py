@@ -109,3 +109,9 @@ def test_of_many_that_find_a_stale_one_a_single_one_goes_on(tmp_path: Path) -> N
     for thread in threads:
         thread.join()
     assert (len(entered), len(refused)) == (1, 7)
+
+
+def test_a_file_in_the_way_is_said_and_not_tried_for_ever(tmp_path: Path) -> None:
+    (tmp_path / "out").write_bytes(b"notes")
+    with pytest.raises(Conflict, match="part of its path is an object"), Claim(f"file://{tmp_path}/out", STORES):
+        pass
