@@ -18,11 +18,11 @@ from essp_common.features.declared import DeclaredFeature
 from essp_common.job.spec import PACKAGE, PACKAGED_WEIGHTS, JobSpec, stored_spec
 from essp_common.objects.port import ObjectStore
 from essp_common.planning.phases import Phases
-from essp_common.planning.plan import empty_classes
 from essp_common.wiring import Stores
+from essp_master.job.advice import advice
 from essp_master.job.model_inputs import with_inputs_of_model
 from essp_master.job.resume import ResumePoints, resume_points
-from essp_master.job.sizing import bounds_of, catch_up_bytes, parts_of, uncoupled_budget, unit_clips
+from essp_master.job.sizing import bounds_of, parts_of, unit_clips
 from essp_master.ledger.parts import ClipParts
 
 _NO_EFFECT = ("device", "threads", "keep_checkpoints")
@@ -85,7 +85,7 @@ def preflight(
         bounds=bounds,
         unit_clips=clips,
         resume=ResumePoints.of_nothing(spec) if fresh else resume_points(spec, phases, stores),
-        warnings=_warnings(phases, bounds),
+        warnings=advice(phases, bounds),
     )
 
 
@@ -135,18 +135,3 @@ def _differing(known: Any, wanted: Any, where: str = "") -> list[str]:
             field for n in names for field in _differing(known.get(n), wanted.get(n), f"{where}.{n}" if where else n)
         ]
     return [] if known == wanted else [where]
-
-
-def _warnings(phases: Phases, bounds: Sequence[Sequence[int]]) -> tuple[str, ...]:
-    spec, view = phases.spec, phases.view(0)
-    found = []
-    if spec.predictor is None and (missing := empty_classes(view)):
-        few = f"{', '.join(missing[:10])}{', ...' if len(missing) > 10 else ''}"
-        found.append(f"no usable training video of {len(missing)} of {len(view.classes)} classes: {few}")
-    if len(spec.trainers) > 1 and not spec.limits.coupled and not catch_up_bytes(spec, bounds):
-        needed = -(-uncoupled_budget(spec, bounds) // 2**20)
-        found.append(
-            "limits.budget is too small for a trainer to be left behind, so all keep in step with the slowest; "
-            f"raise it to {needed}MiB or more, or set limits.coupled: true"
-        )
-    return tuple(found)
