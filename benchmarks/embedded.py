@@ -66,7 +66,10 @@ class NullJob:
                 },
                 "sampling": {"clips_per_epoch": clips, "clips_per_video": 1, "locality": self.locality},
                 "streams": {name: {"feature": name} for name in self.features},
-                "trainers": {name: {"stream": name, "batch_size": _BATCH} for name in self.features},
+                "trainers": {
+                    name: {"stream": name, "batch_size": _BATCH, "augment": {"crop": self.size}}
+                    for name in self.features
+                },
                 "limits": {"budget": max(256 * 2**20, window_bytes)},
             }
         )

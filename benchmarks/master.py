@@ -273,7 +273,9 @@ def _job(folder: Path, clips: int) -> JobSpec:
             "clip": {"frames": _FRAMES, "resize": {"height": _SIDE, "width": _SIDE}},
             "sampling": {"clips_per_epoch": clips, "clips_per_video": 1},
             "streams": {"rgb": {}, "flow": {"feature": "flow", "params": {"length": _FRAMES - 1}}},
-            "trainers": {name: {"stream": name, "batch_size": _BATCH} for name in ("rgb", "flow")},
+            "trainers": {
+                name: {"stream": name, "batch_size": _BATCH, "augment": {"crop": _SIDE}} for name in ("rgb", "flow")
+            },
             "epochs": 1,
             "limits": {"budget": _OUTSTANDING * clip_bytes},
         }

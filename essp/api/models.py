@@ -15,9 +15,9 @@ from essp.uris import as_uri
 from essp_common.artifacts.fused_model import Member, member_weights, open_model
 from essp_common.artifacts.scores import Rule, mix
 from essp_common.errors import ConfigError
+from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import ClipSpec, StreamSpec
-from essp_common.learning.augment import evaluation_view
-from essp_common.learning.inputs import layout_of
+from essp_common.learning.augment import Evaluated, evaluation_view
 from essp_common.learning.models import Classifier, build, load_state
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
@@ -39,6 +39,10 @@ class StreamModel:
     """Side of the square that the network sees, px."""
     views: int
     """How many such squares of each frame are scored."""
+    scale: float
+    """Side of the square that is cut from a frame and resized to `crop`, as a share of the frame's short side."""
+    layout: FeatureLayout
+    """How the feature's values are read."""
     classes: tuple[str, ...]
     module: Classifier
     """Takes `(B, T, crop, crop, C)`, uint8 or float32, as the feature comes; normalises it by itself (`module.mean`,
@@ -46,7 +50,7 @@ class StreamModel:
 
     def score(self, feature: NDArray[Any]) -> NDArray[np.float32]:
         """`(K,)` probabilities of one clip, from its feature `(T, H, W, C)`: cut to the views of evaluation."""
-        seen = evaluation_view(feature, self.crop, self.views, layout_of(self.feature))
+        seen = evaluation_view(feature, Evaluated(self.crop, self.scale, self.views), self.layout)
         batch = torch.from_numpy(seen)[None].to(self.module.mean.device)
         with torch.inference_mode():
             scores: NDArray[np.float32] = self.module(batch).logits.softmax(dim=1)[0].cpu().numpy()
@@ -111,6 +115,8 @@ def _loaded(member: Member, stream: StreamSpec, weights: bytes, device: str) -> 
         weight=member.weight,
         crop=member.model.crop,
         views=member.model.views,
+        scale=member.model.evaluation_scale,
+        layout=member.model.layout,
         classes=member.model.classes,
         module=module.to(device).eval(),
     )

@@ -34,6 +34,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializ
 from essp_common.artifacts import layout
 from essp_common.artifacts.ownership import CheckpointName, LatestLog, Number, Ownership
 from essp_common.errors import EsspError, Fenced, NotFound, PermanentError
+from essp_common.job.feature_layout import FeatureLayout
 from essp_common.objects.port import ObjectStore
 from essp_common.planning.position import Position
 from essp_common.runtime.failpoints import failpoint
@@ -73,7 +74,9 @@ class ModelDescription(_Document):
     name: str
     """See `TrainerSpec.model`."""
     feature: str
-    """What it sees: decides how the input is normalised."""
+    """What it sees."""
+    layout: FeatureLayout
+    """How that feature is read: decides how the input is normalised and mirrored."""
     channels: int
     """Channels of one frame of that feature."""
     classes: tuple[str, ...]
@@ -81,6 +84,8 @@ class ModelDescription(_Document):
     dropout: float
     crop: int
     """Side of the square it sees."""
+    evaluation_scale: float
+    """Side of the square that is cut for it, share of the frame's short side; see `AugmentSpec`."""
     views: int = 1
     """How many such squares of each frame are scored; see `AugmentSpec.evaluation_crops`."""
 

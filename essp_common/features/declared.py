@@ -1,9 +1,10 @@
 """Features that are known by declaration only, because their code is in an extractor's image and not in this process.
 
-The master needs the shape and the type of a feature's output to reserve memory for it, and a trainer needs the number
-of channels. The registration of an extractor declares both, in terms of the clip's shape `(T, H, W, 3)`:
+The master needs the shape and the type of a feature's output to reserve memory for it, and a trainer needs to know how
+to read the values. The registration of an extractor declares both, the shape in terms of the clip's `(T, H, W, 3)`:
 
     output: {shape: [1, H, W, "2*T-2"], dtype: uint8}
+    layout: {values: signed, mirrored: horizontal_motion}
 
 A dimension is a number, or one of `T`, `H` and `W`, with an optional factor before it and an optional divisor and
 addend after it: `T`, `T-1`, `2*T`, `2*T-2`, `H/16`, `W/16+1`. Divisions round up, so that the reserved memory is never
@@ -20,6 +21,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from essp_common.errors import ConfigError
 from essp_common.features.port import ArraySpec
+from essp_common.job.feature_layout import FeatureLayout
 
 _TERM = re.compile(r"(?:(\d{1,4})\*)?([THW])(?:/(\d{1,4}))?([+-]\d{1,6})?")
 
@@ -58,6 +60,7 @@ class DeclaredFeature:
     frames_needed: int
     """The smallest number of frames that a clip must have."""
     output: DeclaredOutput
+    layout: FeatureLayout
 
 
 def _size(dimension: int | str, sizes: dict[str, int]) -> int:

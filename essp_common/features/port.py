@@ -1,8 +1,8 @@
 """The interface of a feature. The extractor service computes it.
 
 A feature is a class registered under the entry-point group `essp.extractors`, so another package can add one. Its
-declaration (`frames_needed`, `output`) is cheap and imports no large library: the master computes credits from it, and
-a trainer its input layer. `setup` imports libraries such as OpenCV.
+declaration (`layout`, `frames_needed`, `output`) is cheap and imports no large library: the master computes credits
+from it, and a trainer its input layer. `setup` imports libraries such as OpenCV.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
+
+from essp_common.job.feature_layout import FeatureLayout
 
 P = TypeVar("P", bound="FeatureParams")
 
@@ -50,6 +52,8 @@ class Extractor(Protocol):
     name: ClassVar[str]
     summary: ClassVar[str]
     """One line for `essp extractor ls`."""
+    layout: ClassVar[FeatureLayout]
+    """How to read the values, and whether they may be mirrored. A class without it declares `FeatureLayout()`."""
     Params: ClassVar[type[FeatureParams]]
     """The parameters that a stream may set in `params`."""
 

@@ -28,6 +28,7 @@ from pydantic_core import ErrorDetails
 from essp_common.errors import ConfigError
 from essp_common.features.declared import DeclaredFeature
 from essp_common.features.port import ArraySpec, Extractor, FeatureParams
+from essp_common.job.feature_layout import FeatureLayout
 from essp_common.validation import requirement
 
 GROUP = "essp.extractors"
@@ -57,8 +58,9 @@ def output_of(
     `declared`: features whose code is in another image; that image checks their parameters.
     """
     made: Callable[[ArraySpec], ArraySpec]
-    if declared and feature in declared and feature not in names():
-        needed, made = declared[feature].frames_needed, declared[feature].output.of
+    elsewhere = _elsewhere(feature, declared)
+    if elsewhere is not None:
+        needed, made = elsewhere.frames_needed, elsewhere.output.of
     else:
         extractor = create(feature, params)
         needed, made = extractor.frames_needed(), extractor.output
@@ -68,6 +70,15 @@ def output_of(
             f"{feature} needs clips of {needed} frames, clip.frames is {frames}; set it to {needed} or more"
         )
     return made(clip)
+
+
+def layout_of(feature: str, declared: Mapping[str, DeclaredFeature] | None = None) -> FeatureLayout:
+    """How to read the values of a feature. Raises `ConfigError` for one that is neither installed nor `declared`."""
+    elsewhere = _elsewhere(feature, declared)
+    if elsewhere is not None:
+        return elsewhere.layout
+    layout: FeatureLayout = getattr(extractor_class(feature), "layout", FeatureLayout())
+    return layout
 
 
 def extractor_class(name: str) -> type[Extractor]:
@@ -86,6 +97,11 @@ def extractor_class(name: str) -> type[Extractor]:
             f"extractor {name!r} of {_package(entry)} ({entry.value}) {lacks}; see essp_common.features.port"
         )
     return cast("type[Extractor]", found)
+
+
+def _elsewhere(feature: str, declared: Mapping[str, DeclaredFeature] | None) -> DeclaredFeature | None:
+    """The declaration of a feature whose code is only in another image."""
+    return declared[feature] if declared and feature in declared and feature not in names() else None
 
 
 def _installed() -> EntryPoints:

@@ -126,7 +126,9 @@ class SamplingSpec(_Section):
     """Which seeds, in which order."""
 
     kind: Literal["class_balanced", "uniform"] = "class_balanced"
-    """Training: `class_balanced` draws class, then video, then offset; `uniform` walks all videos in order."""
+    """Training: `class_balanced` draws class, then video, then offset, each time among all of them. So an epoch as long
+    as the training split shows about 63 % of the videos (of equally large classes), some of them several times.
+    `uniform` walks all videos in order and shows each once."""
     seed: int = Field(0, ge=0, lt=2**63)
     """The job's random seed: the same seed, the same clips."""
     clips_per_epoch: int | None = Field(None, ge=1)
@@ -157,9 +159,13 @@ class AugmentSpec(_Section):
     crop: int = Field(224, ge=8)
     """Side of the square the model sees."""
     scales: tuple[float, ...] = (1.0, 0.875, 0.75, 0.66)
-    """Multi-scale corner cropping: sides as shares of the short side. Evaluation takes the centre."""
+    """Multi-scale corner cropping: sides as shares of the short side, resized to `crop`."""
     flip: bool = True
-    """Mirror half of the clips; horizontal flow changes sign. Switch it off if classes differ by left and right."""
+    """Mirror half of the clips; horizontal flow changes sign. Switch it off if classes differ by left and right, and
+    for features that do not say what a mirror makes of them."""
+    evaluation_scale: float = Field(0.875, gt=0, le=1)
+    """Evaluation and prediction: side of the square cut from a frame, as a share of the short side; it is resized to
+    `crop`. It should lie among `scales`: then they see things as large as training has seen them."""
     evaluation_crops: Literal[1, 3, 10] = 1
     """Crops of each frame whose scores are averaged in evaluation and prediction. `1`: the centre. `3`: squares along
     the long side (SlowFast). `10`: corners and centre, each also mirrored (two-stream, TSN). The work grows by the same
@@ -197,7 +203,8 @@ class TrainerSpec(_Section):
     """One training of one model on one stream."""
 
     stream: str
-    """The stream to learn from, one of `streams`."""
+    """The stream to learn from, one of `streams`. Its feature has to be a picture: networks cannot learn from
+    descriptors (`hog`, `hof`, `mbh`, `trajectories`, `improved_trajectories`)."""
     model: Annotated[str, AfterValidator(known_model)] = "small"
     """`small` (CPU), or a torchvision name: vgg19, resnet18/50/101/152, resnext50_32x4d, inception_v3, densenet121,
     alexnet, mobilenet_v3_small; or `efficientnet_lite0` with weights from its package."""
@@ -216,6 +223,9 @@ class TrainerSpec(_Section):
     ema: float = Field(0.0, ge=0, lt=1)
     """Decay of an exponential moving average of the weights, which replaces the weights of the last step in evaluation
     and in the model (0.999 is common; 0: off). It is smaller at the beginning, when there is little to average."""
+    seed: int | None = Field(None, ge=0, lt=2**63)
+    """Seed of the initial weights, of augmentation and of dropout (null: `sampling.seed`). Trainers with the same seed
+    differ only in their settings, so a sweep compares nothing else. Give the members of an ensemble different seeds."""
     optimizer: OptimizerSpec = OptimizerSpec()
     """The optimizer and its learning rate."""
     augment: AugmentSpec = AugmentSpec()

@@ -5,23 +5,27 @@ equal) entries of `scales` times the short side; it lies at one of the four corn
 mirrored. All frames and channels of a clip are treated alike. (Wang et al., "Towards Good Practices for Very Deep
 Two-Stream ConvNets", 2015; TSN, 2016.)
 
-The augmentation of a clip depends on (job seed, trainer, epoch, index) alone. The order of arrival, the number of
+Evaluation cuts squares whose side is a fixed share of the short side, and resizes them to the crop. So it shows things
+at a size that training has shown them at, whatever the size of the frames.
+
+The augmentation of a clip depends on (seed of the training, epoch, index) alone. The order of arrival, the number of
 threads and a resumption do not change it. Arrays are `(T, H, W, C)`, uint8 or float32. Inputs are not modified.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
+from essp_common.artifacts.checkpoint import ModelDescription
 from essp_common.features.quantization import negate
+from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import AugmentSpec
-from essp_common.learning.inputs import FeatureLayout
 from essp_common.learning.randomness import counter_generator
 
 _CORNERS = ((0, 0), (0, 2), (2, 0), (2, 2), (1, 1))
@@ -33,14 +37,32 @@ _PLACES: dict[int, Callable[[int, int], Sequence[tuple[int, int]]]] = {
     _TEN: lambda height, width: _CORNERS,
 }
 """Number of views in evaluation -> their positions, in halves of the free space, by height and width of the frame."""
+_HORIZONTAL = slice(0, None, 2)
+"""The channels of horizontal motion: dx, dy, dx, dy, ..."""
 _COLOUR_CHANNELS = 4
 """torch has a vectorised uint8 resize for up to this many channels. For more, float is three times faster."""
 
 Frames = NDArray[Any]
 
 
+class Evaluated(NamedTuple):
+    """What evaluation and prediction see of a frame."""
+
+    crop: int
+    """Side of the square that the model sees."""
+    scale: float
+    """Side of the square that is cut, as a share of the short side."""
+    views: int
+    """Squares of each frame: 1, 3 or 10."""
+
+    @classmethod
+    def by(cls, model: ModelDescription) -> Self:
+        """What a trained model sees."""
+        return cls(model.crop, model.evaluation_scale, model.views)
+
+
 def training_view(clip: Frames, augment: AugmentSpec, layout: FeatureLayout, *identity: object) -> Frames:
-    """A random region of `clip`, `(T, crop, crop, C)`. `identity`: job seed, trainer, epoch, index."""
+    """A random region of `clip`, `(T, crop, crop, C)`. `identity`: seed of the training, epoch, index."""
     random = counter_generator("augment", *identity)
     rows, columns = _region(clip.shape[1], clip.shape[2], augment.scales, random)
     mirrored = augment.flip and random.random() < 0.5
@@ -48,21 +70,21 @@ def training_view(clip: Frames, augment: AugmentSpec, layout: FeatureLayout, *id
     return _mirror(view, layout) if mirrored else view
 
 
-def evaluation_view(clip: Frames, crop: int, views: int, layout: FeatureLayout) -> Frames:
-    """The views of `clip` for evaluation, `(views * T, crop, crop, C)`. A clip smaller than `crop` is enlarged.
+def evaluation_view(clip: Frames, seen: Evaluated, layout: FeatureLayout) -> Frames:
+    """The views of `clip` for evaluation, `(views * T, crop, crop, C)`.
 
     1 view: the centre. 3: squares at both ends and in the middle of the long side. 10: corners and centre, each also
     mirrored. The model scores views as it scores frames: the score of a clip is the mean over frames and views.
     """
     _, height, width, _ = clip.shape
-    side = min(crop, height, width)
-    seen = []
-    for down, right in _PLACES[views](height, width):
+    side = _side(min(height, width), seen.scale)
+    views = []
+    for down, right in _PLACES[seen.views](height, width):
         top, left = (height - side) * down // 2, (width - side) * right // 2
-        seen.append(resized(clip[:, top : top + side, left : left + side], crop))
-    if views == _TEN:
-        seen += [_mirror(view, layout) for view in seen]
-    return seen[0] if views == 1 else np.concatenate(seen)
+        views.append(resized(clip[:, top : top + side, left : left + side], seen.crop))
+    if seen.views == _TEN:
+        views += [_mirror(view, layout) for view in views]
+    return views[0] if seen.views == 1 else np.concatenate(views)
 
 
 def resized(frames: Frames, side: int) -> Frames:
@@ -88,7 +110,7 @@ def _tensor(frames: Frames) -> torch.Tensor:
 def _region(height: int, width: int, scales: tuple[float, ...], random: np.random.Generator) -> tuple[slice, slice]:
     """Rows and columns of a random region."""
     short = min(height, width)
-    sides = [min(short, max(1, round(short * scale))) for scale in scales]
+    sides = [_side(short, scale) for scale in scales]
     pairs = [(i, j) for i in range(len(sides)) for j in range(len(sides)) if abs(i - j) <= 1]
     i, j = pairs[random.integers(len(pairs))]
     down, right = _CORNERS[random.integers(len(_CORNERS))]
@@ -96,9 +118,16 @@ def _region(height: int, width: int, scales: tuple[float, ...], random: np.rando
     return slice(top, top + sides[i]), slice(left, left + sides[j])
 
 
+def _side(short: int, scale: float) -> int:
+    """Pixels of a share of the short side."""
+    return min(short, max(1, round(short * scale)))
+
+
 def _mirror(frames: Frames, layout: FeatureLayout) -> Frames:
+    if layout.mirrored == "unknown":
+        raise ValueError("this feature does not say what it becomes in a mirror; the preflight refuses such jobs")
     mirrored = np.ascontiguousarray(frames[:, :, ::-1])
-    if layout.mirrored_channels is not None:
-        horizontal = mirrored[..., layout.mirrored_channels]
-        mirrored[..., layout.mirrored_channels] = negate(horizontal) if mirrored.dtype == np.uint8 else -horizontal
+    if layout.mirrored == "horizontal_motion":
+        horizontal = mirrored[..., _HORIZONTAL]
+        mirrored[..., _HORIZONTAL] = negate(horizontal) if mirrored.dtype == np.uint8 else -horizontal
     return mirrored

@@ -18,7 +18,7 @@ from torch.nn import functional
 from essp_common.artifacts.checkpoint import MODEL_FILE, Manifest, ModelDescription, load_files
 from essp_common.errors import ConfigError, NotFound
 from essp_common.job.spec import PACKAGE
-from essp_common.learning.inputs import Scale, layout_of
+from essp_common.learning.inputs import Scale
 from essp_common.learning.networks import Network, StateDict, network, packaged_weights, read_state
 from essp_common.learning.randomness import DropoutGenerator, SeededDropout, initial_weights
 from essp_common.objects.port import ObjectStore
@@ -86,7 +86,7 @@ def build(description: ModelDescription, seed: int, weights: StateDict | None = 
             _replace(backbone, entry.auxiliary_head, nn.Linear(inputs, classes))
     if weights is not None:
         _load_backbone(backbone, entry, weights, description)
-    scale = entry.photograph if layout_of(description.feature).photograph else entry.signed
+    scale = entry.photograph if description.layout.values == "colours" else entry.signed
     classifier = Classifier(backbone, scale, description.channels, entry.side)
     _seed_dropout(classifier, entry, description.dropout)
     _channels_last(classifier)

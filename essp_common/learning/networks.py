@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from essp_common.distribution import needs_extra
 from essp_common.errors import ConfigError
-from essp_common.learning.inputs import CENTRED, CENTRED_SIGNED, IMAGENET, SIGNED, Scale
+from essp_common.learning.inputs import CENTRED, CENTRED_SIGNED, IMAGENET, SIGNED, UNIT, UNIT_SIGNED, Scale
 from essp_common.learning.torchvision_compat import torchvision
 
 StateDict = Mapping[str, Tensor]
@@ -61,7 +61,9 @@ class Network:
     head: str
     """Path of the last linear layer."""
     photograph: Scale = IMAGENET
+    """The normalisation of colours that the network's public weights were trained with."""
     signed: Scale = SIGNED
+    """That of signed values."""
     auxiliary_head: str | None = None
     """Path of the last layer of the auxiliary classifier, if the network has one."""
     side: int | None = None
@@ -106,6 +108,8 @@ NETWORKS: Mapping[str, Network] = {
         _torchvision("inception_v3", aux_logits=True, init_weights=True),
         "Conv2d_1a_3x3.conv",
         "fc",
+        photograph=UNIT,
+        signed=UNIT_SIGNED,
         auxiliary_head="AuxLogits.fc",
         side=299,
     ),

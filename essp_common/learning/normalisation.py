@@ -1,4 +1,8 @@
-"""Batch normalisation over a batch that is divided among several ranks.
+"""Batch normalisation: of batches too small for it, and of a batch that is divided among several ranks.
+
+The last batch of an epoch may be one clip, and clips that cannot be decoded make any batch smaller. Where a channel
+then has a single value, there is no variance to divide by. `BatchNorm2d` raises an error; here the layer normalises by
+its running statistics, as in evaluation, and does not change them. Other layers, with more values, are not concerned.
 
 If each rank normalised by its own part, the result of training would depend on the number of ranks, and get worse with
 few clips per rank. So mean and variance are those of the whole batch during training, as in torch's SyncBatchNorm. That
@@ -15,6 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 
 class Peers(Protocol):
@@ -27,21 +32,38 @@ class Peers(Protocol):
         """Replace each element by its sum over all ranks."""
 
 
-class SharedBatchNorm(nn.BatchNorm2d):
-    """`BatchNorm2d` for a batch divided among ranks. A rank's part may be empty."""
+class AnyBatchNorm(nn.BatchNorm2d):
+    """`BatchNorm2d` that also takes a batch with one value per channel, or with none."""
 
-    def __init__(self, own: nn.BatchNorm2d, peers: Peers) -> None:
+    def __init__(self, own: nn.BatchNorm2d) -> None:
         """Uses the parameters and statistics of `own`."""
         super().__init__(own.num_features, own.eps, own.momentum, own.affine, own.track_running_stats)
         self._parameters, self._buffers = own._parameters, own._buffers
         self.train(own.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise `x`. During training, also update the running statistics, if the batch has any."""
+        if self.training and x.numel() <= self.num_features:
+            return self.by_running_statistics(x)
+        return super().forward(x)
+
+    def by_running_statistics(self, x: Tensor) -> Tensor:
+        """Normalise `x` as in evaluation."""
+        return functional.batch_norm(
+            x, self.running_mean, self.running_var, self.weight, self.bias, training=False, eps=self.eps
+        )
+
+
+class SharedBatchNorm(AnyBatchNorm):
+    """`AnyBatchNorm` for a batch divided among ranks. A rank's part may be empty."""
+
+    def __init__(self, own: nn.BatchNorm2d, peers: Peers) -> None:
+        """Uses the parameters and statistics of `own`."""
+        super().__init__(own)
         self._peers = peers
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise `x`. During training, also update the running statistics.
-
-        Raises `ValueError`, as `BatchNorm2d` does, if the whole batch has one value per channel in training.
-        """
+        """Normalise `x`, in its own type. During training, also update the running statistics."""
         if not self.training:
             return super().forward(x)
         own = _statistics(x)
@@ -50,12 +72,12 @@ class SharedBatchNorm(nn.BatchNorm2d):
         self._peers.sum(table)
         count, mean, variance = _combined(table)
         # Reading the count waits for the device, so it is read only if this part has at most one value per channel.
-        if x.numel() <= self.num_features and count.item() == 1:
-            raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.shape}")
+        if x.numel() <= self.num_features and count.item() <= 1:
+            return self.by_running_statistics(x)
         self._follow(count, mean, variance)
         scale = torch.rsqrt(variance + self.eps)
         normalised: Tensor = _Normalise.apply(x, mean, scale, count, self._peers)  # type: ignore[no-untyped-call]
-        return normalised * _by_channel(self.weight) + _by_channel(self.bias)
+        return (normalised * _by_channel(self.weight) + _by_channel(self.bias)).to(x.dtype)
 
     def _follow(self, count: Tensor, mean: Tensor, variance: Tensor) -> None:
         if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
@@ -74,7 +96,7 @@ class _Normalise(torch.autograd.Function):
         normalised = (_precise(x) - _by_channel(mean)) * _by_channel(scale)
         ctx.save_for_backward(normalised, scale, count)
         ctx.peers, ctx.dtype = peers, x.dtype
-        return normalised.to(x.dtype)
+        return normalised
 
     @staticmethod
     @once_differentiable
@@ -88,12 +110,15 @@ class _Normalise(torch.autograd.Function):
         return (change * _by_channel(scale)).to(ctx.dtype), None, None, None, None
 
 
-def share_batches(model: nn.Module, peers: Peers) -> None:
-    """Let every `BatchNorm2d` of `model` normalise by the batch of all ranks. Names and parameters stay the same."""
+def take_any_batch(model: nn.Module, peers: Peers) -> None:
+    """Let every `BatchNorm2d` of `model` take any batch, and normalise by that of all ranks, if there are several.
+
+    Names and parameters stay the same.
+    """
     for module in list(model.modules()):
         for name, layer in list(module.named_children()):
             if isinstance(layer, nn.BatchNorm2d):
-                setattr(module, name, SharedBatchNorm(layer, peers))
+                setattr(module, name, SharedBatchNorm(layer, peers) if peers.world_size > 1 else AnyBatchNorm(layer))
 
 
 def _statistics(x: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 Several trainers may run in threads of one process, and each may be stopped and resumed anywhere. So no code in
 `essp_common.learning` draws from torch's global generator, with one exception.
 
-Augmentation and dropout create their generators from (job seed, trainer, epoch, index or step). The exception is
+Augmentation and dropout create their generators from (seed of the training, epoch, index or step). The exception is
 initial weights, as torchvision accepts no generator: they are drawn under a lock, and the global state is restored.
 """
 

@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from essp_common.errors import ConfigError, Conflict, NotFound, PreconditionFailed
 from essp_common.features.declared import DeclaredFeature, DeclaredOutput
+from essp_common.job.feature_layout import FeatureLayout
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectStore
 
@@ -60,6 +61,8 @@ class ExtractorRow(_Row):
     """The fewest frames a clip must have."""
     output: DeclaredOutput
     """What it makes of a clip."""
+    layout: FeatureLayout = FeatureLayout()
+    """How trainers are to read its values, and whether they may mirror them."""
     resources: Resources = Resources()
     min: int = Field(1, ge=0, le=1000)
     """Fewest workers."""
@@ -143,7 +146,8 @@ class Registrations:
     def declared(self) -> dict[str, DeclaredFeature]:
         """What registered extractors make, by feature."""
         return {
-            row.name: DeclaredFeature(row.name, row.frames_needed, row.output) for row in self.extractors().values()
+            row.name: DeclaredFeature(row.name, row.frames_needed, row.output, row.layout)
+            for row in self.extractors().values()
         }
 
     # --- changing ---

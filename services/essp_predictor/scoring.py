@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,22 +13,16 @@ from essp_common.artifacts.fused_model import FusedModel, Member, member_weights
 from essp_common.cache.port import Buffer
 from essp_common.errors import DeviceLost, OutOfMemory
 from essp_common.features.sampling import evenly_spaced
+from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import StreamSpec
-from essp_common.learning.augment import evaluation_view
-from essp_common.learning.inputs import layout_of
+from essp_common.learning.augment import Evaluated, evaluation_view
 from essp_common.learning.models import Classifier, build, load_state
 from essp_common.objects.port import ObjectStore
 from essp_common.video import codec
 
 Frames = NDArray[Any]
-
-
-class View(NamedTuple):
-    """What a member sees of a clip: side of a crop, number of crops per frame, and the feature."""
-
-    crop: int
-    crops: int
-    feature: str
+View = tuple[Evaluated, FeatureLayout]
+"""What a member sees of a clip, and how it reads it."""
 
 
 class StreamScorer:
@@ -44,16 +38,14 @@ class StreamScorer:
     @property
     def distinct_views(self) -> list[View]:
         """The different views that the members have of a clip."""
-        return sorted({_view(member) for member in self._members})
+        return list(dict.fromkeys(_view(member) for member in self._members))
 
     def views(self, value: Buffer) -> dict[View, Frames]:
         """What the members see of a stored clip, `(T, crop, crop, C)` for each view. Raises `BadFrames`."""
         wanted = self._wanted
         frames = None if wanted is None else evenly_spaced(codec.header(value).shape[0], wanted)
         clip = codec.decode(value, frames)
-        return {
-            view: evaluation_view(clip, view.crop, view.crops, layout_of(view.feature)) for view in self.distinct_views
-        }
+        return {view: evaluation_view(clip, *view) for view in self.distinct_views}
 
     def score(self, clips: Sequence[Mapping[View, Frames]]) -> dict[str, NDArray[np.float32]]:
         """Trainer -> `(N, C)` probabilities of N clips. Raises `OutOfMemory`, `DeviceLost`."""
@@ -87,7 +79,7 @@ class StreamScorer:
 
 
 def _view(member: Member) -> View:
-    return View(member.model.crop, member.model.views, member.model.feature)
+    return Evaluated.by(member.model), member.model.layout
 
 
 def device_of(choice: str) -> torch.device:

@@ -9,8 +9,9 @@ from typing import Self
 
 from essp_common.artifacts.checkpoint import ModelDescription
 from essp_common.errors import ConfigError
+from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import JobSpec, StreamSpec, TrainerSpec, stored_spec
-from essp_common.pb.v1.messages_pb2 import Control, PhasePlan, Purpose
+from essp_common.pb.v1.messages_pb2 import Control, JobSnapshot, PhasePlan, Purpose
 from essp_common.planning.position import Position
 from essp_common.runtime import ids
 
@@ -24,6 +25,8 @@ class Assignment:
     spec: JobSpec
     training: TrainerSpec
     stream: StreamSpec
+    layout: FeatureLayout
+    """How to read the stream."""
     classes: tuple[str, ...]
     phases: tuple[PhasePlan, ...]
     versions: dict[str, str]
@@ -44,6 +47,7 @@ class Assignment:
             spec=spec,
             training=training,
             stream=spec.streams[training.stream],
+            layout=_layout(snapshot, training.stream),
             classes=tuple(snapshot.classes),
             phases=tuple(snapshot.phases),
             versions=dict(snapshot.versions),
@@ -56,19 +60,24 @@ class Assignment:
         return ids.trainer_consumer(self.trainer)
 
     @property
-    def identity(self) -> tuple[int, str]:
-        """Job seed and trainer name, from which all its random numbers follow."""
-        return self.spec.sampling.seed, self.trainer
+    def seed(self) -> int:
+        """From this all its random numbers follow: initial weights, augmentation, dropout.
+
+        The name of the trainer does not enter, so trainers that differ in one setting differ in nothing else.
+        """
+        return self.spec.sampling.seed if self.training.seed is None else self.training.seed
 
     def described(self, channels: int) -> ModelDescription:
         """The model to train on frames with this many channels."""
         return ModelDescription(
             name=self.training.model,
             feature=self.stream.feature,
+            layout=self.layout,
             channels=channels,
             classes=self.classes,
             dropout=self.training.dropout,
             crop=self.training.augment.crop,
+            evaluation_scale=self.training.augment.evaluation_scale,
             views=self.training.augment.evaluation_crops,
         )
 
@@ -105,6 +114,12 @@ class Assignment:
         if self.training.optimizer.schedule == "cosine":
             document["epochs"] = self.spec.epochs
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def _layout(snapshot: JobSnapshot, stream: str) -> FeatureLayout:
+    if stream not in snapshot.layouts:
+        raise ConfigError(f"the snapshot of the job does not say how to read stream {stream!r}; start the job again")
+    return FeatureLayout.model_validate_json(snapshot.layouts[stream])
 
 
 def purpose_name(purpose: Purpose) -> str:

@@ -87,7 +87,7 @@ class Learner:
 
     def _make(self, model: ModelDescription) -> None:
         with enough_memory(self._device, self._assignment.training.batch_size):
-            classifier = build(model, seed_of("weights", *self._assignment.identity), self._weights)
+            classifier = build(model, seed_of("weights", self._assignment.seed), self._weights)
             ema = None
             if decay := self._assignment.training.ema:
                 twin = build(model, seed=0)

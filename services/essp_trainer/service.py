@@ -21,8 +21,7 @@ import torch
 
 from essp_common.artifacts.checkpoint import Found, Manifest
 from essp_common.errors import DeviceLost, EsspError, Fenced, TransientError
-from essp_common.learning.augment import evaluation_view, training_view
-from essp_common.learning.inputs import layout_of
+from essp_common.learning.augment import Evaluated, evaluation_view, training_view
 from essp_common.learning.models import starting_weights
 from essp_common.learning.networks import network
 from essp_common.messages.control import ENDED, ControlFeed
@@ -242,12 +241,13 @@ def build(config: TrainerConfig, adapters: Adapters, control: ControlFeed, ranks
 
 
 def _view(assignment: Assignment) -> View:
-    """What the model sees of a clip: a random crop while training, centre crops otherwise."""
-    augment, layout = assignment.training.augment, layout_of(assignment.stream.feature)
+    """What the model sees of a clip: a random crop while training, fixed crops otherwise."""
+    augment, layout = assignment.training.augment, assignment.layout
+    evaluated = Evaluated(augment.crop, augment.evaluation_scale, augment.evaluation_crops)
 
     def view(item: Delivery, frames: Frames) -> Frames:
         if item.clip.purpose != TRAIN:
-            return evaluation_view(frames, augment.crop, augment.evaluation_crops, layout)
-        return training_view(frames, augment, layout, *assignment.identity, item.clip.epoch, item.clip.index)
+            return evaluation_view(frames, evaluated, layout)
+        return training_view(frames, augment, layout, assignment.seed, item.clip.epoch, item.clip.index)
 
     return view

@@ -17,6 +17,7 @@ stop). A checkpoint always shows a moment between two batches.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -38,11 +39,14 @@ from essp_trainer.data.device_feed import DeviceFeed
 from essp_trainer.data.prefetch import Batch
 from essp_trainer.distributed.consensus import Agreement, Consensus, ControlSignal
 from essp_trainer.learner import Learner
+from essp_trainer.model.chance import no_better_than_chance
 from essp_trainer.model.evaluation import clip_and_video_figures
 from essp_trainer.model.meter import Meter
 from essp_trainer.model.schedule import learning_rate
 from essp_trainer.model.training import StepResult
 from essp_trainer.reporter import Reporter
+
+log = logging.getLogger(__name__)
 
 _NEXT_S = 0.2
 
@@ -156,7 +160,9 @@ class Session:
             self._evaluated = joined([self._evaluated, batch.digest()])
         failpoint("trainer.trained")
         self._checkpointer.defer_commit(batch.items)
+        released = self._clock()
         self._retry(lambda: self._device_feed.release(batch.items))
+        self._meter.waited_s += self._clock() - released
         failpoint("trainer.released")
         if self._ranks.is_rank_zero:
             self._reporter.step(batch.plan, self._meter, batch.stop, self._device_feed.queued)
@@ -193,6 +199,10 @@ class Session:
         if not self._meter.clips:
             raise PermanentError(f"no clip of training epoch {plan.epoch + 1} could be decoded")
         rate = learning_rate(self._assignment.training.optimizer, self._assignment.spec.epochs, plan.epoch)
+        warning = no_better_than_chance(self._assignment, self._meter.loss, plan.epoch)
+        if warning and self._ranks.is_rank_zero:
+            log.warning("%s: %s", self._assignment.trainer, warning)
+            self._retry(lambda: self._reporter.trouble(warning))
         return {"loss": self._meter.loss, "top1": self._meter.top1, "lr": rate}
 
     def _end_evaluation(self, plan: PhasePlan) -> dict[str, float]:

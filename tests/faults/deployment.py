@@ -69,8 +69,8 @@ streams:
   rgb: {{feature: rgb}}
   flow: {{feature: {feature}, params: {{length: 3}}}}
 trainers:
-  rgb: {{stream: rgb, batch_size: 4}}
-  flow: {{stream: flow, batch_size: 4}}
+  rgb: {{stream: rgb, batch_size: 4, augment: {{crop: 32, flip: false}}}}
+  flow: {{stream: flow, batch_size: 4, augment: {{crop: 32, flip: false}}}}
 limits: {{budget: {budget}, ttl_s: {ttl_s}, coupled: {coupled}}}
 """
 

@@ -10,6 +10,7 @@ import numpy as np
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.artifacts.checkpoint import Manifest, ModelDescription, PhaseRecord
 from essp_common.artifacts.scores import ScoreTable
+from essp_common.job.feature_layout import COLOURS, MOTION
 from essp_common.job.spec import JobSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.planning.position import Position
@@ -42,7 +43,10 @@ def finished_job(root: Path, test: bool = True, catalog: str = "file:///absent.p
             "clip": {"frames": 6, "resize": {"mode": "exact", "height": 48, "width": 64}},
             "sampling": {"clips_per_video": CLIPS_PER_VIDEO},
             "streams": {"rgb": {"feature": "rgb"}, "motion": {"feature": "flow", "params": {"length": 5}}},
-            "trainers": {"rgb": {"stream": "rgb"}, "flow": {"stream": "motion"}},
+            "trainers": {
+                "rgb": {"stream": "rgb", "augment": {"crop": 32}},
+                "flow": {"stream": "motion", "augment": {"crop": 32}},
+            },
             "epochs": 2,
         }
     )
@@ -71,10 +75,12 @@ def save_final(store: DirectoryStore, spec: JobSpec, trainer: str, test: bool = 
         model=ModelDescription(
             name="small",
             feature=spec.streams[spec.trainers[trainer].stream].feature,
+            layout=COLOURS if trainer == "rgb" else MOTION,
             channels=3 if trainer == "rgb" else 10,
             classes=CLASSES,
             dropout=0.5,
             crop=32,
+            evaluation_scale=0.875,
         ),
         history=history(),
         scores=keys,

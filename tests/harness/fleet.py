@@ -82,7 +82,7 @@ def make_job(folder: Path, **more: Any) -> JobSpec:
         "clip": {"frames": 3, "resize": {"height": 16, "width": 16}},
         "sampling": {"clips_per_video": 2, "clips_per_epoch": 10},
         "streams": {"rgb": {}, "diff": {"feature": "frame_diff", "params": {"length": 2}}},
-        "trainers": {"rgb": {"stream": "rgb", "batch_size": 2}, "diff": {"stream": "diff", "batch_size": 2}},
+        "trainers": {name: {"stream": name, "batch_size": 2, "augment": {"crop": 16}} for name in ("rgb", "diff")},
         "epochs": 2,
         "limits": {"budget": "64KiB", "dead_ratio": 0.9},
     }

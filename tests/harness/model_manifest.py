@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from essp_common.artifacts.checkpoint import ModelDescription
 from essp_common.artifacts.fused_model import FusedModel, Member, write_model
+from essp_common.job.feature_layout import COLOURS
 from essp_common.job.spec import ClipSpec, StreamSpec
 from essp_common.wiring import open_store
 
@@ -33,5 +34,14 @@ def manifest_at(output: str, clip: ClipSpec, streams: Mapping[str, StreamSpec], 
 
 
 def _member(stream: str, weight: float) -> Member:
-    seen = ModelDescription(name="small", feature="rgb", channels=3, classes=_CLASSES, dropout=0.5, crop=48)
+    seen = ModelDescription(
+        name="small",
+        feature="rgb",
+        layout=COLOURS,
+        channels=3,
+        classes=_CLASSES,
+        dropout=0.5,
+        crop=48,
+        evaluation_scale=0.875,
+    )
     return Member(trainer=stream, stream=stream, weight=weight, model=seen, file="x", sha256="", checkpoint="", epoch=0)

@@ -19,10 +19,10 @@ from essp_common.artifacts.predictions import Prediction, read_predictions
 from essp_common.bus.memory import MemoryBus
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import clip_key, stream_key
+from essp_common.features.registry import layout_of
 from essp_common.features.sampling import evenly_spaced
 from essp_common.job.spec import JobSpec
-from essp_common.learning.augment import evaluation_view
-from essp_common.learning.inputs import layout_of
+from essp_common.learning.augment import Evaluated, evaluation_view
 from essp_common.learning.models import build as build_classifier
 from essp_common.learning.models import state_bytes
 from essp_common.objects.directory import DirectoryStore
@@ -53,6 +53,7 @@ STREAM_OF = {"rgb": "rgb", "flow": "motion"}
 CLIPS_PER_VIDEO = 2
 VIDEOS = ("a.mp4", "b.mp4", "c.mp4")
 CROP = 24
+SCALE = 0.875
 CLIPS = list(range(len(VIDEOS) * CLIPS_PER_VIDEO))
 Frames = NDArray[np.uint8]
 
@@ -66,7 +67,16 @@ def frames_of(stream: str, index: int) -> Frames:
 
 def described(trainer: str) -> ModelDescription:
     feature, channels, _ = FEATURES[STREAM_OF[trainer]]
-    return ModelDescription(name="small", feature=feature, channels=channels, classes=CLASSES, dropout=0.5, crop=CROP)
+    return ModelDescription(
+        name="small",
+        feature=feature,
+        layout=layout_of(feature),
+        channels=channels,
+        classes=CLASSES,
+        dropout=0.5,
+        crop=CROP,
+        evaluation_scale=SCALE,
+    )
 
 
 def model_at(root: Path) -> str:
@@ -128,7 +138,8 @@ def expected(index: int) -> NDArray[np.float64]:
             frames = frames[evenly_spaced(5, 2)]
         classifier = build_classifier(described(trainer), seed).eval()
         with torch.inference_mode():
-            logits = classifier(torch.from_numpy(evaluation_view(frames, CROP, 1, layout_of("rgb"))[None])).logits
+            seen = evaluation_view(frames, Evaluated(CROP, SCALE, 1), layout_of("rgb"))
+            logits = classifier(torch.from_numpy(seen[None])).logits
         total += weight * logits.softmax(dim=1)[0].double().numpy()
     return total
 

@@ -21,6 +21,8 @@ from essp_common.bus.memory import MemoryBus
 from essp_common.bus.port import Bus
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import FrameCache, clip_key, stream_key
+from essp_common.features.registry import layout_of, names
+from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import JobSpec
 from essp_common.messages.control import ControlFeed
 from essp_common.objects.port import ObjectStore
@@ -107,7 +109,13 @@ class Stage:
 
     def command(self, command: Control.Command) -> None:
         """Say something of the job on `essp.control`."""
-        snapshot = JobSnapshot(spec_json=self.spec.model_dump_json(), classes=CLASSES, phases=self.plans)
+        layout = layout_of(self.feature) if self.feature in names() else FeatureLayout(mirrored="plain")
+        snapshot = JobSnapshot(
+            spec_json=self.spec.model_dump_json(),
+            classes=CLASSES,
+            phases=self.plans,
+            layouts={"s": layout.model_dump_json()},
+        )
         control = Control(job="tiny", fence=7, command=command, snapshot=snapshot)
         self.bus.publish(topics.CONTROL, b"tiny", control.SerializeToString())
 

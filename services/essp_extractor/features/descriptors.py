@@ -2,8 +2,8 @@
 
 `essp_extractor.motion.orientation` makes the histograms, `essp_extractor.motion.volumes` the volumes; they name the
 papers. Values are float32 and not quantised: each bin is divided by the length of its descriptor, so values are between
-0 and 1 and have no unit. A mirrored picture has its bins in another order, so set `augment.flip` to false for these
-features.
+0 and 1 and have no unit. They are no pictures: a mirrored frame has its bins in another order, and enlarging the grid
+adds nothing. So no network of ESSP learns from them; they are for code of your own (`essp.compute_feature`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pydantic import Field
 from essp_common.features.intermediates import Intermediates
 from essp_common.features.port import ArraySpec, FeatureParams
 from essp_common.features.sampling import centre_window
+from essp_common.job.feature_layout import DESCRIPTOR, FeatureLayout
 from essp_extractor.motion.fields import FlowFields, FlowMethod, MethodParams
 from essp_extractor.motion.orientation import Planes, boundary_planes, flow_planes, gradient_planes
 from essp_extractor.motion.volumes import Volume, VolumeGrid
@@ -98,6 +99,7 @@ class Hog(_OnGrid):
 
     name: ClassVar[str] = "hog"
     summary: ClassVar[str] = "Histograms of oriented gradients on a grid of space-time volumes (appearance)."
+    layout: ClassVar[FeatureLayout] = DESCRIPTOR
 
     Params: ClassVar[type[FeatureParams]] = GridParams
 
@@ -122,6 +124,7 @@ class Hof(_OnGrid):
 
     name: ClassVar[str] = "hof"
     summary: ClassVar[str] = "Histograms of optical flow on a grid of space-time volumes (motion)."
+    layout: ClassVar[FeatureLayout] = DESCRIPTOR
 
     Params: ClassVar[type[FeatureParams]] = HofParams
 
@@ -150,6 +153,7 @@ class Mbh(_OnGrid):
 
     name: ClassVar[str] = "mbh"
     summary: ClassVar[str] = "Motion boundary histograms on a grid of space-time volumes (relative motion)."
+    layout: ClassVar[FeatureLayout] = DESCRIPTOR
 
     Params: ClassVar[type[FeatureParams]] = MbhParams
 

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from essp_common.features.intermediates import Intermediates
 from essp_common.features.port import FeatureParams
+from essp_common.job.feature_layout import MOTION, FeatureLayout
 from essp_extractor.features.stacked import StackedFlow, StackedFlowParams
 from essp_extractor.motion.farneback import FarnebackParams
 from essp_extractor.motion.fields import Field, FlowMethod
@@ -29,6 +30,7 @@ class Flow(StackedFlow):
 
     name: ClassVar[str] = "flow"
     summary: ClassVar[str] = "Dense optical flow, stacked (motion): DIS, Farnebäck or TV-L1."
+    layout: ClassVar[FeatureLayout] = MOTION
 
     Params: ClassVar[type[FeatureParams]] = FlowParams
 

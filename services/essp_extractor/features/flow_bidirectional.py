@@ -13,6 +13,7 @@ from pydantic import Field
 from essp_common.errors import ConfigError
 from essp_common.features.intermediates import Intermediates
 from essp_common.features.port import FeatureParams
+from essp_common.job.feature_layout import MOTION, FeatureLayout
 from essp_extractor.features.stacked import StackedFlow, StackedFlowParams
 from essp_extractor.motion.fields import Field as FlowField
 from essp_extractor.motion.fields import FlowMethod
@@ -35,6 +36,7 @@ class FlowBidirectional(StackedFlow):
 
     name: ClassVar[str] = "flow_bidirectional"
     summary: ClassVar[str] = "Optical flow forward and backward from the middle frame, stacked (motion)."
+    layout: ClassVar[FeatureLayout] = MOTION
 
     Params: ClassVar[type[FeatureParams]] = FlowBidirectionalParams
 

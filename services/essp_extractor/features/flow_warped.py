@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from essp_common.features.intermediates import Intermediates
 from essp_common.features.port import FeatureParams
+from essp_common.job.feature_layout import MOTION, FeatureLayout
 from essp_extractor.features.stacked import StackedFlow, StackedFlowParams
 from essp_extractor.motion.camera import CameraMotion
 from essp_extractor.motion.fields import Field, FlowMethod
@@ -23,6 +24,7 @@ class FlowWarped(StackedFlow):
 
     name: ClassVar[str] = "flow_warped"
     summary: ClassVar[str] = "Optical flow with the camera's motion removed, stacked (motion)."
+    layout: ClassVar[FeatureLayout] = MOTION
 
     Params: ClassVar[type[FeatureParams]] = StackedFlowParams
 

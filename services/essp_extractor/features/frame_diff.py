@@ -13,6 +13,7 @@ from pydantic import Field
 from essp_common.features.port import ArraySpec, FeatureParams
 from essp_common.features.quantization import ZERO
 from essp_common.features.sampling import centre_window
+from essp_common.job.feature_layout import DIFFERENCES, FeatureLayout
 
 
 class FrameDiffParams(FeatureParams):
@@ -32,6 +33,7 @@ class FrameDiff:
 
     name: ClassVar[str] = "frame_diff"
     summary: ClassVar[str] = "Differences of consecutive frames (motion, cheap)."
+    layout: ClassVar[FeatureLayout] = DIFFERENCES
 
     Params: ClassVar[type[FeatureParams]] = FrameDiffParams
 

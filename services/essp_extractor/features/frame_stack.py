@@ -10,6 +10,7 @@ from pydantic import Field
 
 from essp_common.features.port import ArraySpec, FeatureParams
 from essp_common.features.sampling import centre_window
+from essp_common.job.feature_layout import COLOURS, FeatureLayout
 
 
 class FrameStackParams(FeatureParams):
@@ -27,6 +28,7 @@ class FrameStack:
 
     name: ClassVar[str] = "frame_stack"
     summary: ClassVar[str] = "Consecutive frames stacked as channels (appearance and motion)."
+    layout: ClassVar[FeatureLayout] = COLOURS
 
     Params: ClassVar[type[FeatureParams]] = FrameStackParams
 

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from essp_common.features.port import ArraySpec, FeatureParams
 from essp_common.features.sampling import evenly_spaced
+from essp_common.job.feature_layout import COLOURS, FeatureLayout
 
 
 class RgbParams(FeatureParams):
@@ -28,6 +29,7 @@ class Rgb:
 
     name: ClassVar[str] = "rgb"
     summary: ClassVar[str] = "Frames of the clip itself (appearance)."
+    layout: ClassVar[FeatureLayout] = COLOURS
 
     Params: ClassVar[type[FeatureParams]] = RgbParams
 

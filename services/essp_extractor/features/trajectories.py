@@ -36,6 +36,7 @@ from pydantic import Field
 from essp_common.features.intermediates import Intermediates
 from essp_common.features.port import ArraySpec, FeatureParams
 from essp_common.features.sampling import centre_window
+from essp_common.job.feature_layout import DESCRIPTOR, FeatureLayout
 from essp_extractor.motion.camera import CameraMotion
 from essp_extractor.motion.fields import Field as FlowField
 from essp_extractor.motion.fields import FlowFields, FlowMethod, Grey, MethodParams
@@ -86,6 +87,7 @@ class Trajectories:
 
     name: ClassVar[str] = "trajectories"
     summary: ClassVar[str] = "Dense trajectories with shape, HOG, HOF and MBH (local motion)."
+    layout: ClassVar[FeatureLayout] = DESCRIPTOR
 
     Params: ClassVar[type[FeatureParams]] = TrajectoryParams
 
@@ -200,6 +202,7 @@ class ImprovedTrajectories(Trajectories):
 
     name: ClassVar[str] = "improved_trajectories"
     summary: ClassVar[str] = "Dense trajectories with the camera's motion removed (local motion)."
+    layout: ClassVar[FeatureLayout] = DESCRIPTOR
 
     def setup(self) -> None:
         super().setup()

@@ -1,8 +1,9 @@
 """What is known of a job before it begins, and everything that can be wrong with it: pure reads.
 
 The master (at the start of a job), `essp run` and `essp validate` call this one function, so they refuse the same jobs
-in the same words: a catalog or weights that are not there, features that cannot be made, a budget that is too small, an
-output that belongs to another job, checkpoints of which none is whole. Nothing is written; `start_run.py` does that.
+in the same words: a catalog or weights that are not there, features that cannot be made, trainers whose settings
+contradict each other, a budget that is too small, an output that belongs to another job, checkpoints of which none is
+whole. Nothing is written; `start_run.py` does that.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ from essp_common.artifacts import layout
 from essp_common.catalog.table import Catalog, read_catalog
 from essp_common.errors import ConfigError, NotFound
 from essp_common.features.declared import DeclaredFeature
+from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import PACKAGE, PACKAGED_WEIGHTS, JobSpec, stored_spec
 from essp_common.objects.port import ObjectStore
 from essp_common.planning.phases import Phases
+from essp_common.planning.plan import empty_classes
 from essp_common.wiring import Stores
-from essp_master.job.advice import advice
 from essp_master.job.model_inputs import with_inputs_of_model
 from essp_master.job.resume import ResumePoints, resume_points
-from essp_master.job.sizing import bounds_of, parts_of, unit_clips
+from essp_master.job.sizing import bounds_of, catch_up_bytes, parts_of, uncoupled_budget, unit_clips
+from essp_master.job.trainer_checks import alike, check_trainers, layouts_of
 from essp_master.ledger.parts import ClipParts
 
 _NO_EFFECT = ("device", "threads", "keep_checkpoints")
@@ -38,6 +41,8 @@ class Preflight:
     """What an earlier run left in the output is to be removed."""
     classes: tuple[str, ...]
     phases: Phases
+    layouts: Mapping[str, FeatureLayout]
+    """Stream -> how its values are read."""
     parts: ClipParts
     bounds: Sequence[Sequence[int]]
     """For each phase, the most bytes of each part of a clip."""
@@ -68,6 +73,8 @@ def preflight(
     catalog = _catalog_of(spec, stores)
     _check_weights(spec, stores)
     phases = Phases(spec, catalog)
+    layouts = layouts_of(spec, declared)
+    check_trainers(phases, layouts, declared)
     parts = parts_of(spec)
     bounds = bounds_of(phases, parts, declared)
     clips = unit_clips(spec, bounds)
@@ -81,11 +88,12 @@ def preflight(
         fresh=fresh,
         classes=tuple(catalog.classes),
         phases=phases,
+        layouts=layouts,
         parts=parts,
         bounds=bounds,
         unit_clips=clips,
         resume=ResumePoints.of_nothing(spec) if fresh else resume_points(spec, phases, stores),
-        warnings=advice(phases, bounds),
+        warnings=_warnings(phases, bounds),
     )
 
 
@@ -135,3 +143,23 @@ def _differing(known: Any, wanted: Any, where: str = "") -> list[str]:
             field for n in names for field in _differing(known.get(n), wanted.get(n), f"{where}.{n}" if where else n)
         ]
     return [] if known == wanted else [where]
+
+
+def _warnings(phases: Phases, bounds: Sequence[Sequence[int]]) -> tuple[str, ...]:
+    spec, view = phases.spec, phases.view(0)
+    found = []
+    if spec.predictor is None and (missing := empty_classes(view)):
+        few = f"{', '.join(missing[:10])}{', ...' if len(missing) > 10 else ''}"
+        found.append(f"no usable training video of {len(missing)} of {len(view.classes)} classes: {few}")
+    if len(spec.trainers) > 1 and not spec.limits.coupled and not catch_up_bytes(spec, bounds):
+        needed = -(-uncoupled_budget(spec, bounds) // 2**20)
+        found.append(
+            "limits.budget is too small for a trainer to be left behind, so all keep in step with the slowest; "
+            f"raise it to {needed}MiB or more, or set limits.coupled: true"
+        )
+    found += [
+        f"trainers {one} and {other} differ in nothing that counts, so their weights will be the same; give one of "
+        "them another `seed` (members of an ensemble), or change what you want to compare"
+        for one, other in alike(spec)
+    ]
+    return tuple(found)

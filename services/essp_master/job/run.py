@@ -81,6 +81,7 @@ def claim_run(preflight: Preflight, stores: Stores, since: int = 0) -> Run:
             versions=_versions(),
             phases=phases.plans,
             plan_digest=phases.digest(),
+            layouts={name: layout.model_dump_json() for name, layout in preflight.layouts.items()},
         ),
         history=history,
         last=before if newest is None else newest.last,

@@ -82,6 +82,13 @@ def unit_clips(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
     return min(_UNIT_CLIPS, window or held - needed + 1)
 
 
+def decoded_clips(spec: JobSpec, view: CatalogView) -> set[ArraySpec]:
+    """The clips that decoders make of these videos: one for each size."""
+    resize = recipe_of(spec).resize
+    sizes = {output_size(resize, row.height, row.width) for row in _distinct(view, resize)}
+    return {ArraySpec((spec.clip.frames, height, width, 3), "uint8") for height, width in sizes}
+
+
 def _largest(bounds: Sequence[Sequence[int]]) -> int:
     return max(sum(parts) for parts in bounds)
 
@@ -102,11 +109,8 @@ def _at_once(spec: JobSpec, batches: int = 1) -> int:
 def _bounds(
     spec: JobSpec, view: CatalogView, streams: Sequence[str], declared: Mapping[str, DeclaredFeature] | None
 ) -> list[int]:
-    resize = recipe_of(spec).resize
-    sizes = {output_size(resize, row.height, row.width) for row in _distinct(view, resize)}
     bounds = [0] * (1 + len(streams))
-    for height, width in sizes:
-        clip = ArraySpec((spec.clip.frames, height, width, 3), "uint8")
+    for clip in decoded_clips(spec, view):
         outputs = {
             name: output_of(stream.feature, stream.params, clip, declared) for name, stream in spec.streams.items()
         }

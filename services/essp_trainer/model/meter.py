@@ -24,7 +24,7 @@ class Meter:
     correct: int = 0
     clips: int = 0
     waited_s: float = 0.0
-    """Time the model waited for clips."""
+    """Time the model waited for clips to come, and for those it was done with to be released."""
     earlier_s: float = 0.0
     """Time spent on this phase before the training was resumed."""
 
@@ -70,7 +70,7 @@ class Meter:
 
     @property
     def data_wait_ratio(self) -> float:
-        """Share of the time spent waiting for clips."""
+        """Share of the time spent waiting for clips to come and to be released."""
         return min(1.0, self.waited_s / self.seconds) if self.seconds > 0 else 0.0
 
     @property

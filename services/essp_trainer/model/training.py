@@ -2,7 +2,8 @@
 
 A training gives the same parameters to the last bit whether or not it was stopped and resumed, and whatever else runs
 in the process (on a CPU; same machine, same number of threads and ranks): nothing uses torch's global random generator,
-dropout is seeded for each update from (job seed, trainer, update), and the learning rate is a function of the progress.
+dropout is seeded for each update from (seed of the training, update), and the learning rate is a function of the
+progress.
 
 On several ranks each step equals that of one rank on the whole batch, except for the order in which floats are added:
 each rank computes the gradient of its own clips' share of the mean loss, and the sum over the ranks is the gradient. A
@@ -19,7 +20,7 @@ from torch.nn import functional
 
 from essp_common.errors import PermanentError
 from essp_common.learning.models import Classifier, Scores
-from essp_common.learning.normalisation import share_batches
+from essp_common.learning.normalisation import take_any_batch
 from essp_common.learning.randomness import Share, seed_of
 from essp_trainer.assignment import Assignment
 from essp_trainer.data.device import enough_memory, half_type
@@ -56,14 +57,13 @@ class Training:
         self, model: Classifier, ema: Ema | None, assignment: Assignment, device: torch.device, ranks: Ranks
     ) -> None:
         """`ema`: averages the weights of the model, if the job asks for it."""
-        if ranks.world_size > 1:
-            share_batches(model, ranks)
+        take_any_batch(model, ranks)
         self.model = model
         self.ema = ema
         self.updates = 0
         self._spec = assignment.training
         self._epochs = assignment.spec.epochs
-        self._identity = assignment.identity
+        self._seed = assignment.seed
         self._device = device
         self._ranks = ranks
         self._half = half_type(self._spec.amp, device)
@@ -77,7 +77,7 @@ class Training:
     def step(self, batch: Batch, share: Share) -> StepResult:
         """Train on one batch, of which this rank has `share`. Raises `Diverged` before it changes a parameter."""
         epochs_done = batch.plan.epoch + batch.begin / batch.plan.clips
-        self.model.dropout.reseed(seed_of("dropout", *self._identity, self.updates), share)
+        self.model.dropout.reseed(seed_of("dropout", self._seed, self.updates), share)
         self._train_mode()
         with enough_memory(self._device, share.clips):
             self.optimiser.start(learning_rate(self._spec.optimizer, self._epochs, epochs_done))

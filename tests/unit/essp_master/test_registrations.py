@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from essp_common.errors import ConfigError, NotFound, PreconditionFailed
 from essp_common.features.declared import DeclaredFeature, DeclaredOutput
 from essp_common.features.port import ArraySpec
+from essp_common.job.feature_layout import FeatureLayout
 from essp_common.wiring import Stores, open_store
 from essp_master.job.preflight import preflight
 from essp_master.registrations import ExtractorRow, Registrations, TrainerRow
@@ -145,13 +146,16 @@ def test_whatever_is_no_dimension_is_refused_when_it_is_registered(text: str) ->
 
 def test_a_job_may_ask_for_a_feature_whose_code_is_elsewhere(tmp_path: Path) -> None:
     job = make_job(
-        tmp_path, streams={"depth": {"feature": "depth"}}, trainers={"depth": {"stream": "depth", "batch_size": 4}}
+        tmp_path,
+        streams={"depth": {"feature": "depth"}},
+        trainers={"depth": {"stream": "depth", "batch_size": 4, "augment": {"crop": 16}}},
     )
     stores = Stores([f"file://{tmp_path}"])
     with pytest.raises(ConfigError, match="no extractor 'depth'"):
         preflight(job, stores)
-    declared = {"depth": DeclaredFeature("depth", 2, DeclaredOutput(shape=(1, "H", "W", "2*T"), dtype="uint8"))}
+    plain = FeatureLayout(mirrored="plain")
+    declared = {"depth": DeclaredFeature("depth", 2, DeclaredOutput(shape=(1, "H", "W", "2*T"), dtype="uint8"), plain)}
     assert preflight(job, stores, declared=declared).spec == job
-    greedy = {"depth": DeclaredFeature("depth", 4, OUTPUT)}
+    greedy = {"depth": DeclaredFeature("depth", 4, OUTPUT, plain)}
     with pytest.raises(ConfigError, match="needs clips of 4 frames"):
         preflight(job, stores, declared=greedy)

@@ -11,6 +11,7 @@ import pytest
 from essp_common import topics
 from essp_common.artifacts import checkpoint
 from essp_common.errors import ConfigError, Conflict, NotFound
+from essp_common.job.feature_layout import COLOURS
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION
 from essp_common.planning.position import Position
@@ -52,8 +53,9 @@ def test_a_stopped_job_goes_on_at_its_checkpoints(adapters: Adapters, fleet_of: 
 
 def save_checkpoint(store: DirectoryStore, trainer: str, position: Position, final: bool = False) -> None:
     model = checkpoint.ModelDescription(
-        name="small", feature="rgb", channels=3, classes=("c0", "c1"), dropout=0.5, crop=16
-    )
+        name="small", feature="rgb", layout=COLOURS, channels=3, classes=("c0", "c1"), dropout=0.5, crop=16,
+        evaluation_scale=0.875,
+    )  # fmt: skip
     manifest = checkpoint.Manifest(
         job="small", trainer=trainer, step=position.index + 1, updates=1, epoch=0, position=position,
         spec_digest="", model=model, final=final,

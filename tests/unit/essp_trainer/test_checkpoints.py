@@ -179,7 +179,9 @@ def test_a_field_that_a_later_version_adds_is_no_other_training(tmp_path: Path) 
         sharpness: float = 0.0
 
     stage = Stage(job_spec(tmp_path), phase_plans(1))
-    snapshot = JobSnapshot(spec_json=stage.spec.model_dump_json(), classes=CLASSES, phases=stage.plans)
+    snapshot = JobSnapshot(
+        spec_json=stage.spec.model_dump_json(), classes=CLASSES, layouts={"s": "{}"}, phases=stage.plans
+    )
     now = Assignment.of(Control(job="tiny", snapshot=snapshot), "one")
     later = Later.model_validate(now.training.model_dump())
     assert replace(now, training=later).digest() == now.digest()

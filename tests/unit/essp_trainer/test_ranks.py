@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.errors import ConfigError
-from essp_common.job.spec import JobSpec
+from essp_common.job.feature_layout import COLOURS
+from essp_common.job.spec import JobSpec, StreamSpec
 from essp_common.learning.models import build, state_bytes
-from essp_common.learning.normalisation import share_batches
+from essp_common.learning.normalisation import take_any_batch
 from essp_common.learning.randomness import DropoutGenerator, Share
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.planning.position import Position
@@ -111,8 +112,9 @@ def test_rounding_is_amplified_less_than_assumed(tmp_path: Path, batch_size: int
 def initial_weights_at(path: Path, nudge: float) -> str:
     """Weights to start from, each changed by about this share of itself."""
     description = checkpoint.ModelDescription(
-        name="small", feature="rgb", channels=3, classes=CLASSES, dropout=0.5, crop=32
-    )
+        name="small", feature="rgb", layout=COLOURS, channels=3, classes=CLASSES, dropout=0.5, crop=32,
+        evaluation_scale=0.875,
+    )  # fmt: skip
     model = build(description, seed=1)
     random_ = torch.Generator().manual_seed(2)
     for tensor in model.state_dict().values():
@@ -254,7 +256,7 @@ def test_normalising_over_ranks_is_normalising_the_whole_batch(shares: tuple[int
 
     def rank(ranks: Ranks) -> tuple[tuple[Tensor, Tensor, Tensor], nn.Module]:
         layer = nn.Sequential(nn.BatchNorm2d(3, dtype=torch.float64))
-        share_batches(layer, ranks)
+        take_any_batch(layer, ranks)
         here = rows_of(shares, ranks.rank)
         return normalised(layer, x[here], target[here]), layer
 
@@ -287,7 +289,7 @@ def test_statistics_far_from_zero_stay_precise_in_single_precision(shares: tuple
 
     def rank(ranks: Ranks) -> Tensor:
         layer = nn.Sequential(nn.BatchNorm2d(3))
-        share_batches(layer, ranks)
+        take_any_batch(layer, ranks)
         normalised: Tensor = layer(x[rows_of(shares, ranks.rank)])
         return normalised.detach()
 
@@ -296,21 +298,72 @@ def test_statistics_far_from_zero_stay_precise_in_single_precision(shares: tuple
     assert_allclose(found, expected, rtol=0, atol=32 * 2.0**-24 * 1000 / variance.sqrt().min().item())
 
 
-def test_a_batch_of_one_value_is_refused_as_on_one_rank() -> None:
-    """Its variance is not defined; running statistics that took it in would be NaN."""
-    x = torch.ones(1, 3, 1, 1)
-    with pytest.raises(ValueError, match="more than 1 value per channel") as alone:
-        nn.BatchNorm2d(3)(x)
+@pytest.mark.parametrize("shares", [(1,), (0, 1), (1, 0, 0)])
+def test_one_value_a_channel_is_normalised_by_running_statistics_on_any_number_of_ranks(
+    shares: tuple[int, ...],
+) -> None:
+    """It has no variance: `BatchNorm2d` raises, and running statistics that took it in would be NaN."""
+    generator = torch.Generator().manual_seed(5)
+    before, x = (torch.randn(n, 3, 1, 1, dtype=torch.float64, generator=generator) for n in (8, 1))
+    alone = nn.Sequential(nn.BatchNorm2d(3, dtype=torch.float64))
+    alone(before)
+    expected, gradient, _ = normalised(alone.eval(), x, torch.ones_like(x))
 
-    def refusal(ranks: Ranks) -> str:
-        layer = nn.Sequential(nn.BatchNorm2d(3))
-        share_batches(layer, ranks)
-        with pytest.raises(ValueError, match="more than 1 value per channel") as error:
-            layer(x[rows_of((0, 1), ranks.rank)])
-        assert all(buffer.isfinite().all() for buffer in layer.buffers())
-        return str(error.value)
+    def rank(ranks: Ranks) -> tuple[Tensor, Tensor, Tensor, nn.Module]:
+        layer = nn.Sequential(nn.BatchNorm2d(3, dtype=torch.float64))
+        layer(before)
+        take_any_batch(layer, ranks)
+        here = x[rows_of(shares, ranks.rank)]
+        return *normalised(layer, here, torch.ones_like(here)), layer
 
-    assert on_all(ranks_in_process(2), refusal)[1] == str(alone.value)
+    parts = on_all(ranks_in_process(len(shares)), rank)
+    assert_allclose(torch.cat([part[0] for part in parts]), expected, rtol=1e-14)
+    assert_allclose(torch.cat([part[1] for part in parts]), gradient, rtol=1e-14)
+    for *_, layer in parts:
+        for name, statistic in alone.named_buffers():
+            assert torch.equal(layer.get_buffer(name), statistic)
+
+
+@pytest.mark.parametrize("mode", ["training", "evaluation", "one value"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_in_half_precision_ranks_compute_in_the_type_that_one_does(dtype: torch.dtype, mode: str) -> None:
+    x = torch.randn(4, 3, 2, 2, generator=torch.Generator().manual_seed(2)).to(dtype)
+    x = x[:1, :, :1, :1] if mode == "one value" else x
+    alone = nn.Sequential(nn.BatchNorm2d(3)).train(mode == "training")
+
+    def rank(ranks: Ranks) -> Tensor:
+        layer = nn.Sequential(nn.BatchNorm2d(3)).train(mode != "evaluation")
+        take_any_batch(layer, ranks)
+        with torch.autocast("cpu", dtype=dtype):
+            found: Tensor = layer(x[rows_of((len(x), 0), ranks.rank)])
+        return found.detach()
+
+    with torch.autocast("cpu", dtype=dtype):
+        expected = alone(x).detach()
+    found = on_all(ranks_in_process(2), rank)
+    assert [part.dtype for part in found] == [expected.dtype] * 2 == [dtype] * 2
+    # Both round once at the end; where single precision differs in its last digits, they may round to neighbours.
+    assert_allclose(torch.cat(found).float(), expected.float(), rtol=torch.finfo(dtype).eps, atol=1e-6)
+
+
+@pytest.mark.usefixtures("double_precision")
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_last_batch_of_one_frame_is_trained_alike_on_any_number_of_ranks(tmp_path: Path, ranks: int) -> None:
+    """Five clips in batches of four: the fifth is alone in each epoch. The small network makes one value a channel of a
+    frame of 16 x 16."""
+    states = {}
+    for count in (1, ranks):
+        spec = job_spec(tmp_path / str(count), optimizer={"lr": 0.01}, batch_size=4)
+        spec = spec.model_copy(update={"streams": {"s": StreamSpec(feature="rgb", params={"frames": 1})}})
+        stage = Stage(spec, phase_plans(2, train=5))
+        train(stage, ranks=count)
+        states[count] = trained_state(stage)
+    one, several = (
+        {n: safetensors.torch.load(s[n]) for n in (checkpoint.MODEL_FILE, checkpoint.OPTIMIZER_FILE)}
+        for s in (states[1], states[ranks])
+    )
+    assert states[1]["updates"] == states[ranks]["updates"] == b"4"
+    assert max(distance(several[name], one[name]) for name in one) < TOLERANCE
 
 
 def normalised(layer: nn.Module, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:

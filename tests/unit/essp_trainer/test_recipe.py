@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, MultiStepLR, S
 from essp_common.artifacts import checkpoint
 from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE, Manifest
 from essp_common.errors import ConfigError
+from essp_common.job.feature_layout import COLOURS
 from essp_common.job.spec import OptimizerSpec
 from essp_common.learning.models import Classifier, build, load_state
 from essp_common.pb.v1.messages_pb2 import Control
@@ -74,8 +75,9 @@ def small(seed: int = 0) -> Classifier:
 
 def job_model() -> checkpoint.ModelDescription:
     return checkpoint.ModelDescription(
-        name="small", feature="rgb", channels=3, classes=("a", "b", "c"), dropout=0.5, crop=16
-    )
+        name="small", feature="rgb", layout=COLOURS, channels=3, classes=("a", "b", "c"), dropout=0.5, crop=16,
+        evaluation_scale=0.875,
+    )  # fmt: skip
 
 
 def test_only_weights_decay_where_that_is_asked_for() -> None:

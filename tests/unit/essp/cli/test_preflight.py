@@ -13,23 +13,72 @@ import pytest
 
 from essp_common.artifacts import layout
 from essp_common.errors import ConfigError
+from essp_common.features.declared import DeclaredFeature, DeclaredOutput
+from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import JobSpec
 from essp_common.objects.directory import DirectoryStore
+from essp_common.wiring import Stores
 from essp_master.api.app import create_app
 from essp_master.config import MasterSettings
+from essp_master.job.preflight import Preflight, preflight
 from tests.harness.command_line import essp
 from tests.harness.fleet import adapters_in, make_job, master_over
 from tests.harness.serving import served
+
+
+def trainer(**settings: Any) -> dict[str, Any]:
+    """A job with one trainer, on `rgb`."""
+    own = {"stream": "rgb", "batch_size": 2, "augment": {"crop": 16}} | settings
+    return {"streams": {"rgb": {}}, "trainers": {"one": own}}
+
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no catalog": ({"data": {}}, "data.catalog: is required"),
     "a catalog that is not there": ({"data": {"catalog": "file:///nowhere/c.parquet"}}, "essp catalog build"),
     "a budget too small": ({"limits": {"budget": "3KB"}}, "limits.budget: "),
     "an unknown feature": ({"streams": {"rgb": {}, "diff": {"feature": "no_such"}}}, "no extractor 'no_such'"),
+    **{
+        f"a network on {feature}": (
+            {
+                "clip": {"frames": 16, "resize": {"height": 48, "width": 48}},
+                "streams": {"rgb": {}, "words": {"feature": feature}},
+                "trainers": {"one": {"stream": "words", "batch_size": 2, "augment": {"crop": 8, "flip": False}}},
+                "limits": {"budget": "1GiB"},
+            },
+            f"trainers.one.stream: {feature} (streams.words.feature) is a descriptor, not a picture",
+        )
+        for feature in ("hog", "hof", "mbh", "trajectories", "improved_trajectories")
+    },
+    "a crop larger than the frames": (
+        trainer(augment={"crop": 17}),
+        "trainers.one.augment.crop: 17 is larger than the smallest frames of stream 'rgb', 16 x 16 pixels",
+    ),
+    "a crop larger than frames that keep their size": (
+        trainer(augment={"crop": 49}) | {"clip": {"frames": 3, "resize": {"mode": "none"}}},
+        "trainers.one.augment.crop: 49 is larger than the smallest frames of stream 'rgb', 64 x 48 pixels",
+    ),
+    "a crop too small for the network": (
+        trainer(model="alexnet"),
+        "trainers.one.augment.crop: 16 is too small for alexnet; 63 is the least",
+    ),
+    "batches of one value": (
+        trainer(batch_size=1),
+        "trainers.one.batch_size: batches of one frame give a normalisation of small one value a channel",
+    ),
+    "epochs of one value": (
+        trainer() | {"sampling": {"clips_per_epoch": 1}},
+        "sampling.clips_per_epoch: batches of one frame",
+    ),
+    "batches of one value in a second classifier": (
+        trainer(batch_size=1, model="inception_v3"),
+        "trainers.one.batch_size: batches of one frame give a normalisation of inception_v3 one value",
+    ),
     "weights that are not there": (
         {
             "streams": {"rgb": {}},
-            "trainers": {"rgb": {"stream": "rgb", "batch_size": 2, "weights": "file:///nowhere/w.pt"}},
+            "trainers": {
+                "rgb": {"stream": "rgb", "batch_size": 2, "weights": "file:///nowhere/w.pt", "augment": {"crop": 16}}
+            },
         },
         "trainers.rgb.weights: ",
     ),
@@ -80,3 +129,60 @@ def test_an_output_of_another_job_is_refused_in_the_same_words(url: str, tmp_pat
     assert sorted(tmp_path.glob("out/**/*")) == before
     done = essp("validate", str(tmp_path / "job.json"), "--fresh", "--json")
     assert json.loads(done.stdout)["resumes_at"] == {"rgb": "begins", "diff": "begins"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        trainer(batch_size=1, partial_bn=True),
+        trainer(batch_size=1, model="vgg19", augment={"crop": 32}) | {"clip": {"resize": {"height": 32, "width": 32}}},
+        trainer(batch_size=1) | {"streams": {"rgb": {"params": {"frames": 2}}}},
+    ],
+    ids=["frozen statistics", "no normalisation", "two frames a clip"],
+)
+def test_single_clips_are_refused_only_where_normalisation_cannot_take_them(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    spec = make_job(tmp_path, **change, **{"limits": {"budget": "64MiB"}})
+    preflight(spec, Stores((f"file://{tmp_path}",)))
+
+
+def test_a_registered_feature_is_mirrored_only_if_it_says_what_it_becomes(tmp_path: Path) -> None:
+    """Its code is in another image; the declaration is all that is known of it."""
+    stores = Stores((f"file://{tmp_path}",))
+
+    def found(layout: FeatureLayout, channels: int = 2, axes: int = 4, **augment: Any) -> Preflight:
+        shape = ("T", "H", "W", channels)[4 - axes :]
+        declared = {"depth": DeclaredFeature("depth", 1, DeclaredOutput(shape=shape), layout)}
+        settings = trainer(augment={"crop": 16} | augment) | {"streams": {"rgb": {"feature": "depth"}}}
+        return preflight(make_job(tmp_path, **settings), stores, declared=declared)
+
+    with pytest.raises(ConfigError, match=r"trainers.one.augment.flip: what depth .* becomes in a mirror is not known"):
+        found(FeatureLayout())
+    with pytest.raises(ConfigError, match=r"trainers.one.augment.evaluation_crops: .* or set this to 1 or 3"):
+        found(FeatureLayout(), flip=False, evaluation_crops=10)
+    assert found(FeatureLayout(), flip=False).layouts == {"rgb": FeatureLayout()}
+    assert found(FeatureLayout(mirrored="plain")).layouts == {"rgb": FeatureLayout(mirrored="plain")}
+    with pytest.raises(ConfigError, match="is a descriptor, not a picture"):
+        found(FeatureLayout(values="descriptor"), flip=False)
+    with pytest.raises(ConfigError, match="is a descriptor, not a picture"):
+        found(FeatureLayout(), axes=3, flip=False)
+    with pytest.raises(ConfigError, match=r"declares horizontal_motion, so the number of its channels .* is 3"):
+        found(FeatureLayout(mirrored="horizontal_motion"), channels=3)
+    with pytest.raises(ConfigError, match=r"declares colours, so the number of its channels .* is 4"):
+        found(FeatureLayout(values="colours", mirrored="plain"), channels=4)
+
+
+def test_trainers_that_would_be_the_same_are_warned_of(tmp_path: Path) -> None:
+    """The seed of a training is that of the job unless it has one of its own; its name does not count."""
+    own = {"stream": "rgb", "batch_size": 2, "augment": {"crop": 16}}
+    stores = Stores((f"file://{tmp_path}",))
+
+    def warnings(**second: Any) -> str:
+        trainers = {"one": own, "two": own | second}
+        spec = make_job(tmp_path, streams={"rgb": {}}, trainers=trainers, limits={"budget": "1MiB"})
+        return " ".join(preflight(spec, stores).warnings)
+
+    assert "trainers one and two differ in nothing that counts" in warnings(threads=2)
+    assert not warnings(seed=1)
+    assert not warnings(optimizer={"lr": 0.1})

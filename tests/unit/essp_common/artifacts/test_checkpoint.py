@@ -13,6 +13,7 @@ import pytest
 from essp_common.artifacts import checkpoint, layout
 from essp_common.artifacts.checkpoint import BadCheckpoint, Best, Manifest, ModelDescription
 from essp_common.errors import Unavailable
+from essp_common.job.feature_layout import COLOURS
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.planning.position import Position
@@ -30,7 +31,16 @@ def manifest(step: int, best: int | None = None) -> Manifest:
         epoch=0,
         position=Position(0, step),
         spec_digest="d",
-        model=ModelDescription(name="small", feature="rgb", channels=3, classes=("a", "b"), dropout=0.5, crop=64),
+        model=ModelDescription(
+            name="small",
+            feature="rgb",
+            layout=COLOURS,
+            channels=3,
+            classes=("a", "b"),
+            dropout=0.5,
+            crop=64,
+            evaluation_scale=0.875,
+        ),
         best=None if best is None else Best(step=best, epoch=0, metrics={"video_top1": 0.5}),
     )
 

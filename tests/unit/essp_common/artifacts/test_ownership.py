@@ -14,13 +14,23 @@ from hypothesis import strategies as st
 from essp_common.artifacts import checkpoint, layout
 from essp_common.artifacts.checkpoint import BadCheckpoint, Best, CheckpointWriter, Manifest, ModelDescription
 from essp_common.errors import Fenced, PermanentError, Unavailable
+from essp_common.job.feature_layout import COLOURS
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectInfo
 from essp_common.planning.position import Position
 
 FILES = {"model.safetensors": b"weights"}
-MODEL = ModelDescription(name="small", feature="rgb", channels=3, classes=("a", "b"), dropout=0.5, crop=64)
+MODEL = ModelDescription(
+    name="small",
+    feature="rgb",
+    layout=COLOURS,
+    channels=3,
+    classes=("a", "b"),
+    dropout=0.5,
+    crop=64,
+    evaluation_scale=0.875,
+)
 
 
 def manifest(step: int, best: int | None = None, final: bool = False) -> Manifest:

@@ -10,6 +10,7 @@ import torch
 
 from essp_common.artifacts.checkpoint import ModelDescription
 from essp_common.errors import ConfigError
+from essp_common.features.registry import layout_of
 from essp_common.job.spec import MODELS
 from essp_common.learning.models import Classifier, build, load_state, starting_weights, state_bytes
 from essp_common.learning.networks import NETWORKS, network
@@ -22,7 +23,14 @@ pytestmark = pytest.mark.slow
 
 def description(name: str, feature: str = "rgb", channels: int = 3, dropout: float = 0.5) -> ModelDescription:
     return ModelDescription(
-        name=name, feature=feature, channels=channels, classes=("a", "b", "c", "d"), dropout=dropout, crop=64
+        name=name,
+        feature=feature,
+        layout=layout_of(feature),
+        channels=channels,
+        classes=("a", "b", "c", "d"),
+        dropout=dropout,
+        crop=64,
+        evaluation_scale=0.875,
     )
 
 

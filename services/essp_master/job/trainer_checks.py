@@ -1,0 +1,118 @@
+"""What a job's networks could not learn anything sensible from, found before it begins.
+
+Each check compares fields that are sound one by one: the feature of a stream, the size of its frames, the crop, the
+mirror, the network and the batch. Errors name the field to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+
+from essp_common.errors import ConfigError
+from essp_common.features.declared import DeclaredFeature
+from essp_common.features.port import ArraySpec
+from essp_common.features.registry import layout_of, output_of
+from essp_common.job.feature_layout import FeatureLayout
+from essp_common.job.network_limits import NETWORK_LIMITS
+from essp_common.job.spec import JobSpec
+from essp_common.pb.v1.messages_pb2 import TRAIN
+from essp_common.planning.phases import Phases
+from essp_master.job.sizing import decoded_clips
+
+_AXES = 4
+"""Of a picture: `(T, H, W, C)`."""
+_MIRRORED_VIEWS = 10
+_MULTIPLE = {"colours": 3, "horizontal_motion": 2}
+"""What the number of channels has to be a multiple of."""
+
+
+def layouts_of(spec: JobSpec, declared: Mapping[str, DeclaredFeature] | None = None) -> dict[str, FeatureLayout]:
+    """Stream -> how its values are read. Raises `ConfigError` for features that are not known."""
+    return {name: layout_of(stream.feature, declared) for name, stream in spec.streams.items()}
+
+
+def check_trainers(
+    phases: Phases, layouts: Mapping[str, FeatureLayout], declared: Mapping[str, DeclaredFeature] | None = None
+) -> None:
+    """Raises `ConfigError` for a trainer whose settings contradict its stream or its network."""
+    spec = phases.spec
+    clips = {clip for _, view in phases.views for clip in decoded_clips(spec, view)}
+    for name, trainer in spec.trainers.items():
+        stream = spec.streams[trainer.stream]
+        made = [output_of(stream.feature, stream.params, clip, declared) for clip in clips]
+        _check_picture(spec, name, layouts[trainer.stream], made)
+        _check_crop(spec, name, made)
+        _check_mirror(spec, name, layouts[trainer.stream])
+        _check_normalisation(phases, name, made)
+
+
+def alike(spec: JobSpec) -> list[tuple[str, str]]:
+    """Pairs of trainers that will give the same weights: they differ in nothing that counts."""
+    free = {"device", "threads", "checkpoint_clips", "keep_checkpoints"}
+    what = {name: trainer.model_dump(exclude=free) for name, trainer in spec.trainers.items()}
+    return [(one, other) for one, other in combinations(what, 2) if what[one] == what[other]]
+
+
+def _check_picture(spec: JobSpec, name: str, layout: FeatureLayout, made: list[ArraySpec]) -> None:
+    stream = spec.trainers[name].stream
+    feature = spec.streams[stream].feature
+    if layout.values == "descriptor" or any(len(array.shape) != _AXES for array in made):
+        raise ConfigError(
+            f"trainers.{name}.stream: {feature} (streams.{stream}.feature) is a descriptor, not a picture, so no "
+            "network here can learn from it; choose a stream of rgb, flow or another picture. Descriptors are for "
+            "code of your own: essp.compute_feature"
+        )
+    for kind in (layout.values, layout.mirrored):
+        multiple = _MULTIPLE.get(kind, 1)
+        for array in made:
+            if array.shape[-1] % multiple:
+                raise ConfigError(
+                    f"streams.{stream}.feature: {feature} declares {kind}, so the number of its channels should be a "
+                    f"multiple of {multiple}, and is {array.shape[-1]}; register it with its true layout"
+                )
+
+
+def _check_crop(spec: JobSpec, name: str, made: list[ArraySpec]) -> None:
+    trainer = spec.trainers[name]
+    crop, least = trainer.augment.crop, NETWORK_LIMITS[trainer.model].least_side
+    _, height, width, _ = min((array.shape for array in made), key=lambda shape: min(shape[1:3]))
+    if crop > min(height, width):
+        raise ConfigError(
+            f"trainers.{name}.augment.crop: {crop} is larger than the smallest frames of stream "
+            f"{trainer.stream!r}, {width} x {height} pixels; set it to {min(height, width)} or less, or enlarge "
+            "clip.resize"
+        )
+    if crop < least:
+        raise ConfigError(
+            f"trainers.{name}.augment.crop: {crop} is too small for {trainer.model}; {least} is the least"
+        )
+
+
+def _check_mirror(spec: JobSpec, name: str, layout: FeatureLayout) -> None:
+    augment, stream = spec.trainers[name].augment, spec.trainers[name].stream
+    if layout.mirrored != "unknown":
+        return
+    reason = (
+        f"what {spec.streams[stream].feature} (streams.{stream}.feature) becomes in a mirror is not known; "
+        "declare it (`layout.mirrored` of the extractor), or set this to"
+    )
+    if augment.flip:
+        raise ConfigError(f"trainers.{name}.augment.flip: {reason} false")
+    if augment.evaluation_crops == _MIRRORED_VIEWS:
+        raise ConfigError(f"trainers.{name}.augment.evaluation_crops: {reason} 1 or 3")
+
+
+def _check_normalisation(phases: Phases, name: str, made: list[ArraySpec]) -> None:
+    """Every batch would have one value a channel, so normalisation would never have a variance to divide by."""
+    trainer = phases.spec.trainers[name]
+    if trainer.partial_bn or trainer.augment.crop > NETWORK_LIMITS[trainer.model].single_value_side:
+        return
+    epoch = max(plan.clips for plan in phases.plans if plan.purpose == TRAIN)
+    if min(trainer.batch_size, epoch) * max(array.shape[0] for array in made) > 1:
+        return
+    field = f"trainers.{name}.batch_size" if trainer.batch_size == 1 else "sampling.clips_per_epoch"
+    raise ConfigError(
+        f"{field}: batches of one frame give a normalisation of {trainer.model} one value a channel, which has no "
+        f"variance; set it to 2 or more, or set trainers.{name}.partial_bn: true"
+    )

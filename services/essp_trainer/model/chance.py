@@ -1,0 +1,41 @@
+"""Whether an epoch was any better than guessing.
+
+A training that diverges need not end in a loss that is not finite: it may go on to the last epoch with a loss far above
+that of a model that gives each class the same probability, ln K for K classes. Such an epoch is worth a warning.
+"""
+
+from __future__ import annotations
+
+import math
+
+from essp_common.job.network_limits import NETWORK_LIMITS
+from essp_trainer.assignment import Assignment
+from essp_trainer.model.training import AUXILIARY_WEIGHT
+
+_FIRST = 1.1
+"""The first epoch begins with random weights, whose loss is a little above chance."""
+
+
+def chance(assignment: Assignment) -> float:
+    """The loss of a model that gives each class the same probability. Label smoothing does not change it."""
+    auxiliary = AUXILIARY_WEIGHT if NETWORK_LIMITS[assignment.training.model].auxiliary_loss else 0.0
+    return (1 + auxiliary) * math.log(len(assignment.classes))
+
+
+def no_better_than_chance(assignment: Assignment, loss: float, epoch: int) -> str:
+    """What to say of an epoch with this mean training loss; empty: nothing."""
+    guessing = chance(assignment)
+    if loss <= guessing * (1.0 if epoch else _FIRST):
+        return ""
+    training = assignment.training
+    remedies = [f"lower optimizer.lr ({training.optimizer.lr:g})"]
+    if not training.optimizer.warmup_epochs:
+        remedies.append("set optimizer.warmup_epochs")
+    remedies.append(f"lower optimizer.clip_grad_norm ({training.optimizer.clip_grad_norm:g})")
+    if training.partial_bn:
+        remedies.append("set partial_bn: false")
+    return (
+        f"the mean loss of epoch {epoch + 1} was {loss:.3g}, above {guessing:.3g}, that of guessing among "
+        f"{len(assignment.classes)} classes: the training diverges. Stop it, {' or '.join(remedies)}, and start it "
+        "again"
+    )
