@@ -5,6 +5,9 @@ from __future__ import annotations
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
+_MOST_DIGITS = 20
+
+
 def size(count: float) -> str:
     """Bytes in the largest binary unit that leaves a number of at least one: `1.0 KiB`, `512 MiB`."""
     value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
@@ -21,6 +24,7 @@ def parse_bytes(value: object) -> object:
     text = value.strip().upper().replace(" ", "")
     number = text.rstrip("KMGIB")
     unit = text[len(number) :]
-    if unit not in _UNITS or not number.replace(".", "", 1).isdigit():
+    digits = number.replace(".", "", 1)
+    if unit not in _UNITS or not (digits.isascii() and digits.isdigit()) or len(digits) > _MOST_DIGITS:
         raise ValueError(f"{value!r} is not a size; write for example 256MiB or 2GB")
     return int(float(number) * _UNITS[unit])

@@ -35,11 +35,14 @@ _WORDS = {
     "greater_than_equal": "has to be {ge} or more",
     "less_than": "has to be less than {lt}",
     "less_than_equal": "has to be {le} or less",
+    "string_too_long": "may have {max_length} characters",
     "too_short": "needs {min_length} or more",
     "too_long": "takes {max_length} at most",
 }
 _UNSHOWN = (dict, list, tuple)
 """Values too long to repeat."""
+_MOST_SHOWN = 100
+"""Characters of a value that are repeated."""
 
 
 def problems(error: ValidationError, kind: type[BaseModel]) -> list[str]:
@@ -60,7 +63,8 @@ def _problem(found: ErrorDetails, kind: type[BaseModel]) -> str:
     text = _unknown(found, kind) or requirement(found)
     value = found["input"]
     if found["type"] not in ("missing", "extra_forbidden", "value_error") and not isinstance(value, _UNSHOWN):
-        text += f", and is {'empty' if value is None else repr(value)}"
+        shown = "empty" if value is None else repr(value)
+        text += f", and is {shown if len(shown) <= _MOST_SHOWN else shown[:_MOST_SHOWN] + ' ...'}"
     return f"{place}: {text}" if place else text
 
 

@@ -189,7 +189,7 @@ def _api(master: Master, settings: Settings, port: int) -> Service:
     from essp_master.api.server import ApiServer
 
     local = _settings(MasterSettings, settings).model_copy(update={"api_open": True})
-    return ApiServer(create_app(master, local), "127.0.0.1", port)
+    return ApiServer(create_app(master, local), "127.0.0.1", port, local)
 
 
 def _settings(kind: type[S], settings: Settings) -> S:

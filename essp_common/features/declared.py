@@ -23,14 +23,16 @@ from essp_common.errors import ConfigError
 from essp_common.features.port import ArraySpec
 from essp_common.job.feature_layout import FeatureLayout
 
-_TERM = re.compile(r"(?:(\d{1,4})\*)?([THW])(?:/(\d{1,4}))?([+-]\d{1,6})?")
+_TERM = re.compile(r"(?:(\d{1,4})\*)?([THW])(?:/([1-9]\d{0,3}))?([+-]\d{1,6})?")
+
+_MOST = 2**31 - 1
 
 
 def _checked(dimension: int | str) -> int | str:
     if isinstance(dimension, str) and _TERM.fullmatch(dimension.replace(" ", "")) is None:
         raise ValueError(f"{dimension!r} is not a dimension; write a number, or for example T, T-1, 2*T, H/16")
-    if dimension == 0 or (isinstance(dimension, int) and dimension < 0):
-        raise ValueError("a dimension is at least 1")
+    if isinstance(dimension, int) and not 1 <= dimension <= _MOST:
+        raise ValueError(f"a dimension is between 1 and {_MOST}")
     return dimension
 
 

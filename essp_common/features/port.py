@@ -39,7 +39,9 @@ class FeatureParams(BaseModel):
     them.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
     def part(self, kind: type[P]) -> P:
         """The parameters of one of the models that this one inherits."""

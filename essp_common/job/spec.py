@@ -6,6 +6,7 @@ A predict job has a `predictor` in place of `trainers`.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, Any, Literal
 
@@ -27,7 +28,7 @@ from essp_common.quantities import parse_bytes
 from essp_common.runtime import ids
 from essp_common.validation import problems
 
-ByteSize = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
+ByteSize = Annotated[int, Field(gt=0, le=2**50), BeforeValidator(parse_bytes)]
 MODELS = (
     *("small", "alexnet", "densenet121", "efficientnet_lite0", "inception_v3", "mobilenet_v3_small"),
     *("resnet18", "resnet50", "resnet101", "resnet152", "resnext50_32x4d", "vgg19"),
@@ -64,8 +65,34 @@ Uri = Annotated[str, AfterValidator(checked_uri)]
 """A URI without query, fragment, `..` or encoded parts; in a job file also a path."""
 
 
+MOST_EPOCHS = 10_000
+MOST_STREAMS = 64
+Label = Annotated[str, Field(max_length=200)]
+"""A name that others have given, such as that of a split."""
+
+
+def plain_values(value: Any) -> Any:
+    """Return a value of JSON. Raises `ValueError` for what no message can carry, such as an infinite number."""
+    if isinstance(value, dict):
+        if unlike := [key for key in value if not isinstance(key, str)]:
+            raise ValueError(f"{unlike[0]!r} is not a name; write it in quotes")
+        return {key: plain_values(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_values(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("numbers have to be finite")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("whole numbers have to fit into 64 bits")
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    raise ValueError(f"{value!r} is no text, number, list or mapping")
+
+
+Params = Annotated[dict[str, Any], BeforeValidator(plain_values)]
+
+
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class CodecSpec(_Section):
@@ -112,13 +139,13 @@ class DataSpec(_Section):
     catalog: Uri = ""
     """URI of the catalog (`essp catalog build`); in a job file also a path, relative to the folder of
     that file."""
-    train: str = "train"
+    train: Label = "train"
     """Split to train on."""
-    validation: str | None = "validation"
+    validation: Label | None = "validation"
     """Split that selects checkpoints and fusion weights. `validation_fraction` applies if the catalog lacks it."""
     validation_fraction: float = Field(0.15, gt=0, lt=1)
     """Share of each class's training videos set aside when the catalog has no validation split."""
-    test: str | None = "test"
+    test: Label | None = "test"
     """Split that the final figures are measured on. There is no test if this is null or the catalog lacks the split."""
 
 
@@ -131,20 +158,20 @@ class SamplingSpec(_Section):
     `uniform` walks all videos in order and shows each once."""
     seed: int = Field(0, ge=0, lt=2**63)
     """The job's random seed: the same seed, the same clips."""
-    clips_per_epoch: int | None = Field(None, ge=1)
+    clips_per_epoch: int | None = Field(None, ge=1, le=10**9)
     """Clips of one training epoch (default: one for each training video)."""
     clips_per_video: int = Field(3, ge=1, le=10_000)
     """Evaluation: clips at even distances over each video; scores are averaged by video."""
-    locality: int = Field(0, ge=0)
+    locality: int = Field(0, ge=0, le=10**6)
     """Window, in seeds, within which the seeds of one video are issued together (0: off)."""
 
 
 class StreamSpec(_Section):
     """A feature as the input of models."""
 
-    feature: str = "rgb"
+    feature: Label = "rgb"
     """An extractor's name (`essp extractor ls`)."""
-    params: dict[str, Any] = {}
+    params: Params = {}
     """The extractor's parameters (`essp extractor describe NAME`). `rgb`: `frames`, how many of the clip's frames.
     `flow` and its variants: `bound`, the largest displacement kept, as a share of the frame's short side (0.08: 20 px
     of 256, as in the two-stream papers). As a share it means the same motion of the scene at any size of the frame. It
@@ -156,9 +183,11 @@ class StreamSpec(_Section):
 class AugmentSpec(_Section):
     """Augmentation of the two-stream recipe (Wang et al., Temporal Segment Networks, 2016)."""
 
-    crop: int = Field(224, ge=8)
+    crop: int = Field(224, ge=8, le=4320)
     """Side of the square the model sees."""
-    scales: tuple[float, ...] = (1.0, 0.875, 0.75, 0.66)
+    scales: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(
+        (1.0, 0.875, 0.75, 0.66), min_length=1, max_length=64
+    )
     """Multi-scale corner cropping: sides as shares of the short side, resized to `crop`."""
     flip: bool = True
     """Mirror half of the clips; horizontal flow changes sign. Switch it off if classes differ by left and right, and
@@ -175,27 +204,27 @@ class AugmentSpec(_Section):
 class OptimizerSpec(_Section):
     """SGD with momentum, and the schedule of its learning rate."""
 
-    lr: float = Field(0.01, gt=0)
+    lr: float = Field(0.01, gt=0, le=1000)
     """Highest learning rate, for the whole batch, whatever the number of ranks. If a recipe gives the rate for another
     batch size, scale it in proportion (Goyal et al., 2017)."""
     momentum: float = Field(0.9, ge=0, lt=1)
     """Momentum of SGD."""
     nesterov: bool = False
     """Nesterov's momentum."""
-    weight_decay: float = Field(5e-4, ge=0)
+    weight_decay: float = Field(5e-4, ge=0, le=10)
     """L2 penalty on the weights."""
     decay_all: bool = True
     """True: decay biases and the parameters of normalisations, too. False: decay only the weights of convolutions and
     linear layers, as is usual for large batches and long training."""
     schedule: Literal["step", "cosine"] = "step"
     """`step`: multiply by `gamma` at each of `steps`. `cosine`: from `lr` to 0 along half a cosine over `epochs`."""
-    warmup_epochs: float = Field(0.0, ge=0)
+    warmup_epochs: float = Field(0.0, ge=0, le=MOST_EPOCHS)
     """Epochs, or a fraction of one, in which the rate rises linearly from 1 % to 100 % of the schedule."""
-    steps: tuple[int, ...] = ()
+    steps: tuple[Annotated[int, Field(ge=0, le=MOST_EPOCHS)], ...] = Field((), max_length=1000)
     """Epochs at whose start the learning rate is multiplied by `gamma`."""
     gamma: float = Field(0.1, gt=0, le=1)
     """Factor of each step."""
-    clip_grad_norm: float = Field(20.0, gt=0)
+    clip_grad_norm: float = Field(20.0, gt=0, le=10**6)
     """Largest norm of the gradients; larger gradients are scaled down to it."""
 
 
@@ -214,7 +243,7 @@ class TrainerSpec(_Section):
     (`pip install 'essp-video[efficientnet]'`, wherever trainers run)."""
     partial_bn: bool = False
     """Freeze the statistics of every batch normalisation but the first (TSN), for fine-tuning on few videos."""
-    batch_size: int = Field(32, ge=1)
+    batch_size: int = Field(32, ge=1, le=65_536)
     """Clips of one optimizer step, all ranks together."""
     dropout: float = Field(0.5, ge=0, lt=1)
     """Dropout before the classifier."""
@@ -234,11 +263,11 @@ class TrainerSpec(_Section):
     """`auto`: a GPU if there is one, else the CPU."""
     amp: bool = False
     """Mixed precision (CUDA only): bfloat16 if the GPU supports it, else float16 with scaled gradients."""
-    threads: int = Field(0, ge=0)
+    threads: int = Field(0, ge=0, le=1024)
     """CPU threads for the model (0: the trainers of a machine share its CPUs evenly)."""
-    checkpoint_clips: int = Field(0, ge=0)
+    checkpoint_clips: int = Field(0, ge=0, le=10**9)
     """Clips between two checkpoints within an epoch (0: save only at the end of each epoch)."""
-    keep_checkpoints: int = Field(2, ge=1)
+    keep_checkpoints: int = Field(2, ge=1, le=10_000)
     """How many of the newest checkpoints to keep, besides the best one."""
 
     @model_validator(mode="after")
@@ -288,11 +317,11 @@ class LimitsSpec(_Section):
     """True: all trainers keep in step with the slowest one, and no clip is decoded twice because of a straggler. False
     suits a cluster, where a slow trainer on its own machine should not hold up the others and decoders can be added.
     `essp init` writes true, because decoding again slows every trainer that shares its cores with the decoders."""
-    replacements: int = Field(5, ge=0)
+    replacements: int = Field(5, ge=0, le=1000)
     """Other videos to try in place of one that cannot be decoded, before its index is skipped."""
     dead_ratio: float = Field(0.2, ge=0, le=1)
     """The job fails if more than this share of its seeds cannot be decoded."""
-    ttl_s: int = Field(3600, ge=1)
+    ttl_s: int = Field(3600, ge=1, le=30 * 24 * 3600)
     """Seconds until a cache key expires whose consumers never ack."""
     strict: bool = True
     """True: any sign of damage fails a clip. False: take the frames that FFmpeg can decode."""
@@ -311,11 +340,11 @@ class JobSpec(_Section):
     """Frames of a clip and their size."""
     sampling: SamplingSpec = SamplingSpec()
     """Which clips of the videos, in which order."""
-    streams: dict[Name, StreamSpec] = {"rgb": StreamSpec()}
+    streams: dict[Name, StreamSpec] = Field({"rgb": StreamSpec()}, min_length=1, max_length=MOST_STREAMS)
     """The inputs of the models, by name."""
     trainers: dict[Name, TrainerSpec] = {}
     """The models to train, by name."""
-    epochs: int = Field(10, ge=1)
+    epochs: int = Field(10, ge=1, le=MOST_EPOCHS)
     """Training epochs, each followed by a validation phase."""
     aggregation: AggregationSpec = AggregationSpec()
     """How the streams are fused into one classifier."""

@@ -13,7 +13,7 @@ from essp_common.runtime.process import run_all
 from essp_common.runtime.service import Service
 from essp_common.wiring import Adapters
 from essp_master.api.app import create_app
-from essp_master.api.guard import Guard
+from essp_master.api.guard import Guard, guarded
 from essp_master.api.server import ApiServer
 from essp_master.api.standby import Front, create_standby
 from essp_master.config import MasterSettings
@@ -50,7 +50,7 @@ class MasterProcess:
         self._settings = settings
         self._worker = worker
         self._front = Front(self._standby(lambda: "", ""))
-        self._server = ApiServer(self._front, host, port)
+        self._server = ApiServer(self._front, host, port, settings)
         self._parts: tuple[Service, ...] = ()
         self._draining = threading.Event()
         self._lock = threading.Lock()
@@ -115,7 +115,7 @@ class MasterProcess:
         """The app of a standby, behind the same guard as the leader's."""
         settings = self._settings
         app = create_standby(leader, url)
-        return Guard(app, settings.tokens(), settings.api_body_bytes, settings.api_requests_per_s)
+        return guarded(app, settings)
 
     def _candidate(self) -> Election:
         """This master's part in the election; meanwhile it is a standby."""

@@ -42,11 +42,17 @@ class MasterSettings(Settings):
     """Further tokens, each with a name and scopes: a JSON list of `{"name": .., "sha256": .., "scopes": ["read"]}`."""
     api_open: bool = False
     """Serve the API without a token: for a trusted network only."""
-    api_body_bytes: int = Field(2**20, ge=1024)
+    api_body_bytes: int = Field(2**20, ge=1024, le=2**30)
     """Largest request body; a job is some kilobytes."""
     api_requests_per_s: float = Field(100.0, ge=0)
     """Requests a second that one caller (a token, or an address where none is sent) may make, with bursts of two
     seconds' worth; further ones get 429 with `Retry-After`. 0: no limit."""
+    api_connections: int = Field(512, ge=8, le=65_536)
+    """Connections to the API at once. Where there are more, the one that has been idle longest is closed. Three
+    quarters of them may have a request under way, further requests get 503; the rest is for probes. Each takes a file
+    descriptor (`ulimit -n`)."""
+    api_patience_s: float = Field(20.0, gt=0, le=3600)
+    """Seconds a caller may take to send a request, and to take a part of the answer; then it is cut off."""
     state: str = ""
     """Folder in one of the stores for what is registered. Empty: nothing can be registered."""
     images: tuple[str, ...] = ()

@@ -21,19 +21,25 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from essp_common.errors import ConfigError, Conflict, NotFound, PreconditionFailed
 from essp_common.features.declared import DeclaredFeature, DeclaredOutput
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectStore
+from essp_common.validation import problems
 
 PREFIX = "registrations/"
 Kind = Literal["extractors", "trainers"]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 _DIGEST = re.compile(r"[a-z0-9][a-z0-9._/:-]*@sha256:[0-9a-f]{64}")
 _QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"
+
+
+VariableName = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]{0,62}$")]
+VariableValue = Annotated[str, Field(pattern=r"^[^\x00]*$", max_length=32_768)]
+"""What an environment can hold."""
 
 
 class _Row(BaseModel):
@@ -68,7 +74,7 @@ class ExtractorRow(_Row):
     """Fewest workers."""
     max: int = Field(16, ge=1, le=1000)
     """Most workers."""
-    environment: Mapping[Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]{0,62}$")], str] = {}
+    environment: Mapping[VariableName, VariableValue] = {}
     """Settings of the worker; no secrets."""
 
 
@@ -82,7 +88,7 @@ class TrainerRow(_Row):
     """The models (`trainers.*.model` of a job) that it is for."""
     resources: Resources = Resources(cpu="4", memory="16Gi", gpus=1)
     max_ranks: int = Field(8, ge=1, le=1024)
-    environment: Mapping[Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]{0,62}$")], str] = {}
+    environment: Mapping[VariableName, VariableValue] = {}
 
 
 Row = ExtractorRow | TrainerRow
@@ -141,7 +147,8 @@ class Registrations:
 
     def changes(self) -> list[Change]:
         """The audit log, oldest first."""
-        return [_parse(self._log.read(number)).change for number in self._log.numbers()]
+        numbers = self._log.numbers()
+        return [_parse(self._log.read(number), f"registration {number}").change for number in numbers]
 
     def declared(self) -> dict[str, DeclaredFeature]:
         """What registered extractors make, by feature."""
@@ -196,8 +203,10 @@ class Registrations:
             written: dict[str, object] = {"change": made.model_dump(mode="json"), "versions": versions}
             for table, rows in tables.items():
                 written[table] = {known: row.model_dump(mode="json") for known, row in rows.items()}
+            data = (json.dumps(written, indent=1) + "\n").encode()
+            _parse(data, "the row")  # what cannot be read again would take all other rows with it
             try:
-                self._log.write(version, (json.dumps(written, indent=1) + "\n").encode())
+                self._log.write(version, data)
             except Conflict:
                 continue  # another writer was first: look at what is there now
             return f'"{version}"'
@@ -215,14 +224,17 @@ class Registrations:
             number = self._newest.change.version if self._newest else 0
             while True:
                 try:
-                    self._newest = _parse(self._log.read(number + 1))
+                    self._newest = _parse(self._log.read(number + 1), f"registration {number + 1}")
                 except NotFound:
                     return self._newest
                 number += 1
 
 
-def _parse(data: bytes) -> _Document:
-    return _Document.model_validate_json(data)
+def _parse(data: bytes, what: str) -> _Document:
+    try:
+        return _Document.model_validate_json(data)
+    except ValidationError as error:
+        raise ConfigError(f"{what}: cannot be read: {'; '.join(problems(error, _Document))}") from error
 
 
 def _rows(document: _Document, kind: Kind) -> Mapping[str, Row]:

@@ -178,7 +178,8 @@ class Master:
         return self._change(name, JobState.STOPPED)
 
     def jobs(self) -> list[JobSummary]:
-        """All jobs, newest first."""
+        """All jobs, newest first. Raises `Unavailable` while it is not known what was under way."""
+        self._await_recovery()
         with self._lock:
             return self._jobs.summaries(self._clock())
 
@@ -189,6 +190,12 @@ class Master:
         with self._lock:
             return self._jobs.past(name) or status_of(self._jobs[name], usage, self._clock())
 
+    def running(self) -> list[JobStatus]:
+        """The jobs that have not ended, as far as they are known already."""
+        usage = usage_of(self._cache)
+        with self._lock:
+            return [status_of(job, usage, self._clock()) for job in self._jobs if not job.state.ended]
+
     def pool_demands(self) -> list[PoolDemand]:
         """What the jobs that have not ended want of the pools."""
         with self._lock:
@@ -196,6 +203,7 @@ class Master:
 
     def events(self, name: str, after: int = 0, timeout_s: float = 0.0) -> Sequence[JobEvent]:
         """The events of a job after event `after`; waits up to `timeout_s` for one. Raises `NotFound`."""
+        self._await_recovery()
         with self._lock:
             if self._jobs.past(name) is not None:
                 return ()

@@ -22,9 +22,9 @@ from tests.harness.waiting import LONGEST_S
 
 
 @contextmanager
-def served(app: FastAPI) -> Iterator[str]:
+def served(app: FastAPI, settings: MasterSettings | None = None) -> Iterator[str]:
     """The URL of an API."""
-    server = ApiServer(app, "127.0.0.1", 0)
+    server = ApiServer(app, "127.0.0.1", 0, settings or MasterSettings())
     with running(server):
         yield f"http://127.0.0.1:{server.port}"
 
@@ -39,7 +39,7 @@ class Served:
         self.master: Master = master_over(self.adapters)
         self.job = make_job(folder)
         self.fleet = self._open.enter_context(closing(Fleet(self.adapters, self.job)))
-        self.url = self._open.enter_context(served(create_app(self.master, self.settings)))
+        self.url = self._open.enter_context(served(create_app(self.master, self.settings), self.settings))
         client = httpx.Client(base_url=self.url, timeout=LONGEST_S, verify=False)  # reading certificates takes long
         self.client = self._open.enter_context(client)
 

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from essp_common import distribution
 from essp_common.job.spec import JobSpec
 from essp_master.api import events, health, jobs, page, pools, problems, registrations
-from essp_master.api.guard import Guard
+from essp_master.api.guard import guarded
 from essp_master.config import MasterSettings
 from essp_master.pools.reconciler import Reconciler
 from essp_master.registrations import Registrations
@@ -27,20 +27,21 @@ def create_app(
     `tables`: what is registered; None: this master has no store for registrations. `reconciler`: keeps the pools;
     None: this master has none.
     """
-    app = FastAPI(title="ESSP", version=distribution.version(), summary="Train video classifiers straight from video.")
-    app.add_middleware(
-        Guard,
-        tokens=settings.tokens(),
-        body_bytes=settings.api_body_bytes,
-        requests_per_s=settings.api_requests_per_s,
+    app = FastAPI(
+        title="ESSP",
+        version=distribution.version(),
+        summary="Train video classifiers straight from video.",
+        docs_url=None,
+        redoc_url=None,
     )
+    app.add_middleware(guarded, settings=settings)
     problems.install(app)
     app.include_router(jobs.router(master))
     app.include_router(events.router(master))
     app.include_router(registrations.router(tables))
     app.include_router(pools.router(reconciler))
     app.include_router(health.router(master))
-    app.include_router(page.router())
+    app.include_router(page.router(lambda: app.openapi()))
     _describe(app)
     return app
 

@@ -19,6 +19,8 @@ from essp_master.api.problems import answers_of
 from essp_master.service import Master
 
 _STATUS_S = 1.0
+MOST = 2**53
+"""The largest whole number that every reader of JSON knows."""
 
 
 def router(master: Master) -> APIRouter:
@@ -38,11 +40,11 @@ def router(master: Master) -> APIRouter:
     )
     async def job_events(
         name: str,
-        after: Annotated[int, Query(ge=0, description="Only events after this id.")] = 0,
-        last_event_id: Annotated[str | None, Header()] = None,
+        after: Annotated[int, Query(ge=0, le=MOST, description="Only events after this id.")] = 0,
+        last_event_id: Annotated[str | None, Header(pattern=r"^[0-9]{0,15}$")] = None,
     ) -> AsyncIterator[ServerSentEvent]:
         """What happens to a job, as it happens."""
-        seen = int(last_event_id) if last_event_id and last_event_id.isdecimal() else after
+        seen = int(last_event_id) if last_event_id else after
         while master.ready:
             status = await run_in_threadpool(master.status, name)
             for event in master.events(name, seen):
@@ -53,9 +55,9 @@ def router(master: Master) -> APIRouter:
                 return
             await asyncio.sleep(_STATUS_S)
 
-    @routes.get("/{name}/log", operation_id="job_log", responses=answers_of(401, 403, 404, 422))
+    @routes.get("/{name}/log", operation_id="job_log", responses=answers_of(401, 403, 404, 422, 503))
     def job_log(
-        name: str, after: Annotated[int, Query(ge=0, description="Only events after this id.")] = 0
+        name: str, after: Annotated[int, Query(ge=0, le=MOST, description="Only events after this id.")] = 0
     ) -> list[JobEvent]:
         """What has happened to a job, at once: the same events as of the stream."""
         return list(master.events(name, after))

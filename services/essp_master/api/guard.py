@@ -5,7 +5,8 @@
     register   change what is registered: code that will run
     admin      everything
 
-Health, metrics and the empty page need no token: probes and Prometheus have none, and these paths reveal no data.
+Health, metrics, the empty page and the description of the API need no token: probes, Prometheus and a browser have
+none, and these paths reveal no data.
 Tokens are kept as SHA-256 (they are long and random, so nothing slower is needed), and compared in constant time.
 """
 
@@ -13,50 +14,94 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
-from starlette.requests import Request
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from essp_master.api.problems import problem
 from essp_master.api.rates import Rates
-from essp_master.config import ApiToken, Right
+from essp_master.config import ApiToken, MasterSettings, Right
 
-OPEN_PATHS = frozenset({"/livez", "/readyz", "/metrics", "/", "/page/page.css", "/page/page.js"})
+log = logging.getLogger(__name__)
+
+OPEN_PATHS = frozenset(
+    {
+        "/livez",
+        "/readyz",
+        "/metrics",
+        "/",
+        "/page/page.css",
+        "/page/page.js",
+        "/page/icon.svg",
+        "/favicon.ico",
+        "/docs",
+        "/openapi.json",
+    }
+)
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
-_REGISTERED = ("/v1/extractors", "/v1/trainers", "/v1/pools")
+_JOBS = "/v1/jobs"
+_REGISTERED = ("/v1/extractors/", "/v1/trainers/", "/v1/pools/")
+_MOST_DIGITS = 20
+"""Of a length; Python takes quadratic time for thousands."""
 _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
 
 
 class Guard:
-    """ASGI middleware. Puts the name of the token into `request.state.caller`."""
+    """ASGI middleware. Puts the name of the token into `request.state.caller`.
 
-    def __init__(self, app: ASGIApp, tokens: Sequence[ApiToken], body_bytes: int, requests_per_s: float) -> None:
-        """`tokens`: callers have to show one of them; none: the API is open. `requests_per_s`: limit for one caller."""
+    It decides by the path that the router sees, which is the scope's: a URL that is put together of this path and of
+    headers may read otherwise. What is not known to be open needs a token, whatever it is.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        tokens: Sequence[ApiToken],
+        body_bytes: int,
+        requests_per_s: float,
+        requests_at_once: int = 1000,
+    ) -> None:
+        """`tokens`: callers have to show one of them; none: the API is open. `requests_per_s`: limit for one caller.
+        `requests_at_once`: limit for all; probes do not count."""
         self._app = app
         self._rates = Rates(requests_per_s)
         self._tokens = tokens
         self._body_bytes = body_bytes
+        self._requests_at_once = requests_at_once
+        self._under_way = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            raise RuntimeError(f"the API speaks HTTP, not {scope['type']}")
         request = Request(scope)
         refusal = self._refusal(request)
         if refusal is not None:
             return await refusal(scope, receive, send)
-        limited = _Limited(receive, self._body_bytes)
+        self._under_way += 1
         try:
-            await self._app(scope, limited, _with_headers(send))
-        except BodyTooLarge:
-            await self._too_large()(scope, receive, send)
+            await self._app(scope, _Limited(receive, self._body_bytes), _with_headers(send))
+        except ClientDisconnect:
+            log.info("a caller left before its request had arrived")
+        finally:
+            self._under_way -= 1
         return None
 
-    def _refusal(self, request: Request) -> Callable[[Scope, Receive, Send], Awaitable[None]] | None:
+    def _refusal(self, request: Request) -> ASGIApp | None:
         request.state.caller = "anyone"
-        if request.url.path in OPEN_PATHS:
+        path = request.scope["path"]
+        if path in OPEN_PATHS and request.method in _READING:
             return None
+        if self._under_way >= self._requests_at_once:
+            detail = (
+                f"{self._under_way} requests are under way, and no more are taken (ESSP_API_CONNECTIONS); try again"
+            )
+            return problem(503, "Too many requests at once", detail, {"Retry-After": "1"})
         token = self._token_of(request) if self._tokens else None
         caller = f"token {token.name}" if token else f"address {request.client.host if request.client else ''}"
         if wait_s := self._rates.wait_s(caller):
@@ -68,21 +113,12 @@ class Guard:
             )
         if self._tokens:
             if token is None:
-                return problem(
-                    401,
-                    "Token missing or unknown",
-                    "this API needs the header `Authorization: Bearer <token>`; the token is ESSP_API_TOKEN of the "
-                    "master, or one of its ESSP_API_TOKENS",
-                    {"WWW-Authenticate": "Bearer"},
-                )
-            right = needed(request.method, request.url.path)
+                return _unknown(request)
+            right = needed(request.method, path)
             if right not in token.scopes and Right.ADMIN not in token.scopes:
                 return problem(403, "Scope missing", f"token {token.name} lacks the scope `{right}` that this needs")
             request.state.caller = token.name
-        length = request.headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > self._body_bytes:
-            return self._too_large()
-        return None
+        return None if self._fits(request.headers.get("content-length", "0")) else self._too_large()
 
     def _token_of(self, request: Request) -> ApiToken | None:
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
@@ -90,15 +126,48 @@ class Guard:
         matching = [token for token in self._tokens if hmac.compare_digest(token.sha256, digest)]
         return matching[0] if matching and scheme.lower() == "bearer" else None
 
-    def _too_large(self) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
-        return problem(413, "Too large", f"a request may have {self._body_bytes} bytes; a job needs some thousand")
+    def _fits(self, length: str) -> bool:
+        return len(length) < _MOST_DIGITS and length.isdecimal() and int(length) <= self._body_bytes
+
+    def _too_large(self) -> ASGIApp:
+        error = BodyTooLarge(self._body_bytes)
+        return problem(error.status_code, "Too large", error.detail)
+
+
+def guarded(app: ASGIApp, settings: MasterSettings) -> Guard:
+    """An app behind the guard that the settings ask for."""
+    return Guard(
+        app,
+        settings.tokens(),
+        settings.api_body_bytes,
+        settings.api_requests_per_s,
+        settings.api_connections * 3 // 4,
+    )
+
+
+def _unknown(request: Request) -> ASGIApp:
+    """The answer to who shows no token, or one that is not known; they need different cures."""
+    shown = request.headers.get("authorization", "")
+    scheme, _, token = shown.partition(" ")
+    challenge = {"WWW-Authenticate": "Bearer"}
+    where = "the token is ESSP_API_TOKEN of the master, or one of its ESSP_API_TOKENS"
+    if not shown:
+        detail = f"this API needs the header `Authorization: Bearer <token>`; {where}"
+        return problem(401, "Token missing", detail, challenge)
+    if scheme.lower() != "bearer" or not token.strip():
+        detail = f"the header Authorization has no token: write `Authorization: Bearer <token>`; {where}"
+        return problem(401, "Token missing", detail, challenge)
+    detail = f"the token that was sent is wrong: this master does not know it; {where}"
+    return problem(401, "Token unknown", detail, {"WWW-Authenticate": 'Bearer error="invalid_token"'})
 
 
 def needed(method: str, path: str) -> Right:
-    """The scope that a request needs."""
+    """The scope that a request needs: everything, unless it is known to need less."""
     if method in _READING:
         return Right.READ
-    return Right.REGISTER if path.startswith(_REGISTERED) else Right.OPERATE
+    if path == _JOBS or path.startswith(f"{_JOBS}/"):
+        return Right.OPERATE
+    return Right.REGISTER if path.startswith(_REGISTERED) else Right.ADMIN
 
 
 def _with_headers(send: Send) -> Send:
@@ -110,8 +179,11 @@ def _with_headers(send: Send) -> Send:
     return sending
 
 
-class BodyTooLarge(Exception):
-    """The body is larger than allowed."""
+class BodyTooLarge(HTTPException):
+    """The body is larger than allowed. Frameworks that read a body for the app let this class pass."""
+
+    def __init__(self, body_bytes: int) -> None:
+        super().__init__(413, f"a request may have {body_bytes} bytes; a job needs some thousand")
 
 
 class _Limited:
@@ -119,11 +191,11 @@ class _Limited:
 
     def __init__(self, receive: Receive, body_bytes: int) -> None:
         self._receive = receive
-        self._left = body_bytes
+        self._left = self._body_bytes = body_bytes
 
     async def __call__(self) -> Message:
         message = await self._receive()
         self._left -= len(message.get("body", b""))
         if self._left < 0:
-            raise BodyTooLarge
+            raise BodyTooLarge(self._body_bytes)
         return message

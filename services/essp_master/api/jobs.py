@@ -32,7 +32,7 @@ def router(master: Master) -> APIRouter:
     routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
     _add_start(routes, master)
 
-    @routes.get("", operation_id="list_jobs", responses=answers_of(401, 403, 422))
+    @routes.get("", operation_id="list_jobs", responses=answers_of(401, 403, 422, 503))
     def list_jobs(
         state: Annotated[list[JobState] | None, Query(description="Only jobs in one of these states.")] = None,
         kind: Annotated[Literal["train", "predict"] | None, Query(description="Only jobs of this kind.")] = None,

@@ -1,25 +1,40 @@
-"""The page at `/`: the jobs, their progress, and what limits them. Its files hold no data, so they need no token."""
+"""Pages for people: at `/` the jobs, their progress, and what limits them; at `/docs` the description of the API.
+
+Their files hold no data, so they need no token, and they load nothing from elsewhere.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from html import escape
 from pathlib import Path
+from typing import Any
 
 from fastapi import APIRouter, Response
 
 from essp_common.errors import NotFound
 
 _FOLDER = Path(__file__).parents[1] / "page"
-_TYPES = {"index.html": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
+_ICON = "icon.svg"
+_TYPES = {"index.html": "text/html", "page.css": "text/css", "page.js": "text/javascript", _ICON: "image/svg+xml"}
 _POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 
 
-def router() -> APIRouter:
-    """The routes of the page."""
+def router(description: Callable[[], dict[str, Any]]) -> APIRouter:
+    """The routes of the pages. `description`: the OpenAPI document."""
     routes = APIRouter(include_in_schema=False)
 
     @routes.get("/")
     def index() -> Response:
         return _file("index.html")
+
+    @routes.get("/docs")
+    def docs() -> Response:
+        return _page("\n".join(_described(description())).encode(), "text/html")
+
+    @routes.get("/favicon.ico")
+    def favicon() -> Response:
+        return _file(_ICON)
 
     @routes.get("/page/{name}")
     def part(name: str) -> Response:
@@ -31,5 +46,31 @@ def router() -> APIRouter:
 def _file(name: str) -> Response:
     if name not in _TYPES:
         raise NotFound(f"the page has no part {name}")
+    return _page((_FOLDER / name).read_bytes(), _TYPES[name])
+
+
+def _page(content: bytes, media_type: str) -> Response:
     headers = {"Content-Security-Policy": _POLICY, "Cache-Control": "no-cache"}
-    return Response((_FOLDER / name).read_bytes(), media_type=_TYPES[name], headers=headers)
+    return Response(content, media_type=media_type, headers=headers)
+
+
+def _described(document: dict[str, Any]) -> Iterator[str]:
+    """What the API can do, a section for each operation."""
+    yield '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>API of ESSP</title>'
+    yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    yield '<link rel="stylesheet" href="page/page.css"><link rel="icon" href="page/icon.svg" type="image/svg+xml">'
+    yield '</head><body><header><h1>API</h1><nav><a href=".">jobs</a> <a href="openapi.json">OpenAPI</a></nav></header>'
+    yield "<main><p>Requests carry <code>Authorization: Bearer &lt;token&gt;</code>. For programs, and with the "
+    yield "schemas of all bodies: <a href='openapi.json'>openapi.json</a>.</p>"
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            yield f"<section><h2>{method.upper()} {escape(path)}</h2>"
+            yield f"<p>{escape(operation.get('description') or operation.get('summary', ''))}</p><ul>"
+            for parameter in operation.get("parameters", ()):
+                told = escape(parameter.get("description", ""))
+                yield f"<li><code>{escape(parameter['name'])}</code> ({parameter['in']}) {told}</li>"
+            yield "</ul><ul>"
+            for status, answer in operation["responses"].items():
+                yield f"<li>{escape(status)}: {escape(answer['description'])}</li>"
+            yield "</ul></section>"
+    yield "</main></body></html>"

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, PreconditionFailed, TransientError
@@ -110,11 +112,10 @@ def field_errors(message: str) -> list[dict[str, str]]:
     return found
 
 
-def install(app: FastAPI) -> None:
+def install(app: Starlette) -> None:
     """Have every error of `app` answered as a problem."""
 
-    @app.exception_handler(EsspError)
-    async def on_essp_error(request: Request, error: EsspError) -> JSONResponse:
+    async def on_essp_error(request: Request, error: Exception) -> JSONResponse:
         for kind, status, title in _STATUS:
             if isinstance(error, kind):
                 more = {"errors": field_errors(str(error))} if kind is ConfigError else {}
@@ -122,18 +123,26 @@ def install(app: FastAPI) -> None:
                 return problem(status, title, str(error), headers, **more)
         return problem(500, "It failed", str(error))
 
-    @app.exception_handler(RequestValidationError)
-    async def on_invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:
+    async def on_invalid_request(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
         errors = [{"field": ".".join(str(p) for p in e["loc"]), "detail": str(e["msg"])} for e in error.errors()]
         detail = "; ".join(f"{e['field']}: {e['detail']}" for e in errors)
         return problem(422, "The request is not valid", detail, errors=errors)
 
-    @app.exception_handler(HTTPException)
-    async def on_http_error(request: Request, error: HTTPException) -> JSONResponse:
-        detail = str(error.detail) if error.status_code != 404 else f"nothing lies at {request.url.path}; see /v1/jobs"
-        return problem(error.status_code, str(error.detail), detail, error.headers)
+    async def on_http_error(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        status, detail = error.status_code, str(error.detail)
+        if status == 404:
+            detail = f"nothing lies at {request.scope['path']}; see /v1/jobs"
+        if status == 400:  # of the framework, for a body that is no JSON, or nested too deeply
+            status = 422
+        return problem(status, HTTPStatus(status).phrase, detail, error.headers)
 
-    @app.exception_handler(Exception)
     async def on_defect(request: Request, error: Exception) -> JSONResponse:
-        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        log.error("%s %s failed", request.method, request.scope["path"], exc_info=error)
         return problem(500, "It failed", "a defect of the master; its log says more")
+
+    app.add_exception_handler(EsspError, on_essp_error)
+    app.add_exception_handler(RequestValidationError, on_invalid_request)
+    app.add_exception_handler(HTTPException, on_http_error)
+    app.add_exception_handler(Exception, on_defect)

@@ -9,6 +9,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from essp_common.errors import ConfigError
+from essp_master.api.connections import Connections, bounded
+from essp_master.config import MasterSettings
 
 log = logging.getLogger(__name__)
 
@@ -21,15 +23,25 @@ class ApiServer:
 
     name = "api"
 
-    def __init__(self, app: ASGIApp, host: str, port: int) -> None:
-        """Listen at once (`port` 0: a free one, see `port`). Raises `ConfigError` when the port is taken."""
+    def __init__(self, app: ASGIApp, host: str, port: int, settings: MasterSettings) -> None:
+        """Listen at once (`port` 0: a free one, see `port`). Raises `ConfigError` when the port is taken.
+
+        `settings`: how many connections there may be, and how slow.
+        """
+        connections = Connections(settings.api_connections, settings.api_patience_s)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             self._socket = socket.create_server((host, port), family=family)
         except OSError as error:
             raise ConfigError(f"{host}:{port}: {error.strerror}; choose another with --host and --port") from error
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=_GRACE_S
+            app,
+            http=bounded(connections),
+            ws="none",
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=_GRACE_S,
         )
         self._server = uvicorn.Server(config)
         self._url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"

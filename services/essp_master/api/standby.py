@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from essp_master.api import problems
 from essp_master.api.exposition import exposition
 from essp_master.api.problems import problem
 
@@ -45,13 +46,16 @@ def create_standby(leader: Callable[[], str], own_url: str) -> Starlette:
         url = leader()
         if not url or url == own_url:
             return problem(503, "No leader", "no master leads at the moment; try again", {"Retry-After": "2"})
-        headers = [(k, v) for k, v in request.headers.items() if k.lower() not in _OWN]
-        passed = client.build_request(
-            request.method,
-            f"{url}{request.url.path}{'?' + request.url.query if request.url.query else ''}",
-            headers=headers,
-            content=await request.body(),
-        )
+        # As they came: a path that is put together of headers could be another one than the guard has seen.
+        headers = [(name, value) for name, value in request.headers.raw if name.decode("latin-1").lower() not in _OWN]
+        path, query = request.scope["raw_path"].decode("ascii"), request.scope["query_string"].decode("ascii")
+        body = await request.body()
+        try:
+            passed = client.build_request(
+                request.method, f"{url}{path}{'?' if query else ''}{query}", headers=headers, content=body
+            )
+        except httpx.InvalidURL as error:
+            return problem(400, "No address", f"{path} cannot be an address ({error})")
         try:
             answer = await client.send(passed, stream=True)
         except httpx.TransportError as error:
@@ -72,7 +76,9 @@ def create_standby(leader: Callable[[], str], own_url: str) -> Starlette:
         return Response(exposition(lambda: (), leads=False), media_type=CONTENT_TYPE_LATEST)
 
     own = [Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics)]
-    return Starlette(routes=[*own, Route("/{path:path}", forward, methods=_METHODS)])
+    app = Starlette(routes=[*own, Route("/{path:path}", forward, methods=_METHODS)])
+    problems.install(app)
+    return app
 
 
 async def _raw(answer: httpx.Response) -> AsyncIterator[bytes]:

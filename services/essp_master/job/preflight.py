@@ -78,7 +78,7 @@ def preflight(
     parts = parts_of(spec)
     bounds = bounds_of(phases, parts, declared)
     clips = unit_clips(spec, bounds)
-    output = stores.under(spec.output)
+    output = _output_of(spec, stores)
     if trouble := output.unwritable():
         raise ConfigError(f"output: {trouble}")
     if not fresh:
@@ -111,6 +111,13 @@ def check_owner(output: ObjectStore, spec: JobSpec) -> None:
         )
 
 
+def _output_of(spec: JobSpec, stores: Stores) -> ObjectStore:
+    try:
+        return stores.under(spec.output)
+    except ConfigError as error:
+        raise ConfigError(f"output: {error}") from error
+
+
 def _catalog_of(spec: JobSpec, stores: Stores) -> Catalog:
     if not spec.data.catalog:
         raise ConfigError("data.catalog: is required; make one with `essp catalog build`")
@@ -118,6 +125,8 @@ def _catalog_of(spec: JobSpec, stores: Stores) -> Catalog:
         return read_catalog(*stores.resolve(spec.data.catalog))
     except NotFound as error:
         raise ConfigError(f"data.catalog: {error}; make one with `essp catalog build`") from error
+    except ConfigError as error:
+        raise ConfigError(f"data.catalog: {error}") from error
 
 
 def _check_weights(spec: JobSpec, stores: Stores) -> None:
@@ -131,6 +140,8 @@ def _check_weights(spec: JobSpec, stores: Stores) -> None:
             hint = f"; `weights: {PACKAGE}{trainer.model}` names those of its package"
             known = trainer.model in PACKAGED_WEIGHTS
             raise ConfigError(f"trainers.{name}.weights: {error}{hint if known else ''}") from error
+        except ConfigError as error:
+            raise ConfigError(f"trainers.{name}.weights: {error}") from error
 
 
 def _differing(known: Any, wanted: Any, where: str = "") -> list[str]:

@@ -1,0 +1,143 @@
+"""Connections of the API, bounded in number and in time, so that nobody can take them all and keep them.
+
+A connection is idle while no request is under way on it: it has sent nothing yet, half of the head of a request, or it
+waits for the next one. Where there are more connections than allowed, the one that has been idle longest is closed; a
+probe or a new caller therefore always finds room. `guard.py` bounds the requests that are under way.
+
+A request has to arrive whole, and an answer has to be taken, within `patience_s`; who is slower is cut off.
+
+This is uvicorn's protocol over h11, which bounds the head of a request (64 KiB). What is no HTTP at all is answered
+with a problem document, like every other error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from http import HTTPStatus
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from essp_master.api.problems import MEDIA_TYPE, problem
+
+log = logging.getLogger(__name__)
+
+
+class Connections:
+    """The connections of one server. Used by its event loop alone."""
+
+    def __init__(self, most: int, patience_s: float) -> None:
+        """`most`: open at once. `patience_s`: how long a request may take to arrive, and an answer to be taken."""
+        self._most = most
+        self.patience_s = patience_s
+        self._busy: set[asyncio.Transport] = set()
+        self._idle: OrderedDict[asyncio.Transport, None] = OrderedDict()
+        """The one that is idle longest first."""
+
+    def __len__(self) -> int:
+        return len(self._busy) + len(self._idle)
+
+    def opened(self, transport: asyncio.Transport) -> None:
+        """A connection was accepted: it stays, and another one may have to go."""
+        self._idle[transport] = None
+        if len(self) > self._most:
+            oldest, _ = self._idle.popitem(last=False)
+            oldest.abort()
+
+    def note(self, transport: asyncio.Transport, busy: bool) -> None:
+        """A request begins on a connection, or is over."""
+        if busy and transport in self._idle:
+            del self._idle[transport]
+            self._busy.add(transport)
+        elif not busy and transport in self._busy:
+            self._busy.remove(transport)
+            self._idle[transport] = None
+
+    def closed(self, transport: asyncio.Transport) -> None:
+        """A connection is gone."""
+        self._busy.discard(transport)
+        self._idle.pop(transport, None)
+
+
+def bounded(connections: Connections) -> type[asyncio.Protocol]:
+    """The protocol of a server that keeps to these bounds."""
+
+    class BoundedProtocol(_Protocol):
+        limits = connections
+
+    return BoundedProtocol
+
+
+class _Protocol(H11Protocol):
+    """One connection."""
+
+    limits: Connections
+    _arriving: asyncio.TimerHandle | None = None
+    """Cuts off who does not send the rest of a request."""
+    _leaving: asyncio.TimerHandle | None = None
+    """Cuts off who does not take an answer."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.limits.opened(transport)
+        self._await_more()
+
+    def data_received(self, data: bytes) -> None:
+        self._await_more()
+        super().data_received(data)
+        self._look()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._look()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.limits.closed(self.transport)
+        self._stop("_arriving")
+        self._stop("_leaving")
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._leaving is None:
+            self._leaving = self.loop.call_later(self.limits.patience_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._stop("_leaving")
+        super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP."""
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.abort()  # an answer is under way, and what came after its request is no request
+            return
+        answer = problem(400, "Not HTTP", "what was sent is no request of HTTP/1.1, or its head is too large")
+        headers = [(b"content-type", MEDIA_TYPE.encode()), (b"connection", b"close")]
+        reason = HTTPStatus.BAD_REQUEST.phrase.encode()
+        for event in (h11.Response(status_code=400, headers=headers, reason=reason), h11.Data(data=bytes(answer.body))):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.write(self.conn.send(h11.EndOfMessage()) or b"")
+        self.transport.close()
+
+    def _look(self) -> None:
+        """See whether a request is under way, and whether more of it has to come."""
+        request = self.cycle if self.cycle is not None and not self.cycle.response_complete else None
+        self.limits.note(self.transport, request is not None)
+        if request is not None and not request.more_body:
+            self._stop("_arriving")
+        elif request is None and self.conn.trailing_data[0]:
+            self._await_more()
+        elif request is None and self.conn.their_state in (h11.IDLE, h11.DONE):
+            self._stop("_arriving")  # between two requests, uvicorn's own timeout counts
+
+    def _await_more(self) -> None:
+        if self._arriving is None:
+            self._arriving = self.loop.call_later(self.limits.patience_s, self.transport.abort)
+
+    def _stop(self, name: str) -> None:
+        timer: asyncio.TimerHandle | None = getattr(self, name)
+        if timer is not None:
+            timer.cancel()
+            setattr(self, name, None)

@@ -1,0 +1,96 @@
+"""Every number of a job is bounded on both sides, so that none reaches a service that cannot hold it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from essp_common.errors import ConfigError
+from essp_common.job.spec import MOST_STREAMS, JobSpec, parse_spec
+
+SCHEMA = JobSpec.model_json_schema()
+LARGEST = 2**63
+
+
+def numbers(schema: dict[str, Any], place: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The numeric parts of a schema and where they are, without those of other models."""
+    if schema.get("type") in ("integer", "number"):
+        yield place, schema
+    for inner in (*schema.get("anyOf", ()), *schema.get("prefixItems", ())):
+        yield from numbers(inner, place)
+    for part in ("items", "additionalProperties"):
+        if isinstance(schema.get(part), dict):
+            yield from numbers(schema[part], f"{place}[]")
+
+
+FIELDS = [
+    found
+    for model, schema in {**SCHEMA["$defs"], "JobSpec": SCHEMA}.items()
+    for name, field in schema["properties"].items()
+    for found in numbers(field, f"{model}.{name}")
+]
+
+
+@pytest.mark.parametrize(("place", "schema"), FIELDS, ids=[place for place, _ in FIELDS])
+def test_every_number_has_two_bounds(place: str, schema: dict[str, Any]) -> None:
+    if "enum" in schema or "const" in schema:
+        return
+    lower = schema.get("minimum", schema.get("exclusiveMinimum"))
+    upper = schema.get("maximum", schema.get("exclusiveMaximum"))
+    assert lower is not None, place
+    assert upper is not None, place
+    assert -LARGEST <= lower <= upper <= LARGEST
+
+
+def job(field: str, value: str) -> str:
+    """A job in which a field, given with dots, has this value, as YAML has it."""
+    *sections, last = field.split(".")
+    document: dict[str, Any] = {"name": "a", "output": "file:///x", "trainers": {"rgb": {"stream": "rgb"}}}
+    inner = document
+    for section in sections:
+        inner = inner.setdefault(section, {})
+    inner[last] = "@@"
+    return json.dumps(document).replace('"@@"', value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("limits.budget", "9" * 400),
+        ("limits.budget", f'"{"9" * 400}"'),
+        ("limits.budget", '"1e400"'),
+        ("limits.budget", '"\u00b2"'),
+        ("limits.budget", str(2**63)),
+        ("limits.ttl_s", "5e9"),
+        ("limits.ttl_s", "5000000000"),
+        ("sampling.seed", str(2**63)),
+        ("sampling.clips_per_epoch", str(2**63)),
+        ("sampling.locality", str(2**63)),
+        ("trainers.rgb.batch_size", str(2**63)),
+        ("trainers.rgb.checkpoint_clips", str(2**63)),
+        ("trainers.rgb.optimizer.weight_decay", ".inf"),
+        ("trainers.rgb.optimizer.lr", ".nan"),
+        ("trainers.rgb.optimizer.steps", f"[{2**63}]"),
+        ("trainers.rgb.augment.scales", "[.nan]"),
+        ("trainers.rgb.augment.scales", "[]"),
+        ("streams", "{}"),
+        ("streams", "{" + ", ".join(f"s{i}: {{}}" for i in range(MOST_STREAMS + 1)) + "}"),
+        ("streams.rgb.params", "{a: .nan}"),
+        ("streams.rgb.params", "{a: {b: [.inf]}}"),
+        ("streams.rgb.params", f"{{a: {2**63}}}"),
+        ("streams.rgb.params", "{a: {1: 2}}"),
+        ("data.train", "x" * 1000),
+    ],
+)
+def test_what_is_out_of_bounds_is_refused_with_the_name_of_the_field(field: str, value: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_spec(job(field, value))
+    assert field in str(refused.value) or "not valid YAML" in str(refused.value)
+    assert len(str(refused.value)) < 1000, "what is wrong is shown in part"
+
+
+def test_a_date_among_the_parameters_is_text() -> None:
+    assert parse_spec(job("streams.rgb.params", "{a: 2026-01-02}")).streams["rgb"].params == {"a": "2026-01-02"}

@@ -1,0 +1,150 @@
+"""Nobody gets past the guard without a token: it decides by the path that the router sees, and knows what is open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from starlette.datastructures import URL
+from starlette.requests import HTTPConnection
+from starlette.routing import BaseRoute
+
+from essp_common.errors import Unavailable
+from essp_master.api.app import create_app
+from essp_master.api.guard import OPEN_PATHS, guarded, needed
+from essp_master.api.standby import create_standby
+from essp_master.config import MasterSettings, Right
+from tests.harness.serving import Served
+from tests.unit.essp_master.api.test_jobs import problem
+
+HOSTS = (b"x/livez?", b"x/livez#", b"livez", b"[", b"", b"x@y:99999/..", b"\xff", b"localhost/metrics?a=")
+METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "FOO")
+SETTINGS = MasterSettings.model_validate({"api_token": "swordfish", "api_requests_per_s": 0})
+
+
+def status_of(app: Any, method: str, path: str, host: bytes = b"x", root_path: str = "", kind: str = "http") -> int:
+    """What an app answers to a scope, without a server between."""
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {
+        **{"type": kind, "method": method, "path": path, "raw_path": path.encode(), "query_string": b""},
+        **{"root_path": root_path, "headers": [(b"host", host)], "http_version": "1.1", "scheme": "http"},
+        **{"server": ("127.0.0.1", 80), "client": ("127.0.0.1", 1), "state": {}},
+    }
+    asyncio.run(app(scope, receive, send))
+    return int(sent[0]["status"])
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FastAPI]:
+    with Served(tmp_path_factory.mktemp("guard")) as served:
+        yield create_app(served.master, SETTINGS)
+
+
+def paths_of(routes: list[BaseRoute]) -> set[str]:
+    found = {"/", "/nowhere", "/v1", "/v1/", "/livez/", "//livez", "/livez/../v1/jobs", "/page/", "/page/x"}
+    for path in HTTP_PATHS:
+        found.add(path.format(name="a"))
+    return found | {str(getattr(route, "path", "/")).replace("{name}", "a") for route in routes}
+
+
+HTTP_PATHS = (
+    *("/v1/jobs", "/v1/jobs/", "/v1/jobs/{name}", "/v1/jobs/{name}:stop", "/v1/jobs/{name}/events"),
+    *("/v1/jobs/{name}/log", "/v1/extractors", "/v1/extractors/{name}", "/v1/trainers", "/v1/trainers/{name}"),
+    *("/v1/registrations/changes", "/v1/pools", "/v1/pools/events", "/v1/pools/{name}"),
+)
+
+
+def test_no_route_answers_without_a_token_whatever_host_is_sent(app: FastAPI) -> None:
+    for path in paths_of(app.routes) - OPEN_PATHS:
+        for host in HOSTS:
+            for method in METHODS:
+                assert status_of(app, method, path, host) == 401, (method, path, host)
+
+
+def test_what_a_url_is_put_together_of_does_not_matter(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some versions of the framework put the header Host into the URL as it is, `x/livez?` among them."""
+    monkeypatch.setattr(HTTPConnection, "url", property(lambda self: URL("http://x/livez?/v1/jobs")))
+    for path in HTTP_PATHS:
+        assert status_of(app, "GET", path.format(name="a"), b"x/livez?") == 401
+    assert status_of(guarded(create_standby(lambda: "", ""), SETTINGS), "GET", "/v1/jobs") == 401
+
+
+@pytest.mark.parametrize("root_path", ["/livez", "/v1/jobs", "/x"])
+def test_a_prefix_of_a_proxy_opens_nothing(app: FastAPI, root_path: str) -> None:
+    for path in HTTP_PATHS:
+        assert status_of(app, "GET", root_path + path.format(name="a"), root_path=root_path) == 401
+
+
+@given(path=st.text(st.characters(codec="utf-8"), max_size=30).map(lambda text: f"/{text}"))
+@settings(suppress_health_check=list(HealthCheck), max_examples=50)
+def test_only_the_open_paths_are_open(app: FastAPI, path: str) -> None:
+    if path not in OPEN_PATHS:
+        assert status_of(app, "GET", path) == 401
+
+
+def test_the_open_paths_are_open_for_reading_alone(app: FastAPI) -> None:
+    for path in OPEN_PATHS:
+        assert status_of(app, "GET", path) in (200, 503), path
+        assert status_of(app, "POST", path) == 401
+
+
+def test_another_protocol_is_refused(app: FastAPI) -> None:
+    with pytest.raises(RuntimeError, match="speaks HTTP"):
+        status_of(app, "GET", "/v1/jobs", kind="websocket")
+
+
+def test_a_path_that_nobody_thought_of_needs_everything() -> None:
+    assert needed("POST", "/v1/jobs") == needed("POST", "/v1/jobs/a:stop") == Right.OPERATE
+    assert needed("PUT", "/v1/extractors/a") == needed("PUT", "/v1/pools/a") == Right.REGISTER
+    for path in ("/v1/jobsx", "/v1/new", "/", "/v1/extractorsx"):
+        assert needed("PUT", path) == Right.ADMIN
+
+
+def test_a_standby_passes_on_the_path_that_was_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing listens there; the answer says which path was asked for."""
+    asked: list[str] = []
+
+    async def send(self: object, request: Any, stream: bool) -> None:
+        asked.append(str(request.url))
+        raise Unavailable("gone")
+
+    monkeypatch.setattr("httpx.AsyncClient.send", send)
+    standby = guarded(create_standby(lambda: "http://leader:1", ""), MasterSettings())
+    assert status_of(standby, "GET", "/v1/jobs", b"evil/metrics?") == 503
+    assert asked == ["http://leader:1/v1/jobs"]
+
+
+def test_a_wrong_token_reads_otherwise_than_none(tmp_path: Path) -> None:
+    with Served(tmp_path, api_token="swordfish") as served:
+        none = problem(served.client.get("/v1/jobs"), 401)["detail"]
+        wrong = problem(served.client.get("/v1/jobs", headers={"Authorization": "Bearer herring"}), 401)["detail"]
+        basic = problem(served.client.get("/v1/jobs", headers={"Authorization": "Basic eDp5"}), 401)["detail"]
+    assert "needs the header" in none
+    assert "is wrong" in wrong
+    assert "herring" not in wrong
+    assert "Bearer" in basic
+
+
+def test_the_description_is_open_to_a_browser_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    with Served(tmp_path, api_token="swordfish") as served:
+        page = served.client.get("/docs")
+        assert page.status_code == 200
+        assert "/v1/jobs/{name}" in page.text
+        assert "http://" not in page.text
+        assert "https://" not in page.text
+        assert "default-src 'self'" in page.headers["content-security-policy"]
+        assert served.client.get("/openapi.json").json()["info"]["title"] == "ESSP"
+        assert served.client.get("/favicon.ico").headers["content-type"] == "image/svg+xml"
