@@ -6,9 +6,9 @@ durable (`essp_common/worker/reports.py`), it acks the clip. Features of one cli
 in one stream does not affect the others. While the cache is full or a server does not answer, finished streams are not
 made again.
 
-Keys follow from the clip's identity, so handling a message twice is harmless. If the clip's bytes are gone, it was
-either extracted before (a redelivery) or lost. The extractor reports it as lost; the master knows which it was, and has
-it rebuilt if necessary.
+Keys follow from the clip's identity, so handling a message twice is harmless. If the clip's bytes are gone or damaged,
+it was either extracted before (a redelivery) or lost. The extractor reports it as lost; the master knows which it was,
+and has it rebuilt if necessary.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from essp_common import topics
 from essp_common.bus.port import Bus, Record
 from essp_common.cache.port import FrameCache, stream_key
-from essp_common.errors import CacheMiss, EsspError, PermanentError, TransientError
-from essp_common.failures import kind_of
+from essp_common.errors import BadFrames, CacheMiss, EsspError, PermanentError, TransientError
+from essp_common.failures import kind_of, kind_word
 from essp_common.features import registry
 from essp_common.features.intermediates import Intermediates, extract_with
 from essp_common.features.port import Extractor, SignedExtractor
@@ -35,8 +35,10 @@ from essp_common.features.quantization import usage
 from essp_common.messages.control import ControlFeed
 from essp_common.pb.v1.messages_pb2 import (
     EXTRACTOR,
+    LOST,
     ClipReady,
     Failed,
+    FailureKind,
     FeatureReady,
     Progress,
     StreamRequest,
@@ -87,10 +89,8 @@ class ExtractStage:
             return
         try:
             clip: NDArray[np.uint8] = codec.decode(self._cache.get(ready.key))
-        except CacheMiss as error:
-            for stream in streams:
-                self._fail(ready, stream, error)
-            self._bus.flush()
+        except (CacheMiss, BadFrames) as error:
+            self._have_made_again(ready, streams, error)
             return
         failpoint("extractor.read")
         shared = Intermediates(clip)
@@ -123,6 +123,13 @@ class ExtractStage:
     def close(self) -> None:
         """Drop the extractors."""
         self._extractors.clear()
+
+    def _have_made_again(self, ready: ClipReady, streams: Sequence[StreamRequest], error: EsspError) -> None:
+        """Report the clip as lost. Damaged bytes are given up: the video they came from is sound."""
+        for stream in streams:
+            self._cache.ack(ready.key, ids.extractor_consumer(stream.stream))
+            self._fail(ready, stream, error, LOST)
+        self._bus.flush()
 
     def _begin(self, record: Record) -> None:
         """Nothing is made yet of a record that is not the current one."""
@@ -186,13 +193,14 @@ class ExtractStage:
             self._extractors[kind] = extractor
         return extractor
 
-    def _fail(self, ready: ClipReady, stream: StreamRequest, error: EsspError) -> None:
-        metrics.FAILURES.labels(ids.EXTRACTOR, error.kind).inc()
+    def _fail(self, ready: ClipReady, stream: StreamRequest, error: EsspError, kind: FailureKind | None = None) -> None:
+        kind = kind_of(error) if kind is None else kind
+        metrics.FAILURES.labels(ids.EXTRACTOR, kind_word(kind)).inc()
         failed = Failed(
             clip=ready.clip,
             stage=EXTRACTOR,
             reason=str(error),
-            kind=kind_of(error),
+            kind=kind,
             stream=stream.stream,
             consumer=ids.extractor_consumer(stream.stream),
         )

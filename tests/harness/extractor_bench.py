@@ -127,6 +127,9 @@ class ExtractorBench:
             found += [DeadLetter.FromString(r.value) for r in self._letters.poll(count - len(found), 1.0)]
         return found
 
+    def no_letters(self) -> bool:
+        return not self._letters.poll(1, 0.0)
+
     def take(self, message: FeatureReady) -> NDArray[Any]:
         """What a trainer does: read the bytes and ack them."""
         assert message.bytes == memoryview(self.cache.get(message.key)).nbytes
