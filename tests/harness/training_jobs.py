@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -182,12 +182,14 @@ class Stage:
 class Running:
     """A trainer in a thread of its own for each rank, until left."""
 
-    def __init__(self, stage: Stage, ranks: int = 1, **settings: Any) -> None:
+    def __init__(
+        self, stage: Stage, ranks: int = 1, clock: Callable[[], float] = time.monotonic, **settings: Any
+    ) -> None:
         self._control = ControlFeed(stage.bus)
         config = TrainerConfig(
             job="tiny", trainer="one", worker="w", settings=TrainerSettings(**{"report_interval_s": 1e-6} | settings)
         )
-        self.trainers = [Trainer(config, stage.adapters, self._control, r) for r in ranks_in_process(ranks)]
+        self.trainers = [Trainer(config, stage.adapters, self._control, r, clock) for r in ranks_in_process(ranks)]
         self.errors: dict[int, BaseException] = {}
         self._threads = [
             threading.Thread(target=self._run, args=(rank,), name=f"trainer-under-test-{rank}", daemon=True)

@@ -1,6 +1,6 @@
 """Whether an epoch was any better than guessing.
 
-A training that diverges need not end in a loss that is not finite: it may go on to the last epoch with a loss far above
+A training that diverges need not end in a loss that is not finite: it may go on to the last epoch with a loss above
 that of a model that gives each class the same probability, ln K for K classes. Such an epoch is worth a warning.
 """
 
@@ -12,8 +12,8 @@ from essp_common.job.network_limits import NETWORK_LIMITS
 from essp_trainer.assignment import Assignment
 from essp_trainer.model.training import AUXILIARY_WEIGHT
 
-_FIRST = 1.1
-"""The first epoch begins with random weights, whose loss is a little above chance."""
+_MARGIN = 1.1
+"""Random weights and dropout put the loss of a training that has learned nothing yet a little above chance."""
 
 
 def chance(assignment: Assignment) -> float:
@@ -25,7 +25,7 @@ def chance(assignment: Assignment) -> float:
 def no_better_than_chance(assignment: Assignment, loss: float, epoch: int) -> str:
     """What to say of an epoch with this mean training loss; empty: nothing."""
     guessing = chance(assignment)
-    if loss <= guessing * (1.0 if epoch else _FIRST):
+    if loss <= _MARGIN * guessing:
         return ""
     training = assignment.training
     remedies = [f"lower optimizer.lr ({training.optimizer.lr:g})"]
@@ -35,7 +35,7 @@ def no_better_than_chance(assignment: Assignment, loss: float, epoch: int) -> st
     if training.partial_bn:
         remedies.append("set partial_bn: false")
     return (
-        f"the mean loss of epoch {epoch + 1} was {loss:.3g}, above {guessing:.3g}, that of guessing among "
+        f"the mean loss of epoch {epoch + 1} was {loss:.3g}, well above {guessing:.3g}, that of guessing among "
         f"{len(assignment.classes)} classes: the training diverges. Stop it, {' or '.join(remedies)}, and start it "
         "again"
     )

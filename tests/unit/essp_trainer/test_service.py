@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +17,23 @@ from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.cache.port import clip_key
 from essp_common.errors import ConfigError, DeviceLost, OutOfMemory
 from essp_common.learning.models import Classifier, Scores
-from essp_common.pb.v1.messages_pb2 import DIVERGED, ERROR, LOST, MEMORY, TEST, TRAIN, TRAINER, VALIDATION, Control
+from essp_common.messages.ordered import Delivery
+from essp_common.pb.v1.messages_pb2 import (
+    DIVERGED,
+    ERROR,
+    LOST,
+    MEMORY,
+    TEST,
+    TRAIN,
+    TRAINER,
+    VALIDATION,
+    Control,
+    JobSnapshot,
+)
 from essp_common.planning.position import Position
+from essp_trainer.assignment import Assignment
+from essp_trainer.data.device_feed import DeviceFeed
+from essp_trainer.model.chance import no_better_than_chance
 from essp_trainer.model.evaluation import clip_and_video_figures
 from essp_trainer.model.training import Diverged
 from tests.harness.training_jobs import (
@@ -220,6 +236,71 @@ def test_waiting_for_clips_is_measured(tmp_path: Path) -> None:
     assert 0 < metrics["data_wait_ratio"] <= 1
     waiting = [report.data_wait_ratio for report in stage.reports("step") if report.clips_done == 8]
     assert waiting == sorted(waiting)
+
+
+def test_waiting_for_the_release_of_clips_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time passes only while clips are released, so all of it is waiting for data."""
+    passed_s = 0.0
+    release = DeviceFeed.release
+
+    def slowly(feed: DeviceFeed, items: Sequence[Delivery]) -> None:
+        nonlocal passed_s
+        passed_s += 5.0
+        release(feed, items)
+
+    monkeypatch.setattr(DeviceFeed, "release", slowly)
+    stage = Stage(job_spec(tmp_path), phase_plans(1))
+    stage.command(Control.START)
+    stage.feed(stage.every_position())
+    with Running(stage, clock=lambda: passed_s) as running:
+        running.join()
+    assert running.error is None
+    assert [report.metrics["data_wait_ratio"] for report in stage.reports("phase_report")] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(("lr", "warned"), [(1e-6, False), (30.0, True)])
+def test_an_epoch_that_is_worse_than_guessing_is_warned_of(tmp_path: Path, lr: float, warned: bool) -> None:
+    stage = Stage(job_spec(tmp_path, optimizer={"lr": lr}, ema=0.0), phase_plans(2))
+    train(stage)
+    losses = [r.metrics["loss"] for r in stage.reports("phase_report") if r.purpose == TRAIN]
+    troubles = [trouble.reason for trouble in stage.reports("trouble")]
+    assert warned == any(loss > 1.1 * np.log(3) for loss in losses)
+    assert bool(troubles) == warned
+    for reason in troubles:
+        assert "well above 1.1, that of guessing among 3 classes" in reason
+        assert f"lower optimizer.lr ({lr:g})" in reason
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "warned"),
+    [("small", 1.2, False), ("small", 1.22, True), ("inception_v3", 1.68, False), ("inception_v3", 1.7, True)],
+)
+def test_guessing_among_three_classes_costs_their_logarithm(
+    tmp_path: Path, model: str, loss: float, warned: bool
+) -> None:
+    """1.099, and a tenth more; the second classifier of inception_v3 adds 0.4 of it."""
+    stage = Stage(job_spec(tmp_path, model=model, partial_bn=True), phase_plans(2))
+    snapshot = JobSnapshot(spec_json=stage.spec.model_dump_json(), classes=CLASSES, layouts={"s": "{}"})
+    said = no_better_than_chance(Assignment.of(Control(job="tiny", snapshot=snapshot), "one"), loss, 1)
+    assert bool(said) == warned
+    assert not warned or "set partial_bn: false" in said
+
+
+def test_only_the_seed_makes_trainers_of_the_same_settings_differ(tmp_path: Path) -> None:
+    """Neither the name nor another setting changes the first batch and its weights."""
+    recipes: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "rate": {"optimizer": {"lr": 0.01}},
+        "same": {"seed": 0},
+        "other": {"seed": 1},
+    }
+    losses = {}
+    for name, settings in recipes.items():
+        stage = Stage(job_spec(tmp_path / name, **settings), phase_plans(1, train=4, validation=0, test=0))
+        train(stage)
+        [report] = stage.reports("phase_report")
+        losses[name] = report.metrics["loss"]
+    assert losses["plain"] == losses["rate"] == losses["same"] != losses["other"]
 
 
 def test_flow_comes_from_its_own_topic(tmp_path: Path) -> None:
