@@ -30,6 +30,8 @@ from essp_common.objects.port import ObjectInfo
 _TEMPORARY = (".essp-", ".tmp")
 _STALE_S = 3600.0
 """A temporary file that was not written to for this long has no writer any more."""
+_BEGINNINGS = 100
+"""How often to make a folder that others remove; each of them has to have deleted a file in it meanwhile."""
 _NO_SUCH_NAME = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EILSEQ)
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP)
 
@@ -81,9 +83,15 @@ class DirectoryStore:
             yield from self._walk(folder + slash, stem, (os.path.realpath(path),))
 
     def delete(self, key: str) -> None:
-        """Remove a file; the folders around it stay."""
+        """Remove a file, and the folders around it that are empty then, but not the root."""
         with self._errors(key), suppress(FileNotFoundError, NotADirectoryError):
-            os.unlink(self._writable_path(key))
+            path = self._writable_path(key)
+            os.unlink(path)
+            folder = os.path.dirname(path)
+            with suppress(OSError):  # not empty, or a link
+                while folder != self._root:
+                    os.rmdir(folder)
+                    folder = os.path.dirname(folder)
 
     def open(self, key: str) -> BinaryIO:
         """The file itself."""
@@ -136,14 +144,9 @@ class DirectoryStore:
         with self._errors(key):
             path = self._writable_path(key)
             folder = os.path.dirname(path)
-            try:
-                _make_durable_folder(folder)
-            except (FileExistsError, NotADirectoryError) as error:
-                raise Conflict(f"{key!r} cannot be written: part of its path is an object") from error
-            self._tidy(folder)
             temporary = os.path.join(folder, uuid.uuid4().hex.join(_TEMPORARY))
             try:
-                with open(temporary, "xb") as file:
+                with self._begun(key, folder, temporary) as file:
                     fill(file)
                     file.flush()
                     os.fsync(file.fileno())
@@ -154,6 +157,18 @@ class DirectoryStore:
                     os.unlink(temporary)
             _flush_folder(folder)
             return info
+
+    def _begun(self, key: str, folder: str, temporary: str) -> BinaryIO:
+        """A new file in a folder, which is made first. Whoever deletes the last file of the folder removes it."""
+        for _ in range(_BEGINNINGS):
+            with suppress(FileNotFoundError):
+                try:
+                    _make_durable_folder(folder)
+                except (FileExistsError, NotADirectoryError) as error:
+                    raise Conflict(f"{key!r} cannot be written: part of its path is an object") from error
+                self._tidy(folder)
+                return open(temporary, "xb")
+        raise Unavailable(f"{folder} is removed each time it is made; see which other program deletes it")
 
     def _tidy(self, folder: str) -> None:
         """Remove what crashed writers have left in a folder, once for each folder."""

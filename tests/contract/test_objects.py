@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -238,3 +239,30 @@ def test_a_directory_says_what_speaks_against_writing(tmp_path: Path, monkeypatc
     assert "is a file" in DirectoryStore(str(tmp_path / "file" / "below")).unwritable()
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert DirectoryStore(str(tmp_path / "new")).unwritable().startswith(f"{tmp_path} cannot be written to")
+
+
+def test_folders_that_a_delete_empties_go_and_the_root_stays(tmp_path: Path) -> None:
+    """Else pruned checkpoints would leave a folder each."""
+    store = DirectoryStore(str(tmp_path / "root"))
+    for key in ("a/b/c/one", "a/b/c/two", "a/other", "top"):
+        store.put(key, b"x")
+    store.delete("a/b/c/one")
+    assert (tmp_path / "root/a/b/c").is_dir()
+    store.delete("a/b/c/two")
+    assert sorted(path.name for path in (tmp_path / "root/a").iterdir()) == ["other"]
+    store.delete("a/other")
+    store.delete("top")
+    assert list((tmp_path / "root").iterdir()) == []
+
+
+def test_a_write_succeeds_while_others_empty_its_folder(tmp_path: Path) -> None:
+    store = DirectoryStore(str(tmp_path))
+
+    def work(name: str) -> None:
+        for _ in range(150):
+            store.put(f"a/b/{name}", b"x")
+            store.delete(f"a/b/{name}")
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(work, "xyz"))
+    assert list(tmp_path.iterdir()) == []
