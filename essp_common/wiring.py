@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
-from urllib.parse import urlsplit
 
 from essp_common import topics
 from essp_common.bus.port import Bus
@@ -40,11 +39,17 @@ STORES = {
 }
 
 
-def _adapter(kind: str, table: Mapping[str, str], url: str) -> Any:
-    scheme = urlsplit(url).scheme
+def checked_scheme(kind: str, table: Mapping[str, str], url: str) -> str:
+    """The scheme of a URL. Raises `ConfigError` if no adapter in `table` has it."""
+    scheme = url.partition(":")[0].lower()
     if scheme not in table:
         known = ", ".join(f"{name}://" for name in table)
         raise ConfigError(f"{kind} URL {url!r}: unknown scheme; use one of {known}")
+    return scheme
+
+
+def _adapter(kind: str, table: Mapping[str, str], url: str) -> Any:
+    scheme = checked_scheme(kind, table, url)
     module, _, name = table[scheme].partition(":")
     with needs_extra(f"{scheme}://"):
         return getattr(import_module(module), name)

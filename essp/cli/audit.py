@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -20,6 +19,7 @@ from essp.account import Account, account_of
 from essp.audit.invariants import Finding, check
 from essp.audit.plan import Planned, planned
 from essp.cli import rest
+from essp.cli.console import open_console
 from essp.uris import as_uri
 from essp_common.artifacts.history import History
 from essp_common.errors import EsspError, NotFound
@@ -77,6 +77,6 @@ def _print(output: str, findings: Sequence[Finding]) -> None:
         table.add_row(finding.invariant, _MARKS[finding.holds], escape(finding.checked))
         for violation in finding.violations:
             table.add_row("", "", f"[red]{escape(violation)}[/]")
-    console = Console()
+    console = open_console()
     console.print(f"audit of {output}", style="bold", markup=False, highlight=False)
     console.print(table)

@@ -20,6 +20,7 @@ from essp.catalog.build import BuildOptions, Built, Progress, build
 from essp.catalog.probing import ProbeOptions
 from essp.catalog.sources import Kind
 from essp.catalog.summary import COLUMNS, Amount, Summary, summarize
+from essp.cli.console import open_console
 from essp.uris import as_uri
 from essp_common.catalog.table import read_catalog
 from essp_common.quantities import size
@@ -53,7 +54,7 @@ def build_command(
     new or changed; after an interruption it goes on where it stopped.
     """
     options = BuildOptions(kind, split, ProbeOptions(workers or cpu_count(), timeout_s))
-    console = Console(stderr=True)
+    console = open_console(stderr=True)
     try:
         with _progress(console) as tell:
             built = build(as_uri(source), as_uri(out), Settings().stores, options, tell)
@@ -64,7 +65,7 @@ def build_command(
     if as_json:
         typer.echo(json.dumps({"catalog": as_uri(out), **asdict(summary)}, indent=2))
     else:
-        _show(Console(), summary)
+        _show(open_console(), summary)
         console.print(_closing(built, as_uri(out)), highlight=False, soft_wrap=True)
     if not summary.usable.videos:
         console.print("none of the videos can be used: `essp catalog show --problems` lists why", soft_wrap=True)
@@ -87,7 +88,7 @@ def show_command(
             for example in problem.examples:
                 typer.echo(f"{problem.kind}\t{example}")
     else:
-        _show(Console(), summary)
+        _show(open_console(), summary)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from essp.catalog.build import BuildOptions, build
+from essp.cli.console import open_console
 from essp.cli.predict import classify_watched, document, table
 from essp.cli.run import run_watched
 from essp.cli.view import open_view
@@ -48,7 +49,7 @@ def main(
     The classes are pairs of a texture and a motion: one frame tells only the texture, optical flow only the motion.
     """
     directory = directory.absolute()
-    console = Console(stderr=True)
+    console = open_console(stderr=True)
     videos = directory / "videos"
     _make_videos(videos, videos_per_class, seed, console)
     build(as_uri(str(videos)), as_uri(str(directory / "catalog.parquet")), Settings().stores, BuildOptions("folders"))
@@ -84,7 +85,7 @@ def _predict(videos: Path, model: Path, as_json: bool, console: Console) -> None
     if as_json:
         typer.echo(json.dumps({"predictions": document(answers, top=1)}))
     else:
-        Console().print(table(answers, top=1))
+        open_console().print(table(answers, top=1))
 
 
 def _account(directory: Path, status: JobStatus, console: Console) -> None:

@@ -23,6 +23,7 @@ from essp.doctor.finding import Finding, Level, fail, ok, warn
 from essp_common import distribution
 from essp_common.errors import ConfigError, EsspError, Unavailable
 from essp_common.runtime.config import Settings
+from essp_common.wiring import BUSES, CACHES, checked_scheme
 
 EXIT_FAILED = 1
 _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
@@ -103,6 +104,7 @@ def _collected(name: str, examination: Examination) -> list[Finding]:
 
 
 def _bus(settings: Settings) -> Iterable[Finding]:
+    checked_scheme("ESSP_BUS: bus", BUSES, settings.bus)
     if settings.bus.startswith("memory:"):
         return [ok("kafka", "not used: one process, messages stay in memory")]
     kafka = import_module("essp.doctor.kafka")
@@ -110,6 +112,7 @@ def _bus(settings: Settings) -> Iterable[Finding]:
 
 
 def _cache(settings: Settings) -> Iterable[Finding]:
+    checked_scheme("ESSP_CACHE: cache", CACHES, settings.cache)
     if settings.cache.startswith("memory:"):
         if settings.bus.startswith("memory:"):
             return [ok("redis", "not used: one process, frames stay in memory")]

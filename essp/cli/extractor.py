@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 import yaml
-from rich.console import Console
 from rich.table import Table
 
+from essp.cli.console import open_console
 from essp_common.errors import ConfigError
 from essp_common.features import registry
 from essp_common.features.port import describe
@@ -36,7 +36,7 @@ def list_features(as_json: JsonFlag = False) -> None:
     table = Table("feature", "what it is", box=None, header_style="bold")
     for row in rows:
         table.add_row(row["name"], row.get("summary") or f"[red]not usable:[/] {row['error']}")
-    Console().print(table)
+    open_console().print(table)
 
 
 @app.command("describe")

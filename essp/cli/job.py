@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from essp.cli.confirmation import Yes, confirm
+from essp.cli.console import open_console
 from essp.cli.dashboard import dashboard, duration, results
 from essp.cli.job_file import load_job
 from essp.cli.rest import SERVER, TIMEOUT_S, AsJson, Server, Token, ask, check, connect, pages, unreachable
@@ -81,7 +82,7 @@ def list_jobs(
         share = job.done / job.total if job.total else 1.0
         eta = duration(job.eta_s) if job.eta_s is not None else "-"
         table.add_row(job.name, job.kind, job.state, f"{share:.0%}", f"{job.clips_per_s:.1f}", eta, str(job.failed))
-    Console().print(table)
+    open_console().print(table)
 
 
 @app.command()
@@ -171,7 +172,7 @@ def _wait(client: httpx.Client, name: str, timeout_s: float | None, as_json: boo
     if as_json:
         typer.echo(status.model_dump_json())
     else:
-        Console().print(results(status))
+        open_console().print(results(status))
     if status.state is not JobState.COMPLETED:
         raise typer.Exit(EXIT_FAILED)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -41,6 +42,14 @@ class LazyGroup(TyperGroup):
             if cmd_name in section:
                 return _load(cmd_name, section[cmd_name].target)
         return None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is called. A name that there is not is answered with the one that was probably meant."""
+        name = args[0] if args else ""
+        near = get_close_matches(name, self.list_commands(ctx), n=1)
+        if name and not name.startswith("-") and near and self.get_command(ctx, name) is None:
+            ctx.fail(f"No such command {name!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Names from the table: to load every command takes seconds."""

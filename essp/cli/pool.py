@@ -6,9 +6,9 @@ import json
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from essp.cli.console import open_console
 from essp.cli.rest import SERVER, AsJson, Server, Token, ask, connect
 
 app = typer.Typer(
@@ -35,7 +35,7 @@ def list_pools(server: Server = SERVER, token: Token = "", as_json: AsJson = Fal
         table.add_row(
             pool["name"], str(pool["replicas"]), str(pool["ready"]), f"{pool['busy']:.0%}", kept, pool["reason"]
         )
-    Console().print(table)
+    open_console().print(table)
 
 
 @app.command("set")

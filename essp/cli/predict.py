@@ -16,6 +16,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from essp.api.prediction import Answers, classify
+from essp.cli.console import open_console
 from essp.cli.dashboard import duration
 from essp.cli.interrupt import interruptible
 from essp.uris import as_uri
@@ -37,11 +38,11 @@ def main(
     """Classify videos with a trained model."""
     settings = Settings()
     set_up_logging(settings if verbose else settings.model_copy(update={"log_level": "ERROR"}))
-    answers = classify_watched(videos, as_uri(model), settings, Console(stderr=True), segments)
+    answers = classify_watched(videos, as_uri(model), settings, open_console(stderr=True), segments)
     if as_json:
         typer.echo(json.dumps(document(answers, top), indent=2))
     else:
-        Console().print(table(answers, top))
+        open_console().print(table(answers, top))
     if not answers.complete:
         raise typer.Exit(1)
 

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 
 import httpx
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from essp.cli.confirmation import Yes, confirm
+from essp.cli.console import open_console
 from essp.cli.rest import SERVER, AsJson, Server, Token, answer_of, ask, connect
 from essp_common.errors import ConfigError, NotFound
 from essp_common.job.documents import read_yaml, text_of
@@ -58,7 +58,7 @@ def list_rows(
     for row in rows:
         needs = row["resources"]
         table.add_row(row["name"], row["image"], f"{needs['cpu']} CPU, {needs['memory']}, {needs['gpus']} GPU")
-    Console().print(table)
+    open_console().print(table)
 
 
 @app.command()

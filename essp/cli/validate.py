@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from essp.cli.console import open_console
 from essp.cli.doctor import failing as servers_failing
 from essp.cli.doctor import not_ready
 from essp.cli.job_file import load_job
@@ -84,7 +84,7 @@ def _print(facts: dict[str, Any]) -> None:
     table.add_row("in flight at once", f"{facts['clips_within_budget']} clips of {largest} at most, with features")
     for trainer, position in facts["resumes_at"].items():
         table.add_row(f"trainer {trainer}", position)
-    Console().print(table)
+    open_console().print(table)
 
 
 def _room(spec: JobSpec, settings: Settings) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from essp.cli.console import open_console
 from essp.cli.dashboard import dashboard, duration, percent, results
 from essp_common.job.status import JobEvent, JobState, JobStatus, PhaseReport, phase_title
 
@@ -42,8 +43,8 @@ class View(AbstractContextManager["View"], Protocol):
 
 def open_view(json_lines: bool = False, out: Console | None = None, err: Console | None = None) -> View:
     """The view that suits the output."""
-    out = out or Console()
-    err = err or Console(stderr=True)
+    out = out or open_console()
+    err = err or open_console(stderr=True)
     if json_lines:
         return JsonView(lambda line: print(line, file=out.file, flush=True))
     if err.is_terminal and not err.is_dumb_terminal:

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 from essp.doctor.finding import Finding, clock, fail, ok, unreachable, warn
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound
 from essp_common.objects.port import ObjectStore
-from essp_common.wiring import open_store
+from essp_common.wiring import STORES, checked_scheme, open_store
 
 S3, FILES = "s3", "files"
 _DATA = b"0123456789"
@@ -36,6 +36,7 @@ def examine(roots: tuple[str, ...]) -> Iterator[Finding]:
     """Check the stores in ESSP_STORES."""
     writable = Writable()
     for root in roots:
+        checked_scheme("ESSP_STORES: object store", STORES, root)
         yield from (_s3(root, writable) if root.startswith("s3://") else _directory(root, writable))
     if roots and not writable.found:
         yield fail(S3, "no store is writable, so jobs cannot save results", "grant the right to write to one")

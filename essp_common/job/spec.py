@@ -57,6 +57,8 @@ def plain_name(name: str) -> str:
     return name
 
 
+_WORD_FOR_WEIGHTS = re.compile(r"(?i)imagenet\w*|default|pretrained|true|torchvision|kinetics\w*")
+"""What other libraries call weights that they download; ESSP downloads none."""
 _NAME = r"^[a-z0-9]([-a-z0-9_]{0,61}[a-z0-9])?$"
 Name = Annotated[str, AfterValidator(plain_name), WithJsonSchema({"type": "string", "pattern": _NAME})]
 
@@ -272,6 +274,13 @@ class TrainerSpec(_Section):
 
     @model_validator(mode="after")
     def _packaged_weights_fit(self) -> TrainerSpec:
+        if self.weights is not None and _WORD_FOR_WEIGHTS.fullmatch(self.weights):
+            raise ValueError(
+                f"weights: {self.weights!r} names no file. `{PACKAGE}{PACKAGED_WEIGHTS[0]}` are ImageNet weights for "
+                f"that model; those of torchvision are a file once you save them: "
+                f"torch.save(torchvision.models.resnet18(weights='DEFAULT').state_dict(), 'resnet18.pt'), "
+                "then `weights: resnet18.pt`"
+            )
         if self.weights is not None and self.weights.startswith(PACKAGE):
             name = self.weights.removeprefix(PACKAGE)
             if name not in PACKAGED_WEIGHTS:

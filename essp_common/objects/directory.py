@@ -160,14 +160,18 @@ class DirectoryStore:
 
     def _begun(self, key: str, folder: str, temporary: str) -> BinaryIO:
         """A new file in a folder, which is made first. Whoever deletes the last file of the folder removes it."""
+        made = False
         for _ in range(_BEGINNINGS):
             with suppress(FileNotFoundError):
                 try:
                     _make_durable_folder(folder)
                 except (FileExistsError, NotADirectoryError) as error:
                     raise Conflict(f"{key!r} cannot be written: part of its path is an object") from error
+                made = True
                 self._tidy(folder)
                 return open(temporary, "xb")
+        if not made:  # as in /proc
+            raise ConfigError(f"the folder {folder} cannot be made; use another place")
         raise Unavailable(f"{folder} is removed each time it is made; see which other program deletes it")
 
     def _tidy(self, folder: str) -> None:

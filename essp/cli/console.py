@@ -1,0 +1,21 @@
+"""Where commands print tables and texts.
+
+On a terminal they are as wide as it is. Elsewhere, in a pipe or a file, nothing is wrapped or cut: programs read paths
+and ids out of the lines. `COLUMNS` sets a width.
+"""
+
+from __future__ import annotations
+
+import os
+
+from rich.console import Console
+
+_UNBROKEN = 10_000
+
+
+def open_console(stderr: bool = False) -> Console:
+    """Stdout or stderr."""
+    found = Console(stderr=stderr)
+    if not found.is_terminal and not os.environ.get("COLUMNS"):
+        found.width = _UNBROKEN
+    return found

@@ -1,0 +1,78 @@
+"""What programs read out of a pipe is not broken into lines of 80 columns."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.table import Table
+from typer.testing import CliRunner
+
+from essp.cli.console import open_console
+from essp.cli.doctor import failing
+from essp.cli.main import app
+from essp.doctor import stores
+from essp_common.errors import ConfigError
+from essp_common.job.spec import parse_spec
+from essp_common.objects.directory import DirectoryStore
+from essp_common.runtime.config import Settings
+
+LONG = "/data/" + "a" * 300 + "/video.mp4"
+
+
+def table() -> Table:
+    found = Table(box=None)
+    for name in ("NAME", "WHERE"):
+        found.add_column(name)
+    found.add_row("a", LONG)
+    return found
+
+
+def test_a_path_in_a_table_stays_whole_in_a_pipe(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    open_console().print(table())
+    assert LONG in capsys.readouterr().out
+
+
+def test_a_width_that_is_asked_for_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    console = open_console()
+    console.file = io.StringIO()
+    console.print(table())
+    assert max(map(len, console.file.getvalue().splitlines())) <= 60
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("catlog", "catalog"), ("vaildate", "validate"), ("jobs", "job")])
+def test_a_mistyped_command_names_the_one_that_was_meant(typed: str, meant: str) -> None:
+    done = CliRunner().invoke(app, [typed], prog_name="essp")
+    assert done.exit_code == 2
+    assert f"Did you mean {meant!r}?" in done.stderr
+
+
+@pytest.mark.parametrize(("setting", "value"), [("bus", "http://x:1"), ("cache", "http://x:1")])
+def test_a_wrong_scheme_is_said_before_the_host_is_looked_for(setting: str, value: str) -> None:
+    given = {"bus": "memory://", "cache": "memory://"} | {setting: value}
+    (said,) = failing(Settings(**given))
+    assert f"ESSP_{setting.upper()}: " in said
+    assert "unknown scheme" in said
+
+
+def test_a_store_of_a_wrong_scheme_is_said_as_well() -> None:
+    with pytest.raises(ConfigError, match=r"ESSP_STORES: .*unknown scheme"):
+        list(stores.examine(("http://x:1",)))
+
+
+@pytest.mark.parametrize("weights", ["imagenet", "IMAGENET1K_V1", "DEFAULT", "pretrained"])
+def test_a_word_for_weights_is_no_path(weights: str) -> None:
+    job = f"{{name: a, output: /x, trainers: {{rgb: {{stream: rgb, model: resnet18, weights: {weights}}}}}}}"
+    with pytest.raises(ConfigError, match=r"names no file.*package:efficientnet_lite0.*torch\.save"):
+        parse_spec(job)
+
+
+def test_a_folder_that_cannot_be_made_is_named() -> None:
+    with pytest.raises(ConfigError, match="/proc/run cannot be made"):
+        DirectoryStore("/proc/run").put("a", b"x")
+    assert not Path("/proc/run").exists()
