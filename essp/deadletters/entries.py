@@ -79,7 +79,7 @@ def entry_of(identity: str, message: DeadLetter) -> Entry:
     """The entry for a message of `essp.deadletter`."""
     return Entry(
         id=identity,
-        time=datetime.fromtimestamp(message.time_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+        time=_time(message.time_ms),
         kind=kind_word(message.kind),
         reason=message.reason,
         topic=message.topic,
@@ -101,7 +101,9 @@ def clip_key_of(message: DeadLetter) -> ClipKey | None:
 
 
 def original_of(message: DeadLetter) -> DecodeSeed | ClipReady | None:
-    """The message that the worker gave up; None if it cannot be read."""
+    """The message that the worker gave up; None if it cannot be read, or is not all there."""
+    if message.cut_bytes:
+        return None
     try:
         if message.topic == topics.SEEDS:
             unit = DecodeSeed.FromString(message.message)
@@ -133,7 +135,7 @@ def _seed(message: DeadLetter) -> Seed:
 def _described(clip: ClipRef, uri: str) -> Seed:
     return Seed(
         job=clip.job,
-        purpose=Purpose.Name(clip.purpose).lower(),
+        purpose=Purpose.Name(clip.purpose).lower() if clip.purpose in Purpose.values() else str(clip.purpose),
         epoch=clip.epoch,
         index=clip.index,
         attempt=clip.attempt,
@@ -142,3 +144,11 @@ def _described(clip: ClipRef, uri: str) -> Seed:
         first_frame=clip.first_frame,
         class_id=clip.class_id,
     )
+
+
+def _time(time_ms: int) -> str:
+    """ISO 8601; the number itself where it is no time."""
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms"

@@ -8,17 +8,22 @@ against it. A job that is started again issues the clips that it still needs, fr
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from essp.deadletters.entries import ClipKey, clip_key_of, original_of
 from essp_common import topics
 from essp_common.bus.port import Bus
 from essp_common.bus.reading import read_all
 from essp_common.messages.control import ENDED
+from essp_common.messages.parsing import BadMessage, parsed
 from essp_common.pb.v1.messages_pb2 import ClipReady, Control, DeadLetter, DecodeSeed, FeatureReady, Purpose
+
+M = TypeVar("M", bound=Message)
 
 
 @dataclass(slots=True)
@@ -37,19 +42,17 @@ def replay_state(bus: Bus, entries: Collection[DeadLetter]) -> ReplayState:
     """Read the state of the jobs and clips of these entries. Reads all seeds: some seconds for a million."""
     clip_keys = {clip_key for entry in entries if (clip_key := clip_key_of(entry)) is not None}
     state = ReplayState()
-    for record in read_all(bus, topics.CONTROL):
-        command = Control.FromString(record.value)
+    for command in _messages(bus, topics.CONTROL, Control):
         if command.fence >= state.commands.get(command.job, command).fence:
             state.commands[command.job] = command
-    for record in read_all(bus, topics.SEEDS):
-        unit = DecodeSeed.FromString(record.value)
+    for unit in _messages(bus, topics.SEEDS, DecodeSeed):
         for seed in unit.seeds:
             clip_key = (unit.job, unit.purpose, unit.epoch, seed.index)
             if clip_key in clip_keys:
                 state.attempts[clip_key] = max(state.attempts.get(clip_key, 0), seed.attempt)
     for topic in sorted({topic for entry in entries for topic in _consumer_topics(entry)}):
-        for record in read_all(bus, topic):
-            ready = (ClipReady if topic == topics.CLIPS else FeatureReady).FromString(record.value)
+        kind: type[ClipReady] | type[FeatureReady] = ClipReady if topic == topics.CLIPS else FeatureReady
+        for ready in _messages(bus, topic, kind):
             clip_key = (ready.clip.job, ready.clip.purpose, ready.clip.epoch, ready.clip.index)
             if ready.skipped and clip_key in clip_keys:
                 state.skipped.setdefault(clip_key, set()).add(topic)
@@ -91,6 +94,13 @@ def publish_again(bus: Bus, entry: DeadLetter) -> None:
     else:
         raise DecodeError("the message cannot be read")
     bus.flush()
+
+
+def _messages(bus: Bus, topic: str, kind: type[M]) -> Iterator[M]:
+    """The messages of a topic; records that are none do not matter here."""
+    for record in read_all(bus, topic):
+        with suppress(BadMessage):
+            yield parsed(kind, record)
 
 
 def _consumer_topics(entry: DeadLetter) -> set[str]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 
+from google.protobuf.message import DecodeError
+
 from essp.deadletters.entries import clip_key_of
 from essp.deadletters.store import OutputEntryStore
 from essp_common import topics
@@ -51,7 +53,11 @@ class DeadLetterSink:
                     self._keep(record)
 
     def _keep(self, record: Record) -> None:
-        entry = DeadLetter.FromString(record.value)
+        try:
+            entry = DeadLetter.FromString(record.value)
+        except DecodeError:
+            log.warning("record %d of %s is no dead letter; ignored", record.offset, record.topic)
+            return
         clip_key = clip_key_of(entry)
         if entry.purged or (clip_key is not None and clip_key[0] != self._job):
             return

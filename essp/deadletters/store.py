@@ -13,6 +13,8 @@ from base64 import b64decode, b64encode
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
+from google.protobuf.message import DecodeError
+
 from essp.deadletters.entries import entry_of
 from essp_common import topics
 from essp_common.artifacts import layout
@@ -42,7 +44,10 @@ class BusEntryStore:
     def entries(self) -> Mapping[str, DeadLetter]:
         found: dict[str, DeadLetter] = {}
         for record in read_all(self._bus, topics.DEADLETTER):
-            entry = DeadLetter.FromString(record.value)
+            try:
+                entry = DeadLetter.FromString(record.value)
+            except DecodeError:  # anybody may write there
+                continue
             for offset in entry.purged:
                 found.pop(str(offset), None)
             if not entry.purged:
@@ -68,7 +73,7 @@ class OutputEntryStore:
             try:
                 message = b64decode(json.loads(self._output.get(info.key))["deadletter"], validate=True)
                 found[identity] = DeadLetter.FromString(message)
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, RecursionError, DecodeError) as error:
                 raise PermanentError(f"{self._output.uri(info.key)} is not a dead letter; remove it") from error
         return found
 

@@ -14,6 +14,7 @@ segments.parquet                                 (predict jobs that ask for it) 
 history/<number>                                 what became of its clips, a few seconds each (see history.py)
 history/chapters/<first>-<last>                  older ones, joined
 fences/<number>                                  the newest: who may speak for the job
+snapshots/<fence>                                (jobs with very many classes or phases) what is too large for a message
 locks/<number>                                   (jobs in one process) the process that runs it
 report/                                          report.html and its pictures
 deadletters/<time>-<number>.json                 (jobs in one process) what could not be processed
@@ -33,6 +34,7 @@ DEADLETTERS = "deadletters/"
 FENCES = "fences/"
 HISTORY = "history/"
 LOCKS = "locks/"
+SNAPSHOTS = "snapshots/"
 CHECKPOINT_MANIFEST = "manifest.json"
 """Within the folder of a checkpoint; written last."""
 

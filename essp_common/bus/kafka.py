@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Self
 
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
@@ -23,12 +24,14 @@ from kafka.admin import OffsetSpec
 from essp_common.bus.kafka_clients import Undelivered, connected, mapped
 from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.bus.kafka_subscription import KafkaSubscription
+from essp_common.bus.port import MessageTooLarge, check_size
 from essp_common.errors import ConfigError, NotFound, Unavailable
 from essp_common.runtime.config import NOBODY, Login
 from essp_common.topics import KEPT
 
 _BATCH_BYTES = 64 * 1024
 _DELIVERY_TIMEOUT_MS = 60_000
+_TOO_LARGE = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
 
 
 class KafkaBus:
@@ -69,6 +72,7 @@ class KafkaBus:
                 )
 
     def publish(self, topic: str, key: bytes, value: bytes, partition: int | None = None) -> None:
+        check_size(topic, key, value)
         with mapped(f"publish to {topic}"):
             self._open_publisher().publish(topic, key, value, partition)
 
@@ -143,13 +147,18 @@ class _Publisher:
 
     def publish(self, topic: str, key: bytes, value: bytes, partition: int | None) -> None:
         if not hasattr(self._seen, "failures"):
-            self._seen.failures = self._failures
-        self._producer.send(topic, value, key, partition=partition).add_errback(self._failed)
+            self._seen.failures, self._seen.refused = self._failures, []
+        failed = partial(self._failed, topic, self._seen.refused)
+        self._producer.send(topic, value, key, partition=partition).add_errback(failed)
 
     def flush(self, timeout_s: float) -> None:
         self._producer.flush(timeout_s)
         reported = getattr(self._seen, "failures", 0)
         self._seen.failures = failures = self._failures
+        if refused := getattr(self._seen, "refused", None):
+            topic, error = refused[0]
+            refused.clear()
+            raise MessageTooLarge(f"a message to {topic} is larger than the broker takes: {error}") from error
         if failures > reported:
             raise Undelivered(
                 f"{failures - reported} messages were not delivered ({self._last_failure}); publish them again"
@@ -167,8 +176,12 @@ class _Publisher:
                 self._producer._sender.force_close()
                 self._producer._sender.join()
 
-    def _failed(self, error: BaseException) -> None:
-        """Called from the producer's one sender thread."""
+    def _failed(self, topic: str, refused: list[tuple[str, BaseException]], error: BaseException) -> None:
+        """Called from the producer's one sender thread. `refused`: of the thread that published, which alone learns of
+        a message that will be refused each time."""
+        if isinstance(error, _TOO_LARGE):
+            refused.append((topic, error))
+            return
         self._last_failure = error
         self._failures += 1
 

@@ -208,7 +208,8 @@ class KafkaSubscription:
             for slot, messages in polled.items():
                 if slot in self._owned:
                     self._read.extend(
-                        (slot, Record(slot.topic, slot.partition, m.offset, m.key or b"", m.value)) for m in messages
+                        (slot, Record(slot.topic, slot.partition, m.offset, m.key or b"", m.value or b""))
+                        for m in messages
                     )
             self._changed.notify_all()
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
-from essp_common.bus.port import SUSPECTS, Record
+from essp_common.bus.port import SUSPECTS, Record, check_size
 from essp_common.bus.watermark import Watermark
 from essp_common.errors import ConfigError, NotFound, Unavailable
 
@@ -88,6 +88,7 @@ class MemoryBus:
                     raise ConfigError(f"topic {topic} has {len(present)} partitions, not {count}")
 
     def publish(self, topic: str, key: bytes, value: bytes, partition: int | None = None) -> None:
+        check_size(topic, key, value)
         with self.lock:
             self._check_open()
             logs = self._logs(topic)

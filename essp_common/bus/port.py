@@ -14,13 +14,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from essp_common.errors import PermanentError
+
 SUSPECTS = 48
 """Records of a partition that its last owner may have had in hand. They are marked for the next owner."""
+
+MAX_MESSAGE_BYTES = 1_000_000
+"""Most bytes of a message, key and value together: what Kafka takes by default, less the envelope of a record."""
+
+
+class MessageTooLarge(PermanentError):
+    """A message that no bus takes."""
+
+    kind = "limit"
+
+
+def check_size(topic: str, key: bytes, value: bytes) -> None:
+    """Raises `MessageTooLarge`."""
+    if len(key) + len(value) > MAX_MESSAGE_BYTES:
+        raise MessageTooLarge(
+            f"a message to {topic} has {len(key) + len(value)} bytes, and {MAX_MESSAGE_BYTES} are the most"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One message as it was delivered."""
+    """One message as it was delivered. A message without key or value (Kafka's null) has empty ones."""
 
     topic: str
     partition: int
@@ -69,7 +88,8 @@ class Bus(Protocol):
         """Queue one message for delivery. Thread-safe.
 
         Without `partition`, the key chooses it: equal keys, equal partition. Raises `Unavailable` at once or,
-        for a message that was queued before, from `flush`.
+        for a message that was queued before, from `flush`. Raises `MessageTooLarge`, from `flush` where only the
+        broker knows.
         """
 
     def flush(self, timeout_s: float = 30.0) -> None:

@@ -40,6 +40,9 @@ PACKAGE = "package:"
 PACKAGED_WEIGHTS = ("efficientnet_lite0",)
 """The models for which `package:MODEL` names weights."""
 
+MOST_READERS = 64
+"""Trainers (or predicted streams) and extracted streams of one job, together."""
+
 
 def known_model(name: str) -> str:
     """Return the name. Raises `ValueError` if there is no such network."""
@@ -370,7 +373,20 @@ class JobSpec(_Section):
             if trainer.stream not in self.streams:
                 known = ", ".join(self.streams)
                 raise ValueError(f"trainers.{name}.stream: no stream {trainer.stream!r}; there are: {known}")
+        self._check_readers()
         return self
+
+    def _check_readers(self) -> None:
+        """The ledger has one bit for each reader of a clip, in a number of 64."""
+        consumers = self.consumers()
+        extracted = {stream for stream in consumers.values() if self.streams[stream].feature != "rgb"}
+        if len(consumers) + len(extracted) > MOST_READERS:
+            what = "trainers" if self.predictor is None else "streams"
+            raise ValueError(
+                f"{what}: {len(consumers)} of them and {len(extracted)} extracted streams make "
+                f"{len(consumers) + len(extracted)} readers of each clip, and {MOST_READERS} are the most; share "
+                "streams, or make several jobs"
+            )
 
     def consumers(self) -> dict[str, str]:
         """The consumers that ack clips and features: consumer id -> stream."""

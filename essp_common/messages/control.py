@@ -14,11 +14,10 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
-from google.protobuf.message import DecodeError
-
 from essp_common import topics
 from essp_common.bus.port import Bus, Record
 from essp_common.bus.reading import batches
+from essp_common.messages.parsing import BadMessage, parsed, refuse
 from essp_common.pb.v1.messages_pb2 import Control, JobSnapshot
 
 log = logging.getLogger(__name__)
@@ -136,9 +135,9 @@ class ControlFeed:
     def _news(self, record: Record) -> Control | None:
         """The command of a record, which is now the last one of its job; None where it is not."""
         try:
-            control = Control.FromString(record.value)
-        except DecodeError:
-            log.error("control: record %d is not a Control message; ignored", record.offset)
+            control = parsed(Control, record)
+        except BadMessage as error:
+            refuse("control", record, error)
             return None
         known = self._latest.get(control.job)
         if known is not None and control.fence < known.fence:

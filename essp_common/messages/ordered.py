@@ -28,18 +28,16 @@ missing, and made again. `finish` does both at once.
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-from google.protobuf.message import DecodeError
 
 from essp_common import topics
 from essp_common.bus.port import Bus, Record
 from essp_common.cache.port import Buffer, FrameCache
 from essp_common.errors import CacheMiss
 from essp_common.failures import stage_named
+from essp_common.messages.parsing import BadMessage, parsed, refuse
 from essp_common.messages.reorder_buffer import Put, ReorderBuffer
 from essp_common.pb.v1.messages_pb2 import (
     LOST,
@@ -57,8 +55,6 @@ from essp_common.planning.position import Position
 from essp_common.runtime import ids
 
 _POLL_RECORDS = 256
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,8 +260,8 @@ class OrderedIntake:
         for record in self._subscription.poll(_POLL_RECORDS, timeout_s):
             try:
                 arrival = self._parse(record, self._options)
-            except DecodeError:
-                log.warning("%s[%d] at %d holds no message of ours", record.topic, record.partition, record.offset)
+            except BadMessage as error:
+                refuse(self._options.consumer, record, error)
                 arrival = None
             if arrival is None:
                 self._subscription.done(record)
@@ -274,7 +270,7 @@ class OrderedIntake:
 
     def _arrived(self, arrival: _Arrival) -> None:
         phase_index = self._phase_of.get((arrival.clip.purpose, arrival.clip.epoch))
-        if phase_index is None:  # of no phase of this job
+        if phase_index is None or arrival.clip.index >= self._phases[phase_index].clips:  # of no phase of this job
             self._drop(arrival, ack=True)
             return
         outcome, other = self._buffer.put(Position(phase_index, arrival.clip.index), arrival.clip.attempt, arrival)
@@ -317,7 +313,7 @@ class OrderedIntake:
 
 
 def _parse_clip(record: Record, options: IntakeOptions) -> _Arrival | None:
-    message = ClipReady.FromString(record.value)
+    message = parsed(ClipReady, record)
     if message.clip.job != options.job or not (message.skipped or _for(options, message.recipe)):
         return None
     return _Arrival(message.clip, message.key, message.skipped, record, message.fence)
@@ -329,7 +325,7 @@ def _for(options: IntakeOptions, recipe: Recipe) -> bool:
 
 
 def _parse_feature(record: Record, options: IntakeOptions) -> _Arrival | None:
-    message = FeatureReady.FromString(record.value)
+    message = parsed(FeatureReady, record)
     if message.clip.job != options.job or message.stream != options.stream:
         return None
     if message.consumers and options.consumer not in message.consumers:

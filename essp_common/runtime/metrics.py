@@ -31,6 +31,7 @@ UNIT_SECONDS = Histogram(
 INFLIGHT = Gauge("essp_inflight_units", "Records being handled now.", ["stage"])
 RETRIES = Counter("essp_retries", "Tries that failed and were repeated, by stage and kind of error.", ["stage", "kind"])
 FAILURES = Counter("essp_failures", "Records that could not be processed, by stage and kind.", ["stage", "kind"])
+REFUSED = Counter("essp_refused_records", "Records that held no message of ours, by topic.", ["topic"])
 LAST_PROGRESS = Gauge("essp_last_progress_timestamp_seconds", "When a record was last done, as Unix time.", ["stage"])
 FRAMES = Counter(
     "essp_frames",

@@ -5,23 +5,34 @@ from __future__ import annotations
 import time
 
 from essp_common import topics
-from essp_common.bus.port import Bus, Record
+from essp_common.bus.port import MAX_MESSAGE_BYTES, Bus, Record
 from essp_common.errors import EsspError
 from essp_common.failures import kind_of
 from essp_common.pb.v1.messages_pb2 import DeadLetter
+
+MOST_BYTES = MAX_MESSAGE_BYTES // 2
+"""Of a message in a letter."""
+MOST_CHARACTERS = 4_000
+"""Of a reason; bytes of a key."""
 
 
 def publish_dead_letter(
     bus: Bus, record: Record, error: EsspError, attempts: int, worker: str, message: bytes | None = None
 ) -> None:
-    """Say that `worker` has given up a record, or the `message` that is a part of it. The caller flushes."""
+    """Say that `worker` has given up a record, or the `message` that is a part of it. The caller flushes.
+
+    A message so large that the letter would not fit on the bus is cut: it can be looked at, and not be replayed.
+    """
+    content = record.value if message is None else message
+    reason = str(error)
     letter = DeadLetter(
         topic=record.topic,
-        message=record.value if message is None else message,
-        reason=str(error),
+        message=content[:MOST_BYTES],
+        cut_bytes=max(0, len(content) - MOST_BYTES),
+        reason=reason if len(reason) <= MOST_CHARACTERS else reason[:MOST_CHARACTERS] + " ...",
         kind=kind_of(error),
         attempts=attempts,
         worker=worker,
         time_ms=time.time_ns() // 1_000_000,
     )
-    bus.publish(topics.DEADLETTER, record.key, letter.SerializeToString())
+    bus.publish(topics.DEADLETTER, record.key[:MOST_CHARACTERS], letter.SerializeToString())

@@ -22,7 +22,7 @@ def log_context(record: Record) -> dict[str, Any]:
             return {"job_id": Progress.FromString(record.value).job}
         if record.topic.startswith(topics.features("")):
             return _of_clip(FeatureReady.FromString(record.value).clip)
-    except DecodeError:
+    except (DecodeError, ValueError):  # a purpose that there is not
         pass
     return {}
 

@@ -11,7 +11,8 @@ One thread polls; `lanes` threads each own a `Stage` and handle one record at a 
 
 At most `lanes` records and a small prefetch are held; while they are, the subscription is paused. An exception
 that is not ESSP's own counts as one more failed try, then as a permanent error: a defect met by one record must not
-stop the pool. What stops `run` is a stage that can't be set up, or can't even reject, and a lane that hangs: after
+stop the pool, nor may one that cannot even be rejected: it is dropped and counted. What stops `run` is a stage that
+can't be set up, and a lane that hangs: after
 `stuck_s` in one try the worker leaves, so that others do what it had in hand.
 """
 
@@ -315,10 +316,16 @@ class Worker:
         tries = 0
         while True:
             try:
-                return stage.reject(record, error, attempts)
+                stage.reject(record, error, attempts)
+                return
             except TransientError as again:
                 tries += 1
                 self._back_off(again, tries, _ERROR_BACKOFF_S)
+            except Exception:
+                # Whatever is wrong with it, it must not stop the pool.
+                log.exception("%s: %s is dropped, as it cannot even be reported", self.name, _where(record))
+                metrics.REFUSED.labels(record.topic).inc()
+                return
 
     def _back_off(self, error: EsspError, tries: int, longest_s: float) -> None:
         """Wait before the next try; a drain ends the wait, and the record goes back to the group."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 
-from google.protobuf.message import DecodeError
-
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_aggregator.config import AggregatorSettings
 from essp_common import topics
@@ -21,6 +19,7 @@ from essp_common.bus.reading import batches
 from essp_common.errors import EsspError, TransientError
 from essp_common.job.spec import stored_spec
 from essp_common.messages.control import ControlFeed
+from essp_common.messages.parsing import BadMessage, parsed, refuse
 from essp_common.pb.v1.messages_pb2 import AGGREGATOR, ERROR, CheckpointReady, ClipRef, Failed, Finished, Progress
 from essp_common.runtime import ids
 from essp_common.runtime.retry import Outage
@@ -126,9 +125,9 @@ def build(adapters: Adapters, settings: AggregatorSettings, worker: str) -> Aggr
 
 def _final_checkpoint(record: Record) -> CheckpointReady | None:
     try:
-        progress = Progress.FromString(record.value)
-    except DecodeError:
-        log.warning("record %d of %s is no progress message; ignored it", record.offset, record.topic)
+        progress = parsed(Progress, record)
+    except BadMessage as error:
+        refuse(ids.AGGREGATOR, record, error)
         return None
     is_final = progress.HasField("checkpoint") and progress.checkpoint.final
     return progress.checkpoint if is_final else None

@@ -13,14 +13,13 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from google.protobuf.message import DecodeError
-
 from essp_common import topics
 from essp_common.bus.port import Bus, Record
 from essp_common.cache.port import Buffer, FrameCache, clip_key
-from essp_common.errors import EsspError, PermanentError
+from essp_common.errors import EsspError
 from essp_common.failures import kind_of, kind_word
 from essp_common.messages.control import ControlFeed
+from essp_common.messages.parsing import BadMessage, parsed
 from essp_common.messages.recipe import clip_consumers
 from essp_common.pb.v1.messages_pb2 import DECODER, ClipReady, ClipRef, DecodeSeed, Failed, Progress, Seed
 from essp_common.runtime import ids, metrics
@@ -60,7 +59,7 @@ class DecodeStage:
 
     def handle(self, record: Record) -> None:
         """Decode and deliver the clips of one `DecodeSeed`."""
-        unit = _parsed(record)
+        unit = parsed(DecodeSeed, record)
         if self._control.ended(unit.job, unit.fence) or self._control.outdated(unit.job, unit.fence):
             self._held = None
             return
@@ -83,8 +82,8 @@ class DecodeStage:
         """Report every seed of a message that could not be processed."""
         self._held = None
         try:
-            unit = _parsed(record)
-        except PermanentError:
+            unit = parsed(DecodeSeed, record)
+        except BadMessage:
             publish_dead_letter(self._bus, record, error, attempts, self._worker)
         else:
             for seed in unit.seeds:
@@ -130,13 +129,6 @@ class DecodeStage:
         single.seeds.append(seed)
         message = single.SerializeToString()
         publish_dead_letter(self._bus, record, error, attempts, self._worker, message)
-
-
-def _parsed(record: Record) -> DecodeSeed:
-    try:
-        return DecodeSeed.FromString(record.value)
-    except DecodeError as error:
-        raise PermanentError(f"record {record.offset} of {record.topic} is not a DecodeSeed message") from error
 
 
 def _clip(unit: DecodeSeed, seed: Seed) -> ClipRef:

@@ -20,19 +20,19 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from essp_common import topics
 from essp_common.bus.port import Bus, Record
 from essp_common.cache.port import FrameCache, stream_key
-from essp_common.errors import BadFrames, CacheMiss, EsspError, PermanentError, TransientError
+from essp_common.errors import BadFrames, CacheMiss, EsspError, TransientError
 from essp_common.failures import kind_of, kind_word
 from essp_common.features import registry
 from essp_common.features.intermediates import Intermediates, extract_with
 from essp_common.features.port import Extractor, SignedExtractor
 from essp_common.features.quantization import usage
 from essp_common.messages.control import ControlFeed
+from essp_common.messages.parsing import BadMessage, parsed
 from essp_common.pb.v1.messages_pb2 import (
     EXTRACTOR,
     LOST,
@@ -82,7 +82,7 @@ class ExtractStage:
     def handle(self, record: Record) -> None:
         """Make the features of one clip, one for each stream that asks for it."""
         self._begin(record)
-        ready = _parsed(record)
+        ready = parsed(ClipReady, record)
         streams = self._streams(ready)
         job, fence = ready.clip.job, ready.fence
         if not streams or ready.skipped or self._control.ended(job, fence) or self._control.of_earlier_run(job, fence):
@@ -108,8 +108,8 @@ class ExtractStage:
         since workers died of it."""
         self._begin(record)
         try:
-            ready = _parsed(record)
-        except PermanentError:
+            ready = parsed(ClipReady, record)
+        except BadMessage:
             ready = None
         if ready is not None:
             for stream in self._streams(ready):
@@ -213,10 +213,3 @@ def _count_codes(name: str, feature: NDArray[Any]) -> None:
     """Many clipped codes say that the bound is too small for the videos, many zeros that it is too large."""
     for what, count in usage(feature)._asdict().items():
         metrics.FLOW_CODES.labels(name, what).inc(count)
-
-
-def _parsed(record: Record) -> ClipReady:
-    try:
-        return ClipReady.FromString(record.value)
-    except DecodeError as error:
-        raise PermanentError(f"record {record.offset} of {record.topic} is not a ClipReady message") from error

@@ -9,6 +9,11 @@ every job in `essp.control`. A master with `recovers` takes over from these the 
 where the newest segment of the history says, the bus delivers the messages after that segment again, and the master
 issues again the work units that no worker has done by then, since decoders drop those of an older master.
 
+A defect of one job (a catalog of which no seed can be made, an error in its account) fails that job alone, with the
+reason; the other jobs go on. A job is announced only when its first work units are made, and one that cannot be taken
+over is announced as failed, so that the next master does not meet it again. A record that holds no message of ours is
+dropped and counted.
+
 Only one such master may run at a time; it reads `essp.progress` in the group `master`. Of two, the one that started
 later has the higher fence and continues; the other finds a message or a segment of it, lets the job go, and leaves with
 an error. A master that runs a job of its own process (`essp run`) has a group of its own, and lets go of the job alone.
@@ -19,18 +24,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-
-from google.protobuf.message import DecodeError
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 from essp_common import topics
 from essp_common.bus.port import Record
-from essp_common.errors import ConfigError, Conflict, EsspError, Fenced, TransientError, Unavailable
+from essp_common.errors import ConfigError, Conflict, EsspError, Fenced, PermanentError, TransientError, Unavailable
 from essp_common.features.declared import DeclaredFeature
 from essp_common.job.lifecycle import change
 from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.job.status import JobEvent, JobState, JobStatus, JobSummary
-from essp_common.messages.control import ControlFeed
+from essp_common.messages.control import ENDED, ControlFeed
+from essp_common.messages.parsing import BadMessage, parsed, refuse, shortened, sound
 from essp_common.pb.v1.messages_pb2 import Control, Progress
 from essp_common.runtime import ids
 from essp_common.runtime.failpoints import failpoint
@@ -46,7 +52,7 @@ from essp_master.job.job import COMMANDS, Job
 from essp_master.job.pool_demand import PoolDemand, demand_of
 from essp_master.job.preflight import Preflight, preflight
 from essp_master.job.start_run import start_run
-from essp_master.job.status_view import status_of, usage_of
+from essp_master.job.status_view import status_of, status_of_unreadable, usage_of
 from essp_master.job_table import JobTable
 from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction
 from essp_master.pools.worker_registry import WorkerRegistry
@@ -135,12 +141,14 @@ class Master:
             for record in records:
                 self._receive(record, now_s)
             for job in self._jobs:
-                self._carry_out(job, job.issue())
+                with self._isolated(job):
+                    self._carry_out(job, job.issue())
             if now_s - self._ticked_s >= _TICK_S:
                 self._ticked_s = now_s
                 self._tick(now_s)
         self._history.handled(records)
         self._outbox.send()
+        self._fail_refused()
         failpoint("master.instructions-published")
         self._write_histories()
         return len(records)
@@ -223,7 +231,11 @@ class Master:
             streams = {topics.stream_topic(stream.feature) for stream in found.spec.streams.values()}
             self._bus.ensure_topics({topic: topics.partitions(topic) for topic in streams})
             with self._lock:
-                self._begin(job, command)
+                try:
+                    self._begin(job, command)
+                except (ValueError, TypeError, LookupError) as error:
+                    reason = f"job {job.name} cannot begin: {type(error).__name__}: {error}; check its catalog"
+                    raise PermanentError(reason) from error
             self._outbox.send()
             failpoint("master.start-published")
             how = "started" if command is None else "taken over"
@@ -233,7 +245,13 @@ class Master:
                 self._jobs.release(spec.name)
 
     def _begin(self, job: Job, command: Control | None) -> None:
-        """Tell all workers of a job, and issue what it needs."""
+        """Tell all workers of a job, and issue what it needs.
+
+        Nobody is told of a job whose first work units cannot be made.
+        """
+        ends = command is not None and command.command in (Control.STOP, Control.FAIL)
+        first = () if ends else job.start()
+        units = [self._dispatch.prepared(job, instruction) for instruction in first]
         self._jobs.add(job)
         if job.run.continued is None:
             self._dispatch.purge(job)
@@ -244,7 +262,11 @@ class Master:
         if command is not None and command.command in (Control.STOP, Control.FAIL):
             ended = JobState.STOPPED if command.command == Control.STOP else JobState.FAILED
             self._enter(job, ended, command.reason)
-        self._carry_out(job, job.start())
+        for instruction, effects in zip(first, units, strict=True):
+            if effects is None:
+                self._carry_out(job, [instruction])
+            else:
+                self._dispatch.carry_out(job, effects)
 
     def _change(self, name: str, wanted: JobState) -> JobStatus:
         self._await_recovery()
@@ -285,9 +307,9 @@ class Master:
 
     def _receive(self, record: Record, now_s: float) -> None:
         try:
-            progress = Progress.FromString(record.value)
-        except DecodeError:
-            log.warning("record %d of %s is no progress message; ignored", record.offset, record.topic)
+            progress = sound(parsed(Progress, record))
+        except BadMessage as error:
+            refuse(self.name, record, error)
             return
         if progress.HasField("heartbeat"):
             self.worker_registry.note(progress.worker, progress.heartbeat, now_s)
@@ -297,8 +319,33 @@ class Master:
             return
         if progress.fence > job.run.fence:
             self._yield(job, progress.fence)
-        if out := job.handle(progress, now_s):
-            self._carry_out(job, out)
+        with self._isolated(job):
+            if out := job.handle(progress, now_s):
+                self._carry_out(job, out)
+
+    @contextmanager
+    def _isolated(self, job: Job) -> Iterator[None]:
+        """What goes wrong within this block is the job's own trouble: it fails, and the others go on."""
+        try:
+            yield
+        except EsspError as error:
+            if isinstance(error, TransientError):
+                raise
+            self._fail(job, str(error))
+        except Exception as error:
+            log.exception("job %s: unexpected error", job.name, extra={"job_id": job.name})
+            self._fail(job, f"unexpected error: {type(error).__name__}: {error}")
+
+    def _fail(self, job: Job, reason: str) -> None:
+        if not job.state.ended:
+            self._enter(job, JobState.FAILED, reason)
+
+    def _fail_refused(self) -> None:
+        """Fail the jobs of which something can never be published."""
+        with self._lock:
+            for name, error in self._outbox.refused():
+                if (job := self._jobs.find(name)) is not None:
+                    self._fail(job, str(error))
 
     def _heed(self, control: Control) -> None:
         """A command was published: by another master, if its fence is higher."""
@@ -307,10 +354,22 @@ class Master:
                 self._yield(job, control.fence)
 
     def _yield(self, job: Job, fence: int) -> None:
-        """Leave a job to another master if this fence is higher than its own."""
+        """Leave a job to another master if this fence is higher than its own, and was taken: anybody may send one."""
+        if fence > job.run.fence and not self._was_taken(job, fence):
+            return
         if (error := job.yield_to(fence, self._clock())) is not None:
             log.error("%s", error)
             self._fenced = error
+
+    def _was_taken(self, job: Job, fence: int) -> bool:
+        """Whether a master has taken this fence of a job; if the store does not answer, it is believed."""
+        try:
+            taken = job.run.history.fences_above(job.run.fence) >= fence
+        except TransientError:
+            return True
+        if not taken:
+            log.warning("job %s: a message with fence %d, which nobody has taken, is ignored", job.name, fence)
+        return taken
 
     def _carry_out(self, job: Job, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
@@ -354,8 +413,9 @@ class Master:
     def _tick(self, now_s: float) -> None:
         usage_of(self._cache)
         for job in self._jobs:
-            if job.has_stalled(now_s, self._settings.stall_s):
-                self._carry_out(job, job.issue_again(now_s))
+            with self._isolated(job):
+                if job.has_stalled(now_s, self._settings.stall_s):
+                    self._carry_out(job, job.issue_again(now_s))
         if now_s - self._swept_s >= _SWEEP_S:
             self._swept_s = now_s
             self._sweep()
@@ -383,9 +443,25 @@ class Master:
                     spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
                     self._start(spec, False, None, command)
                     failpoint("master.taken-over")
-            except (EsspError, ValueError) as error:
+            except (TransientError, Conflict) as error:  # not the job's own fault, or another master has it
                 log.error("job %s cannot be taken over: %s", command.job, error, extra={"job_id": command.job})
+            except Exception as error:
+                log.exception("job %s cannot be taken over", command.job, extra={"job_id": command.job})
+                reason = str(error) if isinstance(error, EsspError) else f"{type(error).__name__}: {error}"
+                self._give_up(command, f"it cannot be taken over by a new master: {reason}")
         self._recovered.set()
+
+    def _give_up(self, command: Control, reason: str) -> None:
+        """Have everybody know that a job failed which this master cannot even begin to take over."""
+        failed = Control()
+        failed.CopyFrom(command)
+        failed.command, failed.reason = Control.FAIL, shortened(reason)
+        if command.command not in ENDED:
+            self._outbox.add(
+                partial(self._bus.publish, topics.CONTROL, command.job.encode(), failed.SerializeToString())
+            )
+        with self._lock:
+            self._jobs.remember(status_of_unreadable(failed))
 
 
 def build(

@@ -22,6 +22,7 @@ from essp_common.artifacts.predictions import write_predictions
 from essp_common.artifacts.segments import write_segments
 from essp_common.job.spec import stored_spec
 from essp_common.messages.ordered import IntakeOptions, OrderedIntake
+from essp_common.messages.snapshot import completed
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.planning.position import Position
 from essp_common.runtime import ids
@@ -65,7 +66,7 @@ class PredictionJob:
         self._adapters = adapters
         self._settings = settings
         self._worker = worker
-        self._command = command
+        self._command = completed(command, adapters.stores)
         self._spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
         self._leave = leave
         self._broken = threading.Event()

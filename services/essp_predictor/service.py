@@ -11,15 +11,14 @@ import logging
 import threading
 from contextlib import suppress
 
-from google.protobuf.message import DecodeError
-
 from essp_common import topics
 from essp_common.bus.port import Record, Subscription
 from essp_common.bus.reading import batches
-from essp_common.errors import DeviceLost, EsspError, TransientError
+from essp_common.errors import ConfigError, DeviceLost, EsspError, TransientError
 from essp_common.failures import kind_of
 from essp_common.job.spec import stored_spec
 from essp_common.messages.control import ControlFeed
+from essp_common.messages.parsing import BadMessage, parsed, refuse
 from essp_common.pb.v1.messages_pb2 import PREDICTOR, ClipRef, Control, Failed, Finished, Progress
 from essp_common.runtime import ids
 from essp_common.runtime.retry import Outage
@@ -151,13 +150,14 @@ def build(adapters: Adapters, settings: PredictorSettings, worker: str) -> Predi
 
 def _start_of_prediction(record: Record) -> Control | None:
     try:
-        command = Control.FromString(record.value)
-    except DecodeError:
-        log.warning("record %d of %s is no control message; ignored it", record.offset, record.topic)
+        command = parsed(Control, record)
+        if command.command != Control.START:
+            return None
+        spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
+    except (BadMessage, ConfigError) as error:
+        refuse(ids.PREDICTOR, record, error)
         return None
-    if command.command != Control.START:
-        return None
-    return command if stored_spec(command.snapshot.spec_json, f"job {command.job}").predictor is not None else None
+    return command if spec.predictor is not None else None
 
 
 def _failed(job: str, error: Exception) -> Failed:

@@ -26,10 +26,12 @@ from essp_common.learning.models import starting_weights
 from essp_common.learning.networks import network
 from essp_common.messages.control import ENDED, ControlFeed
 from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake
+from essp_common.messages.snapshot import completed
 from essp_common.pb.v1.messages_pb2 import TRAIN, Control
 from essp_common.planning.position import Position
 from essp_common.runtime import ids
 from essp_common.runtime.process import cpu_count
+from essp_common.runtime.retry import retry_transient
 from essp_common.wiring import Adapters
 from essp_trainer.assignment import Assignment
 from essp_trainer.checkpoints.checkpoint_store import CheckpointStore
@@ -94,7 +96,8 @@ class Trainer:
         """Save between two batches, then let `run` return."""
         self._draining.set()
 
-    def _run(self, command: Control) -> None:
+    def _run(self, started: Control) -> None:
+        command = retry_transient(lambda: completed(started, self._adapters.stores), self._leaving)
         assignment = Assignment.of(command, self._config.trainer)
         interval_s = self._config.settings.report_interval_s
         reporter = Reporter(self._adapters.bus, assignment, self._config.worker, interval_s, self._clock)

@@ -488,7 +488,7 @@ class PhasePlan(_message.Message):
     def __init__(self, purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., clips: _Optional[int] = ...) -> None: ...
 
 class Control(_message.Message):
-    __slots__ = ("job", "fence", "command", "snapshot", "reason", "since")
+    __slots__ = ("job", "fence", "command", "snapshot", "reason", "since", "stored")
     class Command(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         COMMAND_UNSPECIFIED: _ClassVar[Control.Command]
@@ -513,16 +513,18 @@ class Control(_message.Message):
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
     job: str
     fence: int
     command: Control.Command
     snapshot: JobSnapshot
     reason: str
     since: int
-    def __init__(self, job: _Optional[str] = ..., fence: _Optional[int] = ..., command: _Optional[_Union[Control.Command, str]] = ..., snapshot: _Optional[_Union[JobSnapshot, _Mapping]] = ..., reason: _Optional[str] = ..., since: _Optional[int] = ...) -> None: ...
+    stored: str
+    def __init__(self, job: _Optional[str] = ..., fence: _Optional[int] = ..., command: _Optional[_Union[Control.Command, str]] = ..., snapshot: _Optional[_Union[JobSnapshot, _Mapping]] = ..., reason: _Optional[str] = ..., since: _Optional[int] = ..., stored: _Optional[str] = ...) -> None: ...
 
 class DeadLetter(_message.Message):
-    __slots__ = ("topic", "message", "reason", "kind", "attempts", "worker", "time_ms", "purged")
+    __slots__ = ("topic", "message", "reason", "kind", "attempts", "worker", "time_ms", "cut_bytes", "purged")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -530,6 +532,7 @@ class DeadLetter(_message.Message):
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    CUT_BYTES_FIELD_NUMBER: _ClassVar[int]
     PURGED_FIELD_NUMBER: _ClassVar[int]
     topic: str
     message: bytes
@@ -538,8 +541,9 @@ class DeadLetter(_message.Message):
     attempts: int
     worker: str
     time_ms: int
+    cut_bytes: int
     purged: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, topic: _Optional[str] = ..., message: _Optional[bytes] = ..., reason: _Optional[str] = ..., kind: _Optional[_Union[FailureKind, str]] = ..., attempts: _Optional[int] = ..., worker: _Optional[str] = ..., time_ms: _Optional[int] = ..., purged: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., message: _Optional[bytes] = ..., reason: _Optional[str] = ..., kind: _Optional[_Union[FailureKind, str]] = ..., attempts: _Optional[int] = ..., worker: _Optional[str] = ..., time_ms: _Optional[int] = ..., cut_bytes: _Optional[int] = ..., purged: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Indices(_message.Message):
     __slots__ = ("blocks", "bits")

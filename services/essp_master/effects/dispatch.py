@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from functools import partial
 
 from essp_common import topics
 from essp_common.bus.port import Bus
 from essp_common.cache.port import FrameCache, job_prefix
 from essp_common.pb.v1.messages_pb2 import Control
-from essp_master.effects.outbox import Outbox
+from essp_master.effects.outbox import Effect, Outbox
 from essp_master.job.job import Job
 from essp_master.ledger.instructions import Instruction, IssueUnit, PublishSkip, ReleaseClip
 
@@ -25,40 +26,56 @@ class Dispatch:
 
     def instruction(self, job: Job, instruction: Instruction) -> None:
         """Publish a work unit or a skipped clip, or free the bytes of a clip."""
+        self.carry_out(job, self.prepared(job, instruction) or [])
+
+    def prepared(self, job: Job, instruction: Instruction) -> list[Effect] | None:
+        """What `instruction` will do; None for an instruction about the job itself. Raises what is wrong with it."""
         match instruction:
             case IssueUnit():
                 key, unit = job.messages.unit(instruction)
-                self._publish(topics.SEEDS, key, unit)
+                return [partial(self._bus.publish, topics.SEEDS, key, unit)]
             case PublishSkip():
-                for topic, message in job.messages.skips(instruction):
-                    index = message.clip.index
-                    partition = index % topics.DATA_PARTITIONS
-                    self._publish(topic, str(index).encode(), message.SerializeToString(), partition)
+                return [
+                    partial(
+                        self._bus.publish,
+                        topic,
+                        str(message.clip.index).encode(),
+                        message.SerializeToString(),
+                        message.clip.index % topics.DATA_PARTITIONS,
+                    )
+                    for topic, message in job.messages.skips(instruction)
+                ]
             case ReleaseClip():
-                for cache_key, consumer in job.messages.releases(instruction):
-                    self._outbox.add(partial(self._cache.ack, cache_key, consumer))
+                releases = job.messages.releases(instruction)
+                return [partial(self._cache.ack, cache_key, consumer) for cache_key, consumer in releases]
+        return None
+
+    def carry_out(self, job: Job, effects: Iterable[Effect]) -> None:
+        """Have these effects of a job carried out."""
+        for effect in effects:
+            self._outbox.add(effect, job.name)
 
     def command(self, job: Job, command: Control.Command) -> None:
         """Tell all workers what to do about a job."""
-        self._publish(topics.CONTROL, job.name.encode(), job.control(command).SerializeToString())
+        self._publish(job, topics.CONTROL, job.name.encode(), job.control(command).SerializeToString())
 
     def mark(self, job: Job) -> None:
         """Publish a mark behind all messages about a job so far."""
-        self._publish(topics.PROGRESS, job.name.encode(), job.mark().SerializeToString())
+        self._publish(job, topics.PROGRESS, job.name.encode(), job.mark().SerializeToString())
 
     def purge(self, job: Job) -> None:
         """Free all bytes of a job."""
-        self._outbox.add(partial(self._cache.purge, job_prefix(job.name)))
+        self._outbox.add(partial(self._cache.purge, job_prefix(job.name)), job.name)
 
     def sweep(self, job: Job) -> None:
         """Free what workers stored for a job that had ended: they learn of its end a moment later."""
         job.leftovers = False
-        self._outbox.add(partial(self._sweep, job))
+        self._outbox.add(partial(self._sweep, job), job.name)
 
     def _sweep(self, job: Job) -> None:
         found = self._cache.purge(job_prefix(job.name))
         with self._lock:
             job.swept(found)
 
-    def _publish(self, topic: str, key: bytes, value: bytes, partition: int | None = None) -> None:
-        self._outbox.add(partial(self._bus.publish, topic, key, value, partition))
+    def _publish(self, job: Job, topic: str, key: bytes, value: bytes) -> None:
+        self._outbox.add(partial(self._bus.publish, topic, key, value), job.name)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from essp_common.artifacts.history import History
 from essp_common.bus.port import Record, Subscription
-from essp_common.errors import EsspError, Fenced
+from essp_common.errors import EsspError, Fenced, PermanentError
 from essp_common.pb.v1.messages_pb2 import HistorySegment
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.retry import Outage
@@ -91,12 +91,12 @@ class HistoryWriter:
         """Write what was noted of these jobs, if it is time (or `now`). All that they had done by now is durable."""
         if self._thread is not None and self._thread.is_alive():
             return
-        noted = [job for job in jobs if job.recorder.pending and not job.fenced]
+        noted = [job for job in jobs if job.recorder.pending and not job.fenced and not job.unrecorded]
         due = now or self._clock() >= self._due_s or any(job.recorder.urgent for job in noted)
         if noted and not due:
             return
         began = time.perf_counter()
-        pages = [Page(job.name, job.run.history, self._segment(job)) for job in noted]
+        pages = [page for job in noted if (page := self._page(job)) is not None]
         handled, self._handled = self._handled, []
         if not pages:
             self._finish(handled)
@@ -113,6 +113,16 @@ class HistoryWriter:
             if self._thread.is_alive():
                 self._closing.set()
                 self._thread.join()
+
+    def _page(self, job: Job) -> Page | None:
+        """The next segment of a job; None if it has none to give, and then it is this job alone that is lost."""
+        try:
+            return Page(job.name, job.run.history, self._segment(job))
+        except Exception as error:
+            log.exception("job %s: no segment can be made of its history", job.name, extra={"job_id": job.name})
+            job.unrecorded = True
+            self._lost.append((job.name, PermanentError(f"{type(error).__name__}: {error}")))
+            return None
 
     def _segment(self, job: Job) -> HistorySegment:
         now_s = self._clock()

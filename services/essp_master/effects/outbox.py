@@ -2,14 +2,21 @@
 
 Effects are added under the master's lock and carried out, in order, outside of it. If one fails, all since the last
 flush are carried out again at the next `send`; each is harmless twice.
+
+An effect that will fail each time (a message that is too large) is given up, so that those behind it are carried out.
+`refused` names the job whose effect it was.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 
 from essp_common.bus.port import Bus
+from essp_common.errors import PermanentError
+
+log = logging.getLogger(__name__)
 
 Effect = Callable[[], object]
 
@@ -19,17 +26,23 @@ class Outbox:
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self._effects: list[Effect] = []
+        self._effects: list[tuple[str, Effect]] = []
         self._sending = threading.Lock()
+        self._refused: list[tuple[str, PermanentError]] = []
 
-    def add(self, effect: Effect) -> None:
-        """Have this carried out."""
-        self._effects.append(effect)
+    def add(self, effect: Effect, job: str = "") -> None:
+        """Have this carried out, for this job."""
+        self._effects.append((job, effect))
 
     @property
     def empty(self) -> bool:
         """All that was added is carried out."""
         return not self._effects
+
+    def refused(self) -> list[tuple[str, PermanentError]]:
+        """The jobs of effects that were given up, and why. Each is given once."""
+        refused, self._refused = self._refused, []
+        return refused
 
     def send(self) -> None:
         """Carry out what was added, durably. Raises `TransientError` when a server does not answer."""
@@ -37,7 +50,23 @@ class Outbox:
             count = len(self._effects)
             if not count:
                 return
-            for effect in self._effects[:count]:
+            try:
+                for _, effect in self._effects[:count]:
+                    effect()
+                self._bus.flush()
+            except PermanentError:
+                self._send_singly(count)
+            else:
+                del self._effects[:count]
+
+    def _send_singly(self, count: int) -> None:
+        """Find out which effect it is that fails each time."""
+        for _ in range(count):
+            job, effect = self._effects[0]
+            try:
                 effect()
-            self._bus.flush()
-            del self._effects[:count]
+                self._bus.flush()
+            except PermanentError as error:
+                log.error("job %s: given up: %s", job, error, extra={"job_id": job})
+                self._refused.append((job, error))
+            del self._effects[0]

@@ -9,8 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 
-from google.protobuf.message import DecodeError
-
 from essp_common import topics
 from essp_common.artifacts.history import History
 from essp_common.bus.port import Bus
@@ -18,6 +16,7 @@ from essp_common.bus.reading import read_all
 from essp_common.errors import TransientError
 from essp_common.job.spec import stored_spec
 from essp_common.job.status import JobStatus
+from essp_common.messages.parsing import BadMessage, parsed, refuse
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.wiring import Stores
 
@@ -31,10 +30,14 @@ def last_commands(bus: Bus, listen_s: float, draining: threading.Event) -> list[
     found: dict[str, Control] = {}
     try:
         for record in read_all(bus, topics.CONTROL, first_s=listen_s, leaving=draining.is_set):
-            command = Control.FromString(record.value)
+            try:
+                command = parsed(Control, record)
+            except BadMessage as error:
+                refuse("master", record, error)
+                continue
             if command.fence >= found.get(command.job, command).fence:
                 found[command.job] = command
-    except (TransientError, DecodeError) as error:
+    except TransientError as error:
         log.error("master: not all jobs that were under way can be read: %s", error)
     return list(found.values())
 

@@ -21,6 +21,8 @@ from datetime import UTC, datetime
 from essp_common.errors import Fenced
 from essp_common.job import status
 from essp_common.job.status import PURPOSES, JobState
+from essp_common.messages.parsing import shortened
+from essp_common.messages.snapshot import in_message, is_large
 from essp_common.pb.v1.messages_pb2 import Control, HistorySegment, Progress
 from essp_master.job.activity import Activity
 from essp_master.job.event_reporter import EventReporter
@@ -62,6 +64,8 @@ class Job:
         self.reporter = EventReporter(spec.name, phases, events)
         self.fenced = False
         """Another master has taken it."""
+        self.unrecorded = False
+        """No segment of its history can be made any more."""
         self.leftovers = False
         """It has ended, and a worker has stored bytes for it since."""
         self._stall_watch = StallWatch(now_s)
@@ -91,6 +95,7 @@ class Job:
 
     def enter(self, wanted: JobState, now_s: float, reason: str = "") -> bool:
         """Go to another state; False: it is there already. Raises `Conflict`."""
+        reason = shortened(reason)
         if not self.life.enter(wanted, now_s, reason):
             return False
         self._stall_watch.restarted(now_s)
@@ -116,9 +121,10 @@ class Job:
             job=self.name,
             fence=self.run.fence,
             command=command,
-            snapshot=self.run.snapshot,
+            snapshot=in_message(self.run.snapshot),
             reason=self.life.reason,
             since=self.run.since,
+            stored=self.run.preflight.spec.output if is_large(self.run.snapshot) else "",
         )
 
     def mark(self) -> Progress:

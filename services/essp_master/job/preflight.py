@@ -18,14 +18,18 @@ from essp_common.errors import ConfigError, NotFound
 from essp_common.features.declared import DeclaredFeature
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import PACKAGE, PACKAGED_WEIGHTS, JobSpec, stored_spec
+from essp_common.messages.snapshot import MOST_SPEC_BYTES
 from essp_common.objects.port import ObjectStore
+from essp_common.pb.v1.messages_pb2 import Purpose
 from essp_common.planning.phases import Phases
 from essp_common.planning.plan import empty_classes
 from essp_common.wiring import Stores
+from essp_master.job.message_builder import MessageBuilder
 from essp_master.job.model_inputs import with_inputs_of_model
 from essp_master.job.resume import ResumePoints, resume_points
 from essp_master.job.sizing import bounds_of, catch_up_bytes, parts_of, uncoupled_budget, unit_clips
 from essp_master.job.trainer_checks import alike, check_trainers, layouts_of
+from essp_master.ledger.instructions import IssueUnit
 from essp_master.ledger.parts import ClipParts
 
 _NO_EFFECT = ("device", "threads", "keep_checkpoints")
@@ -70,6 +74,7 @@ def preflight(
     code is not installed here.
     """
     spec = with_inputs_of_model(spec, stores)
+    _check_size(spec)
     catalog = _catalog_of(spec, stores)
     _check_weights(spec, stores)
     phases = Phases(spec, catalog)
@@ -81,6 +86,7 @@ def preflight(
     output = _output_of(spec, stores)
     if trouble := output.unwritable():
         raise ConfigError(f"output: {trouble}")
+    _try_seeds(phases, parts, clips)
     if not fresh:
         check_owner(output, spec)
     return Preflight(
@@ -116,6 +122,36 @@ def _output_of(spec: JobSpec, stores: Stores) -> ObjectStore:
         return stores.under(spec.output)
     except ConfigError as error:
         raise ConfigError(f"output: {error}") from error
+
+
+def _check_size(spec: JobSpec) -> None:
+    if (size := len(spec.model_dump_json().encode())) > MOST_SPEC_BYTES:
+        raise ConfigError(
+            f"the job has {size} bytes as JSON, and {MOST_SPEC_BYTES} are the most; shorten streams.*.params, or make "
+            "several jobs"
+        )
+
+
+def _try_seeds(phases: Phases, parts: ClipParts, unit_clips: int) -> None:
+    """Make the first work units of each kind of phase, as the master will: what cannot be made is refused here, before
+    anybody knows of the job."""
+    messages = MessageBuilder(phases.spec, phases, 0)
+    seen: set[Purpose] = set()
+    for number, (purpose, _) in enumerate(phases.order):
+        if purpose in seen:
+            continue
+        seen.add(purpose)
+        plan = phases.plan(number)
+        for index in range(min(unit_clips, len(plan))):
+            clip = plan.clip(index)
+            try:
+                messages.unit(IssueUnit(number, (clip,), parts.consumers))
+            except (ValueError, TypeError, OverflowError) as error:
+                video = phases.view(number).rows[clip.video].id
+                raise ConfigError(
+                    f"data.catalog: no clip can be made of video {video!r}, planned at index {index}: {error}; "
+                    "build the catalog anew"
+                ) from error
 
 
 def _catalog_of(spec: JobSpec, stores: Stores) -> Catalog:

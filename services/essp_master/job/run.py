@@ -17,6 +17,7 @@ from essp_common import distribution
 from essp_common.artifacts import layout
 from essp_common.artifacts.history import History
 from essp_common.job.spec import JobSpec
+from essp_common.messages.snapshot import store_if_large
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import AGGREGATOR, PREDICTOR, TRAIN, HistorySegment, JobSnapshot
@@ -31,7 +32,7 @@ from essp_master.ledger.ledger import Ledger
 _PACKAGES = (distribution.NAME, "numpy", "av", "opencv-python-headless", "torch", "torchvision")
 _REMOVED = (
     *("trainers/", "model/", layout.HISTORY, layout.REPORT, layout.DEADLETTERS, layout.SPEC),
-    *(layout.PREDICTIONS, layout.SEGMENTS, layout.PARTS),
+    *(layout.PREDICTIONS, layout.SEGMENTS, layout.PARTS, layout.SNAPSHOTS),
 )
 """What a job writes, and `fresh` removes; its catalog and its fences stay."""
 
@@ -69,20 +70,22 @@ def claim_run(preflight: Preflight, stores: Stores, since: int = 0) -> Run:
     newest = history.newest()
     continued = newest if newest is not None and since and newest.since == since else None
     resume = resume_points(spec, phases, stores, preflight.resume.manifests)
+    snapshot = JobSnapshot(
+        spec_json=spec.model_dump_json(),
+        classes=preflight.classes,
+        versions=_versions(),
+        phases=phases.plans,
+        plan_digest=phases.digest(),
+        layouts={name: layout.model_dump_json() for name, layout in preflight.layouts.items()},
+    )
+    store_if_large(output, snapshot, fence)
     return Run(
         preflight=preflight,
         fence=fence,
         since=since or fence,
         resume=resume,
         ledger=Ledger(_ledger_config(preflight, resume), None if continued is None else continued.ledger),
-        snapshot=JobSnapshot(
-            spec_json=spec.model_dump_json(),
-            classes=preflight.classes,
-            versions=_versions(),
-            phases=phases.plans,
-            plan_digest=phases.digest(),
-            layouts={name: layout.model_dump_json() for name, layout in preflight.layouts.items()},
-        ),
+        snapshot=snapshot,
         history=history,
         last=before if newest is None else newest.last,
         continued=continued,

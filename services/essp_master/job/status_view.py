@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+from datetime import UTC, datetime
 from typing import Literal
 
 from essp_common.cache.port import CacheUsage, FrameCache
-from essp_common.errors import TransientError
+from essp_common.errors import ConfigError, TransientError
 from essp_common.failures import kind_word, stage_word
 from essp_common.job import status
+from essp_common.job.spec import stored_spec
 from essp_common.job.status import JobState
+from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.runtime import metrics
 from essp_master.job.activity import purpose_name
 from essp_master.job.job import Job
@@ -62,6 +65,40 @@ def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobSta
         result=job.reporter.result,
         last_event=job.reporter.log.last,
     )
+
+
+def status_of_unreadable(failed: Control) -> status.JobStatus:
+    """A job that could not be taken over: why, and what its last command says of it."""
+    try:
+        spec = stored_spec(failed.snapshot.spec_json, failed.job)
+    except ConfigError:
+        spec = None
+    now = datetime.now(UTC)
+    return status.JobStatus(
+        name=failed.job,
+        kind="train" if spec is None or spec.predictor is None else "predict",
+        state=JobState.FAILED,
+        reason=failed.reason,
+        output="" if spec is None else spec.output,
+        created=now,
+        ended=now,
+        elapsed_s=0.0,
+        progress=status.ProgressStatus(done=0, total=0, clips_per_s=0.0, eta_s=None, current=0),
+        phases=(),
+        credits=status.CreditStatus(budget_bytes=0, outstanding_bytes=0, outstanding_clips=0, waiting=False),
+        cache=None,
+        streams={} if spec is None else {name: stream.feature for name, stream in spec.streams.items()},
+        backlog={},
+        pools=(),
+        trainers=(),
+        counts=status.CountStatus(
+            issued=0, decoded=0, extracted=0, delivered=0, failed=0, replaced=0, skipped=0, lost=0, reissued=0,
+            released=0, redecoded=0, duplicates=0,
+        ),
+        failures=(),
+        result=None,
+        last_event=0,
+    )  # fmt: skip
 
 
 def usage_of(cache: FrameCache) -> CacheUsage | None:

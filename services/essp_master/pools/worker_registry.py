@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass
 
@@ -61,7 +62,8 @@ class WorkerRegistry:
     def note(self, worker: str, beat: Heartbeat, now_s: float) -> None:
         """A worker has sent a heartbeat."""
         gauges = beat.gauges
-        state = WorkerState(worker, now_s, gauges["busy"], int(gauges["in_hand"]), stuck=gauges["oldest"] > STUCK_S)
+        busy, in_hand, oldest = (_number(gauges.get(name, 0.0)) for name in ("busy", "in_hand", "oldest"))
+        state = WorkerState(worker, now_s, min(busy, 1.0), int(in_hand), stuck=oldest > STUCK_S)
         with self._lock:
             self._pools.setdefault(beat.pool, {})[worker] = state
 
@@ -73,3 +75,8 @@ class WorkerRegistry:
                 if not self._pools[name]:
                     del self._pools[name]
             return {name: PoolState(tuple(workers.values())) for name, workers in self._pools.items()}
+
+
+def _number(gauge: float) -> float:
+    """A gauge; 0 for one that no worker can mean."""
+    return gauge if math.isfinite(gauge) and gauge > 0 else 0.0

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from essp_common.artifacts import layout
 from essp_common.cache.port import job_prefix
 from essp_common.errors import Conflict, Unavailable
 from essp_common.job.spec import PredictorSpec
 from essp_common.job.status import JobState
 from essp_common.messages.control import ControlFeed
+from essp_common.objects.numbered_log import numbered
 from essp_common.pb.v1.messages_pb2 import (
     AGGREGATOR,
     ERROR,
@@ -223,6 +225,7 @@ def test_a_report_about_no_kind_of_pass_is_ignored(adapters: Adapters, fleet_of:
 def test_another_master_takes_a_job_over(adapters: Adapters, fleet_of: FleetOf) -> None:
     master, fleet = master_over(adapters), fleet_of()
     master.start(fleet.job)
+    adapters.stores.under(fleet.job.output).put(numbered(layout.FENCES, 9), b"{}")
     fleet.report(Progress(step=StepReport(trainer="rgb"), fence=9))
     master.step(0)
     assert master.status("small").state is JobState.STOPPED

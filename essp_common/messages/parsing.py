@@ -1,0 +1,101 @@
+"""From a record of the bus to a message; and what becomes of records that are none.
+
+Anybody who may write to the bus can put anything on any topic. A record that is empty, of random bytes, or of numbers
+that no process of ESSP sends must cost nobody more than a line in the log. Pools send it to the dead letters
+(`worker/loop.py`); all others drop it. Either way it is counted: `essp_refused_records_total{topic}`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import MutableMapping
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from essp_common.bus.port import Record
+from essp_common.errors import PermanentError
+from essp_common.pb.v1.messages_pb2 import ClipReady, Control, DecodeSeed, FeatureReady, Progress
+from essp_common.runtime.metrics import REFUSED
+
+log = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=Message)
+
+_LONGEST_REASON = 2_000
+"""Characters of a reason for people; longer ones are cut, as they are passed on in other messages."""
+
+
+class BadMessage(PermanentError):
+    """A record that holds no message of ours."""
+
+
+def parsed(kind: type[M], record: Record) -> M:
+    """The message of a record. Raises `BadMessage`."""
+    where = f"record {record.offset} of {record.topic}[{record.partition}]"
+    if not record.value:
+        raise BadMessage(f"{where} is empty")
+    try:
+        message = kind.FromString(record.value)
+    except DecodeError as error:
+        raise BadMessage(f"{where} is no {kind.__name__} message") from error
+    if lacking := _lacking(message):
+        raise BadMessage(f"{where}: a {kind.__name__} message without {lacking}")
+    return message
+
+
+def sound(progress: Progress) -> Progress:
+    """The message without what cannot be true: numbers that are none, reasons without end."""
+    match progress.WhichOneof("event"):
+        case "heartbeat":
+            _finite(progress.heartbeat.gauges)
+        case "made":
+            progress.made.seconds = _or_zero(progress.made.seconds)
+        case "step":
+            step = progress.step
+            for field in ("loss", "top1", "data_wait_ratio", "clips_per_s"):
+                setattr(step, field, _or_zero(getattr(step, field)))
+        case "phase_report":
+            _finite(progress.phase_report.metrics)
+        case "finished":
+            _finite(progress.finished.metrics)
+        case "failed" if len(progress.failed.reason) > _LONGEST_REASON:
+            progress.failed.reason = shortened(progress.failed.reason)
+        case "trouble" if len(progress.trouble.reason) > _LONGEST_REASON:
+            progress.trouble.reason = shortened(progress.trouble.reason)
+    return progress
+
+
+def shortened(reason: str) -> str:
+    """A reason that fits into any message."""
+    return reason if len(reason) <= _LONGEST_REASON else reason[: _LONGEST_REASON - 4] + " ..."
+
+
+def refuse(who: str, record: Record, error: Exception) -> None:
+    """Drop a record: count it, and say why."""
+    REFUSED.labels(record.topic).inc()
+    log.warning("%s: a record is dropped: %s", who, shortened(str(error)))
+
+
+def _lacking(message: Message) -> str:
+    """What a message of this kind always has, and this one does not; empty: nothing."""
+    match message:
+        case DecodeSeed():
+            return "job" if not message.job else "seeds" if not message.seeds else ""
+        case ClipReady() | FeatureReady():
+            return "job" if not message.clip.job else "key" if not (message.key or message.skipped) else ""
+        case Control():
+            return "job" if not message.job else "command" if not message.command else ""
+        case Progress():
+            return "job" if not message.job and not message.HasField("heartbeat") else ""
+    return ""
+
+
+def _finite(numbers: MutableMapping[str, float]) -> None:
+    for name in [name for name, value in numbers.items() if not math.isfinite(value)]:
+        del numbers[name]
+
+
+def _or_zero(value: float) -> float:
+    return value if math.isfinite(value) and value >= 0 else 0.0
