@@ -153,7 +153,7 @@ class DirectoryStore:
                     info = _info(key, os.fstat(file.fileno()))
                 _publish(temporary, path, if_absent)
             finally:
-                with suppress(FileNotFoundError):
+                with suppress(FileNotFoundError, NotADirectoryError):
                     os.unlink(temporary)
             _flush_folder(folder)
             return info
@@ -256,6 +256,8 @@ def _make_durable_folder(folder: str) -> None:
     with suppress(FileExistsError):
         os.mkdir(folder)
     if not os.path.isdir(folder):
+        if not os.path.lexists(folder):  # removed again at once, by whoever emptied it
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)
     _flush_folder(parent)
 
