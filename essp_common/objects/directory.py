@@ -145,8 +145,9 @@ class DirectoryStore:
             path = self._writable_path(key)
             folder = os.path.dirname(path)
             temporary = os.path.join(folder, uuid.uuid4().hex.join(_TEMPORARY))
+            begun = self._begun(key, folder, temporary)
             try:
-                with self._begun(key, folder, temporary) as file:
+                with begun as file:
                     fill(file)
                     file.flush()
                     os.fsync(file.fileno())
