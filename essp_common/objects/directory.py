@@ -156,7 +156,8 @@ class DirectoryStore:
             finally:
                 with suppress(FileNotFoundError, NotADirectoryError):
                     os.unlink(temporary)
-            _flush_folder(folder)
+            with suppress(FileNotFoundError):  # deleted meanwhile, and its folder with it
+                _flush_folder(folder)
             return info
 
     def _begun(self, key: str, folder: str, temporary: str) -> BinaryIO:
@@ -256,9 +257,13 @@ def _make_durable_folder(folder: str) -> None:
     _make_durable_folder(parent)
     with suppress(FileExistsError):
         os.mkdir(folder)
-    if not os.path.isdir(folder):
-        if not os.path.lexists(folder):  # removed again at once, by whoever emptied it
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
+    try:
+        is_folder = stat.S_ISDIR(os.stat(folder).st_mode)  # one look, as others may remove it and make it again
+    except FileNotFoundError:
+        if not os.path.islink(folder):
+            raise
+        is_folder = False  # a link to nowhere
+    if not is_folder:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)
     _flush_folder(parent)
 

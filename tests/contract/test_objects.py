@@ -260,8 +260,9 @@ def test_a_write_succeeds_while_others_empty_its_folder(tmp_path: Path) -> None:
 
     def work(name: str) -> None:
         for _ in range(150):
-            store.put(f"a/b/{name}", b"x")
-            store.delete(f"a/b/{name}")
+            for key in (f"a/b/{name}", "a/same"):
+                store.put(key, b"x")
+                store.delete(key)
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(work, "xyz"))
