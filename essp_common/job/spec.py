@@ -44,6 +44,17 @@ MOST_READERS = 64
 """Trainers (or predicted streams) and extracted streams of one job, together."""
 
 
+def _weights_of(model: str) -> str:
+    """Where a user gets weights to start from."""
+    if model in PACKAGED_WEIGHTS:
+        return f"`weights: {PACKAGE}{model}` names those of its package"
+    return (
+        f"ESSP brings those of {', '.join(PACKAGED_WEIGHTS)} alone (`{PACKAGE}{PACKAGED_WEIGHTS[0]}`). Make those of "
+        "torchvision a file: torch.save(torchvision.models.resnet18(weights='DEFAULT').state_dict(), 'resnet18.pt'), "
+        "and write `weights: resnet18.pt`"
+    )
+
+
 def known_model(name: str) -> str:
     """Return the name. Raises `ValueError` if there is no such network."""
     if name not in MODELS:
@@ -278,12 +289,7 @@ class TrainerSpec(_Section):
     @model_validator(mode="after")
     def _packaged_weights_fit(self) -> TrainerSpec:
         if self.weights is not None and _WORD_FOR_WEIGHTS.fullmatch(self.weights):
-            raise ValueError(
-                f"weights: {self.weights!r} names no file. `{PACKAGE}{PACKAGED_WEIGHTS[0]}` are ImageNet weights for "
-                f"that model; those of torchvision are a file once you save them: "
-                f"torch.save(torchvision.models.resnet18(weights='DEFAULT').state_dict(), 'resnet18.pt'), "
-                "then `weights: resnet18.pt`"
-            )
+            raise ValueError(f"weights: {self.weights!r} names no file; {_weights_of(self.model)}")
         if self.weights is not None and self.weights.startswith(PACKAGE):
             name = self.weights.removeprefix(PACKAGE)
             if name not in PACKAGED_WEIGHTS:
