@@ -136,6 +136,7 @@ def witnessed(tmp_path_factory: pytest.TempPathFactory) -> Witnessed:
     return Witnessed(spec, losses, figures)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", RECIPES)
 def test_an_independent_loop_gives_the_same_losses_and_figures(witnessed: Witnessed, name: str) -> None:
     """Losses in double precision; figures come from probabilities that are stored in single precision."""
