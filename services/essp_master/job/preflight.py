@@ -22,13 +22,13 @@ from essp_common.messages.snapshot import MOST_SPEC_BYTES
 from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import Purpose
 from essp_common.planning.phases import Phases
-from essp_common.planning.plan import empty_classes
 from essp_common.wiring import Stores
+from essp_master.job.advice import advice
 from essp_master.job.message_builder import MessageBuilder
 from essp_master.job.model_inputs import with_inputs_of_model
 from essp_master.job.resume import ResumePoints, resume_points
-from essp_master.job.sizing import bounds_of, catch_up_bytes, parts_of, uncoupled_budget, unit_clips
-from essp_master.job.trainer_checks import alike, check_trainers, layouts_of
+from essp_master.job.sizing import bounds_of, parts_of, unit_clips
+from essp_master.job.trainer_checks import check_trainers, layouts_of
 from essp_master.ledger.instructions import IssueUnit
 from essp_master.ledger.parts import ClipParts
 
@@ -99,7 +99,7 @@ def preflight(
         bounds=bounds,
         unit_clips=clips,
         resume=ResumePoints.of_nothing(spec) if fresh else resume_points(spec, phases, stores),
-        warnings=_warnings(phases, bounds),
+        warnings=advice(phases, bounds),
     )
 
 
@@ -190,23 +190,3 @@ def _differing(known: Any, wanted: Any, where: str = "") -> list[str]:
             field for n in names for field in _differing(known.get(n), wanted.get(n), f"{where}.{n}" if where else n)
         ]
     return [] if known == wanted else [where]
-
-
-def _warnings(phases: Phases, bounds: Sequence[Sequence[int]]) -> tuple[str, ...]:
-    spec, view = phases.spec, phases.view(0)
-    found = []
-    if spec.predictor is None and (missing := empty_classes(view)):
-        few = f"{', '.join(missing[:10])}{', ...' if len(missing) > 10 else ''}"
-        found.append(f"no usable training video of {len(missing)} of {len(view.classes)} classes: {few}")
-    if len(spec.trainers) > 1 and not spec.limits.coupled and not catch_up_bytes(spec, bounds):
-        needed = -(-uncoupled_budget(spec, bounds) // 2**20)
-        found.append(
-            "limits.budget is too small for a trainer to be left behind, so all keep in step with the slowest; "
-            f"raise it to {needed}MiB or more, or set limits.coupled: true"
-        )
-    found += [
-        f"trainers {one} and {other} differ in nothing that counts, so their weights will be the same; give one of "
-        "them another `seed` (members of an ensemble), or change what you want to compare"
-        for one, other in alike(spec)
-    ]
-    return tuple(found)

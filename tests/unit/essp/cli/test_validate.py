@@ -48,6 +48,11 @@ def test_what_init_writes_is_sound(file: Path) -> None:
     assert done.stderr == ""
 
 
+def test_a_test_split_that_the_catalog_lacks_is_said(file: Path) -> None:
+    rewrite(file, "test: null", "test: test")
+    assert "warning: the catalog has no split 'test', so nothing is measured" in validate(file).stderr
+
+
 def test_weights_of_a_package_reach_the_trainer_as_they_are_named(file: Path) -> None:
     rewrite(file, "model: small", "model: efficientnet_lite0\n    weights: package:efficientnet_lite0")
     assert validate(file).stderr == ""

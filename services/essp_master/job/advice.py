@@ -1,0 +1,84 @@
+"""What is legal in a job, but hardly meant: said before it begins, by `essp validate` and in its events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from essp_common.job.spec import TrainerSpec
+from essp_common.pb.v1.messages_pb2 import TEST
+from essp_common.planning.phases import Phases
+from essp_common.planning.plan import empty_classes
+from essp_master.job.sizing import catch_up_bytes, uncoupled_budget
+from essp_master.job.trainer_checks import alike
+
+_NAMED = 10
+"""Most classes that are named."""
+
+
+def advice(phases: Phases, bounds: Sequence[Sequence[int]]) -> tuple[str, ...]:
+    """One sentence each. `bounds`: for each phase, the most bytes of each part of a clip."""
+    return (*_of_classes(phases), *_of_splits(phases), *_of_trainers(phases), *_of_budget(phases, bounds))
+
+
+def _of_classes(phases: Phases) -> Iterator[str]:
+    if phases.spec.predictor is not None:
+        return
+    view = phases.view(0)
+    if missing := empty_classes(view):
+        yield f"no usable training video of {len(missing)} of {len(view.classes)} classes: {_few(missing)}"
+    if single := [name for name, videos in zip(view.classes, view.by_class, strict=True) if len(videos) == 1]:
+        yield f"a single training video of {len(single)} of {len(view.classes)} classes: {_few(single)}"
+
+
+def _of_splits(phases: Phases) -> Iterator[str]:
+    spec = phases.spec
+    if spec.predictor is not None:
+        return
+    if spec.data.validation is None:
+        yield "data.validation is null: the last weights are taken in place of the best, and all streams count the same"
+    if spec.data.test is not None and all(purpose != TEST for purpose, _ in phases.order):
+        yield (
+            f"the catalog has no split {spec.data.test!r}, so nothing is measured on videos that had no say in the "
+            "model; `data.test: null` says that this is meant"
+        )
+
+
+def _of_trainers(phases: Phases) -> Iterator[str]:
+    spec = phases.spec
+    read = {trainer.stream for trainer in spec.trainers.values()}
+    if spec.trainers and (unread := sorted(spec.streams.keys() - read)):
+        yield f"no trainer reads streams.{unread[0]}, so it is not made"
+    for name, trainer in spec.trainers.items():
+        for field, trouble in _without_effect(trainer, spec.epochs):
+            yield f"trainers.{name}.{field} {trouble}"
+    for one, other in alike(spec):
+        yield (
+            f"trainers {one} and {other} differ in nothing that counts, so their weights will be the same; give one of "
+            "them another `seed` (members of an ensemble), or change what you want to compare"
+        )
+
+
+def _without_effect(trainer: TrainerSpec, epochs: int) -> Iterator[tuple[str, str]]:
+    optimizer = trainer.optimizer
+    if trainer.amp and trainer.device == "cpu":
+        yield "amp", "has no effect on a CPU"
+    if optimizer.schedule == "step" and (late := [step for step in optimizer.steps if step >= epochs]):
+        yield "optimizer.steps", f"{late[0]} is never reached: the job has {epochs} epochs, counted from 0"
+    if optimizer.schedule == "cosine" and optimizer.steps:
+        yield "optimizer.steps", "has no effect on the cosine schedule"
+    if optimizer.warmup_epochs >= epochs:
+        yield "optimizer.warmup_epochs", f"takes all of the {epochs} epochs, so `lr` is never reached"
+
+
+def _of_budget(phases: Phases, bounds: Sequence[Sequence[int]]) -> Iterator[str]:
+    spec = phases.spec
+    if len(spec.trainers) > 1 and not spec.limits.coupled and not catch_up_bytes(spec, bounds):
+        needed = -(-uncoupled_budget(spec, bounds) // 2**20)
+        yield (
+            "limits.budget is too small for a trainer to be left behind, so all keep in step with the slowest; "
+            f"raise it to {needed}MiB or more, or set limits.coupled: true"
+        )
+
+
+def _few(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:_NAMED])}{', ...' if len(names) > _NAMED else ''}"

@@ -1,0 +1,49 @@
+"""What is legal, but hardly meant, is said in a sentence; what is sound is left alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from essp_common.wiring import Stores
+from essp_master.job.preflight import preflight
+from tests.harness.fleet import make_job
+
+STORES = Stores(("file:///",))
+
+
+def told(tmp_path: Path, trainer: dict[str, Any] | None = None, **more: Any) -> tuple[str, ...]:
+    trainers = {"rgb": {"stream": "rgb", "batch_size": 2, "augment": {"crop": 16}} | (trainer or {})}
+    return preflight(make_job(tmp_path, **{"streams": {"rgb": {}}, "trainers": trainers} | more), STORES).warnings
+
+
+def test_of_a_sound_job_nothing_is_said(tmp_path: Path) -> None:
+    assert told(tmp_path) == ()
+
+
+@pytest.mark.parametrize(
+    ("trainer", "said"),
+    [
+        ({"amp": True, "device": "cpu"}, "trainers.rgb.amp has no effect on a CPU"),
+        ({"optimizer": {"steps": [1, 30]}}, "trainers.rgb.optimizer.steps 30 is never reached: the job has 2 epochs"),
+        (
+            {"optimizer": {"schedule": "cosine", "steps": [1]}},
+            "trainers.rgb.optimizer.steps has no effect",
+        ),
+        ({"optimizer": {"warmup_epochs": 2}}, "trainers.rgb.optimizer.warmup_epochs takes all of the 2 epochs"),
+    ],
+)
+def test_what_has_no_effect_is_named_by_its_field(tmp_path: Path, trainer: dict[str, Any], said: str) -> None:
+    [warning] = told(tmp_path, trainer)
+    assert warning.startswith(said)
+
+
+def test_splits_and_streams_that_nobody_uses(tmp_path: Path) -> None:
+    catalog = make_job(tmp_path).data.catalog
+    assert told(tmp_path, data={"catalog": catalog, "test": None}) == ()
+    [warning] = told(tmp_path, data={"catalog": catalog, "validation": None})
+    assert warning.startswith("data.validation is null: the last weights are taken")
+    [warning] = told(tmp_path, streams={"rgb": {}, "diff": {"feature": "frame_diff", "params": {"length": 2}}})
+    assert warning == "no trainer reads streams.diff, so it is not made"
