@@ -23,6 +23,7 @@ from essp_common.artifacts.predictions import Prediction, read_predictions
 from essp_common.artifacts.segments import Segment as StoredSegment
 from essp_common.artifacts.segments import read_segments
 from essp_common.catalog.table import Catalog, VideoRow, write_catalog
+from essp_common.catalog.timing import Timing
 from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, JobStatus
@@ -218,10 +219,10 @@ def _run(
 
 
 def _where(segments: Iterable[StoredSegment], rows: Sequence[VideoRow]) -> dict[str, tuple[Segment, ...]]:
-    """Segments by video, in seconds. Frames are taken as evenly spaced, which those of some files are not quite."""
-    fps = {row.id: row.fps or 1.0 for row in rows}
+    """Segments by video, in seconds of the file."""
+    timings = {row.id: Timing(row) for row in rows}
     found: dict[str, tuple[Segment, ...]] = {row.id: () for row in rows}
     for s in segments:
-        start_s, end_s = s.first_frame / fps[s.video_id], (s.last_frame + 1) / fps[s.video_id]
+        start_s, end_s = (timings[s.video_id].shown_s(frame) for frame in (s.first_frame, s.last_frame + 1))
         found[s.video_id] += (Segment(s.class_name, start_s, end_s, s.score),)
     return found

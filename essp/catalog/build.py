@@ -10,6 +10,7 @@ that is not there or not what it was said to be.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -17,16 +18,17 @@ from typing import Any
 
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.journal import Journal
-from essp.catalog.probing import Outcome, ProbeOptions, Prober
+from essp.catalog.probing import Outcome, ProbeOptions, Prober, gave_up_after_s
 from essp.catalog.sources import Kind, Listing, read_source
 from essp_common.catalog.table import Catalog, VideoRow, read_catalog, write_catalog
-from essp_common.errors import ConfigError, NotFound, PermanentError
+from essp_common.catalog.timing import Timing
+from essp_common.errors import ConfigError, Conflict, NotFound, PermanentError
 from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores
 
-_LASTING = ("damaged", "truncated", "empty", "not_video", "limit")
+_LASTING = ("damaged", "truncated", "empty", "not_video", "limit", "encrypted", "format")
 """Kinds of errors that reading the same bytes again would give again; others are tried anew by the next build."""
-_FACTS = tuple(f.name for f in fields(VideoRow) if f.name not in {"id", "uri", "class_name", "split", "error"})
+_FACTS = tuple(f.name for f in fields(VideoRow) if f.name not in {"id", "uri", "class_name", "split", "group", "error"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class BuildOptions:
     kind: Kind = "auto"
     split: int = 1
     """UCF-101: which of its train/test divisions."""
+    group_column: str | None = None
+    """CSV: the column that names the group of a video; None: `group`, if there is one."""
     probe: ProbeOptions = field(default_factory=ProbeOptions)
 
 
@@ -76,8 +80,10 @@ class Built:
     """Files opened by this build."""
     reused: int
     """Files whose facts were known from before."""
-    ignored: int
-    """Files of the source that are no videos by their name."""
+    ignored: Mapping[str, int]
+    """Files of the source that are no videos by their name: how many of each suffix."""
+    notes: tuple[str, ...]
+    """What a user should know of the source, such as class folders without a video."""
     elapsed_s: float
 
 
@@ -93,9 +99,10 @@ def build(
     started = time.monotonic()
     stores = Stores(roots)
     store, key = stores.resolve(out)
+    _check_writable(store, key)
     journal = Journal(store, key)
-    known = _known(_previous(store, key), journal)
-    listing = read_source(source, stores, options.kind, options.split)
+    known = _known(options.probe.timeout_s, _previous(store, key), journal)
+    listing = read_source(source, stores, options.kind, options.split, options.group_column)
     files = _files(listing)
     wanted = {uri: row for uri, row in files.items() if _version(row) not in known}
     tally = _Tally(wanted, len(files) - len(wanted), started, progress or _silent)
@@ -114,7 +121,8 @@ def build(
     write_catalog(store, key, catalog)
     journal.clear()
     elapsed_s = time.monotonic() - started
-    return Built(catalog, listing.kind, len(wanted), len(files) - len(wanted), listing.ignored, elapsed_s)
+    reused = len(files) - len(wanted)
+    return Built(catalog, listing.kind, len(wanted), reused, listing.ignored, listing.notes, elapsed_s)
 
 
 def _silent(_: Progress) -> None:
@@ -148,6 +156,20 @@ def _version(file: VideoRow | Entry) -> tuple[str, int, str]:
     return file.uri, file.size_bytes, file.etag
 
 
+def _check_writable(store: ObjectStore, key: str) -> None:
+    """Raises `ConfigError` for an output that cannot be written: not to be found out after hours of reading."""
+    uri = store.uri(key)
+    path = uri.removeprefix("file://")
+    if (uri != path and os.path.isdir(path)) or next(iter(store.list(f"{key}/")), None) is not None:
+        raise ConfigError(f"--out: {uri} is a folder; name a file in it, such as {uri}/catalog.parquet")
+    trial = f"{key}.part-000000"  # if this process is killed just now, a part of the journal without content
+    try:
+        store.put(trial, b"")
+        store.delete(trial)
+    except (Conflict, NotFound) as error:
+        raise ConfigError(f"--out: {uri} cannot be written: {error}") from error
+
+
 def _previous(store: ObjectStore, key: str) -> tuple[VideoRow, ...]:
     """The rows of the catalog that is to be replaced, if there is one. What is not a catalog is not overwritten."""
     try:
@@ -158,13 +180,14 @@ def _previous(store: ObjectStore, key: str) -> tuple[VideoRow, ...]:
         raise ConfigError(f"{error}; it is not overwritten: name another output, or remove it first") from error
 
 
-def _known(*sources: Iterable[VideoRow]) -> dict[tuple[str, int, str], VideoRow]:
-    """The files whose facts, or lasting error, are known already."""
+def _known(timeout_s: float, *sources: Iterable[VideoRow]) -> dict[tuple[str, int, str], VideoRow]:
+    """The files whose facts, or lasting error, are known already. One that took too long counts until it may take
+    longer than it did."""
     known = {}
     for rows in sources:
         for row in rows:
             kind = (row.error or "").partition(":")[0]
-            if row.frame_count or kind in _LASTING:
+            if row.frame_count or kind in _LASTING or gave_up_after_s(row.error) >= timeout_s:
                 known[_version(row)] = row
     return known
 
@@ -190,7 +213,16 @@ def file_row(file: VideoRow, outcome: Outcome) -> VideoRow:
 
 def _row(entry: Entry, file: VideoRow | None) -> VideoRow:
     """The catalog's row: what the source says of a video, and what its file holds."""
-    row = VideoRow(entry.id, entry.uri, entry.class_name, entry.split, entry.size_bytes, entry.etag, error=entry.error)
+    row = VideoRow(
+        entry.id,
+        entry.uri,
+        entry.class_name,
+        entry.split,
+        entry.size_bytes,
+        entry.etag,
+        group=entry.group,
+        error=entry.error,
+    )
     if entry.error is not None or file is None:
         return row
     row = replace(row, **{name: getattr(file, name) for name in _FACTS})
@@ -200,18 +232,22 @@ def _row(entry: Entry, file: VideoRow | None) -> VideoRow:
 
 
 def _cut(row: VideoRow, segment: Segment | None) -> VideoRow:
-    """The row with the segment's frames. Seconds count at the file's average rate, and an end beyond it is its end."""
-    first, last = 0, row.frame_count - 1
-    if segment is not None:
-        if segment.unit == "s" and not row.fps:
-            return replace(
-                row, first_frame=0, last_frame=last, error="segment: in seconds, but the file has no frame rate"
-            )
-        first = round(segment.start * row.fps) if segment.unit == "s" else int(segment.start)
-        if segment.end is not None:
-            end = max(first, round(segment.end * row.fps) - 1) if segment.unit == "s" else int(segment.end)
-            last = min(last, end)
-        if first > last:
-            error = f"segment: begins at frame {first}, but the file has {row.frame_count} frames"
-            return replace(row, first_frame=0, last_frame=row.frame_count - 1, error=error)
-    return replace(row, first_frame=first, last_frame=last, error=None)
+    """The row with the segment's frames: seconds by the times at which frames are shown (`Timing`)."""
+    whole = replace(row, first_frame=0, last_frame=row.frame_count - 1, error=None)
+    if segment is None:
+        return whole
+    if segment.unit == "s":
+        timing = Timing(row)
+        if not timing.known:
+            return replace(whole, error="segment: in seconds, but the file has no frame rate")
+        frames = timing.frames(segment.start, segment.end)
+        if not frames:
+            ends_s = timing.shown_s(row.frame_count)
+            return replace(whole, error=f"segment: begins at {segment.start:g} s, but the file ends at {ends_s:g} s")
+        return replace(whole, first_frame=frames[0], last_frame=frames[-1])
+    first, last = int(segment.start), row.frame_count - 1
+    if segment.end is not None:
+        last = min(last, int(segment.end))
+    if first > last:
+        return replace(whole, error=f"segment: begins at frame {first}, but the file has {row.frame_count} frames")
+    return replace(whole, first_frame=first, last_frame=last)

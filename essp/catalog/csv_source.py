@@ -7,6 +7,7 @@ Columns, in any order, of which only the first is required; others are ignored:
     split                    absent: all `train`; `val` is kept as `validation`
     start_s, end_s           seconds, [start, end)
     start_frame, end_frame   frames in display order, both included
+    group                    what videos share, such as the person; another column may be named for it
 
 An empty start is the beginning and an empty end is the end of the file. Fields are separated by commas, in a
 `.tsv` file by tabs; the text is UTF-8.
@@ -21,9 +22,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import isfinite
+from pathlib import PurePosixPath
 from typing import Literal
 
 from essp.catalog.entry import Entry, Segment
+from essp.catalog.foreign_lists import is_kinetics, kinetics, refuse_lists_of_labels, text_list
 from essp_common.errors import ConfigError, NotFound
 from essp_common.planning.splits import canonical_split
 from essp_common.wiring import Stores
@@ -41,24 +44,45 @@ class _Columns:
     start: str | None
     end: str | None
     unit: Literal["s", "frame"]
+    group: str | None
 
 
-def read_csv(uri: str, stores: Stores) -> list[Entry]:
-    """The rows of a CSV file. Raises `NotFound`, and `ConfigError` for columns that make no sense."""
-    store, key = stores.resolve(uri)
-    try:
-        text = store.get(key).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{uri} is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
+def read_csv(uri: str, stores: Stores, suffixes: frozenset[str], group_column: str | None = None) -> list[Entry]:
+    """The rows of a CSV file. Raises `NotFound`, and `ConfigError` for columns that make no sense.
+
+    `suffixes`: of videos, for lists that do not name their files. `group_column`: the column that names groups.
+    """
+    text = _text(uri, stores)
+    refuse_lists_of_labels(uri, text)
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter="\t" if uri.endswith(".tsv") else ",")
-    columns = _columns(uri, [name.strip() for name in reader.fieldnames or ()])
-    reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
+    header = [name.strip() for name in reader.fieldnames or ()]
     folder = uri.rpartition("/")[0]
+    if is_kinetics(name.lower() for name in header) and group_column is None:
+        reader.fieldnames = [name.lower() for name in header]
+        below = stores.under(folder, videos=True)
+        return list(
+            kinetics(reader, below, [i for i in below.list() if PurePosixPath(i.key).suffix.lower() in suffixes])
+        )
+    columns = _columns(uri, header, group_column)
+    reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
     entries = [_entry(row, columns, folder, reader.line_num) for row in reader if any(row.values())]
     return _with_sizes(entries, stores)
 
 
-def _columns(uri: str, header: Sequence[str]) -> _Columns:
+def read_text_list(uri: str, stores: Stores) -> list[Entry]:
+    """The videos of a text file in the form of mmaction2. Raises `NotFound`, and `ConfigError` for another form."""
+    return _with_sizes(list(text_list(uri, _text(uri, stores), uri.rpartition("/")[0])), stores)
+
+
+def _text(uri: str, stores: Stores) -> str:
+    store, key = stores.resolve(uri)
+    try:
+        return store.get(key).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{uri} is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
+
+
+def _columns(uri: str, header: Sequence[str], group_column: str | None) -> _Columns:
     names = {name.lower() for name in header}
 
     def find(candidates: Iterable[str]) -> str | None:
@@ -76,7 +100,12 @@ def _columns(uri: str, header: Sequence[str]) -> _Columns:
     if seconds and frames:
         raise ConfigError(f"{uri} gives segments both in seconds and in frames; keep one pair of columns")
     unit: Literal["s", "frame"] = "frame" if frames else "s"
-    return _Columns(path, find(_LABEL), find(["split"]), find([f"start_{unit}"]), find([f"end_{unit}"]), unit)
+    group = (group_column or "group").strip().lower()
+    if group_column is not None and group not in names:
+        raise ConfigError(f"{uri} has no column {group_column!r} (--group-column); its columns: {', '.join(header)}")
+    return _Columns(
+        path, find(_LABEL), find(["split"]), find([f"start_{unit}"]), find([f"end_{unit}"]), unit, find([group])
+    )
 
 
 def _entry(row: Mapping[str, str | None], columns: _Columns, folder: str, line: int) -> Entry:
@@ -89,7 +118,7 @@ def _entry(row: Mapping[str, str | None], columns: _Columns, folder: str, line: 
         return Entry(f"line {line}", "", label, "", error=f"unnamed: line {line} names no file")
     uri = _uri(path, folder)
     split = canonical_split(value(columns.split)) if columns.split else "train"
-    entry = Entry(uri.removeprefix(folder + "/"), uri, label, split)
+    entry = Entry(uri.removeprefix(folder + "/"), uri, label, split, group=value(columns.group))
     if columns.label and not label:
         return replace(entry, error=f"unlabelled: line {line} has no {columns.label}")
     start, end = value(columns.start), value(columns.end)

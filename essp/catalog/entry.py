@@ -33,5 +33,7 @@ class Entry:
     size_bytes: int = 0
     etag: str = ""
     segment: Segment | None = None
+    group: str = ""
+    """What it shares with others; empty: nothing."""
     error: str | None = None
     """`kind: reason` for what cannot become a usable row, whatever is in the file."""

@@ -1,7 +1,9 @@
 """Reading the facts of many videos at once, in child processes.
 
 FFmpeg can crash or hang on a damaged file, so each file is read in a process that may die: a crash, or a file that
-takes longer than its limit, is an outcome like any other, and a fresh process goes on with the next file. Memory
+takes longer than its limit, is an outcome like any other, and a fresh process goes on with the next file. The limit is
+on processor time, so that a busy machine does not make sound files unusable; a process that waits for ever is ended by
+the clock, after ten times as long. Memory
 that one file has damaged may bring the process down at a later one, so a crash is held against a file only when it
 was the first that a process read; otherwise the file gets a process of its own.
 
@@ -14,9 +16,11 @@ import json
 import logging
 import math
 import multiprocessing
+import re
 import resource
 import signal
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -30,6 +34,9 @@ from essp_common.wiring import Stores
 PROBE = "essp_common.video.probe:probe"
 """Import string of what reads one file, given as a path or a binary file. Not imported here: it loads FFmpeg."""
 
+_PATIENCE = 10
+"""Times the limit on processor time that a file may take by the clock: as many processes may share a core."""
+_GAVE_UP = re.compile(r"timeout: not read within ([0-9.e+-]+) s of processor time")
 _TRIES = 3  # of a file whose store does not answer
 _CRASH_S = 5.0  # until a process that has closed its pipe is gone
 _log = logging.getLogger(__name__)
@@ -51,8 +58,14 @@ class ProbeOptions:
     workers: int = 1
     """Child processes."""
     timeout_s: float = 120.0
-    """Wall clock for one file."""
+    """Processor time for one file; ten times as much by the clock, for one that only waits."""
     probe: str = PROBE
+
+
+def gave_up_after_s(error: str | None) -> float:
+    """The limit on processor time that a file's reading came to; 0 for another error, or none."""
+    found = _GAVE_UP.match(error or "")
+    return float(found.group(1)) if found else 0.0
 
 
 class Prober:
@@ -90,7 +103,7 @@ class Prober:
                     yield from self._receive(child, waiting)
                 elif time.monotonic() >= child.deadline and not child.connection.poll():
                     self._replace(child, next(waiting, None))
-                    yield Outcome(child.uri, {}, f"timeout: not read within {self._options.timeout_s:g} s")
+                    yield Outcome(child.uri, {}, f"hung: not read within {_PATIENCE * self._options.timeout_s:g} s")
 
     def _receive(self, child: _Child, waiting: Iterator[str]) -> Iterator[Outcome]:
         try:
@@ -109,10 +122,18 @@ class Prober:
         done, uri = child.uri, next(waiting, None)
         if uri is None or not child.ask(uri):
             self._replace(child, uri)
-        yield Outcome(done, message["facts"], message["error"])
+        facts = message["facts"]
+        if "timestamps" in facts:
+            facts["timestamps"] = b64decode(facts["timestamps"])
+        yield Outcome(done, facts, message["error"])
 
     def _crashed(self, child: _Child, waiting: Iterator[str]) -> Iterator[Outcome]:
         status = child.end(_CRASH_S)
+        if child.out_of_time:
+            self._replace(child, next(waiting, None))
+            limit = f"{self._options.timeout_s:g} s of processor time"
+            yield Outcome(child.uri, {}, f"timeout: not read within {limit}; --timeout-s allows more")
+            return
         if not child.ready:
             raise EsspError(f"a process that reads videos could not start ({status}); its message is above")
         if not child.fresh:
@@ -151,6 +172,8 @@ class _Child:
         self.ready = False
         self.fresh = True
         """Has read no other file before this one."""
+        self.out_of_time = False
+        """Ended by the limit on processor time."""
         self.deadline = math.inf
         """When this file has had its time, on the monotonic clock."""
 
@@ -175,10 +198,11 @@ class _Child:
         self._process.kill()
         self._process.join()
         code = self._process.exitcode or 0
+        self.out_of_time = code == -signal.SIGPROF
         return signal.strsignal(-code) or f"signal {-code}" if code < 0 else f"exit status {code}"
 
     def _send(self) -> None:
-        self.deadline = time.monotonic() + self._timeout_s
+        self.deadline = time.monotonic() + _PATIENCE * self._timeout_s
         self.connection.send_bytes(self.uri.encode())
 
 
@@ -196,10 +220,14 @@ def _serve(connection: Connection, roots: tuple[str, ...], options: ProbeOptions
     while True:
         try:
             uri = connection.recv_bytes().decode()
-            # The parent sees to the limit; should it be gone, the alarm ends a reader that hangs.
-            signal.setitimer(signal.ITIMER_REAL, 2 * options.timeout_s)
-            connection.send_bytes(json.dumps(_facts(uri, stores, function)).encode())
+            # The kernel ends a process that has used up its processor time. The parent sees to the clock; should it be
+            # gone, the alarm ends a reader that hangs.
+            signal.setitimer(signal.ITIMER_PROF, options.timeout_s)
+            signal.setitimer(signal.ITIMER_REAL, 2 * _PATIENCE * options.timeout_s)
+            answer = json.dumps(_facts(uri, stores, function), default=_in_text).encode()
+            signal.setitimer(signal.ITIMER_PROF, 0)
             signal.setitimer(signal.ITIMER_REAL, 0)
+            connection.send_bytes(answer)
         except (EOFError, BrokenPipeError, ConnectionResetError):
             return
 
@@ -224,3 +252,8 @@ def _facts(uri: str, stores: Stores, function: Callable[[Any], Any]) -> dict[str
             _log.exception("unexpected error while reading %s", uri)
             return {"facts": {}, "error": f"error: {type(error).__name__}: {error}"}
     return {"unavailable": problem}
+
+
+def _in_text(value: bytes) -> str:
+    """What JSON has no form for."""
+    return b64encode(value).decode("ascii")

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from essp_common.catalog.table import Catalog, VideoRow
+from essp_common.catalog.timing import Timing
+from essp_common.planning.splits import straddling
 
 COLUMNS = (
     *("id", "uri", "class_name", "split", "size_bytes", "container", "codec", "pixel_format", "width", "height"),
-    *("fps", "frame_count", "first_frame", "last_frame", "seekable", "keyframe_frame", "error"),
+    *("fps", "duration_s", "start_s", "timestamps", "time_base"),
+    *("frame_count", "first_frame", "last_frame", "seekable", "keyframe_frame", "group", "error"),
 )
 """The columns that a summary needs."""
 
@@ -69,6 +72,12 @@ class Summary:
     """Videos that can be entered at their keyframes; others are decoded from the start."""
     gop: GopLengths | None
     """None without a usable video."""
+    groups: dict[str, int]
+    """Split -> groups with videos in it; empty without groups."""
+    straddling: dict[str, tuple[str, ...]]
+    """Groups that have videos in several splits -> those splits."""
+    variable_rate: int
+    """Videos whose frame rate varies."""
     problems: tuple[Problem, ...]
 
 
@@ -88,16 +97,20 @@ def summarize(catalog: Catalog, examples: int = 3) -> Summary:
         classes={name: dict(sorted(counts.items())) for name, counts in classes.items()},
         codecs=_ranked(f"{row.container}/{row.codec}/{row.pixel_format}" for row in usable),
         sizes=_ranked(f"{row.width}x{row.height}" for row in usable),
-        frame_rates=_ranked(f"{row.fps:.5g}" for row in usable),
+        frame_rates=_ranked("variable" if row.timestamps else f"{row.fps:.5g}" for row in usable),
         seekable=sum(row.seekable for row in usable),
         gop=_gop_lengths(usable),
+        groups={name: len(found) for name in sorted(splits) if (found := {row.group for row in splits[name]} - {""})},
+        straddling=straddling(splits.items()),
+        variable_rate=sum(bool(row.timestamps) for row in usable),
         problems=_problems(catalog.rows, examples),
     )
 
 
 def _amount(rows: Sequence[VideoRow]) -> Amount:
     frames = [row.last_frame - row.first_frame + 1 for row in rows]
-    seconds = sum(count / row.fps for row, count in zip(rows, frames, strict=True) if row.fps)
+    timings = [(Timing(row), row) for row in rows if row.fps]
+    seconds = sum(timing.shown_s(row.last_frame + 1) - timing.shown_s(row.first_frame) for timing, row in timings)
     return Amount(len(rows), sum(frames), seconds / 3600, sum({row.uri: row.size_bytes for row in rows}.values()))
 
 

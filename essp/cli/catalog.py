@@ -18,7 +18,7 @@ from rich.table import Table
 
 from essp.catalog.build import BuildOptions, Built, Progress, build
 from essp.catalog.probing import ProbeOptions
-from essp.catalog.sources import Kind
+from essp.catalog.sources import Kind, others
 from essp.catalog.summary import COLUMNS, Amount, Summary, summarize
 from essp.cli.console import open_console
 from essp.uris import as_uri
@@ -43,17 +43,26 @@ def build_command(
     out: Annotated[str, typer.Option(help="Where to write the catalog, as in data/videos.parquet.")],
     kind: Annotated[Kind, typer.Option(help="How the source is laid out.")] = "auto",
     split: Annotated[int, typer.Option(help="UCF-101: which of its train/test divisions.", min=1)] = 1,
+    group_column: Annotated[
+        str | None,
+        typer.Option(
+            help="CSV: the column of what videos share, such as a person (default: `group`, if there is one)."
+        ),
+    ] = None,
     workers: Annotated[int, typer.Option(help="Files read at a time (0: one a core).", min=0)] = 0,
-    timeout_s: Annotated[float, typer.Option(help="Seconds one file may take before it is given up.", min=0.1)] = 120.0,
+    timeout_s: Annotated[
+        float, typer.Option(help="Seconds of processor time that one file may take.", min=0.1)
+    ] = 120.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Read every video of SOURCE once and write one row each: facts, keyframes, or why it cannot be used.
 
     SOURCE holds class folders (with split folders around them or not), UCF-101 with its lists, or is a CSV file with
-    the columns path, label, split and start_s, end_s or start_frame, end_frame. Running it again reads only what is
-    new or changed; after an interruption it goes on where it stopped.
+    the columns path, label, split, group and start_s, end_s or start_frame, end_frame; lists of Kinetics (CSV) and
+    mmaction2 (text) are read, too. Videos of one group stay together where validation videos are set aside. Running it
+    again reads only what is new or changed; after an interruption it goes on where it stopped.
     """
-    options = BuildOptions(kind, split, ProbeOptions(workers or cpu_count(), timeout_s))
+    options = BuildOptions(kind, split, group_column, ProbeOptions(workers or cpu_count(), timeout_s))
     console = open_console(stderr=True)
     try:
         with _progress(console) as tell:
@@ -67,6 +76,8 @@ def build_command(
     else:
         _show(open_console(), summary)
         console.print(_closing(built, as_uri(out)), highlight=False, soft_wrap=True)
+    for note in built.notes:
+        console.print(f"note: {note}", highlight=False, soft_wrap=True, markup=False)
     if not summary.usable.videos:
         console.print("none of the videos can be used: `essp catalog show --problems` lists why", soft_wrap=True)
         raise typer.Exit(1)
@@ -135,7 +146,7 @@ def _closing(built: Built, out: str) -> str:
     if built.reused:
         parts.append(f"{built.reused} unchanged")
     if built.ignored:
-        parts.append(f"{built.ignored} other files ignored")
+        parts.append(f"ignored {others(built.ignored)}")
     return ", ".join(parts)
 
 
@@ -153,6 +164,8 @@ def _show(console: Console, summary: Summary) -> None:
 
 def _show_usable(console: Console, summary: Summary) -> None:
     console.print(_splits(summary), _classes(summary))
+    for line in _groups(summary):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
     for title, counts in (("codec", summary.codecs), ("size", summary.sizes), ("frames/s", summary.frame_rates)):
         console.print(_counts(title, counts))
     if summary.gop is not None:
@@ -175,6 +188,20 @@ def _splits(summary: Summary) -> Table:
             name or "(none)", f"{amount.videos}", f"{amount.frames}", _hours(amount.hours), size(amount.bytes)
         )
     return table
+
+
+def _groups(summary: Summary) -> Iterator[str]:
+    """How many groups there are, and a warning where the splits cut through some."""
+    if not summary.groups:
+        return
+    counts = ", ".join(f"{count} in {name or '(none)'}" for name, count in summary.groups.items())
+    yield f"groups: {counts}; a group stays whole where validation videos are set aside"
+    if summary.straddling:
+        group, splits = next(iter(summary.straddling.items()))
+        yield (
+            f"warning: {len(summary.straddling)} groups have videos in several splits, such as {group} in "
+            f"{' and '.join(split or '(none)' for split in splits)}: figures of such a split flatter the model"
+        )
 
 
 def _classes(summary: Summary) -> Table:

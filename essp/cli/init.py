@@ -95,6 +95,11 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str) -> str:
     usable = [row for row in catalog.rows if row.error is None]
     if not usable:
         raise ConfigError(f"{uri} has no usable video; `essp catalog show {uri} --problems` says why")
+    if not any(row.class_name for row in usable):
+        raise ConfigError(
+            f"{uri}: its videos have no labels, so there is nothing to train; put videos in class folders "
+            "(FOLDER/CLASS/video.mp4), or give a CSV file with a label column, and build the catalog again"
+        )
     shorts = sorted(min(row.width, row.height) for row in usable)
     short = shorts[len(shorts) // 2]
     height = (min(short, 128 if model == "small" else 256) // 16) * 16 or 16

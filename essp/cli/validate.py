@@ -60,6 +60,11 @@ def _facts(found: Preflight) -> dict[str, Any]:
         "output": found.spec.output,
         "classes": len(found.classes),
         "videos": {_name(purpose): len(view) for purpose, view in phases.views},
+        "groups": {
+            _name(purpose): len(groups)
+            for purpose, view in phases.views
+            if (groups := {r.group for r in view.rows} - {""})
+        },
         "clips": clips,
         "most_bytes_per_clip": largest,
         "clips_within_budget": found.spec.limits.budget // largest,
@@ -79,7 +84,8 @@ def _print(facts: dict[str, Any]) -> None:
     for name in ("job", "output", "classes"):
         table.add_row(name, str(facts[name]))
     for purpose, videos in facts["videos"].items():
-        table.add_row(purpose, f"{videos} videos, {facts['clips'][purpose]} clips")
+        groups = f" of {facts['groups'][purpose]} groups" if purpose in facts["groups"] else ""
+        table.add_row(purpose, f"{videos} videos{groups}, {facts['clips'][purpose]} clips")
     largest = size(facts["most_bytes_per_clip"])
     table.add_row("in flight at once", f"{facts['clips_within_budget']} clips of {largest} at most, with features")
     for trainer, position in facts["resumes_at"].items():

@@ -4,7 +4,8 @@ Built by `build.py`, read here, divided into training, validation and test by `s
 of it that plans draw from: the usable videos of one split, as arrays, in an order that depends on the rows alone.
 
 The file's metadata names the version of the schema; a file of another version is refused, since it takes one
-command to build it again. Columns are the fields of `VideoRow`, with `time_base` as two.
+command to build it again. Columns are the fields of `VideoRow`, with `time_base` as two. Every value is checked when it
+is read (`checks.py`), since it goes into plans and messages.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from essp_common.catalog.checks import first_problem, type_problems
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.objects.port import ObjectStore
 
-VERSION = "2"
+VERSION = "3"
 _VERSION_KEY = b"essp.catalog.version"
 _SOURCE_KEY = b"essp.catalog.source"
 
@@ -49,7 +51,13 @@ class VideoRow:
     rotation: int = 0
     """Degrees, clockwise, that the decoded picture is turned by for display: 0, 90, 180 or 270."""
     fps: float = 0.0
+    """Frames a second; where the rate varies, their mean over `duration_s`."""
     duration_s: float = 0.0
+    """From the first frame to the end of the last one."""
+    start_s: float = 0.0
+    """When the first frame appears, after the beginning of the file."""
+    timestamps: bytes = b""
+    """When each frame appears, where the rate varies (`timing.py`); empty: `fps` tells, to within a tick."""
     time_base: tuple[int, int] = (0, 1)
     frame_count: int = 0
     """Frames of the whole file in display order, as a sequential decode gives them."""
@@ -67,6 +75,9 @@ class VideoRow:
     """Display-order index of each keyframe."""
     keyframe_offset: tuple[int, ...] = ()
     """Byte offset of each keyframe's packet in the file (-1: the container does not say)."""
+    group: str = ""
+    """What it shares with others, such as the person or the recording; a group is on one side of a split that is carved
+    out. Empty: it shares nothing."""
     error: str | None = None
     """Why the video cannot be used; null: it can."""
 
@@ -149,6 +160,8 @@ _COLUMNS: dict[str, pa.DataType] = {
     "rotation": pa.int32(),
     "fps": pa.float64(),
     "duration_s": pa.float64(),
+    "start_s": pa.float64(),
+    "timestamps": pa.binary(),
     "time_base_num": pa.int64(),
     "time_base_den": pa.int64(),
     "frame_count": pa.int64(),
@@ -159,8 +172,10 @@ _COLUMNS: dict[str, pa.DataType] = {
     "keyframe_pts": _INTEGERS,
     "keyframe_frame": _INTEGERS,
     "keyframe_offset": _INTEGERS,
+    "group": _STRING,
     "error": _STRING,
 }
+_REMEDY = "make it again with `essp catalog build`"
 _REQUIRED = ("id", "uri", "class_name", "split", "size_bytes", "etag", "error")
 
 
@@ -183,7 +198,8 @@ def write_catalog(store: ObjectStore, key: str, catalog: Catalog) -> None:
 def read_catalog(store: ObjectStore, key: str, columns: Collection[str] | None = None) -> Catalog:
     """The catalog at `key`; with `columns`, other fields than these (and what names a video) keep their defaults.
 
-    Raises `NotFound`, `PermanentError` for what is not a catalog, `ConfigError` for one of another version.
+    Raises `NotFound`, `PermanentError` for what is not a catalog, `ConfigError` for one of another version, or with a
+    value that cannot be, by its row and column.
     """
     uri = store.uri(key)
     table = _read_table(store, key, uri, columns)
@@ -195,29 +211,38 @@ def read_catalog(store: ObjectStore, key: str, columns: Collection[str] | None =
             values[name] = [tuple(frames) for frames in values[name]]
     fieldwise = (values.get(f.name) or repeat(f.default, table.num_rows) for f in fields(VideoRow))
     rows = tuple(map(VideoRow, *fieldwise))
-    return Catalog(rows, table.schema.metadata.get(_SOURCE_KEY, b"").decode())
+    return Catalog(rows, table.schema.metadata.get(_SOURCE_KEY, b"").decode("utf-8", "replace"))
 
 
 def _read_table(store: ObjectStore, key: str, uri: str, columns: Collection[str] | None) -> Any:
-    wanted = None
+    wanted = tuple(_COLUMNS)
     if columns is not None:
-        plain = {*_REQUIRED, *columns} - {"time_base"}
-        wanted = [*plain, *(("time_base_num", "time_base_den") if "time_base" in columns else ())]
+        named = {*_REQUIRED, *columns}
+        wanted = tuple(name for name in _COLUMNS if name.removesuffix("_num").removesuffix("_den") in named)
     path = store.local_path(key)
     try:
         with pq.ParquetFile(path if path is not None else pa.BufferReader(store.get(key))) as file:
             _check_version(uri, file.schema_arrow.metadata or {})
-            return file.read(columns=wanted)
+            expected = {name: _COLUMNS[name] for name in wanted}
+            if found := list(type_problems(file.schema_arrow, expected)):
+                raise ConfigError(f"{uri}: {'; '.join(found)}; {_REMEDY}")
+            table = file.read(columns=list(wanted)).select(list(wanted))
+            table.validate(full=True)
     except FileNotFoundError as error:
         raise NotFound(f"{uri}: no such catalog") from error
     except (pa.ArrowInvalid, pa.ArrowException, OSError) as error:
         raise PermanentError(f"{uri} cannot be read as a catalog: {error}") from error
+    problem = first_problem({name: table.column(name) for name in wanted})
+    if problem is not None:
+        video = table.column("id")[problem.row].as_py()
+        where = f"row {problem.row + 1} ({video!r:.100}), column {problem.column}"
+        raise ConfigError(f"{uri}: {where}: {problem.what}; {_REMEDY}")
+    return table
 
 
 def _check_version(uri: str, metadata: Mapping[bytes, bytes]) -> None:
-    version = metadata.get(_VERSION_KEY, b"").decode()
+    version = metadata.get(_VERSION_KEY, b"").decode("utf-8", "replace")
     if not version:
         raise PermanentError(f"{uri} is a Parquet file, but not a catalog")
     if version != VERSION:
-        remedy = "make it again with `essp catalog build`"
-        raise ConfigError(f"{uri} is a catalog of version {version}, this is ESSP with version {VERSION}: {remedy}")
+        raise ConfigError(f"{uri} is a catalog of version {version}, this is ESSP with version {VERSION}: {_REMEDY}")

@@ -160,7 +160,8 @@ class DataSpec(_Section):
     validation: Label | None = "validation"
     """Split that selects checkpoints and fusion weights. `validation_fraction` applies if the catalog lacks it."""
     validation_fraction: float = Field(0.15, gt=0, lt=1)
-    """Share of each class's training videos set aside when the catalog has no validation split."""
+    """Share of each class's training videos set aside when the catalog has no validation split. Videos of one group of
+    the catalog stay together."""
     test: Label | None = "test"
     """Split that the final figures are measured on. There is no test if this is null or the catalog lacks the split."""
 

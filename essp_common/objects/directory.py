@@ -195,11 +195,12 @@ class DirectoryStore:
             except (FileNotFoundError, NotADirectoryError):
                 return
         # A folder sorts as its keys do: "a.b" comes before "a/b".
-        for entry in sorted(found, key=lambda e: os.fsencode(e.name + "/" * e.is_dir())):
+        folders = {entry.name for entry in found if _is_folder(entry)}
+        for entry in sorted(found, key=lambda e: os.fsencode(e.name + "/" * (e.name in folders))):
             key = base + entry.name
             if not is_key(key) or _is_temporary(entry.name):
                 continue
-            if entry.is_dir():
+            if entry.name in folders:
                 real = os.path.realpath(entry.path)
                 if real not in above:
                     yield from self._walk(key + "/", "", (*above, real))
@@ -223,6 +224,13 @@ class DirectoryStore:
                     f"{where}: {error.strerror}; give this process the right, or use another folder"
                 ) from error
             raise Unavailable(f"{where}: {error.strerror}") from error
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself, or through a folder that may not be read
+        return False
 
 
 def _is_temporary(name: str) -> bool:

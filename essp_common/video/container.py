@@ -36,6 +36,25 @@ _SIGNATURES = (
 )
 """Offset and bytes at the beginning of a video file. A file with such a signature that does not open is damaged."""
 
+_UNREAD = (
+    (0, b"GIF8", "GIF"),
+    (0, b"\x89PNG", "PNG"),
+    (0, b"\xff\xd8\xff", "JPEG"),
+    (8, b"WEBP", "WebP"),
+    (0, b"YUV4MPEG2", "YUV4MPEG2 (.y4m)"),
+    (0, b".RMF", "RealMedia"),
+    (0, b"nut/multimedia container", "NUT"),
+    (0, b"\0\0\1\xb0", "raw MPEG-4 video without a container"),
+    (0, b"\0\0\1\xb5", "raw MPEG-4 video without a container"),
+    (0, b"\0\0\1\x00", "raw MPEG-4 video without a container"),
+    (0, b"\0\0\1\x20", "raw MPEG-4 video without a container"),
+    (0, b"\0\0\1\xb3", "raw MPEG-1 or MPEG-2 video without a container"),
+    *((0, b"\0\0\1" + bytes([head]), "raw H.264 without a container") for head in (0x67, 0x27, 0x47, 0x09)),
+    *((0, b"\0\0\1" + bytes([head]), "raw H.265 without a container") for head in (0x40, 0x42, 0x46)),
+    (0, b"\x12\0\x0a", "raw AV1 without a container"),
+)
+"""Offset, bytes and name of formats that are known, and not read: they have no timestamps, or hold no video."""
+
 av.logging.set_level(None)  # keeps FFmpeg's messages about damaged files out of the logs
 
 
@@ -80,6 +99,11 @@ def open_video(
             raise BadVideo(
                 f"the file is damaged or truncated: it does not open ({reason(error)})", "truncated"
             ) from error
+        if name := _unread_format(head):
+            raise BadVideo(
+                f"{name} is not read; convert it to a container with timestamps, such as MP4 or Matroska (ffmpeg)",
+                "format",
+            ) from error
         raise BadVideo(f"not a video file of a known format ({reason(error)})", "not_video") from error
     try:
         return container, _video_stream(container, limits)
@@ -105,6 +129,11 @@ def check_complete(file: VideoFile, stream: VideoStream, packets: int) -> None:
 def reason(error: Exception) -> str:
     """FFmpeg's message of an error."""
     return str(getattr(error, "strerror", None) or error)
+
+
+def _unread_format(head: bytes) -> str | None:
+    head = head[1:] if head.startswith(b"\0\0\0\1") else head  # a start code may have one zero more
+    return next((name for at, begin, name in _UNREAD if head[at : at + len(begin)] == begin), None)
 
 
 def _segment_end(head: bytes) -> int:

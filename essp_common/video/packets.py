@@ -19,6 +19,7 @@ from av.video.stream import VideoStream
 
 from essp_common.errors import BadVideo
 from essp_common.video.container import Limits, reason
+from essp_common.video.frame_headers import HEADERS, shows_one_frame
 
 _PLACEHOLDER_BYTES = 8
 """An MPEG-4 packet of at most this size shows nothing or repeats a picture: a sign of packed B-frames."""
@@ -48,6 +49,12 @@ class Packets:
     corrupt: int = 0
     discarded: int = 0
     """Packets that are decoded but not shown (edit lists)."""
+    hidden: int = 0
+    """Packets that show no frame, or more than one, by the header of their codec."""
+    encrypted: bool = False
+    """Some packet is encrypted (ISO/IEC 23001-7)."""
+    last_duration: int = 0
+    """How long the packet with the latest timestamp is shown, in ticks; 0 if the file does not say."""
 
     def __len__(self) -> int:
         return len(self.pts)
@@ -56,7 +63,8 @@ class Packets:
 def scan(container: av.container.InputContainer, stream: VideoStream, limits: Limits) -> Packets:
     """Read every packet. Raises `BadVideo` for too many frames, or if the file cannot be read to its end."""
     found = Packets()
-    codec = stream.codec_context.name
+    latest = -(1 << 63)
+    codec = stream.codec_context.codec.canonical_name
     length_bytes = _length_bytes(stream.codec_context.extradata or b"", codec)
     try:
         for packet in container.demux(stream):
@@ -66,6 +74,10 @@ def scan(container: av.container.InputContainer, stream: VideoStream, limits: Li
             found.smallest = min(found.smallest, packet.size)
             found.corrupt += packet.is_corrupt
             found.discarded += packet.is_discard
+            found.encrypted = found.encrypted or packet.has_sidedata("encryption_info")
+            found.hidden += not shows_one_frame(codec, memoryview(packet))
+            if packet.pts is not None and packet.pts >= latest:
+                latest, found.last_duration = packet.pts, packet.duration or 0
             if packet.is_keyframe and packet.pts is not None:
                 offset = -1 if packet.pos is None else packet.pos
                 found.keyframes.append(Keyframe(packet.pts, offset, _self_contained(packet, codec, length_bytes)))
@@ -84,6 +96,7 @@ def orderly(found: Packets, container_format: str, codec: str) -> bool:
         and codec in _ONE_FRAME_A_PACKET
         and not found.corrupt
         and not found.discarded
+        and not found.hidden
         and not (codec == "mpeg4" and found.smallest <= _PLACEHOLDER_BYTES)
         and None not in stamps
         and len(set(stamps)) == len(stamps)
@@ -93,7 +106,7 @@ def orderly(found: Packets, container_format: str, codec: str) -> bool:
     )
 
 
-_ONE_FRAME_A_PACKET = ("h264", "hevc", "mpeg4", "mpeg2video", "mjpeg", "prores")
+_ONE_FRAME_A_PACKET = ("h264", "hevc", "mpeg4", "mpeg2video", "mjpeg", "prores", "vp8", "vp9", "av1")
 _H264_IDR = frozenset({5})
 _HEVC_IRAP = frozenset(range(16, 22))
 
@@ -103,6 +116,8 @@ def _self_contained(packet: Packet[VideoStream], codec: str, length_bytes: int) 
         return not _H264_IDR.isdisjoint(kind & 0x1F for kind in _nal_heads(bytes(packet), length_bytes))
     if codec == "hevc":
         return not _HEVC_IRAP.isdisjoint(kind >> 1 & 0x3F for kind in _nal_heads(bytes(packet), length_bytes))
+    if codec in HEADERS:
+        return HEADERS[codec](memoryview(packet)).keyframe
     return codec in _ONE_FRAME_A_PACKET
 
 

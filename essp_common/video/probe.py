@@ -5,7 +5,8 @@ A file is decoded completely if it is small, if its packets cannot be trusted (`
 frames again, bit for bit, through the code that reads seeds.
 
 Of any other file, all packets are read, and two groups of pictures go through the same comparison: one in the middle
-and the last one.
+and the last one. A large file whose packets cannot be trusted is decoded once: the comparison is then with some groups
+only, and with those that are not known to be independent of what comes before.
 
 `lookahead` is checked in the same groups. Every third frame is read by its timestamp, with as few other frames decoded
 as possible (`selection.py`). Only if these frames are the same does the file get a `lookahead`.
@@ -18,12 +19,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import islice, pairwise
 
+import av
 from av.video.frame import VideoFrame
 
 from essp_common.errors import BadVideo
 from essp_common.pb.v1.messages_pb2 import Seek
+from essp_common.video.clock import measure, pack
 from essp_common.video.container import Limits, VideoFile, check_complete, open_video
 from essp_common.video.digest import digest
 from essp_common.video.packets import Keyframe, Packets, orderly, scan
@@ -49,6 +53,8 @@ class VideoFacts:
     rotation: int
     fps: float
     duration_s: float
+    start_s: float
+    timestamps: bytes
     time_base: tuple[int, int]
     frame_count: int
     seekable: bool
@@ -68,6 +74,8 @@ class _Index:
     places: tuple[int, ...]
     seekable: bool
     lookahead: int
+    stamps: Sequence[int | None]
+    """Timestamps of the frames in the order of display."""
 
 
 def probe(file: VideoFile, *, limits: Limits | None = None, verify: bool = False) -> VideoFacts:
@@ -82,12 +90,22 @@ def probe(file: VideoFile, *, limits: Limits | None = None, verify: bool = False
         check_complete(file, stream, len(packets))
         small = len(packets) * context.width * context.height <= WHOLE_PIXELS
         container_name, codec = container.format.name.split(",")[0], context.codec.canonical_name
-        fps = float(stream.average_rate or stream.guessed_rate or 0)
-        time_base = stream.time_base
+        rate = float(stream.average_rate or stream.guessed_rate or 0)
+        time_base = stream.time_base or Fraction(0)
+        begin_s = (container.start_time or 0) / av.time_base
+        encrypted = packets.encrypted or "enc_key_id" in stream.metadata  # of WebM
         index = None
-    if not (verify or small) and orderly(packets, container_name, codec):
-        index = _sampled(file, packets, limits)
-    index = index or _whole(file, packets, limits)
+    try:
+        if not (verify or small) and orderly(packets, container_name, codec):
+            index = _sampled(file, packets, limits)
+        index = index or _whole(file, packets, limits, everywhere=verify or small)
+    except BadVideo as error:
+        if encrypted:
+            raise BadVideo(
+                "the video is encrypted; decrypt it first, with the key of its owner", "encrypted"
+            ) from error
+        raise
+    times = measure(index.stamps, time_base, rate, packets.last_duration, begin_s)
     first = index.first
     turns = quarter_turns(first)
     width, height = (first.height, first.width) if turns % 2 else (first.width, first.height)
@@ -98,9 +116,11 @@ def probe(file: VideoFile, *, limits: Limits | None = None, verify: bool = False
         width=width,
         height=height,
         rotation=(-90 * turns) % 360,
-        fps=fps,
-        duration_s=index.frame_count / fps if fps else 0.0,
-        time_base=(time_base.numerator, time_base.denominator) if time_base else (0, 1),
+        fps=times.fps,
+        duration_s=times.duration_s,
+        start_s=times.start_s,
+        timestamps=pack(times.stamps) if times.stamps else b"",
+        time_base=(time_base.numerator, time_base.denominator),
         frame_count=index.frame_count,
         seekable=index.seekable,
         lookahead=index.lookahead,
@@ -110,8 +130,12 @@ def probe(file: VideoFile, *, limits: Limits | None = None, verify: bool = False
     )
 
 
-def _whole(file: VideoFile, packets: Packets, limits: Limits) -> _Index:
-    """Decode the file completely, then again from each keyframe, and compare."""
+def _whole(file: VideoFile, packets: Packets, limits: Limits, everywhere: bool) -> _Index:
+    """Decode the file completely, then again from keyframes, and compare.
+
+    `everywhere`: from each keyframe. Otherwise only from those that the codec's standard does not make independent of
+    what comes before, and from three more: the second, one in the middle, and the last.
+    """
     stamps: list[int | None] = []
     digests: list[int] = []
     with Reader(file, limits) as reader:
@@ -126,16 +150,24 @@ def _whole(file: VideoFile, packets: Packets, limits: Limits) -> _Index:
             raise BadVideo("the decoder gives no frame", "empty")
         first = next(frame for _, frame in reader.frames())  # decoded again, as no frame may be held while decoding
     shown, places = _places(stamps, packets.keyframes)
-    seekable = bool(shown) and _repeats(file, limits, shown, places, digests)
+    tried = set(range(len(shown))) if everywhere else _doubtful(shown)
+    ends = (*places[1:], len(stamps))
+    compared = [start for number, start in enumerate(zip(shown, places, ends, strict=False)) if number in tried]
+    seekable = bool(shown) and _repeats(file, limits, compared, digests)
     if not seekable:
-        return _Index(len(stamps), first, (), (), seekable=False, lookahead=0)
+        return _Index(len(stamps), first, (), (), seekable=False, lookahead=0, stamps=stamps)
     ahead = _lookahead(packets) if sorted(packets.pts, key=_or_first) == stamps else 0
     if ahead:
-        starts = zip(shown, places, (*places[1:], len(stamps)), strict=True)
         with Reader(file, limits, lookahead=ahead) as reader:
-            if not all(_selects(reader, k, place, digests[place:end]) for k, place, end in reversed(list(starts))):
+            if not all(_selects(reader, k, place, digests[place:end]) for k, place, end in reversed(compared)):
                 ahead = 0
-    return _Index(len(stamps), first, shown, places, seekable=True, lookahead=ahead)
+    return _Index(len(stamps), first, shown, places, seekable=True, lookahead=ahead, stamps=stamps)
+
+
+def _doubtful(keyframes: Sequence[Keyframe]) -> set[int]:
+    """Numbers of the keyframes to try in a large file."""
+    last = len(keyframes) - 1
+    return {number for number, k in enumerate(keyframes) if not k.self_contained} | {0, min(1, last), last // 2, last}
 
 
 def _lookahead(packets: Packets) -> int:
@@ -168,9 +200,10 @@ def _places(
 
 
 def _repeats(
-    file: VideoFile, limits: Limits, keyframes: Sequence[Keyframe], places: Sequence[int], digests: Sequence[int]
+    file: VideoFile, limits: Limits, starts: Sequence[tuple[Keyframe, int, int]], digests: Sequence[int]
 ) -> bool:
-    """Whether each group of pictures, decoded from its keyframe, gives the same frames as decoding from the start.
+    """Whether each of these groups of pictures, decoded from its keyframe, gives the same frames as decoding from the
+    start. `starts`: keyframe, first frame and end of each.
 
     Groups are decoded last to first, by a decoder that has not seen the start of the file. Some decoders need data that
     stands only there (such as the version of x264 that wrote a 4:4:4 file) and give other frames without it.
@@ -178,9 +211,8 @@ def _repeats(
     All frames of a group are held until its end. In a damaged file a decoder may show memory that it never wrote: old
     pictures in the first decode, and zeros here, so that the digests differ.
     """
-    ends = (*places[1:], len(digests))
     with Reader(file, limits) as reader:
-        for keyframe, place, end in reversed(list(zip(keyframes, places, ends, strict=True))):
+        for keyframe, place, end in reversed(starts):
             if not place:
                 continue
             again = reader.from_keyframe(Seek(pts=keyframe.pts, frame_index=place))
@@ -212,7 +244,7 @@ def _sampled(file: VideoFile, packets: Packets, limits: Limits) -> _Index | None
                 return None
             if ahead and not _selects(selecting, keyframes[sample], places[sample], digests):
                 ahead = 0
-    return _Index(len(stamps), first, keyframes, places, seekable=True, lookahead=ahead)
+    return _Index(len(stamps), first, keyframes, places, seekable=True, lookahead=ahead, stamps=stamps)
 
 
 def _bears_out(

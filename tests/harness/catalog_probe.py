@@ -29,6 +29,9 @@ def probe(file: str | BinaryIO) -> VideoFacts:
         os.kill(os.getpid(), signal.SIGSEGV)
     if text == "hang":
         threading.Event().wait()
+    if text == "busy":
+        while True:
+            sum(range(1000))
     if text == "damaged":
         raise BadVideo("a block of it is broken")
     if text == "down":
@@ -48,6 +51,8 @@ def facts(frames: int) -> VideoFacts:
         rotation=90,
         fps=25.0,
         duration_s=frames / 25,
+        start_s=0.0,
+        timestamps=b"",
         time_base=(1, 12800),
         frame_count=frames,
         seekable=True,

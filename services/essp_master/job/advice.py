@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from essp_common.job.spec import TrainerSpec
-from essp_common.pb.v1.messages_pb2 import TEST
+from essp_common.pb.v1.messages_pb2 import TEST, Purpose
 from essp_common.planning.phases import Phases
 from essp_common.planning.plan import empty_classes
+from essp_common.planning.splits import straddling
 from essp_master.job.sizing import catch_up_bytes, uncoupled_budget
 from essp_master.job.trainer_checks import alike
 
@@ -40,6 +41,12 @@ def _of_splits(phases: Phases) -> Iterator[str]:
         yield (
             f"the catalog has no split {spec.data.test!r}, so nothing is measured on videos that had no say in the "
             "model; `data.test: null` says that this is meant"
+        )
+    if shared := straddling((Purpose.Name(purpose).lower(), view.rows) for purpose, view in phases.views):
+        group, names = next(iter(shared.items()))
+        yield (
+            f"{len(shared)} groups have videos in several splits, such as {group} in {' and '.join(names)}: figures of "
+            "such a split flatter the model"
         )
 
 

@@ -76,6 +76,7 @@ def preflight(
     spec = with_inputs_of_model(spec, stores)
     _check_size(spec)
     catalog = _catalog_of(spec, stores)
+    _check_labels(spec, catalog)
     _check_weights(spec, stores)
     phases = Phases(spec, catalog)
     layouts = layouts_of(spec, declared)
@@ -163,6 +164,14 @@ def _catalog_of(spec: JobSpec, stores: Stores) -> Catalog:
         raise ConfigError(f"data.catalog: {error}; make one with `essp catalog build`") from error
     except ConfigError as error:
         raise ConfigError(f"data.catalog: {error}") from error
+
+
+def _check_labels(spec: JobSpec, catalog: Catalog) -> None:
+    if spec.predictor is None and catalog.classes == ("",):
+        raise ConfigError(
+            "data.catalog: its videos have no labels; put videos in class folders (FOLDER/CLASS/video.mp4), or give a "
+            "CSV file with the columns path and label, and make the catalog again with `essp catalog build`"
+        )
 
 
 def _check_weights(spec: JobSpec, stores: Stores) -> None:

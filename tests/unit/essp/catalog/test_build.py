@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import av
 import pytest
 from typer.testing import CliRunner
 
@@ -18,6 +19,7 @@ from essp.catalog import journal
 from essp.catalog.build import BuildOptions, Built, Progress, build
 from essp.catalog.journal import Journal
 from essp.catalog.probing import ProbeOptions
+from essp.catalog.summary import summarize
 from essp.cli.catalog import app
 from essp_common.catalog.table import Catalog, VideoRow, read_catalog
 from essp_common.errors import ConfigError, Unavailable
@@ -31,6 +33,10 @@ FAKE = BuildOptions(probe=ProbeOptions(workers=2, timeout_s=60.0, probe=PROBE))
 
 ONE = replace(FAKE, probe=replace(FAKE.probe, workers=1))
 """For claims about what is read, and not about who reads it; each worker more is a Python more to start."""
+
+
+FIND = BuildOptions(probe=ProbeOptions(workers=1))
+"""Reads real files."""
 
 
 class Interruption(BaseException):
@@ -108,8 +114,59 @@ def test_a_file_that_crashes_its_reader_is_a_row_and_harms_no_other(videos: Path
 
 def test_a_file_that_never_ends_is_given_up_and_harms_no_other(videos: Path) -> None:
     write(videos / "class0" / "slow.mp4", "hang")
-    result = built(videos, replace(FAKE, probe=replace(FAKE.probe, timeout_s=5.0)))
-    assert errors(result.catalog) == {"class0/slow.mp4": "timeout: not read within 5 s"}
+    result = built(videos, replace(FAKE, probe=replace(FAKE.probe, timeout_s=0.5)))
+    assert errors(result.catalog) == {"class0/slow.mp4": "hung: not read within 5 s"}
+
+
+def test_a_file_that_takes_too_much_processor_time_is_given_up_until_it_may_take_more(videos: Path) -> None:
+    """On the clock it may take longer, since other processes may be at work; the next build does not try it again."""
+    write(videos / "class0" / "slow.mp4", "busy")
+
+    def limited(timeout_s: float) -> Built:
+        return built(videos, replace(ONE, probe=replace(ONE.probe, timeout_s=timeout_s)))
+
+    words = "timeout: not read within {} s of processor time; --timeout-s allows more"
+    assert errors(limited(0.5).catalog) == {"class0/slow.mp4": words.format(0.5)}
+    assert limited(0.5).read == 0
+    assert errors(limited(0.6).catalog) == {"class0/slow.mp4": words.format(0.6)}
+    assert readings(videos)["slow.mp4"] == 2
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_read(videos: Path) -> None:
+    root = videos.parent
+    (root / "file").write_text("x")
+    for out, words in ((videos, "is a folder; name a file in it"), (root / "file" / "c", "cannot be written")):
+        with pytest.raises(ConfigError, match=words):
+            build(f"file://{videos}", f"file://{out}", [f"file://{root}"], ONE)
+    assert not readings(videos)
+    assert not list(root.glob("*.part-*"))
+
+
+def test_segments_are_cut_where_their_seconds_are_shown(tmp_path: Path) -> None:
+    """A recording whose pictures stand still for a while: the mean rate tells nothing of where a second is."""
+    (tmp_path / "v").mkdir()
+    intervals = [1.0] * 20 + [50.0] + [1.0] * 9
+    for name in ("a.mp4", "b.mkv"):
+        write_video(tmp_path / "v" / name, numbered(60), Encoding(fps=10, gop=12, intervals=intervals))
+    text = "path,label,start_s,end_s\n"
+    for name in ("a.mp4", "b.mkv"):
+        text += f"v/{name},early,1,2\nv/{name},still,3,6\nv/{name},late,7.5,9\nv/{name},beyond,99,100\n"
+    write(tmp_path / "i.csv", text)
+    catalog = build(f"file://{tmp_path}/i.csv", f"file://{tmp_path}/c", [f"file://{tmp_path}"], FIND).catalog
+    for name in ("a.mp4", "b.mkv"):
+        rows = {row.class_name: row for row in catalog.rows if row.uri.endswith(name)}
+        shown = {label: (row.first_frame, row.last_frame) for label, row in rows.items()}
+        with av.open(str(tmp_path / "v" / name)) as container:
+            times = [frame.time or 0.0 for frame in container.decode(video=0)]
+        late = [number for number, time in enumerate(times) if 7.5 - 1e-3 <= time < 9 - 1e-3]
+        assert shown["early"] == (10, 19)
+        assert shown["still"] == (20, 20), "the picture that is shown from 2.0 to 7.0 s"
+        assert shown["late"] == (late[0], late[-1])
+        assert "begins at 99 s" in (rows["beyond"].error or "")
+        assert rows["early"].duration_s == pytest.approx(times[-1] + 0.1, abs=0.01)
+        assert rows["early"].fps == pytest.approx(60 / rows["early"].duration_s, rel=1e-3)
+    assert summarize(catalog).frame_rates == {"variable": 6}
+    assert summarize(catalog).variable_rate == 6
 
 
 def test_only_changed_files_are_read_again(videos: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ def test_class_folders_without_splits_are_all_for_training(tmp_path: Path) -> No
         "run/deep/er/2.AVI": ("run", "train"),
         "walk/ü 3.webm": ("walk", "train"),
     }
-    assert found.ignored == 2
+    assert found.ignored == {".txt": 1, "no suffix": 1}
     (entry,) = (e for e in found.entries if e.id == "run/1.mp4")
     assert entry.uri == f"file://{tmp_path}/run/1.mp4"
     assert entry.size_bytes == len("run/1.mp4")
@@ -97,7 +98,7 @@ def ucf(tmp_path: Path) -> Path:
 def test_ucf101_lists_give_the_split(ucf: Path) -> None:
     found = listing(ucf)
     assert found.kind == "ucf101"
-    assert found.ignored == 0
+    assert found.ignored == {}
     assert labelled(found) == {
         "UCF-101/Run/v_Run_g01.avi": ("Run", "train"),
         "UCF-101/Run/v_Run_g02.avi": ("Run", "test"),
@@ -124,6 +125,117 @@ def test_a_ucf101_division_that_is_not_there_is_refused(ucf: Path) -> None:
 def test_the_kind_can_be_said(ucf: Path) -> None:
     found = listing(ucf, "UCF-101", kind="folders")
     assert labelled(found)["Run/v_Run_g01.avi"] == ("Run", "train")
+
+
+def test_the_groups_of_ucf101_are_read_from_its_names(tmp_path: Path) -> None:
+    make(tmp_path, "Run/v_Run_g01_c01.avi", "Run/v_Run_g01_c02.avi", "Walk/v_Walk_g01_c01.avi", "Walk/other.avi")
+    groups = {e.id: e.group for e in listing(tmp_path).entries}
+    assert groups == {
+        "Run/v_Run_g01_c01.avi": "Run_g01",
+        "Run/v_Run_g01_c02.avi": "Run_g01",
+        "Walk/v_Walk_g01_c01.avi": "Walk_g01",
+        "Walk/other.avi": "",
+    }
+
+
+def test_a_csv_column_names_the_groups(tmp_path: Path) -> None:
+    make(tmp_path, "1.mp4", "2.mp4")
+    text = "path,label,group,Person\n1.mp4,a,g1,ann\n2.mp4,a,g2,bob\n"
+    assert [e.group for e in csv_of(tmp_path, text).entries] == ["g1", "g2"]
+    stores = Stores([f"file://{tmp_path}"])
+    found = read_source(f"file://{tmp_path}/index.csv", stores, group_column="person")
+    assert [e.group for e in found.entries] == ["ann", "bob"]
+    with pytest.raises(
+        ConfigError, match=r"no column 'actor' \(--group-column\); its columns: path, label, group, Pers"
+    ):
+        read_source(f"file://{tmp_path}/index.csv", stores, group_column="actor")
+    with pytest.raises(ConfigError, match="only a CSV file has columns"):
+        read_source(f"file://{tmp_path}", stores, group_column="person")
+
+
+def test_names_that_no_message_can_carry_are_problems(tmp_path: Path) -> None:
+    make(tmp_path, "run/1.mp4", "run/bad\nname.mp4")
+    (tmp_path / "run" / os.fsdecode(b"latin\xe4.mp4")).write_bytes(b"x")
+    (tmp_path / "run" / "gone.mp4").symlink_to(tmp_path / "nowhere.mp4")
+    found = listing(tmp_path)
+    assert labelled(found) == {"run/1.mp4": ("run", "train")}
+    assert problems(found) == {
+        "run/bad\\nname.mp4": "name",
+        "run/latin\\xe4.mp4": "name",
+        "run/gone.mp4": "vanished",
+    }
+
+
+def test_links_in_circles_end(tmp_path: Path) -> None:
+    make(tmp_path, "run/1.mp4")
+    (tmp_path / "run" / "self.mp4").symlink_to("self.mp4")
+    (tmp_path / "run" / "a").symlink_to("b")
+    (tmp_path / "run" / "b").symlink_to("a")
+    (tmp_path / "run" / "up").symlink_to(tmp_path)
+    found = listing(tmp_path)
+    assert labelled(found) == {"run/1.mp4": ("run", "train")}
+    assert problems(found) == {"run/self.mp4": "vanished"}
+
+
+def test_folders_without_a_video_are_noted(tmp_path: Path) -> None:
+    make(tmp_path, "run/1.mp4", "walk/notes.txt")
+    (tmp_path / "jump").mkdir()
+    (note,) = listing(tmp_path).notes
+    assert "2 folders hold no video" in note
+    assert note.endswith("jump, walk")
+
+
+def test_unlabelled_videos_are_noted_with_the_remedy(tmp_path: Path) -> None:
+    make(tmp_path, "1.mp4")
+    (note,) = listing(tmp_path).notes
+    assert "put videos in class folders" in note
+
+
+def test_lists_of_mmaction2_are_read(tmp_path: Path) -> None:
+    make(tmp_path, "v/a b.mp4", "v/2.mp4")
+    (tmp_path / "train.txt").write_text("v/a b.mp4 3\n\nv/2.mp4 0\nv/gone.mp4 1\n")
+    found = listing(tmp_path, "train.txt")
+    assert labelled(found) == {"v/a b.mp4": ("3", "train"), "v/2.mp4": ("0", "train")}
+    assert problems(found) == {"v/gone.mp4": "vanished"}
+
+
+def test_lists_of_kinetics_are_read(tmp_path: Path) -> None:
+    make(tmp_path, "clips/abseiling/abc_000020_000030.mp4", "whole/xyz.mp4")
+    text = (
+        "label,youtube_id,time_start,time_end,split\nabseiling,abc,20,30,train\nsinging,xyz,5,15,val\n"
+        "singing,gone,0,10,val\n,abc,20,30,test\n"
+    )
+    found = csv_of(tmp_path, text)
+    assert labelled(found) == {
+        "clips/abseiling/abc_000020_000030.mp4": ("abseiling", "train"),
+        "whole/xyz.mp4#5-15s": ("singing", "validation"),
+    }
+    assert sorted(problems(found).values()) == ["doubled", "vanished"]
+    assert next(e.segment for e in found.entries if e.id.startswith("whole")) == Segment(5.0, 15.0, "s")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("something-something-v2-train.json", "[]", r"lists in JSON \(Something-Something"),
+        ("jester.csv", "34870;Drumming Fingers\n", "separated by semicolons"),
+        ("list.csv", '[{"id": 1}]', "this is JSON, not CSV"),
+        ("shard-000.tar", "x", r"archives \(webdataset\) are not read; unpack"),
+        ("annotations.pkl", "x", "pickles .* can run code"),
+        ("frames.txt", "some/folder 120 7\n", "folders of pictures"),
+        ("names.txt", "video.mp4\n", r"'video\.mp4' is not `path label`"),
+        ("clip.mp4", "x", "is one video"),
+        ("hmdb/brush_test_split1.txt", "a.avi 1\n", r"lists of HMDB51 \(brush_test_split1\.txt\).*--kind folders"),
+        ("shards/0.tar", "x", r"archives such as 0\.tar \(webdataset\)"),
+        ("frames/a/img_0001.jpg", "x", r"1 pictures such as a/img_0001\.jpg; ESSP reads videos"),
+    ],
+)
+def test_what_is_not_read_is_named_with_what_to_do(tmp_path: Path, name: str, text: str, words: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        listing(tmp_path, name.partition("/")[0])
 
 
 def csv_of(root: Path, text: str, name: str = "index.csv") -> Listing:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,13 +69,38 @@ def test_weights_of_a_package_reach_the_trainer_as_they_are_named(file: Path) ->
     [
         ("small", "package:efficientnet_lite0", r"weights: package:efficientnet_lite0 are weights of model efficient"),
         ("efficientnet_lite0", "package:resnet18", r"there is no package:resnet18; there is package:efficientnet_l"),
-        ("efficientnet_lite0", "imagenet", r"`weights: package:efficientnet_lite0` names those of its package"),
+        (
+            "efficientnet_lite0",
+            "imagenet",
+            r"`weights: package:efficientnet_lite0` names those of its package",
+        ),
     ],
 )
 def test_weights_that_are_not_there_name_those_that_are(file: Path, model: str, weights: str, words: str) -> None:
     rewrite(file, "model: small", f"model: {model}\n    weights: {weights}")
     with pytest.raises(ConfigError, match=words):
         validate(file)
+
+
+def catalog_of(file: Path, rows: Sequence[VideoRow]) -> None:
+    write_catalog(DirectoryStore(str(file.parent)), "set.parquet", Catalog(tuple(rows)))
+
+
+def test_groups_are_counted_and_those_in_several_splits_are_told(file: Path) -> None:
+    catalog_of(file, [replace(row, group=f"g{n % 3}") for n, row in enumerate(ROWS)])
+    done = validate(file, "--json")
+    assert json.loads(done.stdout)["groups"] == {"train": 3, "validation": 3}
+    assert "3 groups have videos in several splits, such as g0 in train and validation" in done.stderr
+    catalog_of(file, [replace(row, split="train", group=f"g{n % 4}") for n, row in enumerate(ROWS)])
+    assert "several splits" not in validate(file).stderr, "validation videos are set aside by group"
+
+
+def test_videos_without_labels_cannot_be_trained_on(file: Path) -> None:
+    catalog_of(file, [replace(row, class_name="") for row in ROWS])
+    with pytest.raises(ConfigError, match=r"no labels; put videos in class folders"):
+        validate(file)
+    with pytest.raises(ConfigError, match=r"no labels, .* put videos in class folders"):
+        job_text(Catalog(tuple(replace(row, class_name="") for row in ROWS)), "set.parquet", "job.yaml", "small")
 
 
 def test_a_missing_catalog_is_a_wrong_job(file: Path) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,8 +19,10 @@ from hypothesis import strategies as st
 from essp.catalog.summary import COLUMNS, summarize
 from essp_common.catalog.table import Catalog, VideoRow, read_catalog, write_catalog
 from essp_common.errors import ConfigError, NotFound, PermanentError
-from essp_common.job.spec import DataSpec
-from essp_common.planning.splits import canonical_split, carve, splits_of
+from essp_common.job.spec import ClipSpec, DataSpec
+from essp_common.pb.v1.messages_pb2 import TRAIN, Seed, Video
+from essp_common.planning.plan import class_balanced, seek_to
+from essp_common.planning.splits import canonical_split, carve, splits_of, straddling
 from essp_common.wiring import open_store
 
 
@@ -91,6 +97,101 @@ def test_what_is_no_catalog_is_refused_with_the_remedy(tmp_path: Path) -> None:
         read_catalog(store, "old")
     with pytest.raises(NotFound):
         read_catalog(store, "missing")
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "a negative size": ({"size_bytes": -1}, "size_bytes: -1 is not the size of a file"),
+    "a negative number of frames": ({"frame_count": -5}, "frame_count: -5 is not a number of frames"),
+    "frames without end": ({"frame_count": 2**62}, "frame_count: 4611686018427387904 is not a number of frames"),
+    "no rate": ({"fps": math.nan}, "fps: nan is not a frame rate"),
+    "endless": ({"duration_s": math.inf}, "duration_s: inf is not a duration"),
+    "no picture": ({"width": 0}, "width: 0 is not the size of a picture"),
+    "a name without end": ({"class_name": "x" * 600}, "class_name: .* is longer than 512 bytes"),
+    "no id": ({"id": ""}, "id: '' is no id"),
+    "an id of another": ({"id": "b/2"}, "id: 'b/2' is there twice"),
+    "a segment beyond the file": ({"last_frame": 50}, "last_frame: 50 is not a frame of the video"),
+    "a segment that ends before it begins": ({"first_frame": 50}, "first_frame: 50 is not a frame of the video"),
+    "a clock that stands": ({"time_base": (1, 0)}, "time_base_den: 0 is not a time base"),
+    "turned a little": ({"rotation": 45}, "rotation: 45 is not 0, 90, 180 or 270"),
+    "a keyframe beyond the file": ({"keyframe_frame": (0, 12, 50)}, "keyframe_frame: .* goes beyond the video"),
+    "keyframes out of order": ({"keyframe_frame": (0, 24, 12)}, "keyframe_frame: .* does not rise"),
+    "too few timestamps": ({"keyframe_pts": (0,)}, "keyframe_pts: .* is not as long as keyframe_frame"),
+    "a keyframe before the file": ({"keyframe_offset": (-7, 1, 2)}, "keyframe_offset: .* is not a place in the file"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_value_that_cannot_be_is_named_by_row_and_column(tmp_path: Path, case: str) -> None:
+    changes, words = WRONG[case]
+    store = open_store(f"file://{tmp_path}")
+    write_catalog(store, "c", Catalog((replace(row("a/1"), **changes), row("b/2"))))
+    with pytest.raises(
+        ConfigError, match=rf"row [12] \('.*'\), column {words}; make it again with `essp catalog build`"
+    ):
+        read_catalog(store, "c")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda table: table.drop_columns(["width"]), "column width is missing"),
+        (lambda table: retyped(table, "size_bytes", pa.string()), "column size_bytes holds string, not int64"),
+        (lambda table: retyped(table, "frame_count", pa.float64()), "column frame_count holds double, not int64"),
+        (lambda table: with_nulls(table, "uri"), r"row 2 \('b/2'\), column uri: it is empty"),
+        (lambda table: with_nulls(table, "keyframe_pts"), r"row 2 \('b/2'\), column keyframe_pts: it is empty"),
+    ],
+)
+def test_columns_of_another_program_are_refused(
+    tmp_path: Path, change: Callable[[pa.Table], pa.Table], words: str
+) -> None:
+    store = open_store(f"file://{tmp_path}")
+    write_catalog(store, "c", Catalog((row("a/1"), row("b/2"))))
+    pq.write_table(change(pq.read_table(tmp_path / "c")), tmp_path / "c")
+    with pytest.raises(ConfigError, match=words):
+        read_catalog(store, "c")
+
+
+def retyped(table: pa.Table, name: str, kind: pa.DataType) -> pa.Table:
+    place = table.schema.get_field_index(name)
+    return table.set_column(place, name, table.column(name).cast(kind))
+
+
+def with_nulls(table: pa.Table, name: str) -> pa.Table:
+    """The last value of a column is null."""
+    values = [*table.column(name).to_pylist()[:-1], None]
+    return table.set_column(table.schema.get_field_index(name), name, pa.array(values, table.column(name).type))
+
+
+numbers = st.one_of(st.integers(-(2**63), 2**63 - 1), st.sampled_from([-1, 0, 1, 49, 50, 51]))
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional=dict.fromkeys(("size_bytes", "frame_count", "first_frame", "last_frame"), numbers)
+        | dict.fromkeys(("fps", "duration_s", "start_s"), st.floats())
+        | dict.fromkeys(("keyframe_pts", "keyframe_frame", "keyframe_offset"), st.lists(numbers, max_size=4).map(tuple))
+        | dict.fromkeys(("id", "uri", "class_name", "split", "group"), st.text(max_size=5)),
+    )
+)
+def test_any_row_is_refused_or_can_be_planned(changes: dict[str, Any]) -> None:
+    """Whatever stands in a catalog: either it is said what is wrong, or plans and messages can hold it."""
+    with TemporaryDirectory() as folder:
+        store = open_store(f"file://{folder}")
+        try:
+            write_catalog(store, "c", Catalog((replace(row("a/1"), **changes),)))
+        except UnicodeEncodeError:
+            return
+        try:
+            view = read_catalog(store, "c").view(None)
+        except ConfigError as error:
+            assert "column" in str(error)  # noqa: PT017
+            return
+    clip = class_balanced(view, ClipSpec(frames=3), 5, 0, TRAIN, 0).clip(4)
+    video = view.rows[clip.video]
+    seed = Seed(first_frame=clip.first_frame, last_frame=video.last_frame)
+    seek_to(video, clip.first_frame, seed.seek)
+    Video(id=video.id, uri=video.uri, size_bytes=video.size_bytes, frame_count=video.frame_count, width=video.width)
 
 
 def test_views_hold_the_usable_videos_of_a_split_by_id() -> None:
@@ -179,6 +280,58 @@ def test_carving_keeps_files_together_and_every_class_in_training(segments: list
 def test_carving_takes_its_share_of_each_class(count: int, fraction: float) -> None:
     held_out = carve(tuple(row(f"a/{n}") for n in range(count)), fraction)
     assert len(held_out) == min(count - 1, max(1, round(count * fraction)))
+
+
+groups = st.lists(
+    st.tuples(st.sampled_from("abc"), st.sampled_from(["", *"pqrstu"]), st.integers(0, 9)), min_size=1, max_size=60
+)
+"""Of each row: class, group and file."""
+
+
+@given(groups, st.floats(0.01, 0.99))
+def test_carving_keeps_groups_together(drawn: list[tuple[str, str, int]], fraction: float) -> None:
+    rows = [
+        replace(row(f"{name}/{place}", uri=f"file:///{name}{file}"), group=group)
+        for place, (name, group, file) in enumerate(drawn)
+    ]
+    held_out = carve(tuple(rows), fraction)
+    sides = [
+        ("train", [r for r in rows if r.id not in held_out]),
+        ("validation", [r for r in rows if r.id in held_out]),
+    ]
+    assert straddling(sides) == {}
+    assert len({(r.uri, r.id in held_out) for r in rows}) == len({r.uri for r in rows})
+    assert {r.class_name for r in sides[0][1]} == {r.class_name for r in rows}
+    assert carve(tuple(reversed(rows)), fraction) == held_out
+
+
+@given(st.lists(st.integers(1, 30), min_size=2, max_size=30), st.floats(0.05, 0.5))
+def test_carving_comes_as_near_to_its_share_as_a_group_is_large(sizes: list[int], fraction: float) -> None:
+    rows = [replace(row(f"a/{g}-{n}"), group=f"g{g}") for g, size in enumerate(sizes) for n in range(size)]
+    held_out = carve(tuple(rows), fraction)
+    wanted = max(1, round(len(rows) * fraction))
+    assert held_out
+    assert abs(len(held_out) - wanted) <= max(sizes)
+
+
+def test_classes_stay_in_balance_as_far_as_groups_allow() -> None:
+    """Names as in UCF-101: of each class 25 groups of 4 to 7 videos."""
+    rows = [
+        replace(row(f"c{c}/v_g{g:02}_c{n}"), group=f"c{c}_g{g:02}")
+        for c in range(10) for g in range(25) for n in range(4 + (c * g) % 4)
+    ]  # fmt: skip
+    held_out = carve(tuple(rows), 0.15)
+    shares: defaultdict[str, list[bool]] = defaultdict(list)
+    for r in rows:
+        shares[r.class_name].append(r.id in held_out)
+    assert all(abs(sum(part) - 0.15 * len(part)) <= 4 for part in shares.values())
+
+
+def test_groups_on_both_sides_of_given_splits_are_told() -> None:
+    rows = (replace(row("a/1"), group="g"), replace(row("a/2", "test"), group="g"), replace(row("a/3"), group="h"))
+    summary = summarize(Catalog(rows))
+    assert summary.groups == {"test": 1, "train": 2}
+    assert summary.straddling == {"g": ("test", "train")}
 
 
 def test_carving_does_not_follow_the_order_of_names() -> None:

@@ -11,6 +11,8 @@ import av
 import pytest
 from av.video.frame import VideoFrame
 
+from essp_common.catalog.table import VideoRow
+from essp_common.catalog.timing import Timing
 from essp_common.errors import BadVideo
 from essp_common.pb.v1.messages_pb2 import Seek
 from essp_common.video import probe as probing
@@ -220,3 +222,94 @@ def test_limits(tmp_path: Path) -> None:
     assert _kind(path, Limits(pixels=100)) == "limit"
     assert _kind(path, Limits(size_bytes=100)) == "limit"
     assert isinstance(probe(str(path), limits=Limits(frames=FRAMES)), VideoFacts)
+
+
+@pytest.mark.parametrize("codec", ["vp8", "vp9", "av1"])
+def test_large_files_of_any_codec_are_not_decoded_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str
+) -> None:
+    path = write_video(tmp_path / "a.webm", numbered(240, 64, 48), Encoding(codec=codec, gop=10))
+    whole = probe(str(path), verify=True)
+    assert whole.seekable
+    decoded = noted_digests(monkeypatch)
+    monkeypatch.setattr(probing, "WHOLE_PIXELS", 0)
+    assert probe(str(path)) == whole
+    # libvpx hides frames of VP8 in packets of their own, so packets tell nothing, and all is decoded: but once.
+    assert len(decoded) < (240 * 1.4 if codec == "vp8" else 120)
+
+
+def test_a_large_file_of_another_container_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_video(tmp_path / "a.flv", numbered(240, 64, 48), Encoding(bframes=2, gop=10))
+    whole = probe(str(path), verify=True)
+    assert whole.seekable
+    decoded = noted_digests(monkeypatch)
+    monkeypatch.setattr(probing, "WHOLE_PIXELS", 0)
+    assert probe(str(path)) == whole
+    assert 240 <= len(decoded) < 240 * 1.4
+
+
+def noted_digests(monkeypatch: pytest.MonkeyPatch) -> list[VideoFrame]:
+    """All frames that a probe looks at from now on."""
+    decoded: list[VideoFrame] = []
+
+    def noted(frame: VideoFrame) -> int:
+        decoded.append(frame)
+        return digest(frame)
+
+    monkeypatch.setattr(probing, "digest", noted)
+    return decoded
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.flv", "a.ts", "a.webm"])
+def test_rates_and_lengths_are_those_of_the_timestamps(tmp_path: Path, name: str) -> None:
+    """Containers with a clock of milliseconds declare 1000 frames a second, or nothing at all."""
+    codec = "vp9" if name.endswith("webm") else "h264"
+    for intervals, variable in (((), False), ((1.0, 1.0, 9.0), True)):
+        path = write_video(tmp_path / name, numbered(50), Encoding(codec=codec, fps=30, intervals=intervals))
+        facts = probe(str(path))
+        with av.open(str(path)) as container:
+            times = [frame.time or 0.0 for frame in container.decode(video=0)]
+        length_s = times[-1] - times[0]
+        assert length_s < facts.duration_s <= length_s + 10 / 30
+        assert facts.fps == pytest.approx(50 / facts.duration_s)
+        assert bool(facts.timestamps) == variable
+        row = VideoRow("v", "u", "", "", 1, "e", **{f: getattr(facts, f) for f in facts.__slots__})
+        shown = [Timing(row).shown_s(number) - facts.start_s for number in range(50)]
+        assert shown == pytest.approx([time - times[0] for time in times], abs=2e-3)
+
+
+def test_a_file_that_begins_late_counts_from_its_beginning(tmp_path: Path) -> None:
+    """MPEG-TS begins at any time; the first picture is what a player shows at 0 s."""
+    path = write_video(tmp_path / "a.ts", numbered(30), Encoding(fps=30, start_s=2.0))
+    assert probe(str(path)).start_s == pytest.approx(0, abs=1e-3)
+
+
+def test_encrypted_video_is_not_called_damaged(tmp_path: Path) -> None:
+    clear, path = write_video(tmp_path / "clear.mp4", numbered(30)), tmp_path / "a.mp4"
+    key = {"encryption_scheme": "cenc-aes-ctr", "encryption_key": "0" * 31 + "1", "encryption_kid": "a" * 32}
+    with av.open(str(clear)) as source, av.open(str(path), "w", format="mp4", options=key) as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.size:
+                packet.stream = stream
+                target.mux(packet)
+    with pytest.raises(BadVideo, match="encrypted") as raised:
+        probe(str(path))
+    assert raised.value.kind == "encrypted"
+
+
+@pytest.mark.parametrize(
+    ("head", "name"),
+    [
+        (b"GIF89a", "GIF"),
+        (b"\0\0\0\1\x67\x42\0\x0a", "raw H.264"),
+        (b"\0\0\1\xb0\x01\0\0\1\xb5", "raw MPEG-4"),
+        (b"\0\0\0\1\x40\x01", "raw H.265"),
+        (b"YUV4MPEG2 W64 H48 F25:1", "YUV4MPEG2"),
+    ],
+)
+def test_formats_that_are_not_read_are_named(tmp_path: Path, head: bytes, name: str) -> None:
+    (tmp_path / "a.mp4").write_bytes(head + bytes(2000))
+    with pytest.raises(BadVideo, match=f"{name}.* is not read; convert it") as raised:
+        probe(str(tmp_path / "a.mp4"))
+    assert raised.value.kind == "format"

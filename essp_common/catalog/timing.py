@@ -1,0 +1,105 @@
+"""When the frames of a video are shown.
+
+Most files have a constant rate: frame i is shown `i / fps` after the first one, to within a tick of the file's clock.
+Of the others (phones, screen recordings, WebM of browsers) the catalog row holds the timestamps themselves, packed.
+Seconds count from the beginning of the file, as players count them; a video may begin a little after its sound.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essp_common.catalog.table import VideoRow
+from essp_common.errors import ConfigError
+
+
+def unpack(packed: bytes, count: int) -> NDArray[np.int64]:
+    """`(count,)` ticks since the first frame: the inverse of `essp_common.video.clock.pack`.
+
+    Raises `ValueError` for anything but `count` frames in rising order.
+    """
+    reader = zlib.decompressobj()
+    try:
+        data = reader.decompress(packed, 8 * count)  # never more than what is expected, whatever the bytes say
+    except zlib.error as error:
+        raise ValueError(f"they cannot be unpacked ({error})") from error
+    steps = np.frombuffer(data[: len(data) // 8 * 8], "<i8")
+    if len(data) != 8 * (count - 1) or not reader.eof or (steps < 0).any():
+        raise ValueError(f"they are not those of {count} frames")
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(steps, dtype=np.int64)])
+
+
+class Timing:
+    """The times of a file's frames."""
+
+    def __init__(self, row: VideoRow) -> None:
+        """`row`: of the file or of a segment of it; only the facts of the file are looked at."""
+        self._row = row
+        self._count = max(1, row.frame_count)
+
+    @property
+    def known(self) -> bool:
+        """Whether the file says when its frames are shown."""
+        return self._row.fps > 0
+
+    def shown_s(self, frame: int) -> float:
+        """When a frame appears. The number after the last frame gives the end of the video."""
+        if self._row.timestamps:
+            return float(self._edges[min(frame, self._count)])
+        return self._row.start_s + frame / (self._row.fps or 1.0)
+
+    def frames(self, start_s: float, end_s: float | None) -> range:
+        """The frames of [start_s, end_s); empty if the video ends before.
+
+        Each of the two is moved to the nearest change of frames. A segment shorter than that is the frame that is shown
+        at its start.
+        """
+        if start_s >= self.shown_s(self._count):
+            return range(self._count, self._count)
+        first = self._change(start_s)
+        stop = self._count if end_s is None else self._change(end_s)
+        if first >= stop:
+            first = self._at(start_s)
+            stop = first + 1
+        return range(first, stop)
+
+    def _change(self, second: float) -> int:
+        """The frame whose appearance is nearest."""
+        if self._row.timestamps:
+            return int(np.searchsorted((self._edges[:-1] + self._edges[1:]) / 2, second, side="left"))
+        place = math.ceil((second - self._row.start_s) * self._row.fps - 0.5) if self.known else 0
+        return min(max(place, 0), self._count)
+
+    def _at(self, second: float) -> int:
+        """The frame that is shown."""
+        if self._row.timestamps:
+            place = int(np.searchsorted(self._edges, second, side="right")) - 1
+        else:
+            place = math.floor((second - self._row.start_s) * self._row.fps + 1e-6)
+        return min(max(place, 0), self._count - 1)
+
+    @cached_property
+    def _edges(self) -> NDArray[np.float64]:
+        """`(frame_count + 1,)` when each frame appears, and the end. Raises `ConfigError` for damaged timestamps."""
+        row = self._row
+        return _edges(row.id, row.timestamps, row.frame_count, row.time_base, row.start_s, row.duration_s)
+
+
+@lru_cache(maxsize=4)  # the segments of one file follow one another
+def _edges(
+    name: str, packed: bytes, count: int, time_base: tuple[int, int], start_s: float, duration_s: float
+) -> NDArray[np.float64]:
+    try:
+        ticks = unpack(packed, count)
+    except ValueError as error:
+        raise ConfigError(f"the catalog's timestamps of {name}: {error}; build the catalog again") from error
+    numerator, denominator = time_base
+    shown = start_s + ticks * (numerator / denominator)
+    edges = np.append(shown, max(start_s + duration_s, shown[-1]))
+    edges.flags.writeable = False
+    return edges

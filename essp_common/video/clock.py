@@ -1,0 +1,60 @@
+"""How fast a video runs: its rate, its length, and its timestamps where the rate varies.
+
+A container's own words are not enough: FFmpeg reports 1000 frames a second for sound FLV and Matroska files, and one
+mean rate for a recording that stands still for ten seconds. Timestamps decide.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+_FINE = 2.0
+"""Ticks a frame from which on the clock is finer than the frames, so that rounding to it explains a tick of error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The times of a video's frames, in seconds from the beginning of the file."""
+
+    fps: float
+    duration_s: float
+    start_s: float
+    stamps: tuple[int, ...] = ()
+    """In ticks, where the rate varies; otherwise `fps` tells each frame to within a tick."""
+
+
+def measure(
+    stamps: Sequence[int | None], time_base: Fraction, declared: float, last_duration: int, begin_s: float
+) -> Times:
+    """The times of frames with these timestamps, in the order of display.
+
+    `declared`: the container's rate, which counts where timestamps are missing, or agree with it to within a tick.
+    `last_duration`: ticks that the last frame is shown, 0 if unknown. `begin_s`: when the file begins, on its clock.
+    """
+    count = len(stamps)
+    known = [stamp for stamp in stamps if stamp is not None]
+    ticks = np.array(known, np.int64)
+    if len(known) < count or count < 2 or not time_base or (np.diff(ticks) < 0).any() or ticks[0] == ticks[-1]:
+        return Times(declared, count / declared if declared else 0.0, 0.0)
+    start_s = float(known[0] * time_base) - max(0.0, begin_s)
+    span = int(ticks[-1] - ticks[0])
+    period = span / (count - 1)
+    off = np.abs(ticks - ticks[0] - np.arange(count) * period).max()
+    if off > (1.0 if period >= _FINE else 0.0) + 1e-6:
+        last = last_duration or int(np.median(np.diff(ticks)))
+        duration_s = float((span + last) * time_base)
+        return Times(count / duration_s, duration_s, start_s, tuple(known))
+    fps = declared
+    if not declared or abs((count - 1) / declared / float(time_base) - span) > 1.0 + 1e-6:
+        fps = float(1 / (Fraction(span, count - 1) * time_base))
+    return Times(fps, count / fps, start_s)
+
+
+def pack(stamps: Sequence[int]) -> bytes:
+    """Timestamps as a catalog stores them (`essp_common/catalog/timing.py` reads them): differences, compressed."""
+    return zlib.compress(np.diff(np.asarray(stamps, np.int64)).astype("<i8").tobytes())
