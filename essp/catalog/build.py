@@ -20,7 +20,7 @@ from essp.catalog.entry import Entry, Segment
 from essp.catalog.journal import Journal
 from essp.catalog.probing import Outcome, ProbeOptions, Prober, gave_up_after_s
 from essp.catalog.sources import Kind, Listing, read_source
-from essp_common.catalog.table import Catalog, VideoRow, read_catalog, write_catalog
+from essp_common.catalog.table import Catalog, VideoRow, read_catalog, row_problems, write_catalog
 from essp_common.catalog.timing import Timing
 from essp_common.errors import ConfigError, Conflict, NotFound, PermanentError
 from essp_common.objects.port import ObjectStore
@@ -117,7 +117,7 @@ def build(
         journal.save()
         raise
     rows = (_row(entry, read.get(entry.uri) or known.get(_version(entry))) for entry in listing.entries)
-    catalog = Catalog(tuple(sorted(rows, key=lambda row: row.id)), source)
+    catalog = _credible(Catalog(tuple(sorted(rows, key=lambda row: row.id)), source))
     write_catalog(store, key, catalog)
     journal.clear()
     elapsed_s = time.monotonic() - started
@@ -209,6 +209,16 @@ def file_row(file: VideoRow, outcome: Outcome) -> VideoRow:
         name: tuple(value) if isinstance(value, list) else value for name, value in outcome.facts.items()
     }
     return replace(file, **facts, last_frame=facts["frame_count"] - 1)
+
+
+def _credible(catalog: Catalog) -> Catalog:
+    """The catalog; a video that claims what no catalog can hold is unusable in it, so that the others can be read."""
+    rows = list(catalog.rows)
+    for problem in row_problems(catalog):
+        row = rows[problem.row]
+        unread = VideoRow(row.id, row.uri, row.class_name, row.split, row.size_bytes, row.etag, group=row.group)
+        rows[problem.row] = replace(unread, error=f"damaged: {problem.column}: {problem.what}")
+    return replace(catalog, rows=tuple(rows))
 
 
 def _row(entry: Entry, file: VideoRow | None) -> VideoRow:

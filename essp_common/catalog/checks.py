@@ -1,4 +1,4 @@
-"""Checks of a catalog's rows when it is read: what a plan or a message cannot hold is refused, by row and column.
+"""Checks of a catalog's rows, read or written: what a plan or a message cannot hold is refused, by row and column.
 
 A catalog is a file like any other, and may come from another program or a damaged disk. Its numbers go into plans and
 messages, so a wrong one has to be found before a job is announced. The checks run over whole columns.
@@ -47,17 +47,17 @@ def type_problems(schema: pa.Schema, expected: Mapping[str, pa.DataType]) -> Ite
             yield f"column {name} holds {schema.field(place).type}, not {kind}"
 
 
-def first_problem(columns: Columns, optional: str = "error") -> Problem | None:
-    """The first value that cannot be, column by column. Only `optional` may hold nulls."""
-    for name, column in columns.items():
-        if column.null_count and name != optional:
-            return Problem(_first(_array(column.is_null())), name, "it is empty")
+def problems(columns: Columns, optional: str = "error") -> Iterator[Problem]:
+    """The values that cannot be, column by column. Only `optional` may hold nulls."""
+    empty = [name for name, column in columns.items() if column.null_count and name != optional]
+    for name in empty:
+        yield from (Problem(int(row), name, "it is empty") for row in np.flatnonzero(_array(columns[name].is_null())))
+    if empty:  # the checks below need every value
+        return
     usable = _array(columns[optional].is_null())
     for name, what, bad in _bad(columns, usable):
-        if bad.any():
-            row = _first(bad)
-            return Problem(row, name, f"{_shown(columns[name][row].as_py())} {what}")
-    return None
+        for row in np.flatnonzero(bad).tolist():
+            yield Problem(row, name, f"{_shown(columns[name][row].as_py())} {what}")
 
 
 def _bad(columns: Columns, usable: _Bad) -> Iterator[tuple[str, str, _Bad]]:
@@ -152,10 +152,6 @@ def _array(column: Any) -> NDArray[Any]:
     values = column.fill_null(False if pa.types.is_boolean(column.type) else 0)
     found: NDArray[Any] = values.to_numpy() if isinstance(values, pa.ChunkedArray) else values.to_numpy(False)
     return found
-
-
-def _first(bad: _Bad) -> int:
-    return int(np.argmax(bad))
 
 
 def _shown(value: object) -> str:

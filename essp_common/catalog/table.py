@@ -11,7 +11,7 @@ is read (`checks.py`), since it goes into plans and messages.
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import repeat
@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from essp_common.catalog.checks import first_problem, type_problems
+from essp_common.catalog.checks import Problem, problems, type_problems
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.objects.port import ObjectStore
 
@@ -180,19 +180,33 @@ _REQUIRED = ("id", "uri", "class_name", "split", "size_bytes", "etag", "error")
 
 
 def write_catalog(store: ObjectStore, key: str, catalog: Catalog) -> None:
-    """Store a catalog, rows by id; what lay at `key` is replaced whole. Equal rows give equal bytes."""
+    """Store a catalog, rows by id; what lay at `key` is replaced whole. Equal rows give equal bytes.
+
+    Raises `ConfigError` for a value that would be refused when it is read.
+    """
+    table = to_table(catalog)
+    _check(store.uri(key), table, "it was not written")
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    store.put(key, buffer.getvalue())
+
+
+def row_problems(catalog: Catalog) -> Iterator[Problem]:
+    """The values that no catalog can have; `Problem.row` counts by id."""
+    table = to_table(catalog)
+    return problems({name: table.column(name) for name in table.column_names})
+
+
+def to_table(catalog: Catalog) -> Any:
+    """The `pyarrow.Table` of a catalog, rows by id, unchecked."""
     rows = sorted(catalog.rows, key=lambda row: row.id)
     values: dict[str, list[Any]] = {f.name: [getattr(row, f.name) for row in rows] for f in fields(VideoRow)}
     values["time_base_num"] = [row.time_base[0] for row in rows]
     values["time_base_den"] = [row.time_base[1] for row in rows]
-    metadata = {_VERSION_KEY: VERSION, _SOURCE_KEY: catalog.source}
-    table = pa.table(
+    return pa.table(
         {name: pa.array(values[name], kind) for name, kind in _COLUMNS.items()},
-        schema=pa.schema(list(_COLUMNS.items()), metadata=metadata),
+        schema=pa.schema(list(_COLUMNS.items()), metadata={_VERSION_KEY: VERSION, _SOURCE_KEY: catalog.source}),
     )
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd")
-    store.put(key, buffer.getvalue())
 
 
 def read_catalog(store: ObjectStore, key: str, columns: Collection[str] | None = None) -> Catalog:
@@ -232,12 +246,15 @@ def _read_table(store: ObjectStore, key: str, uri: str, columns: Collection[str]
         raise NotFound(f"{uri}: no such catalog") from error
     except (pa.ArrowInvalid, pa.ArrowException, OSError) as error:
         raise PermanentError(f"{uri} cannot be read as a catalog: {error}") from error
-    problem = first_problem({name: table.column(name) for name in wanted})
-    if problem is not None:
+    _check(uri, table, _REMEDY)
+    return table
+
+
+def _check(uri: str, table: Any, remedy: str) -> None:
+    for problem in problems({name: table.column(name) for name in table.column_names}):
         video = table.column("id")[problem.row].as_py()
         where = f"row {problem.row + 1} ({video!r:.100}), column {problem.column}"
-        raise ConfigError(f"{uri}: {where}: {problem.what}; {_REMEDY}")
-    return table
+        raise ConfigError(f"{uri}: {where}: {problem.what}; {remedy}")
 
 
 def _check_version(uri: str, metadata: Mapping[bytes, bytes]) -> None:

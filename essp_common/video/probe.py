@@ -190,12 +190,15 @@ def _selects(reader: Reader, keyframe: Keyframe, place: int, digests: Sequence[i
 def _places(
     stamps: Sequence[int | None], keyframes: Sequence[Keyframe]
 ) -> tuple[tuple[Keyframe, ...], tuple[int, ...]]:
-    """The keyframes that are shown, and their frame indices; both empty if timestamps do not rise with each frame."""
+    """The keyframes that are shown, and their frame indices; both empty if timestamps do not rise with each frame, or
+    two keyframes bear the same one."""
     rising = [stamp for stamp in stamps if stamp is not None]
     if len(rising) != len(stamps) or any(b <= a for a, b in pairwise(rising)):
         return (), ()
     place = {stamp: number for number, stamp in enumerate(rising)}
     shown = tuple(sorted((k for k in keyframes if k.pts in place), key=lambda keyframe: keyframe.pts))
+    if any(b.pts == a.pts for a, b in pairwise(shown)):
+        return (), ()
     return shown, tuple(place[keyframe.pts] for keyframe in shown)
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from essp_common import topics
 from essp_common.artifacts import layout
 from essp_common.bus.port import MAX_MESSAGE_BYTES, MessageTooLarge
+from essp_common.catalog.checks import LONGEST_NAME
 from essp_common.catalog.table import Catalog, VideoRow, read_catalog, write_catalog
 from essp_common.errors import EsspError
 from essp_common.job.spec import JobSpec
@@ -203,9 +204,11 @@ def test_classes_without_end_lie_in_the_output_and_not_in_messages(
 ) -> None:
     master, fleet = master_over(adapters), fleet_of()
     store, key = adapters.stores.resolve(fleet.job.data.catalog)
+    known = read_catalog(store, key).rows
+    longest = "c" * (LONGEST_NAME - 5)
     rows = [
-        VideoRow(**{**vars_of(row), "class_name": f"{number // 4}-" + row.class_name * 100_000})
-        for number, row in enumerate(read_catalog(store, key).rows)
+        VideoRow(**vars_of(known[n % len(known)]) | {"id": f"{n:05}", "class_name": f"{n // 4:04}-{longest}"})
+        for n in range(4 * (MAX_MESSAGE_BYTES // len(longest) + 1))
     ]
     write_catalog(store, key, Catalog(tuple(rows)))
     status = master.start(fleet.job.model_copy(update={"data": fleet.job.data.model_copy(update={"test": None})}))

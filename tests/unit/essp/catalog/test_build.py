@@ -103,6 +103,14 @@ def test_an_unusable_file_is_a_row_with_the_reason(videos: Path) -> None:
     assert len(result.catalog.view(None)) == 8
 
 
+def test_a_file_with_facts_that_no_catalog_can_hold_is_a_row_and_harms_no_other(videos: Path) -> None:
+    write(videos / "class0" / "odd.mp4", "impossible")
+    result = built(videos)
+    assert errors(result.catalog) == {"class0/odd.mp4": "damaged: keyframe_frame: [0, 0, 20] does not rise"}
+    assert stored(videos) == result.catalog
+    assert len(result.catalog.view(None)) == 8
+
+
 def test_a_file_that_crashes_its_reader_is_a_row_and_harms_no_other(videos: Path) -> None:
     """Whichever files a process had read before it died: only the one that kills a process of its own is blamed."""
     for name in ("a", "z"):
