@@ -11,8 +11,10 @@ intervals, rotation metadata, open GOPs, packed B-frames.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import chain
@@ -75,7 +77,7 @@ def write_video(path: str | Path, pictures: Iterable[Picture], encoding: Encodin
     first = next(pictures)
     # Without this flag, Matroska's ids are random.
     options = {"fflags": "+bitexact"} if path.suffix in (".mkv", ".webm") else {}
-    with av.open(str(path), "w", options=options) as container:
+    with _same_scheduling(), av.open(str(path), "w", options=options) as container:
         name = _ENCODERS[encoding.codec]
         stream = cast(VideoStream, container.add_stream(name, rate=encoding.fps, options=_options(encoding)))
         stream.height, stream.width = first.shape[:2]
@@ -93,6 +95,23 @@ def write_video(path: str | Path, pictures: Iterable[Picture], encoding: Encodin
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
     return path
+
+
+@contextmanager
+def _same_scheduling() -> Iterator[None]:
+    """Undo what SVT-AV1 does where it may: it makes the thread that opens it a real-time one.
+
+    That thread, and every process it starts afterwards, would keep all others from the processor.
+    """
+    if not hasattr(os, "sched_getscheduler"):  # not Linux
+        yield
+        return
+    policy, param = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        if os.sched_getscheduler(0) != policy:
+            os.sched_setscheduler(0, policy, param)
 
 
 def numbered(count: int, width: int = 160, height: int = 120, seed: int = 0) -> Iterator[Picture]:
