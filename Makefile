@@ -36,7 +36,7 @@ test-fast: setup  ## The tests that start no server and no process: two minutes.
 
 MINUTES ?= 5
 SEED ?= 1
-soak: setup  ## Jobs on real servers while processes are killed, drained and frozen: make soak MINUTES=5 SEED=1.
+soak: setup  ## Jobs on real servers while processes, cache and bus are hit: make soak MINUTES=5 SEED=1.
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) --seed $(SEED)
 
 check: setup  ## Style, types, layers, generated code.

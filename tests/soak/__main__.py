@@ -23,7 +23,7 @@ def main(
     folder: Annotated[Path | None, typer.Option(help="Keep videos and logs here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
-    """Run jobs on a real deployment whose processes are killed, drained and frozen at random."""
+    """Run jobs on a real deployment while its processes, cache and bus are hit at random."""
     options = SoakOptions(60 * minutes, seed, interval, epochs, clips)
 
     def tell(line: str) -> None:
@@ -47,7 +47,7 @@ def _summary(figures: Figures) -> str:
         f"decoded: {counted.decoded}, of these again {counted.decoded - counted.decoded_clips}",
         f"trained: {sum(sum(c.values()) for c in counted.trained_clips.values())} clips by all trainers",
         f"duplicates absorbed: {counted.duplicates}",
-        f"dead letters: {counted.dead_letters}",
+        f"records that hold no message: {dict(counted.refused)}; dead letters: {dict(counted.dead_letters)}",
         *(f"{kind}: {dict(pools)}" for kind, pools in sorted(figures.faults.items())),
         f"restarts: {figures.restarts}",
         f"outstanding at most: {figures.outstanding_bytes} of {figures.budget_bytes} bytes; "

@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import redis
+from kafka import KafkaProducer
 
 from essp.catalog.build import BuildOptions, build
 from essp.servers.servers import KafkaServer, RedisServer, S3Server
@@ -29,6 +31,7 @@ COUNTED = (topics.SEEDS, topics.PROGRESS, topics.DEADLETTER)
 """The topics that `verdict.traffic` counts."""
 REDIS_BYTES = 64 * 2**20
 _POLL_S = 0.5
+_PUBLISH_S = 60.0
 _LOOK_S = 0.05
 DRAIN_S = 120.0
 """How long a process that is told to leave may take; seconds, on a machine that is not busy."""
@@ -66,6 +69,18 @@ class Servers:
             "ESSP_STALL_S": "5",
             "ESSP_DRAIN_S": f"{DRAIN_S:g}",
         }
+
+    def empty_redis(self) -> None:
+        """Have Redis lose all it holds."""
+        self.redis.execute("FLUSHALL")
+
+    def publish(self, topic: str, record: bytes | None) -> None:
+        """Put a record on a topic, as anybody may who reaches the broker."""
+        producer = KafkaProducer(bootstrap_servers=urlsplit(self.kafka.url).netloc)
+        try:
+            producer.send(topic, key=b"", value=record).get(_PUBLISH_S)
+        finally:
+            producer.close()
 
     def keys(self) -> int:
         """Keys in Redis."""

@@ -1,4 +1,5 @@
-"""The soak: job after job on a real deployment whose processes are killed, drained and frozen all the while.
+"""The soak: job after job on a real deployment while processes are killed, drained, frozen and doubled, the cache is
+emptied, and strange records come over the bus (`killer.py`).
 
 Every job has the same specification, so each has to come to the weights of one undisturbed run, to the bit, which
 shows that every clip was trained exactly once by the weights that survived. The faults go on from the first job's start
@@ -8,7 +9,7 @@ until time is up; the job that runs then is brought to its end. The master is hi
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from essp.audit.plan import planned
 from essp.catalog.build import BuildOptions, build
 from essp.embedded.composition import Embedded
 from essp.servers.servers import free_port
+from essp_common import topics
 from essp_common.artifacts.history import History
 from essp_common.errors import EsspError
 from essp_common.job.spec import parse_spec
@@ -26,7 +28,7 @@ from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from tests.harness.journeys import job_text, make_videos, weights_of
 from tests.soak.deployment import BUCKET, COUNTED, Client, Servers, await_start, servers, start_pools, until
-from tests.soak.killer import Fault, faults
+from tests.soak.killer import Fault, FaultKind, faults
 from tests.soak.supervisor import Supervisor
 from tests.soak.verdict import Figures, Round, traffic
 
@@ -92,7 +94,16 @@ class _Soak:
     def run(self, catalog: str) -> None:
         """Jobs and faults until time is up, then an orderly end."""
         pools = start_pools(self._supervisor, self._port)
-        victims = [*pools, *(f"trainer.{name}" for name in TRAINERS)]
+        trainers = [f"trainer.{name}" for name in TRAINERS]
+        processes = (*pools, *trainers)
+        victims: dict[FaultKind, Sequence[str]] = {
+            "kill": processes,
+            "term": processes,
+            "stop": processes,
+            "twin": trainers,
+            "flush": ["redis"],
+            "poison": [topics.SEEDS, topics.CLIPS, topics.features("flow"), topics.PROGRESS, topics.CONTROL],
+        }
         self._faults = faults(self._options.seed, self._options.mean_interval_s, victims)
         self._next = next(self._faults)
         await_start(self._supervisor, pools)
@@ -143,7 +154,7 @@ class _Soak:
         state, reason = (status.state, status.reason) if status is not None else (JobState.PENDING, "never started")
         if status is not None and not status.state.ended:
             reason = f"not over in time: {status.progress.model_dump_json()} {status.counts.model_dump_json()}"
-        until(self._supervisor, lambda: not self._servers.keys(), _EMPTY_S)
+        until(self._supervisor, lambda: not self._servers.keys() and not self._supervisor.twins(), _EMPTY_S)
         self._supervisor.forget("trainer.")
         stores = Stores((self._servers.store,))
         try:
@@ -175,10 +186,21 @@ class _Soak:
         while self._next is not None and self._elapsed_s >= self._next.at_s:
             fault = self._next
             self._next = next(self._faults) if self._elapsed_s < self._options.seconds else None
-            if self._supervisor.hit(fault):
+            if self._make(fault):
                 lasting = f" for {fault.frozen_s:.1f} s" if fault.kind == "stop" else ""
                 self._tell(f"{self._elapsed_s:6.1f} s  {fault.kind} {fault.victim}{lasting}")
         self._supervisor.tend()
+
+    def _make(self, fault: Fault) -> bool:
+        """Make a fault; False if what it is aimed at is not there now."""
+        if fault.kind == "flush":
+            self._servers.empty_redis()
+        elif fault.kind == "poison":
+            self._servers.publish(fault.victim, fault.record)
+        else:
+            return self._supervisor.hit(fault)
+        self._supervisor.count(fault)
+        return True
 
     def _sample(self, name: str) -> JobStatus | None:
         """The job's status from time to time, and what there is in memory."""

@@ -1,7 +1,8 @@
 """Keeps the processes of a deployment running, as an orchestrator would, while somebody hits them.
 
-A process that was hit is started again as soon as it is gone. One that ends in any other way, or does not drain when it
-is asked to, is a finding: `unasked` has its story. All from one thread: `tend` is called often.
+A process that was hit is started again as soon as it is gone. One that has a twin may leave, since only one of the two
+can own the training; the other one takes its place. A process that ends in any other way, or does not drain when it is
+asked to, is a finding: `unasked` has its story. All from one thread: `tend` is called often.
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from essp.cli.main import EXIT_CODES
+from essp_common.errors import Conflict
 from tests.integration.fleet import Process
 from tests.soak.killer import Fault
 
 _DRAIN_S = 150.0
 """ESSP_DRAIN_S is 120: a process that is still there then does not keep its own limit."""
+_REPLACED = dict(EXIT_CODES)[Conflict]
+"""Exit status of a process that another one has taken over from."""
 
 
 @dataclass(slots=True)
@@ -42,9 +47,11 @@ class Supervisor:
         self._environment = environment
         self._folder = folder
         self._members: dict[str, _Member] = {}
+        self._older: dict[str, Process] = {}
+        """Of two processes of one name, the one that was there before."""
         self._all: list[Process] = []
         self.faults: dict[str, Counter[str]] = {}
-        """Kind -> pool -> how often it was hit so."""
+        """Kind -> pool, cache or topic -> how often it was hit so."""
         self.restarts = 0
         self.unasked: list[str] = []
 
@@ -66,7 +73,12 @@ class Supervisor:
         if member is None or member.hit or member.wakes_at is not None or member.process.popen.poll() is not None:
             return False
         popen = member.process.popen
-        if fault.kind == "kill":
+        if fault.kind == "twin":
+            if fault.victim in self._older:
+                return False
+            self._older[fault.victim] = member.process
+            member.process = self._process(fault.victim, member.arguments)
+        elif fault.kind == "kill":
             popen.kill()
             member.hit = True
         elif fault.kind == "term":
@@ -75,8 +87,13 @@ class Supervisor:
         else:
             popen.send_signal(signal.SIGSTOP)
             member.wakes_at = time.monotonic() + fault.frozen_s
-        self.faults.setdefault(fault.kind, Counter())[fault.victim.partition(".")[0]] += 1
+        self.count(fault)
         return True
+
+    def count(self, fault: Fault) -> None:
+        """Note that it was made."""
+        name = fault.victim if fault.kind == "poison" else fault.victim.partition(".")[0]
+        self.faults.setdefault(fault.kind, Counter())[name] += 1
 
     def tend(self) -> None:
         """Start again what is gone, and wake up what has slept for long enough."""
@@ -92,6 +109,9 @@ class Supervisor:
                     member.process.popen.kill()
                     member.leaves_by = None
                 continue
+            if status == _REPLACED and name in self._older:
+                member.process = self._older.pop(name)
+                continue
             if not member.hit and not (member.ends and status == 0):
                 self.unasked.append(member.process.story())
             if member.hit and status not in (0, -signal.SIGKILL, -signal.SIGTERM):
@@ -101,6 +121,17 @@ class Supervisor:
                 self.restarts += 1
             elif member.ends:
                 del self._members[name]
+
+        for name, process in list(self._older.items()):
+            status = process.popen.poll()
+            if status is not None:
+                del self._older[name]
+                if status not in (0, _REPLACED):
+                    self.unasked.append(process.story())
+
+    def twins(self) -> list[str]:
+        """Names of which there are two processes."""
+        return list(self._older)
 
     def wake(self) -> None:
         """End every `stop` now."""
@@ -114,6 +145,10 @@ class Supervisor:
         for name in [name for name in self._members if name.startswith(prefix)]:
             member = self._members.pop(name)
             member.process.end()
+        for name in [name for name in self._older if name.startswith(prefix)]:
+            older = self._older.pop(name)
+            self.unasked.append(f"two processes of one name until the end: {older.story()}")
+            older.end()
 
     def drain(self, timeout_s: float = _DRAIN_S) -> None:
         """Ask all to leave, and wait until they have."""

@@ -19,7 +19,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Seed,
     Trained,
 )
-from tests.soak.killer import KINDS, faults
+from tests.soak.killer import WEIGHTS, faults
 from tests.soak.verdict import Figures, Round, Traffic, traffic, violations
 
 
@@ -60,6 +60,7 @@ BREAKS: dict[str, Callable[[Figures], object]] = {
     "Redis held 201 bytes": lambda f: setattr(f, "redis_bytes", 201),
     "2 processes were left": lambda f: setattr(f, "processes_left", 2),
     "unasked: it died": lambda f: f.unasked.append("it died"),
+    "1 records among the seeds": lambda f: f.traffic.refused.update({topics.SEEDS: 1}),
     "no fault was made": lambda f: f.faults.clear(),
 }
 
@@ -75,15 +76,17 @@ def test_each_invariant_can_be_broken(told: str) -> None:
 
 def test_traffic_tells_what_was_said_twice() -> None:
     unit = DecodeSeed(job="j", purpose=TRAIN, seeds=[Seed(index=1), Seed(index=2)])
-    once = Progress(trained=Trained(job="j", purpose=TRAIN, consumer="trainer.rgb", indices=[1, 2]))
-    again = Progress(trained=Trained(job="j", purpose=TRAIN, consumer="trainer.rgb", indices=[2]))
+    once = Progress(job="j", trained=Trained(job="j", purpose=TRAIN, consumer="trainer.rgb", indices=[1, 2]))
+    again = Progress(job="j", trained=Trained(job="j", purpose=TRAIN, consumer="trainer.rgb", indices=[2]))
     decoded = Progress(job="j", made=Made(purpose=TRAIN, indices=[1]))
     extracted = Progress(job="j", made=Made(purpose=TRAIN, indices=[1, 2], stream="flow"))
     said = [decoded, extracted, once]
-    sent = [(topics.SEEDS, unit), (topics.SEEDS, unit), (topics.DEADLETTER, DeadLetter())]
+    sent = [(topics.SEEDS, unit), (topics.SEEDS, unit), (topics.DEADLETTER, DeadLetter(topic=topics.SEEDS))]
     sent += [(topics.PROGRESS, progress) for progress in (*said, said[0], again)]
-    found = traffic(Record(topic, 0, n, b"", message.SerializeToString()) for n, (topic, message) in enumerate(sent))
-    assert (found.seeds_published, found.seeds, found.dead_letters) == (4, 2, 1)
+    records = [Record(topic, 0, n, b"", message.SerializeToString()) for n, (topic, message) in enumerate(sent)]
+    found = traffic([*records, Record(topics.SEEDS, 0, len(sent), b"", b"")])
+    assert found.refused == {topics.SEEDS: 1}
+    assert (found.seeds_published, found.seeds, found.dead_letters) == (4, 2, {topics.SEEDS: 1})
     assert (found.decoded, found.decoded_clips, found.extracted, found.extracted_clips) == (2, 1, 2, 2)
     assert (found.trained, found.trained_clips) == (3, {"j": {"trainer.rgb": 2}})
     assert found.duplicates == 2
@@ -91,10 +94,17 @@ def test_traffic_tells_what_was_said_twice() -> None:
 
 def test_faults_follow_from_the_seed_and_hit_everybody() -> None:
     names = ["master", "decoder.0", "trainer.rgb"]
-    first = list(islice(faults(7, 2.0, names), 300))
-    assert first == list(islice(faults(7, 2.0, names), 300))
-    assert first != list(islice(faults(8, 2.0, names), 300))
+    victims = dict.fromkeys(WEIGHTS, names)
+    first = list(islice(faults(7, 2.0, victims), 300))
+    assert first == list(islice(faults(7, 2.0, victims), 300))
+    assert first != list(islice(faults(8, 2.0, victims), 300))
     assert {fault.victim for fault in first} == set(names)
-    assert {fault.kind for fault in first} == set(KINDS)
+    assert {fault.kind for fault in first} == set(WEIGHTS)
+    assert all((fault.record is None) or fault.kind == "poison" for fault in first)
     assert all(a.at_s < b.at_s for a, b in pairwise(first))
     assert 1.5 < first[-1].at_s / 300 < 2.5
+
+
+def test_only_what_there_is_can_be_hit() -> None:
+    first = list(islice(faults(7, 2.0, {"kill": ["decoder.0"], "twin": []}), 20))
+    assert {(fault.kind, fault.victim) for fault in first} == {("kill", "decoder.0")}

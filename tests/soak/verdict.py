@@ -13,11 +13,17 @@ from typing import Any
 
 from essp_common import topics
 from essp_common.bus.port import Record
-from essp_common.pb.v1.messages_pb2 import DecodeSeed, Progress
+from essp_common.messages.parsing import BadMessage, parsed
+from essp_common.pb.v1.messages_pb2 import DeadLetter, DecodeSeed, Progress
 
 REDIS_SHARE = 2.0
 """What Redis may hold at most, in budgets: workers that were replaced without knowing it may store once more what
 others have stored, until the master's next start removes it."""
+_MESSAGES: dict[str, type[DeadLetter | DecodeSeed | Progress]] = {
+    topics.SEEDS: DecodeSeed,
+    topics.PROGRESS: Progress,
+    topics.DEADLETTER: DeadLetter,
+}
 
 
 @dataclass(slots=True)
@@ -58,7 +64,10 @@ class Traffic:
     """Reports of a clip as trained, by all trainers."""
     trained_clips: dict[str, dict[str, int]] = field(default_factory=dict)
     """Job -> consumer -> different clips that it reported as trained."""
-    dead_letters: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    """Topic -> records that hold no message."""
+    dead_letters: Counter[str] = field(default_factory=Counter)
+    """Topic -> letters of records that were on it."""
 
     @property
     def duplicates(self) -> int:
@@ -76,7 +85,7 @@ class Figures:
     rounds: list[Round] = field(default_factory=list)
     expected_weights: dict[str, str] = field(default_factory=dict)
     faults: dict[str, Counter[str]] = field(default_factory=dict)
-    """Kind -> pool -> how often."""
+    """Kind -> pool, cache or topic -> how often."""
     restarts: int = 0
     unasked: list[str] = field(default_factory=list)
     """Processes that ended, or did not end, without the soak having asked for it: their stories."""
@@ -104,14 +113,19 @@ def traffic(records: Iterable[Record]) -> Traffic:
     made: dict[str, set[tuple[str, int, int, str, int, int]]] = {"decoded": set(), "extracted": set()}
     trained: dict[tuple[str, str], set[tuple[int, int, int]]] = {}
     for record in records:
-        if record.topic == topics.SEEDS:
-            unit = DecodeSeed.FromString(record.value)
-            found.seeds_published += len(unit.seeds)
-            seeds.update((unit.job, unit.purpose, unit.epoch, seed.index, seed.attempt) for seed in unit.seeds)
-        elif record.topic == topics.DEADLETTER:
-            found.dead_letters += 1
-        elif record.topic == topics.PROGRESS:
-            progress = Progress.FromString(record.value)
+        try:
+            message = parsed(_MESSAGES[record.topic], record)
+        except BadMessage:
+            found.refused[record.topic] += 1
+            continue
+        if isinstance(message, DecodeSeed):
+            found.seeds_published += len(message.seeds)
+            phase = (message.job, message.purpose, message.epoch)
+            seeds.update((*phase, seed.index, seed.attempt) for seed in message.seeds)
+        elif isinstance(message, DeadLetter):
+            found.dead_letters[message.topic] += 1
+        elif isinstance(message, Progress):
+            progress = message
             if progress.HasField("made"):
                 event = progress.made
                 kind = "extracted" if event.stream else "decoded"
@@ -137,6 +151,7 @@ def violations(figures: Figures) -> list[str]:
         *_of_rounds(figures),
         *(f"unasked: {story}" for story in figures.unasked),
         *_of_memory(figures),
+        *_of_traffic(figures.traffic),
         *([f"{figures.processes_left} processes were left behind"] if figures.processes_left else []),
         *([] if any(figures.faults.values()) else ["no fault was made, so nothing was shown"]),
     ]
@@ -162,6 +177,11 @@ def _of_rounds(figures: Figures) -> Sequence[str]:
         if done.keys_left:
             found.append(f"{done.job}: {done.keys_left} keys were left in Redis")
     return found
+
+
+def _of_traffic(found: Traffic) -> Sequence[str]:
+    lost = found.refused[topics.SEEDS] - found.dead_letters[topics.SEEDS]
+    return [f"{lost} records among the seeds are no messages, and are no dead letters"] if lost > 0 else []
 
 
 def _of_memory(figures: Figures) -> Sequence[str]:
