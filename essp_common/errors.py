@@ -20,6 +20,8 @@ adapter catches a library's exception.
 
 from __future__ import annotations
 
+from typing import Literal
+
 
 class EsspError(Exception):
     """Root of all errors that ESSP raises on purpose."""
@@ -52,15 +54,28 @@ class PermanentError(EsspError):
     """Trying again gives the same answer."""
 
 
+VideoFault = Literal[
+    "damaged",
+    "truncated",
+    "empty",
+    "not_video",
+    "format",
+    "encrypted",
+    "vanished",
+    "changed",
+    "limit",
+    "crashed",
+    "timeout",
+]
+"""What is the matter with a video; each is a kind of failure on the wire (`FailureKind`)."""
+
+
 class BadVideo(PermanentError):
-    """A video that cannot be decoded as its catalog row promises.
+    """A video that cannot be decoded as its catalog row promises."""
 
-    kind: `damaged`, `truncated`, `empty`, `not_video`, `vanished`, `changed`, `limit`, `crashed` or `timeout`.
-    """
-
-    def __init__(self, message: str, kind: str = "damaged") -> None:
+    def __init__(self, message: str, kind: VideoFault = "damaged") -> None:
         super().__init__(message)
-        self.kind = kind
+        self.kind: str = kind
 
 
 class BadFrames(PermanentError):

@@ -7,6 +7,7 @@ playlists, no concatenation scripts, no network protocols. Limits are checked be
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeAlias, cast
 
@@ -36,10 +37,10 @@ _SIGNATURES = (
 )
 """Offset and bytes at the beginning of a video file. A file with such a signature that does not open is damaged."""
 
+_PICTURES = ((0, b"\x89PNG", "PNG"), (0, b"\xff\xd8\xff", "JPEG"))
+"""Offset, bytes and name of pictures, which have the name of a video now and then."""
 _UNREAD = (
     (0, b"GIF8", "GIF"),
-    (0, b"\x89PNG", "PNG"),
-    (0, b"\xff\xd8\xff", "JPEG"),
     (8, b"WEBP", "WebP"),
     (0, b"YUV4MPEG2", "YUV4MPEG2 (.y4m)"),
     (0, b".RMF", "RealMedia"),
@@ -99,7 +100,9 @@ def open_video(
             raise BadVideo(
                 f"the file is damaged or truncated: it does not open ({reason(error)})", "truncated"
             ) from error
-        if name := _unread_format(head):
+        if name := _format_of(head, _PICTURES):
+            raise BadVideo(f"a picture ({name}), not a video", "not_video") from error
+        if name := _format_of(head, _UNREAD):
             raise BadVideo(
                 f"{name} is not read; convert it to a container with timestamps, such as MP4 or Matroska (ffmpeg)",
                 "format",
@@ -131,9 +134,9 @@ def reason(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error)
 
 
-def _unread_format(head: bytes) -> str | None:
+def _format_of(head: bytes, formats: Sequence[tuple[int, bytes, str]]) -> str | None:
     head = head[1:] if head.startswith(b"\0\0\0\1") else head  # a start code may have one zero more
-    return next((name for at, begin, name in _UNREAD if head[at : at + len(begin)] == begin), None)
+    return next((name for at, begin, name in formats if head[at : at + len(begin)] == begin), None)
 
 
 def _segment_end(head: bytes) -> int:

@@ -20,7 +20,7 @@ from functools import cache
 from typing import Any
 
 from essp_common.cache.port import Buffer
-from essp_common.errors import BadVideo, EsspError, PermanentError, TransientError, Unavailable
+from essp_common.errors import BadVideo, EsspError, PermanentError, TransientError, Unavailable, VideoFault
 from essp_common.pb.v1.messages_pb2 import DecodeSeed
 from essp_common.runtime import metrics
 from essp_decoder.memory import SharedMemory, Slot
@@ -190,7 +190,7 @@ class _Child:
 class _ChildLost(Exception):
     """The child crashed or did not answer in time."""
 
-    def __init__(self, message: str, kind: str) -> None:
+    def __init__(self, message: str, kind: VideoFault) -> None:
         super().__init__(message)
         self.kind = kind
 

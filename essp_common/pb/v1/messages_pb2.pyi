@@ -44,6 +44,8 @@ class FailureKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DIVERGED: _ClassVar[FailureKind]
     UNAVAILABLE: _ClassVar[FailureKind]
     CACHE_FULL: _ClassVar[FailureKind]
+    FORMAT: _ClassVar[FailureKind]
+    ENCRYPTED: _ClassVar[FailureKind]
 PURPOSE_UNSPECIFIED: Purpose
 TRAIN: Purpose
 VALIDATION: Purpose
@@ -73,6 +75,8 @@ STORAGE: FailureKind
 DIVERGED: FailureKind
 UNAVAILABLE: FailureKind
 CACHE_FULL: FailureKind
+FORMAT: FailureKind
+ENCRYPTED: FailureKind
 
 class ClipRef(_message.Message):
     __slots__ = ("job", "purpose", "epoch", "index", "attempt", "class_id", "video_id", "first_frame")

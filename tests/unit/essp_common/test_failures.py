@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import cast
+from typing import cast, get_args
 
 import pytest
 
 from essp_common import errors
-from essp_common.errors import BadVideo, CacheFull, CacheMiss, EsspError, Unavailable
+from essp_common.errors import BadVideo, CacheFull, CacheMiss, EsspError, Unavailable, VideoFault
 from essp_common.failures import kind_named, kind_of, kind_word, stage_named, stage_word
 from essp_common.pb.v1.messages_pb2 import (
     CACHE_FULL,
@@ -34,6 +34,11 @@ ERRORS = sorted(every_error(), key=lambda error: error.__name__)
 @pytest.mark.parametrize("error", ERRORS)
 def test_the_kind_of_every_error_is_known_on_the_wire(error: type[EsspError]) -> None:
     assert kind_word(kind_named(error.kind)) == error.kind
+
+
+@pytest.mark.parametrize("kind", get_args(VideoFault))
+def test_what_may_be_the_matter_with_a_video_is_known_on_the_wire(kind: VideoFault) -> None:
+    assert kind_word(kind_of(BadVideo("no", kind))) == kind
 
 
 @pytest.mark.parametrize("kind", FailureKind.values())
