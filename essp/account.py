@@ -94,6 +94,8 @@ class Saved:
     attempts: dict[Position, int]
     skipped: frozenset[Position]
     """(pass, index) of what was skipped before its position."""
+    epochs: int
+    """How many the job had in that run; it may have more in later ones."""
 
 
 @dataclass
@@ -218,6 +220,7 @@ class Account:
                     for index in np.flatnonzero(marks)
                     if (number, int(index)) < position
                 ),
+                epochs=run.spec.epochs,
             )
         )
 
@@ -242,12 +245,16 @@ def open_clips(run: Run) -> int:
 
 
 def _carry_skipped(before: Run, after: Run) -> None:
-    """What was skipped before all consumers of a stream began anew, was skipped for good."""
+    """What was skipped before all consumers of a stream began anew, was skipped for good.
+
+    The later run may have more phases, or others at the end.
+    """
     for stream, phases in after.skipped.items():
-        starts = [after.start[name] for name, read in after.spec.consumers().items() if read == stream]
-        for number, marks in enumerate(phases):
-            for index in np.flatnonzero(before.skipped[stream][number]) if stream in before.skipped else ():
-                marks[index] = Position(number, int(index)) < min(starts)
+        start = min(after.start[name] for name, read in after.spec.consumers().items() if read == stream)
+        for number, (skipped, marks) in enumerate(zip(before.skipped.get(stream, ()), phases, strict=False)):
+            for index in np.flatnonzero(skipped):
+                if Position(number, int(index)) < start:
+                    marks[index] = 1
 
 
 def _mark(marks: Marks, runs: Runs) -> int:

@@ -48,7 +48,7 @@ class Finding(BaseModel):
 class PlanDigests(Protocol):
     """Digests of the planned clips."""
 
-    def digest(self, until: Position, attempts: Mapping[Position, int], skipped: Set[Position]) -> str: ...
+    def digest(self, until: Position, attempts: Mapping[Position, int], skipped: Set[Position], epochs: int) -> str: ...
 
 
 def check(account: Account, plan: PlanDigests | None, status: JobStatus | None, now_ms: int) -> list[Finding]:
@@ -123,7 +123,7 @@ def _exact_resume(account: Account, plan: PlanDigests | None) -> Finding:
     violations = [
         f"{_checkpoint(saved)} has seen unplanned clips: its digest is {saved.digest or 'missing'}, not {wanted}"
         for saved in account.saved
-        if saved.digest != (wanted := plan.digest(saved.position, saved.attempts, saved.skipped))
+        if saved.digest != (wanted := plan.digest(saved.position, saved.attempts, saved.skipped, saved.epochs))
     ]
     violations += _lineage(account)
     return _finding(name, f"{len(account.saved)} checkpoints against the plan", violations)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from essp_common.catalog.table import read_catalog
+from essp_common.catalog.table import Catalog, read_catalog
 from essp_common.job.spec import JobSpec
 from essp_common.planning.digest import as_text, clip_digest, joined
 from essp_common.planning.phases import Phases
@@ -13,14 +13,28 @@ from essp_common.wiring import Stores
 
 
 class Planned:
-    """The plan of a job. The digests of whole passes are kept, since every checkpoint needs them again."""
+    """The plan of a job, with any number of epochs."""
+
+    def __init__(self, spec: JobSpec, catalog: Catalog) -> None:
+        self._spec = spec
+        self._catalog = catalog
+        self._plans: dict[int, _Plan] = {}
+
+    def digest(self, until: Position, attempts: Mapping[Position, int], skipped: Set[Position], epochs: int) -> str:
+        """Of all clips before `until`, some of them replaced, some left out, while the job had so many epochs."""
+        if epochs not in self._plans:
+            self._plans[epochs] = _Plan(Phases(self._spec.model_copy(update={"epochs": epochs}), self._catalog))
+        return self._plans[epochs].digest(until, attempts, skipped)
+
+
+class _Plan:
+    """With one number of epochs. Digests of whole phases are kept, since every checkpoint needs them again."""
 
     def __init__(self, phases: Phases) -> None:
         self._phases = phases
         self._before: dict[Position, int] = {}
 
     def digest(self, until: Position, attempts: Mapping[Position, int], skipped: Set[Position]) -> str:
-        """Of all clips before `until`, some of them replaced, some left out."""
         changed = {position for position in (*attempts, *skipped) if position < until}
         parts = [self._as_planned(until)]
         for position in changed:
@@ -49,4 +63,4 @@ class Planned:
 
 def planned(spec: JobSpec, stores: Stores) -> Planned:
     """The plan of a job. Raises what reading the catalog raises."""
-    return Planned(Phases(spec, read_catalog(*stores.resolve(spec.data.catalog))))
+    return Planned(spec, read_catalog(*stores.resolve(spec.data.catalog)))

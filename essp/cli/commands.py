@@ -60,7 +60,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "catalog show": ("essp catalog show catalog.parquet", "essp catalog show catalog.parquet --problems"),
     "init": ("essp init catalog.parquet", "essp init catalog.parquet --model resnet18 --out resnet.yaml"),
     "validate": ("essp validate job.yaml", "essp validate job.yaml --json"),
-    "run": ("essp run job.yaml", "essp run job.yaml --serve 8080", "essp run job.yaml --json > run.jsonl"),
+    "run": (
+        "essp run job.yaml",
+        "essp run job.yaml --epochs 20",
+        "essp run job.yaml --serve 8080",
+        "essp run job.yaml --json > run.jsonl",
+    ),
     "predict": (
         "essp predict new.mp4 --model runs/catalog",
         "essp predict videos/ --model runs/catalog --json",

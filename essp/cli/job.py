@@ -21,7 +21,7 @@ from rich.table import Table
 from essp.cli.confirmation import Yes, confirm
 from essp.cli.console import open_console
 from essp.cli.dashboard import dashboard, duration, results
-from essp.cli.job_file import load_job
+from essp.cli.job_file import Epochs, load_job
 from essp.cli.rest import SERVER, TIMEOUT_S, AsJson, Server, Token, ask, check, connect, pages, unreachable
 from essp_common.errors import Unavailable
 from essp_common.job.status import JobState, JobStatus, JobSummary
@@ -40,13 +40,14 @@ Name = Annotated[str, typer.Argument(help="The job.")]
 def start(
     file: Annotated[Path, typer.Argument(help="The job file (YAML or JSON).")],
     fresh: Annotated[bool, typer.Option("--fresh", help="Remove what an earlier run of the job left.")] = False,
+    epochs: Epochs = None,
     wait_for_it: Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")] = False,
     server: Server = SERVER,
     token: Token = "",
     as_json: AsJson = False,
 ) -> None:
     """Start a job; one that has ended goes on from its checkpoints."""
-    spec = load_job(file)
+    spec = load_job(file, epochs)
     with connect(server, token) as client:
         headers = {"Idempotency-Key": uuid.uuid4().hex}  # a lost answer is asked for again, nothing starts twice
         answer = _retried(

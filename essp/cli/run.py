@@ -10,7 +10,7 @@ import typer
 
 from essp.cli.doctor import failing, not_ready
 from essp.cli.interrupt import interruptible
-from essp.cli.job_file import load_job
+from essp.cli.job_file import Epochs, load_job
 from essp.cli.view import View, open_view
 from essp.embedded.claim import Claim
 from essp.embedded.composition import Embedded, EmbeddedOptions
@@ -30,6 +30,7 @@ def main(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Forget what an earlier run of this job left, and begin again.")
     ] = False,
+    epochs: Epochs = None,
     serve: Annotated[
         int, typer.Option(help="Also serve the REST API on this port of localhost (0: do not).", min=0, max=65535)
     ] = 0,
@@ -40,10 +41,11 @@ def main(
     if serve:  # said now, not when all the rest of the job has been loaded
         for library in ("fastapi", "uvicorn"):
             require("essp run --serve", library)
-    spec = load_job(job)
+    spec = load_job(job, epochs)
     status = run_watched(spec, open_view(as_json), EmbeddedOptions(fresh=fresh, serve=serve), verbose)
     if not status.state.ended:
-        typer.echo(f"to go on: essp run {job}", err=True)
+        more = "" if epochs is None else f" --epochs {epochs}"
+        typer.echo(f"to go on: essp run {job}{more}", err=True)
         raise typer.Exit(EXIT_INTERRUPTED)
     if status.state != JobState.COMPLETED:
         raise typer.Exit(1)

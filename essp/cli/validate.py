@@ -13,7 +13,7 @@ from rich.table import Table
 from essp.cli.console import open_console
 from essp.cli.doctor import failing as servers_failing
 from essp.cli.doctor import not_ready
-from essp.cli.job_file import load_job
+from essp.cli.job_file import Epochs, load_job
 from essp.embedded.composition import embedded_settings
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import Purpose
@@ -26,6 +26,7 @@ from essp_master.job.preflight import Preflight, preflight
 def main(
     job: Annotated[Path, typer.Argument(help="The job file.")],
     fresh: Annotated[bool, typer.Option("--fresh", help="Check it as `essp run --fresh` would.")] = False,
+    epochs: Epochs = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check a job file, and say what it would do; with ESSP_BUS or ESSP_CACHE, the servers as well, as `essp doctor`.
@@ -34,7 +35,7 @@ def main(
     written.
     """
     settings = Settings()
-    spec = load_job(job)
+    spec = load_job(job, epochs)
     found = preflight(spec, Stores(settings.stores), fresh)
     failing = servers_failing(settings)
     warnings = found.warnings if failing else (*found.warnings, *_room(spec, settings))

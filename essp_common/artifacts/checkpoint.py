@@ -11,7 +11,8 @@ were read back and found equal. What a failed save has written is removed again,
 
 One process writes at a time. It removes what it has superseded: checkpoints before its own latest one. It touches
 nothing ahead of that, and no folder of another incarnation is ever written to. After the final checkpoint nothing is
-saved or removed any more.
+saved or removed any more, unless a later run of the job asks for more epochs than the final one has. That run goes on
+from the newest checkpoint before the final one, which stays until there is a final one of more epochs.
 
 A reader takes the newest checkpoint whose files all match its manifest. If `latest` is lost or damaged, that is the
 newest whole one there is.
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated, NamedTuple
@@ -126,6 +127,8 @@ class Manifest(_Document):
     """Optimiser steps taken."""
     epoch: Number
     """The epoch whose training the weights saw last."""
+    epochs: Number = 0
+    """How many the job had when it was written."""
     position: Annotated[Position, AfterValidator(_in_range), PlainSerializer(Position._asdict)]
     """Where training resumes."""
     running: dict[str, float] = {}
@@ -146,7 +149,7 @@ class Manifest(_Document):
     versions: dict[str, str] = {}
     created: datetime | None = None
     final: bool = False
-    """These are the weights to fuse and predict with; nothing follows."""
+    """These are the weights to fuse and predict with; nothing follows, unless the job is given more epochs."""
     files: tuple[StoredFile, ...] = ()
 
     @property
@@ -177,14 +180,23 @@ class Found(NamedTuple):
 class CheckpointWriter:
     """Saves the checkpoints of one training, as its present owner; see `claim`."""
 
-    def __init__(self, store: ObjectStore, trainer: str, found: Found, ownership: Ownership | None) -> None:
-        """`ownership`: None for a finished training, in which nothing is saved any more."""
+    def __init__(
+        self,
+        store: ObjectStore,
+        trainer: str,
+        found: Found,
+        ownership: Ownership | None,
+        ends: Collection[CheckpointName] = (),
+    ) -> None:
+        """`ownership`: None for a finished training, in which nothing is saved any more. `ends`: final checkpoints of
+        fewer epochs, which stay until there is one of all."""
         self.found = found
         """Where the training stood when this process took it."""
         self._store = store
         self._trainer = trainer
         self._ownership = ownership
         self._newest = found.manifest
+        self._ends = frozenset(ends)
 
     @property
     def incarnation(self) -> int:
@@ -199,6 +211,7 @@ class CheckpointWriter:
     def save(self, manifest: Manifest, files: Mapping[str, bytes], keep: int) -> Manifest:
         """Store a checkpoint, make it the latest, and remove all before it but the newest `keep` and the best.
 
+        Beside a final one, the newest before it stays, too: from that one training goes on if it gets more epochs.
         Returns the manifest with its files, incarnation and time filled in. Raises `BadCheckpoint` when the store gives
         back other bytes than it was given, `Fenced` for a process that does not own the training any more, and what the
         store raises; the previous checkpoint then stays the latest. That older ones could not be removed is no failure.
@@ -231,7 +244,7 @@ class CheckpointWriter:
         self._newest = manifest
         failpoint("checkpoint.latest")
         try:
-            _prune(self._store, manifest, keep)
+            _prune(self._store, manifest, keep, self._ends)
             owner.tidy()
         except EsspError as error:
             _log.warning("older checkpoints of trainer %s could not be removed: %s", manifest.trainer, error)
@@ -250,22 +263,25 @@ class CheckpointWriter:
         return self._ownership
 
 
-def claim(store: ObjectStore, trainer: str, fence: int = 0, writer: str = "") -> CheckpointWriter:
+def claim(store: ObjectStore, trainer: str, fence: int = 0, writer: str = "", epochs: int = 0) -> CheckpointWriter:
     """Own a training from now on, with all its checkpoints. Whoever owned it is refused at its next save.
 
-    A finished training is not taken: what it left is returned, and cannot be added to. `fence`: of the command on which
-    this process trains. `writer`: its name, for people. Raises `Fenced` while one of a later run owns it, and what
-    `read_latest` raises.
+    A finished training is not taken: what it left is returned, and cannot be added to. Only a process of a later run
+    that is to train more `epochs` takes it. `fence`: of the command on which this process trains. `writer`: its name,
+    for people. Raises `Fenced` while one of a later run owns it, and what `read_latest` raises.
     """
     latest = LatestLog(store, trainer)
     while True:
         last = latest.last()
         found = find(store, trainer)
-        if found.manifest is not None and found.manifest.final:
-            return CheckpointWriter(store, trainer, found, None)
-        resumed = None if found.manifest is None else found.manifest.checkpoint
+        end = found.manifest
+        if end is not None and end.final:
+            if not is_short(end, epochs) or fence <= end.fence:
+                return CheckpointWriter(store, trainer, found, None)
+            found = Found(_before_end(store, end), 0)
+        resumed = None if end is None else end.checkpoint
         if (ownership := Ownership.take(latest, last, resumed, fence, writer)) is not None:
-            return CheckpointWriter(store, trainer, found, ownership)
+            return CheckpointWriter(store, trainer, found, ownership, _ends(store, trainer))
 
 
 def _store(store: ObjectStore, manifest: Manifest, files: Mapping[str, bytes]) -> None:
@@ -323,14 +339,22 @@ def read(store: ObjectStore, trainer: str, step: int) -> Manifest:
     return _read(store, trainer, named[-1])
 
 
-def read_latest(store: ObjectStore, trainer: str) -> Manifest | None:
+def is_short(manifest: Manifest, epochs: int) -> bool:
+    """Whether it ends a training of fewer epochs than these."""
+    return manifest.final and manifest.epochs < epochs
+
+
+def read_latest(store: ObjectStore, trainer: str, epochs: int = 0) -> Manifest | None:
     """The newest whole checkpoint, or None if the trainer never completed one. Every byte of it is read.
+
+    `epochs`: how many the training is to have. If it ended with fewer, the checkpoint from which it goes on is given.
 
     Should the latest be damaged or incomplete, the newest older one that is whole is taken; should `latest` itself be
     damaged or lost, the newest one that is whole. A warning says so. Raises `BadCheckpoint` when there were checkpoints
     and none is whole: training from scratch would lose work unnoticed.
     """
-    return find(store, trainer).manifest
+    manifest = find(store, trainer).manifest
+    return _before_end(store, manifest) if manifest is not None and is_short(manifest, epochs) else manifest
 
 
 def find(store: ObjectStore, trainer: str) -> Found:
@@ -401,6 +425,31 @@ def _whole(store: ObjectStore, trainer: str, name: CheckpointName) -> Manifest:
     return manifest
 
 
+def _before_end(store: ObjectStore, end: Manifest) -> Manifest:
+    """The newest whole checkpoint from which a training that has ended can go on."""
+    for name in reversed(_complete(_objects(store, end.trainer))):
+        try:
+            if not (manifest := _read(store, end.trainer, name)).final:
+                verify(store, manifest)
+                return manifest
+        except BadCheckpoint as error:
+            _log.warning("checkpoint %d of trainer %s is left out: %s", name.step, end.trainer, error)
+    raise BadCheckpoint(
+        f"trainer {end.trainer} has ended after {end.epochs} epochs, and no whole checkpoint is left to go on "
+        "from; start with --fresh, or train more epochs in another output"
+    )
+
+
+def _ends(store: ObjectStore, trainer: str) -> list[CheckpointName]:
+    """All final checkpoints."""
+    found = []
+    for name in _complete(_objects(store, trainer)):
+        with suppress(BadCheckpoint):
+            if _read(store, trainer, name).final:
+                found.append(name)
+    return found
+
+
 def _objects(store: ObjectStore, trainer: str) -> list[tuple[CheckpointName, str]]:
     """Checkpoint and name of every object of a checkpoint, whole or not. What else lies there is nothing of ours."""
     keys = (layout.checkpoint_object(info.key) for info in store.list(layout.checkpoints(trainer)))
@@ -422,11 +471,18 @@ def _check_hash(store: ObjectStore, key: str, file: StoredFile, sha256: str) -> 
         raise BadCheckpoint(f"{store.uri(key)} is damaged: its SHA-256 is not that of the manifest; {_REMEDY}")
 
 
-def _prune(store: ObjectStore, newest: Manifest, keep: int) -> None:
-    """Remove what `newest` has superseded: older checkpoints, and what was never completed before it."""
+def _prune(store: ObjectStore, newest: Manifest, keep: int, ends: Collection[CheckpointName]) -> None:
+    """Remove what `newest` has superseded: older checkpoints, and what was never completed before it.
+
+    `ends`: final checkpoints of fewer epochs, superseded only by a final one.
+    """
     found = _objects(store, newest.trainer)
     complete = [name for name in _complete(found) if name <= newest.checkpoint]
     spared = set(complete[-keep:])
+    if newest.final:
+        spared.update([name for name in complete if name < newest.checkpoint and name not in ends][-1:])
+    else:
+        spared.update(ends)
     if newest.best is not None:
         spared.update([name for name in complete if name.step == newest.best.step][-1:])
     superseded = {name for name, _ in found if name < newest.checkpoint}

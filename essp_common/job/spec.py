@@ -285,7 +285,8 @@ class TrainerSpec(_Section):
     checkpoint_clips: int = Field(0, ge=0, le=10**9)
     """Clips between two checkpoints within an epoch (0: save only at the end of each epoch)."""
     keep_checkpoints: int = Field(2, ge=1, le=10_000)
-    """How many of the newest checkpoints to keep, besides the best one."""
+    """How many of the newest checkpoints to keep, besides the best one, and the last one before the end, from which
+    training goes on if the job is given more epochs."""
 
     @model_validator(mode="after")
     def _packaged_weights_fit(self) -> TrainerSpec:
@@ -364,7 +365,8 @@ class JobSpec(_Section):
     trainers: dict[Name, TrainerSpec] = {}
     """The models to train, by name."""
     epochs: int = Field(10, ge=1, le=MOST_EPOCHS)
-    """Training epochs, each followed by a validation phase."""
+    """Training epochs, each followed by a validation phase. A job may be given more at any time, also when it has ended
+    (here, or `essp run --epochs`): it goes on from its last checkpoint."""
     aggregation: AggregationSpec = AggregationSpec()
     """How the streams are fused into one classifier."""
     predictor: PredictorSpec | None = None

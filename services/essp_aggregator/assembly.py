@@ -27,7 +27,7 @@ def final_checkpoints(store: ObjectStore, spec: JobSpec) -> dict[str, Manifest] 
     """Trainer -> final checkpoint; None while a trainer is not done."""
     found = {}
     for trainer in spec.trainers:
-        manifest = checkpoint.read_latest(store, trainer)
+        manifest = checkpoint.read_latest(store, trainer, spec.epochs)
         if manifest is None or not manifest.final:
             return None
         found[trainer] = manifest

@@ -101,9 +101,9 @@ class Assignment:
     def digest(self) -> str:
         """SHA-256 of everything in the job that decides what the weights become.
 
-        It does not change with a larger budget, another trainer, another device, or more epochs (unless the learning
-        rate depends on the last epoch), so such a job can be resumed. Fields with their default value are left out, so
-        that a field which a later version of ESSP adds changes no digest.
+        It does not change with a larger budget, another trainer, another device, or more epochs, so such a job can be
+        resumed. Fields with their default value are left out, so that a field which a later version of ESSP adds
+        changes no digest.
         """
         free = {"device", "threads", "checkpoint_clips", "keep_checkpoints"}
         document: dict[str, object] = {
@@ -111,8 +111,6 @@ class Assignment:
             "stream": self.stream.model_dump(mode="json", exclude_defaults=True),
             "training": self.training.model_dump(mode="json", exclude=free, exclude_defaults=True),
         }
-        if self.training.optimizer.schedule == "cosine":
-            document["epochs"] = self.spec.epochs
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 

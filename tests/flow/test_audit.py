@@ -56,6 +56,29 @@ def test_an_audit_finds_nothing_until_somebody_tampers(videos: Path, make_job: M
     assert CliRunner().invoke(app, ["audit", str(tmp_path)]).exit_code != 0, "no job is there"
 
 
+def test_a_finished_job_that_is_given_more_epochs_goes_on_and_its_audit_is_clean(
+    make_job: MakeJob, tmp_path: Path
+) -> None:
+    """As one that had them from the beginning, to the bit."""
+    for name in ("parts", "whole"):
+        make_job(name, epochs=1 if name == "parts" else 3)
+    runner = CliRunner()
+    assert runner.invoke(app, ["run", str(tmp_path / "parts.yaml"), "--json"]).exit_code == 0
+    asked = runner.invoke(app, ["validate", str(tmp_path / "parts.yaml"), "--epochs", "3", "--json"])
+    assert json.loads(asked.stdout)["resumes_at"]["rgb"].startswith("resumes in epoch 1")
+    longer = runner.invoke(app, ["run", str(tmp_path / "parts.yaml"), "--epochs", "3", "--json"])
+    assert longer.exit_code == 0, longer.output
+    assert runner.invoke(app, ["run", str(tmp_path / "whole.yaml"), "--json"]).exit_code == 0
+    for weights in (tmp_path / "whole" / "model").iterdir():
+        if weights.suffix == ".safetensors":
+            assert (tmp_path / "parts" / "model" / weights.name).read_bytes() == weights.read_bytes()
+    done = runner.invoke(app, ["audit", str(tmp_path / "parts"), "--json"])
+    assert {f["invariant"]: f["violations"] for f in json.loads(done.stdout)["findings"] if not f["holds"]} == {}
+    again = runner.invoke(app, ["run", str(tmp_path / "parts.yaml"), "--json"])
+    assert again.exit_code != 0
+    assert "with 3 epochs, and a job can be given more, not fewer" in str(again.exception)
+
+
 def test_a_completed_job_that_is_run_again_stays_what_it_was(make_job: MakeJob, tmp_path: Path) -> None:
     spec = make_job("again", clips=12)
     audits, pages = [], []

@@ -70,6 +70,7 @@ def save_final(store: DirectoryStore, spec: JobSpec, trainer: str, test: bool = 
         step=100,
         updates=10,
         epoch=BEST_EPOCH,
+        epochs=spec.epochs,
         position=Position(5, 0),
         spec_digest="any",
         model=ModelDescription(

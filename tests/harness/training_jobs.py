@@ -89,6 +89,8 @@ class Stage:
     bus: Bus = field(default_factory=MemoryBus)
     cache: FrameCache = field(default_factory=lambda: MemoryCache.from_url("memory://?bytes=64MiB"))
     stores: Stores = field(default_factory=lambda: Stores(("file:///",)))
+    fence: int = 7
+    """Of this run of the job."""
 
     def __post_init__(self) -> None:
         self.adapters = Adapters(self.bus, self.cache, self.stores)
@@ -116,7 +118,7 @@ class Stage:
             phases=self.plans,
             layouts={"s": layout.model_dump_json()},
         )
-        control = Control(job="tiny", fence=7, command=command, snapshot=snapshot)
+        control = Control(job="tiny", fence=self.fence, command=command, snapshot=snapshot)
         self.bus.publish(topics.CONTROL, b"tiny", control.SerializeToString())
 
     def every_position(self) -> list[ClipPosition]:

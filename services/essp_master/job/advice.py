@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from essp_common.job.spec import TrainerSpec
+from essp_common.job.spec import JobSpec, TrainerSpec
 from essp_common.pb.v1.messages_pb2 import TEST, Purpose
 from essp_common.planning.phases import Phases
 from essp_common.planning.plan import empty_classes
@@ -19,6 +19,19 @@ _NAMED = 10
 def advice(phases: Phases, bounds: Sequence[Sequence[int]]) -> tuple[str, ...]:
     """One sentence each. `bounds`: for each phase, the most bytes of each part of a clip."""
     return (*_of_classes(phases), *_of_splits(phases), *_of_trainers(phases), *_of_budget(phases, bounds))
+
+
+def of_more_epochs(known: JobSpec | None, spec: JobSpec) -> Iterator[str]:
+    """Of a job that was begun with fewer epochs (`known`)."""
+    if known is None or known.epochs >= spec.epochs:
+        return
+    for name, trainer in spec.trainers.items():
+        if trainer.optimizer.schedule == "cosine":
+            yield (
+                f"trainers.{name}.optimizer.schedule: a cosine ends with the last epoch, and that was epoch "
+                f"{known.epochs} until now; with {spec.epochs} the rate rises again, and the result is not that of "
+                f"{spec.epochs} epochs from the start"
+            )
 
 
 def _of_classes(phases: Phases) -> Iterator[str]:

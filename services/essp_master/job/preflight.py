@@ -23,7 +23,7 @@ from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import Purpose
 from essp_common.planning.phases import Phases
 from essp_common.wiring import Stores
-from essp_master.job.advice import advice
+from essp_master.job.advice import advice, of_more_epochs
 from essp_master.job.message_builder import MessageBuilder
 from essp_master.job.model_inputs import with_inputs_of_model
 from essp_master.job.resume import ResumePoints, resume_points
@@ -32,8 +32,8 @@ from essp_master.job.trainer_checks import check_trainers, layouts_of
 from essp_master.ledger.instructions import IssueUnit
 from essp_master.ledger.parts import ClipParts
 
-_NO_EFFECT = ("device", "threads", "keep_checkpoints")
-"""Fields that, like all `limits`, do not change what a job computes."""
+_NO_EFFECT = ("device", "threads", "keep_checkpoints", "epochs")
+"""Fields that, like all `limits`, do not change what a job computes; of epochs there may be more."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,7 @@ def preflight(
     if trouble := output.unwritable():
         raise ConfigError(f"output: {trouble}")
     _try_seeds(phases, parts, clips)
-    if not fresh:
-        check_owner(output, spec)
+    known = None if fresh else check_owner(output, spec)
     return Preflight(
         spec=spec,
         fresh=fresh,
@@ -100,22 +99,28 @@ def preflight(
         bounds=bounds,
         unit_clips=clips,
         resume=ResumePoints.of_nothing(spec) if fresh else resume_points(spec, phases, stores),
-        warnings=advice(phases, bounds),
+        warnings=(*advice(phases, bounds), *of_more_epochs(known, spec)),
     )
 
 
-def check_owner(output: ObjectStore, spec: JobSpec) -> None:
-    """Raises `ConfigError` for an output that holds another job."""
+def check_owner(output: ObjectStore, spec: JobSpec) -> JobSpec | None:
+    """The job that the output holds: this one, or this one with fewer epochs. Raises `ConfigError` for another job."""
     try:
         text = output.get(layout.SPEC).decode("utf-8", "replace")
     except NotFound:
-        return
+        return None
     known = stored_spec(text, output.uri(layout.SPEC))
     if differing := _differing(known.model_dump(mode="json"), spec.model_dump(mode="json")):
         raise ConfigError(
             f"output: {spec.output} holds another job, which differs in {', '.join(differing)}; choose another "
             "name and output, or start with --fresh to remove what is there"
         )
+    if spec.epochs < known.epochs:
+        raise ConfigError(
+            f"epochs: {spec.output} holds this job with {known.epochs} epochs, and a job can be given more, not fewer; "
+            f"set epochs: {known.epochs} (or --epochs {known.epochs}), or start with --fresh to remove what is there"
+        )
+    return known
 
 
 def _output_of(spec: JobSpec, stores: Stores) -> ObjectStore:

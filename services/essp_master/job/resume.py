@@ -39,17 +39,20 @@ def resume_points(
     """Read where everybody resumes. `verified`: checkpoints that were read before, and are not read again if they are
     still the newest. Raises `BadCheckpoint` for a trainer none of whose checkpoints is whole."""
     output = stores.under(spec.output)
-    manifests = {name: found for name in spec.trainers if (found := _newest(output, name, (verified or {}).get(name)))}
+    known = verified or {}
+    manifests = {
+        name: found for name in spec.trainers if (found := _newest(output, name, spec.epochs, known.get(name)))
+    }
     start = {name: Position(0, 0) for name in spec.consumers()}
     start |= {ids.trainer_consumer(name): _position(found, phases) for name, found in manifests.items()}
     start |= _scored(spec, stores, phases)
     return ResumePoints(manifests, start)
 
 
-def _newest(output: ObjectStore, trainer: str, verified: Manifest | None) -> Manifest | None:
+def _newest(output: ObjectStore, trainer: str, epochs: int, verified: Manifest | None) -> Manifest | None:
     if verified is not None and latest_name(output, trainer) == verified.checkpoint:
         return verified
-    return read_latest(output, trainer)
+    return read_latest(output, trainer, epochs)
 
 
 def _position(manifest: Manifest, phases: Phases) -> Position:

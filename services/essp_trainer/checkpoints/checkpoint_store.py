@@ -67,8 +67,9 @@ class CheckpointStore:
         Raises `ConfigError` if its checkpoint is of another training with the same name, `Fenced` if a process of a
         later run of the job owns it.
         """
-        self._refuse_other(checkpoint.read_latest(self._store, self._assignment.trainer))
-        self._writer = checkpoint.claim(self._store, self._assignment.trainer, self._assignment.fence, writer)
+        trainer, fence, epochs = self._assignment.trainer, self._assignment.fence, self._assignment.spec.epochs
+        self._refuse_other(checkpoint.read_latest(self._store, trainer, epochs))
+        self._writer = checkpoint.claim(self._store, trainer, fence, writer, epochs)
         self._refuse_other(self._writer.found.manifest)
         return self._writer.found
 
@@ -171,6 +172,7 @@ class CheckpointStore:
             step=step,
             updates=updates,
             epoch=state.epoch,
+            epochs=self._assignment.spec.epochs,
             position=state.position,
             running=state.running,
             fence=self._assignment.fence,
@@ -193,4 +195,6 @@ class CheckpointStore:
         return keys
 
     def _score_key(self, purpose: str, epoch: int) -> str:
+        if purpose == "test":  # of the weights after all epochs: more of them do not overwrite what fewer came to
+            epoch = self._assignment.spec.epochs - 1
         return layout.scores(self._assignment.trainer, purpose, epoch)

@@ -58,7 +58,7 @@ def save_checkpoint(store: DirectoryStore, trainer: str, position: Position, fin
     )  # fmt: skip
     manifest = checkpoint.Manifest(
         job="small", trainer=trainer, step=position.index + 1, updates=1, epoch=0, position=position,
-        spec_digest="", model=model, final=final,
+        spec_digest="", model=model, final=final, epochs=2,
     )  # fmt: skip
     checkpoint.claim(store, trainer).save(manifest, {checkpoint.MODEL_FILE: b"weights"}, keep=2)
 
@@ -67,8 +67,10 @@ def test_an_output_of_another_job_is_refused(adapters: Adapters, fleet_of: Fleet
     master, fleet = master_over(adapters), fleet_of()
     master.start(fleet.job)
     master.stop("small")
-    other = make_job(tmp_path, epochs=5)
-    with pytest.raises(ConfigError, match=r"differs in epochs; choose another name and output, or start with --fresh"):
+    other = make_job(tmp_path, epochs=5, sampling={"clips_per_video": 2, "clips_per_epoch": 10, "seed": 1})
+    with pytest.raises(
+        ConfigError, match=r"differs in sampling.seed; choose another name and output, or start with --fresh"
+    ):
         master.start(other)
     save_checkpoint(DirectoryStore(str(tmp_path / "out")), "rgb", Position(0, 6))
     assert len(master.start(other, fresh=True).phases) == 11

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from essp_common.pb.v1.messages_pb2 import STORAGE, TRAIN, Control, JobSnapshot
 from essp_common.planning.position import Position
 from essp_common.runtime.metrics import CHECKPOINTS
 from essp_common.wiring import Stores
-from essp_trainer.assignment import Assignment
+from essp_trainer.assignment import Assignment, purpose_name
 from essp_trainer.checkpoints.checkpointer import CannotSave
 from essp_trainer.model.training import Diverged
 from tests.harness.training_jobs import (
@@ -71,7 +72,7 @@ def test_resumed_equals_uninterrupted(tmp_path: Path, whole: Stage, stop_after: 
     assert running.error is None
     assert final_weights(again) == final_weights(whole)
     assert last_training_state(again) == last_training_state(whole)
-    for purpose, epoch in (("validation", 0), ("validation", 1), ("test", 0)):
+    for purpose, epoch in (("validation", 0), ("validation", 1), ("test", 1)):
         name = layout.scores("one", purpose, epoch)
         assert again.store.get(name) == whole.store.get(name)
 
@@ -126,7 +127,7 @@ def test_the_best_validation_is_kept_tested_and_made_final(tmp_path: Path) -> No
     assert manifest is not None
     assert manifest.best is not None
     assert manifest.best.epoch == manifest.epoch == 0
-    assert checkpoint.steps(stage.store, "one") == [40, manifest.step]
+    assert checkpoint.steps(stage.store, "one") == [40, 86, manifest.step], "the best, the last to go on from, the end"
     assert manifest.scores["validation"] == layout.scores("one", "validation", 0)
 
     only = Stage(job_spec(tmp_path / "one", epochs=1), phase_plans(1, train=40))
@@ -151,6 +152,47 @@ def test_a_finished_training_only_says_so_again(tmp_path: Path) -> None:
     [ready] = again.reports("checkpoint")
     assert ready.final
     assert checkpoint.read_latest(stage.store, "one") == before
+
+
+@pytest.mark.parametrize(("keep", "clips"), [(2, {}), (1, {"test": 0}), (1, {"train": 5, "test": 12})])
+def test_a_finished_training_that_gets_more_epochs_equals_one_that_had_them(
+    tmp_path: Path, keep: int, clips: dict[str, int]
+) -> None:
+    """To the bit, with the step schedule; also where the final checkpoint has a higher step than those after it."""
+    rates = {"lr": 0.05, "steps": [1, 3], "warmup_epochs": 0.5}
+    options: dict[str, Any] = {"keep_checkpoints": keep, "checkpoint_clips": 4, "ema": 0.9, "optimizer": rates}
+    train(Stage(job_spec(tmp_path / "parts", **options), phase_plans(2, **clips)))
+    longer = Stage(job_spec(tmp_path / "parts", epochs=4, **options), phase_plans(4, **clips), fence=8)
+    train(longer)
+    whole = Stage(job_spec(tmp_path / "whole", epochs=4, **options), phase_plans(4, **clips))
+    train(whole)
+    assert final_weights(longer) == final_weights(whole)
+    assert last_training_state(longer) == last_training_state(whole)
+    ends = [checkpoint.read_latest(stage.store, "one") for stage in (longer, whole)]
+    assert len({end.digest for end in ends if end is not None}) == 1
+    assert [[(r.purpose, r.epoch) for r in end.history] for end in ends if end is not None] == [
+        [(purpose_name(plan.purpose), plan.epoch) for plan in whole.plans]
+    ] * 2
+
+
+def test_what_fewer_epochs_came_to_stays_until_more_have_come_to_an_end(tmp_path: Path) -> None:
+    first = finished(tmp_path)
+    end = checkpoint.read_latest(first.store, "one")
+    assert end is not None
+    kept = {name: first.store.get(name) for name in (*end.scores.values(), end.key)}
+    longer = Stage(job_spec(tmp_path, epochs=4, keep_checkpoints=1), phase_plans(4), fence=8)
+    longer.command(Control.START)
+    longer.feed(position for position in longer.every_position() if position[0] < 8)
+    with Running(longer):
+        longer.wait_for("phase_report", 5)  # validation 1, train 2, ..., validation 3
+    verify = checkpoint.load_files(longer.store, end)
+    assert verify.keys() == {checkpoint.MODEL_FILE}
+    assert {name: longer.store.get(name) for name in kept} == kept
+    longer.feed(position for position in longer.every_position() if position[0] == 8)
+    train(longer, [])
+    assert all(longer.store.get(name) == kept[name] for name in end.scores.values())
+    with pytest.raises(checkpoint.BadCheckpoint):
+        checkpoint.load_files(longer.store, end)
 
 
 def test_without_validation_and_test_the_last_weights_are_final(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, MultiStepLR, S
 
 from essp_common.artifacts import checkpoint
 from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE, Manifest
-from essp_common.errors import ConfigError
 from essp_common.job.feature_layout import COLOURS
 from essp_common.job.spec import OptimizerSpec
 from essp_common.learning.models import Classifier, build, load_state
@@ -237,13 +236,12 @@ def test_gradients_that_no_scale_mends_end_the_training(tmp_path: Path, monkeypa
         train(stage)
 
 
-def test_a_cosine_belongs_to_a_number_of_epochs(tmp_path: Path) -> None:
-    cosine = {"lr": 0.05, "schedule": "cosine"}
-    for name, optimizer in (("steps", {"lr": 0.05}), ("cosine", cosine)):
-        train(Stage(job_spec(tmp_path / name, epochs=1, optimizer=optimizer), phase_plans(1, test=0)))
-        longer = Stage(job_spec(tmp_path / name, epochs=2, optimizer=optimizer), phase_plans(2, test=0))
-        if name == "cosine":
-            with pytest.raises(ConfigError, match="made with other"):
-                train(longer, [])
-        else:
-            train(longer, [])
+def test_more_epochs_of_a_cosine_go_on_at_the_rate_of_the_longer_one(tmp_path: Path) -> None:
+    optimizer = {"lr": 0.05, "schedule": "cosine"}
+    train(Stage(job_spec(tmp_path, epochs=1, optimizer=optimizer), phase_plans(1)))
+    longer = Stage(job_spec(tmp_path, epochs=2, optimizer=optimizer), phase_plans(2), fence=8)
+    train(longer)
+    found = checkpoint.read_latest(longer.store, "one")
+    assert found is not None
+    rates = [record.metrics["lr"] for record in found.history if record.purpose == "train"]
+    assert rates == pytest.approx([0.05, 0.025])

@@ -120,15 +120,44 @@ def test_a_job_that_cannot_run_is_refused_in_the_same_words(url: str, tmp_path: 
 
 def test_an_output_of_another_job_is_refused_in_the_same_words(url: str, tmp_path: Path) -> None:
     store = DirectoryStore(str(tmp_path / "out"))
-    store.put(layout.SPEC, make_job(tmp_path, epochs=5).model_dump_json().encode())
+    store.put(layout.SPEC, make_job(tmp_path, sampling={"seed": 5}).model_dump_json().encode())
     before = sorted(tmp_path.glob("out/**/*"))
     spec = make_job(tmp_path)
     validate, run, post = refusals(url, tmp_path, spec)
     assert validate == run == post
-    assert "holds another job, which differs in epochs" in validate
+    assert "holds another job, which differs in sampling" in validate
     assert sorted(tmp_path.glob("out/**/*")) == before
     done = essp("validate", str(tmp_path / "job.json"), "--fresh", "--json")
     assert json.loads(done.stdout)["resumes_at"] == {"rgb": "begins", "diff": "begins"}
+
+
+def test_fewer_epochs_than_the_output_holds_are_refused_in_the_same_words(url: str, tmp_path: Path) -> None:
+    store = DirectoryStore(str(tmp_path / "out"))
+    store.put(layout.SPEC, make_job(tmp_path, epochs=5).model_dump_json().encode())
+    validate, run, post = refusals(url, tmp_path, make_job(tmp_path))
+    assert validate == run == post
+    assert "holds this job with 5 epochs, and a job can be given more, not fewer; set epochs: 5" in validate
+    assert essp("validate", str(tmp_path / "job.json"), "--epochs", "5").exit_code == 0
+
+
+def test_more_epochs_are_no_other_job_and_change_what_a_cosine_has_done(tmp_path: Path) -> None:
+    stores = Stores((f"file://{tmp_path}",))
+    cosine = trainer(optimizer={"schedule": "cosine"})
+
+    def warnings(**change: Any) -> str:
+        return " ".join(preflight(make_job(tmp_path, **change), stores).warnings)
+
+    stores.under(make_job(tmp_path).output).put(
+        layout.SPEC, make_job(tmp_path, epochs=2, **cosine).model_dump_json().encode()
+    )
+    assert "cosine" not in warnings(epochs=2, **cosine)
+    assert (
+        "trainers.one.optimizer.schedule: a cosine ends with the last epoch, and that was epoch 2 until now; with 4 the"
+        in warnings(epochs=4, **cosine)
+    )
+    file = tmp_path / "job.json"
+    file.write_text(make_job(tmp_path, epochs=2, **cosine).model_dump_json())
+    assert "with 3 the rate rises again" in essp("validate", str(file), "--epochs", "3").stderr
 
 
 @pytest.mark.parametrize(

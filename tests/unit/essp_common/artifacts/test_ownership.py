@@ -33,13 +33,15 @@ MODEL = ModelDescription(
 )
 
 
-def manifest(step: int, best: int | None = None, final: bool = False) -> Manifest:
+def manifest(step: int, best: int | None = None, final: bool = False, epochs: int = 0, fence: int = 0) -> Manifest:
     return Manifest(
         job="j",
         trainer="rgb",
         step=step,
         updates=step,
         epoch=0,
+        epochs=epochs,
+        fence=fence,
         position=Position(0, step),
         spec_digest="d",
         model=MODEL,
@@ -124,7 +126,69 @@ def test_who_saves_while_another_takes_over_does_not_become_the_latest(tmp_path:
         writer.save(manifest(8), FILES, 1)
     assert left[0] < 0
     assert latest(folder) == 13
-    assert checkpoint.steps(folder, "rgb") == [13]
+    assert checkpoint.steps(folder, "rgb") == [12, 13]
+
+
+def finish_two_epochs(store: DirectoryStore) -> CheckpointWriter:
+    """By a process of the run with fence 1; it leaves three checkpoints, the final one ahead of those that follow."""
+    writer = begin(store)
+    writer.save(manifest(8, epochs=2, fence=1), FILES, 1)
+    writer.save(manifest(18, best=8, epochs=2, fence=1), FILES, 1)
+    writer.save(manifest(30, best=8, final=True, epochs=2, fence=1), FILES, 1)
+    return writer
+
+
+def test_a_later_run_with_more_epochs_goes_on_and_no_process_of_the_earlier_one_does(store: DirectoryStore) -> None:
+    finished = finish_two_epochs(store)
+    end = objects(store)
+    laggard = begin(store)
+    longer = checkpoint.claim(store, "rgb", fence=2, epochs=4)
+    assert longer.found.manifest is not None
+    assert (longer.found.manifest.step, longer.found.manifest.final) == (18, False)
+    assert latest(store) == 30, "until the longer training has saved something"
+    for step in (25, 36, 48):
+        longer.save(manifest(step, best=8, epochs=4, fence=2), FILES, 1)
+        assert end.items() >= {k: v for k, v in objects(store).items() if "0000000030-" in k}.items() != set()
+        for process in (finished, laggard):
+            with pytest.raises(Fenced):
+                process.save(manifest(step + 1, epochs=2, fence=1), FILES, 1)
+        with pytest.raises(Fenced, match="later run"):
+            begin(store)
+        assert latest(store) == step
+    longer.save(manifest(60, best=48, final=True, epochs=4, fence=2), FILES, 1)
+    assert latest(store) == 60
+    assert checkpoint.steps(store, "rgb") == [48, 60]
+    assert begin(store, fence=3).incarnation == 0, "finished"
+
+
+@pytest.mark.parametrize(("fence", "epochs"), [(1, 4), (2, 2), (2, 1), (2, 0)])
+def test_neither_the_same_run_nor_one_without_more_epochs_goes_on(
+    store: DirectoryStore, fence: int, epochs: int
+) -> None:
+    finish_two_epochs(store)
+    before = objects(store)
+    writer = checkpoint.claim(store, "rgb", fence=fence, epochs=epochs)
+    with pytest.raises(Fenced, match="finished: its final checkpoint stays"):
+        writer.save(manifest(31, epochs=epochs, fence=fence), FILES, 1)
+    assert objects(store) == before
+
+
+@pytest.mark.parametrize("lost", ["the pointer", "the newest", "all but the final one"])
+def test_more_epochs_begin_at_the_newest_whole_checkpoint_that_is_no_end(store: DirectoryStore, lost: str) -> None:
+    finish_two_epochs(store)
+    if lost == "the pointer":
+        without_latest(store)
+    for info in list(store.list(layout.checkpoints("rgb"))):
+        if (lost == "the newest" and "0000000018-" in info.key) or (lost.startswith("all") and "30-" not in info.key):
+            store.put(info.key, b"damaged")
+    if lost.startswith("all"):
+        with pytest.raises(BadCheckpoint, match="ended after 2 epochs, and no whole checkpoint is left"):
+            checkpoint.claim(store, "rgb", fence=2, epochs=4)
+        return
+    found = checkpoint.claim(store, "rgb", fence=2, epochs=4).found.manifest
+    assert found is not None
+    assert found.step == (8 if lost == "the newest" else 18)
+    assert checkpoint.read_latest(store, "rgb", epochs=4) == found
 
 
 def test_the_latest_never_goes_back(store: DirectoryStore) -> None:
