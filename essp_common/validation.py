@@ -6,7 +6,7 @@ messages speak of inputs, parsing and types; they stay only if this module's tab
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, get_args, get_origin
 
@@ -43,6 +43,13 @@ _UNSHOWN = (dict, list, tuple)
 """Values too long to repeat."""
 _MOST_SHOWN = 100
 """Characters of a value that are repeated."""
+
+
+def suggested(name: str, known: Iterable[str], there: str = "there are: ") -> str:
+    """What to say of a name that there is not: all that there are, and the one that was probably meant."""
+    names = list(known)
+    near = get_close_matches(name, names, n=1)
+    return f"{there}{', '.join(names) or 'none'}" + (f" (did you mean {near[0]}?)" if near else "")
 
 
 def problems(error: ValidationError, kind: type[BaseModel]) -> list[str]:

@@ -14,6 +14,7 @@ from essp.cli.job_file import Epochs, load_job
 from essp.cli.view import View, open_view
 from essp.embedded.claim import Claim
 from essp.embedded.composition import Embedded, EmbeddedOptions
+from essp.embedded.devices import check_devices
 from essp_common.distribution import require
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, JobStatus
@@ -61,6 +62,7 @@ def run_watched(spec: JobSpec, view: View, options: EmbeddedOptions, verbose: bo
     set_up_logging(settings if verbose else settings.model_copy(update={"log_level": "ERROR"}))
     stores = Stores(settings.stores)
     checked = preflight(spec, stores, options.fresh)
+    check_devices(spec)
     if problems := failing(settings):
         raise not_ready(problems)
     with Claim(spec.output, stores):

@@ -15,6 +15,7 @@ from essp.cli.doctor import failing as servers_failing
 from essp.cli.doctor import not_ready
 from essp.cli.job_file import Epochs, load_job
 from essp.embedded.composition import embedded_settings
+from essp.embedded.devices import check_devices
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import Purpose
 from essp_common.quantities import size
@@ -37,6 +38,8 @@ def main(
     settings = Settings()
     spec = load_job(job, epochs)
     found = preflight(spec, Stores(settings.stores), fresh)
+    if settings.bus.startswith("memory:"):  # else the trainers may be on other machines
+        check_devices(spec)
     failing = servers_failing(settings)
     warnings = found.warnings if failing else (*found.warnings, *_room(spec, settings))
     facts = _facts(found) | {"warnings": warnings, "failing": failing}

@@ -29,7 +29,7 @@ from essp_common.errors import ConfigError
 from essp_common.features.declared import DeclaredFeature
 from essp_common.features.port import ArraySpec, Extractor, FeatureParams
 from essp_common.job.feature_layout import FeatureLayout
-from essp_common.validation import requirement
+from essp_common.validation import requirement, suggested
 
 GROUP = "essp.extractors"
 _MEMBERS = ("summary", "Params", "frames_needed", "output", "setup", "extract")
@@ -122,7 +122,7 @@ def _installed_at(path: tuple[str, ...], changed_ns: tuple[int, ...]) -> EntryPo
 def _entry(name: str) -> EntryPoint:
     found = list(_installed().select(name=name))
     if not found:
-        raise ConfigError(f"no extractor {name!r} is installed; there are: {', '.join(names()) or 'none'}")
+        raise ConfigError(f"no extractor {name!r} is installed; {suggested(name, names())}")
     if len({entry.value for entry in found}) > 1:
         claims = ", ".join(f"{_package(entry)} ({entry.value})" for entry in found)
         raise ConfigError(f"several packages register an extractor {name!r}: {claims}; uninstall all but one")
@@ -141,12 +141,12 @@ def _checked(name: str, kind: type[FeatureParams], params: Mapping[str, Any]) ->
 
 
 def _problem(name: str, kind: type[FeatureParams], found: ErrorDetails) -> str:
-    valid = ", ".join(kind.model_fields) or "none"
     parameter = ".".join(map(str, found["loc"]))
+    valid = suggested(parameter, kind.model_fields, "its parameters are: ")
     if found["type"] == "extra_forbidden":
-        return f"{name} has no parameter {parameter!r}; its parameters are: {valid}"
+        return f"{name} has no parameter {parameter!r}; {valid}"
     if found["type"] == "missing":
-        return f"{name} needs the parameter {parameter!r}; its parameters are: {valid}"
+        return f"{name} needs the parameter {parameter!r}; its parameters are: {', '.join(kind.model_fields)}"
     needed = requirement(found)
     if not parameter:
         return f"{name}: {needed}"

@@ -26,7 +26,7 @@ from essp_common.job.documents import read_yaml
 from essp_common.objects.uris import checked_uri
 from essp_common.quantities import parse_bytes
 from essp_common.runtime import ids
-from essp_common.validation import problems
+from essp_common.validation import problems, suggested
 
 ByteSize = Annotated[int, Field(gt=0, le=2**50), BeforeValidator(parse_bytes)]
 MODELS = (
@@ -58,7 +58,7 @@ def _weights_of(model: str) -> str:
 def known_model(name: str) -> str:
     """Return the name. Raises `ValueError` if there is no such network."""
     if name not in MODELS:
-        raise ValueError(f"no model {name!r}; there are: {', '.join(MODELS)}")
+        raise ValueError(f"no model {name!r}; {suggested(name, MODELS)}")
     return name
 
 
@@ -295,8 +295,8 @@ class TrainerSpec(_Section):
         if self.weights is not None and self.weights.startswith(PACKAGE):
             name = self.weights.removeprefix(PACKAGE)
             if name not in PACKAGED_WEIGHTS:
-                there = ", ".join(PACKAGE + known for known in PACKAGED_WEIGHTS)
-                raise ValueError(f"weights: there is no {self.weights}; there is {there}")
+                known = suggested(self.weights, [PACKAGE + known for known in PACKAGED_WEIGHTS], "there is ")
+                raise ValueError(f"weights: there is no {self.weights}; {known}")
             if name != self.model:
                 raise ValueError(f"weights: {self.weights} are weights of model {name}, not of {self.model}")
         return self
@@ -380,8 +380,8 @@ class JobSpec(_Section):
             raise ValueError("give either `trainers` (to train) or `predictor` (to predict)")
         for name, trainer in self.trainers.items():
             if trainer.stream not in self.streams:
-                known = ", ".join(self.streams)
-                raise ValueError(f"trainers.{name}.stream: no stream {trainer.stream!r}; there are: {known}")
+                known = suggested(trainer.stream, self.streams)
+                raise ValueError(f"trainers.{name}.stream: no stream {trainer.stream!r}; {known}")
         self._check_readers()
         return self
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from essp_common.catalog.table import Catalog, CatalogView, VideoRow
 from essp_common.errors import ConfigError
 from essp_common.job.spec import DataSpec
+from essp_common.validation import suggested
 
 _ALIASES = {"training": "train", "val": "validation", "valid": "validation", "dev": "validation", "testing": "test"}
 SPLIT_NAMES = frozenset({"train", "validation", "test", *_ALIASES})
@@ -136,8 +137,8 @@ def _named(catalog: Catalog, name: str, field: str) -> CatalogView:
         return view
     if name in catalog.splits:
         raise ConfigError(f"{field}: no video of split {name!r} can be used; `essp catalog show --problems` says why")
-    there = ", ".join(split or "(none)" for split in catalog.splits) or "none, the catalog is empty"
-    raise ConfigError(f"{field}: the catalog has no split {name!r}; there are: {there}")
+    there = suggested(name, [split or "(none)" for split in catalog.splits])
+    raise ConfigError(f"{field}: the catalog has no split {name!r}; {there}")
 
 
 def _optional(catalog: Catalog, name: str | None, default: str | None, field: str) -> CatalogView | None:

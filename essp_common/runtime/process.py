@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from essp_common.errors import ConfigError
 from essp_common.runtime import logs
 from essp_common.runtime.config import Settings
 from essp_common.runtime.metrics import MetricsServer
@@ -32,11 +33,15 @@ EXIT_NOT_DRAINED = 1
 def serve(service: Service, settings: Settings, **about: str) -> None:
     """Run one service as this process: logs, metrics endpoint, signals. Raises what stopped the service.
 
-    `about`: what all that it logs is about (`essp_common.runtime.logs.ABOUT`).
+    `about`: what all that it logs is about (`essp_common.runtime.logs.ABOUT`). Raises `ConfigError` for a bus that no
+    other process can reach: the service would wait for ever.
     """
     set_up_logging(settings, service.name, **about)
     if settings.bus.startswith("memory:"):
-        log.warning("%s: no other process can reach memory://; set ESSP_BUS, ESSP_CACHE, ESSP_STORES", service.name)
+        raise ConfigError(
+            f"{service.name}: ESSP_BUS is memory://, which no other process can reach; set ESSP_BUS, ESSP_CACHE and "
+            "ESSP_STORES (`essp servers up` prints them), or use `essp run`, which needs no other process"
+        )
     if settings.supervised:
         threading.Thread(target=_leave_with_parent, name="essp-supervised", daemon=True).start()
     draining = threading.Event()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from essp_common.errors import Conflict, NotFound
 from essp_common.job.status import JobStatus, JobSummary
+from essp_common.validation import suggested
 from essp_master.job.job import Job
 from essp_master.job.status_view import summary_of, summary_of_past
 
@@ -31,8 +32,7 @@ class JobTable:
     def __getitem__(self, name: str) -> Job:
         """A job of this master. Raises `NotFound`."""
         if name not in self._jobs:
-            known = ", ".join(self._jobs) or "none"
-            raise NotFound(f"there is no job {name!r}; there are: {known}")
+            raise NotFound(f"there is no job {name!r}; {suggested(name, [*self._jobs, *self._past])}")
         return self._jobs[name]
 
     def find(self, name: str) -> Job | None:

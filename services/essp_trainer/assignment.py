@@ -14,6 +14,7 @@ from essp_common.job.spec import JobSpec, StreamSpec, TrainerSpec, stored_spec
 from essp_common.pb.v1.messages_pb2 import Control, JobSnapshot, PhasePlan, Purpose
 from essp_common.planning.position import Position
 from essp_common.runtime import ids
+from essp_common.validation import suggested
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ class Assignment:
         snapshot = command.snapshot
         spec = stored_spec(snapshot.spec_json, f"job {command.job}")
         if trainer not in spec.trainers:
-            known = ", ".join(spec.trainers) or "none"
-            raise ConfigError(f"job {command.job} has no trainer {trainer!r}; it has: {known}")
+            known = suggested(trainer, spec.trainers, "it has: ")
+            raise ConfigError(f"job {command.job} has no trainer {trainer!r}; {known}")
         training = spec.trainers[trainer]
         return cls(
             job=command.job,

@@ -34,6 +34,8 @@ class TrainerSettings(Settings):
     """How long the trainer tries to save the final checkpoint before the training fails."""
     owner_check_s: float = Field(10.0, gt=0)
     """How often the trainer looks whether another process of its name has taken the training over; then it leaves."""
+    start_warning_s: float = Field(10.0, gt=0)
+    """How long the trainer waits until its job starts before it logs what it waits for, and which jobs there are."""
     rank_restarts: int = Field(5, ge=0)
     """`essp trainer --ranks`: how often in a row to restart ranks that ran for less than five minutes."""
     rank_timeout_s: float = Field(600.0, gt=0)

@@ -20,7 +20,7 @@ from contextlib import closing, contextmanager
 import torch
 
 from essp_common.artifacts.checkpoint import Found, Manifest
-from essp_common.errors import DeviceLost, EsspError, Fenced, TransientError
+from essp_common.errors import ConfigError, DeviceLost, EsspError, Fenced, TransientError
 from essp_common.learning.augment import Evaluated, evaluation_view, training_view
 from essp_common.learning.models import starting_weights
 from essp_common.learning.networks import network
@@ -32,6 +32,7 @@ from essp_common.planning.position import Position
 from essp_common.runtime import ids
 from essp_common.runtime.process import cpu_count
 from essp_common.runtime.retry import retry_transient
+from essp_common.validation import suggested
 from essp_common.wiring import Adapters
 from essp_trainer.assignment import Assignment
 from essp_trainer.checkpoints.checkpoint_store import CheckpointStore
@@ -51,6 +52,8 @@ from essp_trainer.session import Session
 log = logging.getLogger(__name__)
 
 _WAIT_S = 0.5
+_MORE_PATIENCE = 6
+"""Each warning comes after so many times as long as the one before."""
 _UNDER_WAY = frozenset({Control.START, Control.PAUSE, Control.RESUME})
 _OVER = frozenset({Control.COMPLETE, Control.FAIL})
 
@@ -133,7 +136,11 @@ class Trainer:
     def _await_start(self) -> Control | None:
         """The command that starts or resumes the job; None if the trainer is drained first or the job is over."""
         log.info("%s: waiting until job %s starts", self.name, self._config.job)
+        began, patience_s = self._clock(), self._config.settings.start_warning_s
         while not self._draining.is_set():
+            if (waited_s := self._clock() - began) >= patience_s:
+                patience_s *= _MORE_PATIENCE
+                log.warning("%s: %s", self.name, self._waits_for(waited_s))
             if self._control.state(self._config.job) in _OVER:
                 self._over = True
                 return None
@@ -142,11 +149,23 @@ class Trainer:
                 return command
         return None
 
+    def _waits_for(self, waited_s: float) -> str:
+        """What it has been waiting for, and what a person may do about it."""
+        job, known = self._config.job, self._control.jobs()
+        started = f"start it with `essp job start`, or end this process; it has waited for {waited_s:.0f} s"
+        if job in known:
+            return f"job {job} does not run: its last command was {_command(known[job])}; {started}"
+        others = suggested(job, known, "jobs of this bus: ")
+        return f"no master has started a job {job}; {others}; check --job and ESSP_BUS, {started}"
+
     def _train(self, assignment: Assignment, reporter: Reporter) -> None:
         training, settings = assignment.training, self._config.settings
         ranks = settings.local_trainers * self._config.local_ranks
         torch.set_num_threads(training.threads or max(1, cpu_count() // ranks))
-        device = choose_device(training.device, self._config.local_rank, settings.deterministic)
+        try:
+            device = choose_device(training.device, self._config.local_rank, settings.deterministic)
+        except ConfigError as error:
+            raise ConfigError(f"trainers.{assignment.trainer}.{error}; worker {self._config.worker}") from error
         checkpoint_store = CheckpointStore(self._adapters.stores.under(assignment.spec.output), assignment)
         self._checkpoint_store = checkpoint_store
         network(training.model)  # refuse an unknown name now, not when the first clip shows the input's shape
@@ -241,6 +260,10 @@ class Trainer:
 def build(config: TrainerConfig, adapters: Adapters, control: ControlFeed, ranks: Ranks | None = None) -> Trainer:
     """A trainer for one training of one job; `ranks` connects it with the others, if there are any."""
     return Trainer(config, adapters, control, ranks or SingleRank())
+
+
+def _command(control: Control) -> str:
+    return Control.Command.Name(control.command)
 
 
 def _view(assignment: Assignment) -> View:

@@ -132,7 +132,7 @@ def kept(stage: Stage) -> dict[str, bytes]:
     assert final is not None
     assert final.final
     last = checkpoint.read(stage.store, "one", checkpoint.steps(stage.store, "one")[-2])
-    phases = (("validation", 0), ("validation", 1), ("test", 0))
+    phases = (("validation", 0), ("validation", 1), ("test", 1))
     found = {f"{purpose}-{epoch}": stage.store.get(layout.scores("one", purpose, epoch)) for purpose, epoch in phases}
     found |= {f"final {name}": data for name, data in checkpoint.load_files(stage.store, final).items()}
     found |= {f"last {name}": data for name, data in checkpoint.load_files(stage.store, last).items()}

@@ -93,7 +93,8 @@ def choose_device(wanted: str, local_rank: int, deterministic: bool) -> torch.de
     if not torch.cuda.is_available():
         raise ConfigError("device: cuda is not available here; use auto or cpu, or install torch for CUDA")
     if local_rank >= torch.cuda.device_count():
-        raise ConfigError(f"rank {local_rank} of this machine has no GPU: it has {torch.cuda.device_count()}")
+        there = torch.cuda.device_count()
+        raise ConfigError(f"device: rank {local_rank} of this machine has no GPU: it has {there}; start {there} ranks")
     torch.cuda.set_device(local_rank)
     torch.backends.cudnn.benchmark = not deterministic  # all batches but a phase's last have one shape: worth a search
     torch.backends.cudnn.deterministic = deterministic

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from essp_common import topics
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.cache.port import clip_key
 from essp_common.errors import ConfigError, DeviceLost, OutOfMemory
 from essp_common.learning.models import Classifier, Scores
+from essp_common.messages.control import ControlFeed
 from essp_common.messages.ordered import Delivery
 from essp_common.pb.v1.messages_pb2 import (
     DIVERGED,
@@ -32,10 +35,13 @@ from essp_common.pb.v1.messages_pb2 import (
 )
 from essp_common.planning.position import Position
 from essp_trainer.assignment import Assignment
+from essp_trainer.config import TrainerConfig, TrainerSettings
 from essp_trainer.data.device_feed import DeviceFeed
+from essp_trainer.distributed.ranks import SingleRank
 from essp_trainer.model.chance import no_better_than_chance
 from essp_trainer.model.evaluation import clip_and_video_figures
 from essp_trainer.model.training import Diverged
+from essp_trainer.service import Trainer
 from tests.harness.training_jobs import (
     CLASSES,
     Running,
@@ -47,6 +53,7 @@ from tests.harness.training_jobs import (
     phase_plans,
     train,
 )
+from tests.harness.waiting import until
 
 
 def test_a_job_ends_with_weights_scores_and_an_empty_cache(tmp_path: Path) -> None:
@@ -64,7 +71,7 @@ def test_a_job_ends_with_weights_scores_and_an_empty_cache(tmp_path: Path) -> No
         ("validation", 1),
         ("test", 0),
     ]
-    for purpose, epoch, clips in (("validation", 0, 6), ("validation", 1, 6), ("test", 0, 6)):
+    for purpose, epoch, clips in (("validation", 0, 6), ("validation", 1, 6), ("test", 1, 6)):
         table = scores.read(stage.store, layout.scores("one", purpose, epoch))
         assert table.clip_index.tolist() == list(range(clips))
         assert np.allclose(table.probabilities.sum(axis=1), 1, rtol=0, atol=10 * 2.0**-24)  # two sums of three
@@ -371,6 +378,53 @@ def test_a_gpu_without_room_says_what_helps(tmp_path: Path, monkeypatch: pytest.
         train(stage)
     [failed] = stage.reports("failed")
     assert failed.kind == MEMORY
+
+
+def test_a_gpu_that_is_not_there_fails_the_job_with_the_field_and_the_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    stage = Stage(job_spec(tmp_path, device="cuda"), phase_plans(2))
+    with pytest.raises(ConfigError, match=r"trainers.one.device: cuda is not available here; use auto or cpu"):
+        train(stage)
+    [failed] = stage.reports("failed")
+    assert "trainers.one.device: cuda" in failed.reason
+    assert failed.reason.endswith("worker w")
+
+
+def test_a_trainer_whose_job_does_not_start_says_what_it_waits_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = Stage(job_spec(tmp_path), phase_plans(1))
+    for job, command in (("tinny", Control.START), ("other", Control.COMPLETE)):
+        stage.bus.publish(topics.CONTROL, job.encode(), Control(job=job, fence=1, command=command).SerializeToString())
+    caplog.set_level("WARNING")
+    with closing(ControlFeed(stage.bus)) as control:
+        until(lambda: len(control.jobs()) == 2)
+        first, second = waits(stage, control, caplog)
+        assert "no master has started a job tiny; jobs of this bus: tinny, other (did you mean tinny?)" in first
+        assert "essp job start" in first
+        assert [text[-4:] for text in (first, second)] == ["12 s", "60 s"]
+        stage.command(Control.STOP)
+        until(lambda: len(control.jobs()) == 3)
+        assert "job tiny does not run: its last command was STOP" in waits(stage, control, caplog)[0]
+
+
+def waits(stage: Stage, control: ControlFeed, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What a trainer says that waits for a minute by its clock, and is drained then."""
+    seconds = iter(range(0, 1000, 12))
+
+    def clock() -> float:
+        now = next(seconds)
+        if now >= 60:
+            trainer.drain()
+        return now
+
+    config = TrainerConfig(job="tiny", trainer="one", worker="w", settings=TrainerSettings(start_warning_s=10))
+    trainer = Trainer(config, stage.adapters, control, SingleRank(), clock)
+    caplog.clear()
+    trainer.run()
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
 def test_a_gpu_that_fails_is_no_fault_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

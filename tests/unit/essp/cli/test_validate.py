@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import Result
 
 from essp.cli.init import job_text
@@ -132,3 +133,40 @@ def test_servers_that_are_not_there_are_named(file: Path, monkeypatch: pytest.Mo
     lines = str(raised.value).splitlines()[1:]
     assert [line.split(":")[0].strip() for line in lines] == ["kafka", "redis"]
     assert all("no server listens at 127.0.0.1:1" in line and "start the server" in line for line in lines)
+
+
+def test_a_gpu_that_is_not_here_is_refused_where_the_job_would_train_here(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    rewrite(file, "    dropout: 0.5", "    device: cuda")
+    for command in ("validate", "run"):
+        with pytest.raises(ConfigError, match=r"trainers\.rgb\.device: cuda is not available here; use auto"):
+            essp(command, str(file))
+    assert not (file.parent / "runs").exists()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda rank: None)
+    assert validate(file).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "meant"),
+    [
+        ("feature: flow", "feature: flwo", "did you mean flow?"),
+        ("model: small", "model: smal", "did you mean small?"),
+        ("stream: flow", "stream: folw", "did you mean flow?"),
+        ("length:", "lenght:", "did you mean length?"),
+        ("test: null", "test: validatoin", "did you mean validation?"),
+        ("epochs:", "epoch:", "did you mean epochs?"),
+    ],
+)
+def test_a_mistyped_name_is_answered_with_the_one_that_was_meant(
+    file: Path, before: str, after: str, meant: str
+) -> None:
+    text = file.read_text()
+    assert before in text
+    file.write_text(text.replace(before, after, 1))
+    with pytest.raises(ConfigError) as raised:
+        validate(file)
+    assert meant in str(raised.value)

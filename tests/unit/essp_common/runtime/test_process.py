@@ -195,7 +195,9 @@ def test_serve_runs_a_service_with_its_endpoint() -> None:
             super().run()
             answers.append(get(port, "/readyz")[0])
 
-    process.serve(Probing(), Settings(metrics_port=port, drain_s=LONGEST_S))
+    with pytest.raises(ConfigError, match=r"ESSP_BUS is memory://, which no other process can reach; set ESSP_BUS"):
+        process.serve(Probing(), Settings())
+    process.serve(Probing(), Settings(bus="kafka://127.0.0.1:1", metrics_port=port, drain_s=LONGEST_S))
     assert answers == [200, 503]
     with pytest.raises(urllib.error.URLError):
         get(port, "/livez")
