@@ -58,6 +58,17 @@ def test_a_job_from_start_to_end(live: Live) -> None:
     assert "completed" in live.essp("events", "small", "--after", "3").stdout
 
 
+def test_a_job_that_has_ended_is_given_more_epochs(live: Live) -> None:
+    live.essp("start", str(live.file))
+    live.complete()
+    assert live.essp("wait", "small").exit_code == 0
+    longer = json.loads(live.essp("start", str(live.file), "--epochs", "4", "--json").stdout)
+    assert (longer["state"], longer["progress"]["total"]) == ("running", 72)
+    live.essp("stop", "small", "--yes")
+    with pytest.raises(ConfigError, match="with 4 epochs, and a job can be given more, not fewer"):
+        live.essp("start", str(live.file))
+
+
 def test_a_job_that_did_not_complete_exits_with_1(live: Live) -> None:
     live.essp("start", str(live.file))
     assert live.essp("stop", "small", "--yes").exit_code == 0
@@ -109,8 +120,8 @@ def test_errors_are_those_of_essp(live: Live, tmp_path: Path) -> None:
     with pytest.raises(Conflict, match="running"):
         live.essp("start", str(live.file))
     live.essp("stop", "small", "--yes")
-    live.file.write_text(make_job(tmp_path, epochs=9).model_dump_json())
-    with pytest.raises(ConfigError, match="differs in epochs"):
+    live.file.write_text(make_job(tmp_path, sampling={"seed": 9}).model_dump_json())
+    with pytest.raises(ConfigError, match="differs in sampling"):
         live.essp("start", str(live.file))
     assert live.essp("start", str(live.file), "--fresh").exit_code == 0
 
