@@ -7,16 +7,15 @@ missing; null: none are). Class names ride in the file's metadata.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from essp_common.artifacts.scores import VideoScores
 from essp_common.errors import PermanentError
+from essp_common.objects import tables
 from essp_common.objects.port import ObjectStore
 
 _CLASSES = b"essp.classes"
@@ -69,21 +68,17 @@ def write_predictions(
         ],
         metadata={_CLASSES: json.dumps(list(classes)).encode()},
     )
-    sink = io.BytesIO()
-    with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
-        for rows in parts:
-            columns = [[getattr(row, name) for row in rows] for name in schema.names]
-            writer.write_table(pa.table(columns, schema=schema))
-    store.put(key, sink.getvalue())
+    columns = ([[getattr(row, name) for row in rows] for name in schema.names] for rows in parts)
+    store.put(key, tables.packed(schema, (pa.table(part, schema=schema) for part in columns)))
 
 
 def read_predictions(store: ObjectStore, key: str) -> tuple[list[Prediction], tuple[str, ...]]:
     """The answers and the class names. Raises `NotFound`, or `PermanentError` for an object that is none."""
     data = store.get(key)
     try:
-        table = pq.read_table(io.BytesIO(data))
+        table = tables.unpacked(data)
         classes = tuple(json.loads((table.schema.metadata or {})[_CLASSES]))
         rows = [Prediction(**{**row, "scores": tuple(row["scores"])}) for row in table.to_pylist()]
-    except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+    except tables.UNREADABLE as error:
         raise PermanentError(f"{store.uri(key)} holds no predictions: {error}") from error
     return rows, classes

@@ -9,7 +9,6 @@ Clips that were skipped have no row. Rows are written in index order, so equal p
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +16,10 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from essp_common.errors import PermanentError
+from essp_common.objects import tables
 from essp_common.objects.port import ObjectStore
 
 _CLASSES = b"essp.classes"
@@ -169,27 +168,25 @@ def packed(table: ScoreTable) -> bytes:
             "scores": pa.FixedSizeListArray.from_arrays(pa.array(values), width),
         }
     ).replace_schema_metadata({_CLASSES: json.dumps(table.classes).encode()})
-    sink = io.BytesIO()
-    pq.write_table(arrow, sink, compression="zstd")
-    return sink.getvalue()
+    return tables.packed(arrow.schema, [arrow])
 
 
 def unpacked(data: bytes) -> ScoreTable:
     """The inverse of `packed`. Raises `ValueError`."""
     try:
-        arrow = pq.read_table(io.BytesIO(data))
+        arrow = tables.unpacked(data)
         classes = tuple(json.loads((arrow.schema.metadata or {})[_CLASSES]))
         columns = [arrow.column(name).combine_chunks() for name in _COLUMNS]
-    except (pa.ArrowException, KeyError) as error:
+        flat = columns[3].flatten().to_numpy(zero_copy_only=False)
+        return ScoreTable(
+            video_id=tuple(columns[0].to_pylist()),
+            class_id=columns[1].to_numpy(zero_copy_only=False),
+            clip_index=columns[2].to_numpy(zero_copy_only=False),
+            probabilities=flat.reshape(arrow.num_rows, len(classes)),
+            classes=classes,
+        )
+    except tables.UNREADABLE as error:
         raise ValueError(str(error)) from error
-    flat = columns[3].flatten().to_numpy(zero_copy_only=False)
-    return ScoreTable(
-        video_id=tuple(columns[0].to_pylist()),
-        class_id=columns[1].to_numpy(zero_copy_only=False),
-        clip_index=columns[2].to_numpy(zero_copy_only=False),
-        probabilities=flat.reshape(arrow.num_rows, len(classes)),
-        classes=classes,
-    )
 
 
 def joined(tables: Sequence[ScoreTable]) -> ScoreTable:

@@ -7,14 +7,13 @@ within than around).
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from essp_common.errors import PermanentError
+from essp_common.objects import tables
 from essp_common.objects.port import ObjectStore
 
 _SCHEMA = pa.schema(
@@ -42,18 +41,14 @@ class Segment:
 
 def write_segments(store: ObjectStore, key: str, parts: Iterable[Sequence[Segment]]) -> None:
     """Store segments, which may come in parts. Equal parts give equal bytes."""
-    sink = io.BytesIO()
-    with pq.ParquetWriter(sink, _SCHEMA, compression="zstd") as writer:
-        for rows in parts:
-            columns = [[getattr(row, name) for row in rows] for name in _SCHEMA.names]
-            writer.write_table(pa.table(columns, schema=_SCHEMA))
-    store.put(key, sink.getvalue())
+    columns = ([[getattr(row, name) for row in rows] for name in _SCHEMA.names] for rows in parts)
+    store.put(key, tables.packed(_SCHEMA, (pa.table(part, schema=_SCHEMA) for part in columns)))
 
 
 def read_segments(store: ObjectStore, key: str) -> list[Segment]:
     """The segments of a job. Raises `NotFound`, or `PermanentError` for an object that holds none."""
     data = store.get(key)
     try:
-        return [Segment(**row) for row in pq.read_table(io.BytesIO(data)).cast(_SCHEMA).to_pylist()]
-    except (pa.ArrowException, ValueError) as error:
+        return [Segment(**row) for row in tables.unpacked(data).cast(_SCHEMA).to_pylist()]
+    except tables.UNREADABLE as error:
         raise PermanentError(f"{store.uri(key)} holds no segments: {error}") from error

@@ -10,7 +10,6 @@ is read (`checks.py`), since it goes into plans and messages.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -19,11 +18,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from essp_common.catalog.checks import Problem, problems, type_problems
 from essp_common.errors import ConfigError, NotFound, PermanentError
+from essp_common.objects import tables
 from essp_common.objects.port import ObjectStore
 
 VERSION = "3"
@@ -186,9 +185,7 @@ def write_catalog(store: ObjectStore, key: str, catalog: Catalog) -> None:
     """
     table = to_table(catalog)
     _check(store.uri(key), table, "it was not written")
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd")
-    store.put(key, buffer.getvalue())
+    store.put(key, tables.packed(table.schema, [table]))
 
 
 def row_problems(catalog: Catalog) -> Iterator[Problem]:
@@ -235,7 +232,7 @@ def _read_table(store: ObjectStore, key: str, uri: str, columns: Collection[str]
         wanted = tuple(name for name in _COLUMNS if name.removesuffix("_num").removesuffix("_den") in named)
     path = store.local_path(key)
     try:
-        with pq.ParquetFile(path if path is not None else pa.BufferReader(store.get(key))) as file:
+        with tables.opened(path if path is not None else pa.BufferReader(store.get(key))) as file:
             _check_version(uri, file.schema_arrow.metadata or {})
             expected = {name: _COLUMNS[name] for name in wanted}
             if found := list(type_problems(file.schema_arrow, expected)):
@@ -244,7 +241,7 @@ def _read_table(store: ObjectStore, key: str, uri: str, columns: Collection[str]
             table.validate(full=True)
     except FileNotFoundError as error:
         raise NotFound(f"{uri}: no such catalog") from error
-    except (pa.ArrowInvalid, pa.ArrowException, OSError) as error:
+    except tables.UNREADABLE as error:
         raise PermanentError(f"{uri} cannot be read as a catalog: {error}") from error
     _check(uri, table, _REMEDY)
     return table

@@ -1,0 +1,84 @@
+"""A table whose bytes were damaged is refused; none is read as other values."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from essp_common.artifacts import scores
+from essp_common.artifacts.predictions import Prediction, read_predictions, write_predictions
+from essp_common.artifacts.segments import Segment, read_segments, write_segments
+from essp_common.catalog.table import Catalog, VideoRow, read_catalog, write_catalog
+from essp_common.errors import EsspError
+from essp_common.objects import tables
+from essp_common.objects.directory import DirectoryStore
+from tests.harness.finished_job import score_table
+
+TABLE = pa.table({"name": [f"v{n * 7919 % 101}" for n in range(100)], "score": [n / 7 for n in range(100)]})
+DATA = tables.packed(TABLE.schema, [TABLE])
+FOOTER = len(DATA) - 8 - int.from_bytes(DATA[-8:-4], "little")
+ROWS = tuple(
+    VideoRow(f"v{n}", f"file:///v{n}.mp4", f"c{n % 2}", "train", 1, "e", width=8, height=8, frame_count=9, last_frame=8)
+    for n in range(20)
+)
+
+
+def test_what_is_packed_is_unpacked() -> None:
+    assert tables.unpacked(DATA).equals(TABLE)
+    assert tables.unpacked(tables.packed(TABLE.schema, [TABLE.slice(0, 40), TABLE.slice(40)])).equals(TABLE)
+
+
+@pytest.mark.parametrize("bit", [0, 5])
+def test_a_bit_that_flipped_is_found_wherever_values_lie(bit: int) -> None:
+    for place in range(4, FOOTER):
+        damaged = bytearray(DATA)
+        damaged[place] ^= 1 << bit
+        try:
+            table = tables.unpacked(bytes(damaged))
+        except tables.UNREADABLE:
+            continue
+        assert table.equals(TABLE), f"byte {place} was changed, and nobody noticed"
+
+
+def artefacts(store: DirectoryStore) -> dict[str, object]:
+    """One of each kind that is kept as Parquet: its key, and how it is read."""
+    write_catalog(store, "catalog", Catalog(ROWS))
+    scores.write(store, "scores", score_table("rgb", "test"))
+    write_predictions(store, "predictions", [[Prediction("v", "a", 2, (0.25, 0.75), None)] * 3], ["a", "b"])
+    write_segments(store, "segments", [[Segment("v", "a", 0, 5, 0.5)] * 3])
+    return {
+        "catalog": lambda: read_catalog(store, "catalog"),
+        "scores": lambda: scores.read(store, "scores"),
+        "predictions": lambda: read_predictions(store, "predictions"),
+        "segments": lambda: read_segments(store, "segments"),
+    }
+
+
+@given(data=st.data())
+def test_a_damaged_artefact_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    store = DirectoryStore(str(tmp_path_factory.mktemp("store")))
+    for key, read in artefacts(store).items():
+        assert callable(read)
+        whole = bytearray(store.get(key))
+        for place in data.draw(st.lists(st.integers(0, len(whole) - 1), min_size=1, max_size=3)):
+            whole[place] ^= data.draw(st.integers(1, 255))
+        store.put(key, bytes(whole[: data.draw(st.sampled_from([len(whole), len(whole), 0, 4, 12, len(whole) // 2]))]))
+        with suppress(EsspError):
+            read()
+
+
+def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
+    store = DirectoryStore(str(tmp_path))
+    reads = artefacts(store)
+    odd = pa.table({"video_id": [1], "class_id": ["x"], "clip_index": [None], "scores": [3.5]})
+    for key, read in reads.items():
+        for table in (odd, odd.replace_schema_metadata({b"essp.classes": b"5"}), TABLE):
+            store.put(key, tables.packed(table.schema, [table]))
+            assert callable(read)
+            with pytest.raises(EsspError, match=key):
+                read()
