@@ -19,6 +19,7 @@ fraction of a byte.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, chain
@@ -37,6 +38,7 @@ log = logging.getLogger(__name__)
 _LEVEL = 3
 _MOST_BYTES = 2**30
 """Of one segment, unpacked; one that claims more is not ours."""
+_NUMBER = re.compile("[0-9]{1,19}")
 _CHAPTERS = layout.HISTORY + "chapters/"
 _READS = 5
 """How often a reader looks again if segments are joined while it reads."""
@@ -157,14 +159,14 @@ class History:
 
 def pack(segment: HistorySegment) -> bytes:
     """A segment as it is stored."""
-    return zstandard.ZstdCompressor(_LEVEL).compress(segment.SerializeToString(deterministic=True))
+    return zstandard.ZstdCompressor(_LEVEL, write_checksum=True).compress(segment.SerializeToString(deterministic=True))
 
 
 def unpack(data: bytes, key: str) -> HistorySegment:
     """The inverse of `pack`. Raises `BadHistory`."""
     try:
         return HistorySegment.FromString(zstandard.ZstdDecompressor().decompress(data, max_output_size=_MOST_BYTES))
-    except (zstandard.ZstdError, DecodeError) as error:
+    except (zstandard.ZstdError, DecodeError, MemoryError) as error:  # it may claim any size
         raise BadHistory(f"{key} is no segment of a history ({error}); restore it from a backup") from error
 
 
@@ -190,6 +192,6 @@ def spans_of(runs: Runs) -> Iterator[tuple[int, int]]:
 def _parsed(key: str) -> Stored:
     name = key.rpartition("/")[2]
     first, _, last = name.partition("-")
-    if not first.isdigit() or not (last or first).isdigit():
+    if not _NUMBER.fullmatch(first) or not _NUMBER.fullmatch(last or first):
         raise BadHistory(f"{key} is no part of a history; move it elsewhere")
     return Stored(int(first), int(last or first), key)

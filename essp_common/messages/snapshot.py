@@ -36,7 +36,7 @@ def store_if_large(output: ObjectStore, snapshot: JobSnapshot, fence: int) -> No
     if not is_large(snapshot):
         return
     stored = NumberedLog(output, layout.SNAPSHOTS)
-    output.put(stored.key(fence), zstandard.ZstdCompressor().compress(snapshot.SerializeToString()))
+    output.put(stored.key(fence), zstandard.ZstdCompressor(write_checksum=True).compress(snapshot.SerializeToString()))
     for old in stored.numbers():
         if old < fence - _KEPT:
             stored.delete(old)
@@ -62,7 +62,7 @@ def completed(command: Control, stores: Stores) -> Control:
     try:
         data = zstandard.ZstdDecompressor().decompress(output.get(key), max_output_size=_MOST_STORED_BYTES)
         snapshot = JobSnapshot.FromString(data)
-    except (NotFound, zstandard.ZstdError, DecodeError) as error:
+    except (NotFound, zstandard.ZstdError, DecodeError, MemoryError) as error:
         raise ConfigError(
             f"job {command.job}: its classes and phases cannot be read from {output.uri(key)} ({error}); start the job "
             "again"

@@ -126,6 +126,36 @@ def test_what_is_no_segment_is_said_to_be_none(tmp_path: Path) -> None:
         History(store).newest()
 
 
+def test_a_bit_that_flipped_is_found(tmp_path: Path) -> None:
+    store, key = open_store(tmp_path.as_uri()), numbered(layout.HISTORY, 1)
+    History(store).append(segment(1))
+    data = store.get(key)
+    for place in range(len(data)):
+        for bit in (0, 3, 7):
+            store.put(key, data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :])
+            with pytest.raises(BadHistory, match="no segment of a history"):
+                History(store).newest()
+
+
+def test_a_segment_that_claims_any_size_is_refused(tmp_path: Path) -> None:
+    """Eight bytes of the frame's header say how large it is."""
+    store, key = open_store(tmp_path.as_uri()), numbered(layout.HISTORY, 1)
+    for size in (2**40, 2**62, 2**64 - 1):
+        store.put(key, b"\x28\xb5\x2f\xfd\xe0" + size.to_bytes(8, "little") + bytes(8))
+        with pytest.raises(BadHistory, match="no segment of a history"):
+            History(store).newest()
+
+
+def test_what_is_named_unlike_a_segment_is_said_to_be_none(tmp_path: Path) -> None:
+    store = open_store(tmp_path.as_uri())
+    History(store).append(segment(1))
+    for name in ("\u00b2", "zzz", "1-\u00b2", ".DS_Store", "9" * 200):
+        store.put(layout.HISTORY + name, b"")
+        with pytest.raises(BadHistory, match="no part of a history"):
+            History(store).newest()
+        store.delete(layout.HISTORY + name)
+
+
 def test_ten_million_clips_are_a_few_megabytes() -> None:
     """A hundredth of them: decoders finish out of order within what is outstanding, consumers in batches."""
     chance, size, step, entries = random.Random(7), 100_000, 1000, []
