@@ -17,6 +17,7 @@ expire after `TTL_S`.
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import zlib
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 
 TTL_S = 600.0
 _READER = "crash_counts"
+_COUNT = re.compile(rb"[0-9]{1,9}")
 
 
 class CrashCounts:
@@ -63,7 +65,7 @@ class CrashCounts:
         return f"essp:.crashes:{{{self._group}/{record.topic}/{record.partition}/{record.offset}}}"
 
     def _read(self, key: str, record: Record) -> int:
-        """The count; 0 if it belongs to another record, from before the topic was created anew."""
+        """The count; 0 if it belongs to another record, from before the topic was created anew, or is damaged."""
         try:
             count, _, digest = bytes(self._cache.get(key)).partition(b" ")
         except CacheMiss:
@@ -71,7 +73,7 @@ class CrashCounts:
         except TransientError as error:
             log.warning("crashes on %s are not known: %s", key, error)
             return 0
-        return int(count) if digest == _digest(record) else 0
+        return int(count) if digest == _digest(record) and _COUNT.fullmatch(count) else 0
 
     def _write(self, key: str, record: Record, count: int) -> None:
         try:

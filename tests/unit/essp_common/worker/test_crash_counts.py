@@ -98,6 +98,16 @@ def test_a_cache_that_does_not_answer_stops_nobody(error: TransientError) -> Non
         assert deaths == 0
 
 
+@pytest.mark.parametrize("damaged", [b"", b"x", b"-", b"1.5", b"\xb2", b"9" * 5000])
+def test_a_damaged_count_stops_nobody(damaged: bytes) -> None:
+    cache = MemoryCache()
+    die(cache, record())
+    [_, digest] = bytes(cache.get("essp:.crashes:{g/t/0/0}")).split(b" ")
+    for value in (damaged, damaged + b" " + digest):
+        cache.put("essp:.crashes:{g/t/0/0}", value, ["crash_counts"], TTL_S)
+        assert die(cache, record()) == 0
+
+
 def test_counts_that_nobody_comes_back_for_expire() -> None:
     now_s = 0.0
     cache = MemoryCache(clock=lambda: now_s)
