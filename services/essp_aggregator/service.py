@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_aggregator.config import AggregatorSettings
 from essp_common import topics
 from essp_common.artifacts import layout
 from essp_common.artifacts.fused_model import Evaluation, FusedModel
-from essp_common.bus.port import Record
+from essp_common.bus.port import Record, Subscription
 from essp_common.bus.reading import batches
 from essp_common.errors import EsspError, TransientError
 from essp_common.job.spec import stored_spec
 from essp_common.messages.control import ControlFeed
-from essp_common.messages.parsing import BadMessage, parsed, refuse
+from essp_common.messages.parsing import BadMessage, parsed, refuse, shortened
 from essp_common.pb.v1.messages_pb2 import AGGREGATOR, ERROR, CheckpointReady, ClipRef, Failed, Finished, Progress
 from essp_common.runtime import ids
 from essp_common.runtime.retry import Outage
@@ -29,7 +33,18 @@ log = logging.getLogger(__name__)
 
 _POLL_S = 0.2
 _CONTROL_S = 10.0
-"""How long to wait for a job's START, which was published long before its last checkpoint."""
+"""How long to wait for a job's START, which was published before its last checkpoint, on another topic."""
+_MOST_EARLY = 100
+"""Messages that wait so at one time; anybody may name jobs that there are not."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Early:
+    """A message about a job of which nothing is known yet."""
+
+    record: Record
+    job: str
+    until_s: float
 
 
 class Aggregator:
@@ -43,6 +58,7 @@ class Aggregator:
         self._settings = settings
         self._worker = worker
         self._draining = threading.Event()
+        self._early: deque[_Early] = deque()
 
     def run(self) -> None:
         """Read the progress of all jobs until drained."""
@@ -50,10 +66,9 @@ class Aggregator:
         subscription = self._bus.subscribe([topics.PROGRESS], ids.AGGREGATOR)
         try:
             for records in batches(subscription, self._draining, self.name, self._settings.poll_records, _POLL_S):
-                for record in records:
-                    if not self._handle(record, control):
+                for record in (*self._due(control, subscription), *records):
+                    if not self._handle(record, control, subscription):
                         return
-                    subscription.done(record)
         finally:
             subscription.close()
             control.close()
@@ -62,18 +77,33 @@ class Aggregator:
         """Finish the current job, then let `run` return."""
         self._draining.set()
 
-    def _handle(self, record: Record, control: ControlFeed) -> bool:
+    def _handle(self, record: Record, control: ControlFeed, subscription: Subscription) -> bool:
         """Handle one message. Returns False if drained before it was done; then it is delivered again."""
         checkpoint = _final_checkpoint(record)
-        if checkpoint is None:
+        if checkpoint is not None and control.latest(checkpoint.job) is None and len(self._early) < _MOST_EARLY:
+            self._early.append(_Early(record, checkpoint.job, time.monotonic() + _CONTROL_S))
             return True
         outage = Outage(self.name, self._draining.wait)
-        while True:
+        while checkpoint is not None:
             with outage:
                 self._fuse_or_fail(checkpoint, control)
-                return True
+                break
             if self._draining.is_set():
                 return False
+        subscription.done(record)
+        return True
+
+    def _due(self, control: ControlFeed, subscription: Subscription) -> Iterator[Record]:
+        """The messages that need wait no longer; those of jobs that nobody has announced are dropped."""
+        waiting, self._early = self._early, deque()
+        for early in waiting:
+            if control.latest(early.job) is not None:
+                yield early.record
+            elif time.monotonic() < early.until_s:
+                self._early.append(early)
+            else:
+                log.warning("ignored a checkpoint of job %s, which has no control message", shortened(early.job))
+                subscription.done(early.record)
 
     def _fuse_or_fail(self, checkpoint: CheckpointReady, control: ControlFeed) -> None:
         """Fuse a job whose trainers are done. An error fails this job; the other jobs are fused all the same."""
@@ -90,9 +120,9 @@ class Aggregator:
             self._failed(job, f"{type(error).__name__}: {error}")
 
     def _checkpoint_ready(self, checkpoint: CheckpointReady, control: ControlFeed) -> None:
-        command = control.wait(checkpoint.job, _CONTROL_S)
+        command = control.latest(checkpoint.job)
         if command is None:
-            log.warning("ignored a checkpoint of job %s, which has no control message", checkpoint.job)
+            log.warning("ignored a checkpoint of job %s, which has no control message", shortened(checkpoint.job))
             return
         spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
         store = self._stores.under(spec.output)

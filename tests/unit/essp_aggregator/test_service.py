@@ -12,7 +12,7 @@ import pytest
 
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_aggregator.config import AggregatorSettings
-from essp_aggregator.service import build
+from essp_aggregator.service import Aggregator, build
 from essp_common import topics
 from essp_common.artifacts import layout, scores
 from essp_common.artifacts.checkpoint import MODEL_FILE
@@ -25,6 +25,7 @@ from essp_common.pb.v1.messages_pb2 import AGGREGATOR, CheckpointReady, Control,
 from essp_common.wiring import Adapters, Stores
 from tests.harness.finished_job import BEST_EPOCH, CLASSES, JOB, FinishedJob, finished_job, save_final
 from tests.harness.running import running
+from tests.harness.waiting import until
 
 STORES = Stores(("file:///",))
 
@@ -43,20 +44,25 @@ def fuse(job: FinishedJob) -> FusedModel:
 class AggregatorBench:
     """A bus with a job on it, and an aggregator at work."""
 
-    def __init__(self, job: FinishedJob) -> None:
+    def __init__(self, job: FinishedJob, announced: bool = True) -> None:
         self.adapters = Adapters(MemoryBus(), MemoryCache(), STORES)
         self.bus = self.adapters.bus
         self.bus.ensure_topics({t: topics.partitions(t) for t in topics.FIXED})
-        snapshot = JobSnapshot(spec_json=job.spec.model_dump_json(), classes=CLASSES)
-        control = Control(job=JOB, fence=4, command=Control.START, snapshot=snapshot)
-        self.bus.publish(topics.CONTROL, JOB.encode(), control.SerializeToString())
         self._reader = self.bus.subscribe([topics.PROGRESS], group=None)
+        self._snapshot = JobSnapshot(spec_json=job.spec.model_dump_json(), classes=CLASSES)
+        if announced:
+            self.announce()
+
+    def announce(self) -> None:
+        """Let everybody know of the job."""
+        control = Control(job=JOB, fence=4, command=Control.START, snapshot=self._snapshot)
+        self.bus.publish(topics.CONTROL, JOB.encode(), control.SerializeToString())
 
     @contextmanager
-    def aggregator(self) -> Iterator[None]:
+    def aggregator(self) -> Iterator[Aggregator]:
         service = build(self.adapters, AggregatorSettings(), "agg-1")
         with running(service):
-            yield
+            yield service
 
     def send(self, progress: Progress) -> None:
         progress.job = JOB
@@ -95,6 +101,37 @@ def test_the_last_trainer_sets_it_off(job: FinishedJob, tmp_path: Path) -> None:
     assert metrics["test.fused.top1"] == 1.0
     assert metrics["weight.rgb"] + metrics["weight.flow"] == pytest.approx(1)
     assert {f"{s}.{t}.top1" for s in ("validation", "test") for t in ("rgb", "flow", "fused")} <= set(metrics)
+
+
+def test_jobs_that_there_are_not_hold_up_none_that_there_is(job: FinishedJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("essp_aggregator.service._CONTROL_S", 1e6)
+    bench = AggregatorBench(job)
+    with bench.aggregator():
+        for name in ("nobody", "x" * 100_000, "nobody"):
+            checkpoint = CheckpointReady(job=name, trainer="rgb", final=True)
+            bench.bus.publish(topics.PROGRESS, b"", Progress(job=name, checkpoint=checkpoint).SerializeToString())
+        bench.checkpoint_ready("flow")
+        assert bench.answer().finished.job == JOB
+    assert bench.backlog() > 0, "what waits is delivered again"
+
+
+def test_jobs_that_there_are_not_are_forgotten(job: FinishedJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("essp_aggregator.service._CONTROL_S", 0.0)
+    bench = AggregatorBench(job)
+    with bench.aggregator():
+        for _ in range(3):
+            checkpoint = CheckpointReady(job="nobody", trainer="rgb", final=True)
+            bench.bus.publish(topics.PROGRESS, b"", Progress(job="nobody", checkpoint=checkpoint).SerializeToString())
+        until(lambda: bench.backlog() == 0)
+
+
+def test_a_checkpoint_may_come_before_the_job_is_known(job: FinishedJob) -> None:
+    bench = AggregatorBench(job, announced=False)
+    with bench.aggregator() as aggregator:
+        bench.checkpoint_ready("flow")
+        until(lambda: len(aggregator._early) == 1)
+        bench.announce()
+        assert bench.answer().finished.job == JOB
 
 
 def test_what_does_not_fit_together_fails_the_job(job: FinishedJob) -> None:
