@@ -1,7 +1,7 @@
 """Checkpoints of trainers in the object store, readable without torch.
 
     trainers/<trainer>/checkpoints/<step>-<incarnation>/model.safetensors ...   1. data, each file read back and hashed
-    trainers/<trainer>/checkpoints/<step>-<incarnation>/manifest.json           2. names, sizes and SHA-256 of all of it
+    trainers/<trainer>/checkpoints/<step>-<incarnation>/manifest.json           2. sizes and SHA-256 of all, and its own
     trainers/<trainer>/latest/<number>                                          3. names it (`ownership.py`)
     older checkpoints                                                           4. removed, their manifests first
 
@@ -34,11 +34,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializ
 
 from essp_common.artifacts import layout
 from essp_common.artifacts.ownership import CheckpointName, LatestLog, Number, Ownership
+from essp_common.artifacts.sealed import sealed, unsealed
 from essp_common.errors import EsspError, Fenced, NotFound, PermanentError
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.objects.port import ObjectStore
 from essp_common.planning.position import Position
 from essp_common.runtime.failpoints import failpoint
+from essp_common.validation import problems
 
 _log = logging.getLogger(__name__)
 _MANIFEST = layout.CHECKPOINT_MANIFEST
@@ -291,7 +293,7 @@ def _store(store: ObjectStore, manifest: Manifest, files: Mapping[str, bytes]) -
         store.put(manifest.prefix + name, data)
     failpoint("checkpoint.data")
     verify(store, manifest)
-    store.put(manifest.key, manifest.model_dump_json(indent=1).encode())
+    store.put(manifest.key, sealed(manifest))
     if _read(store, manifest.trainer, manifest.checkpoint) != manifest:
         raise BadCheckpoint(f"{store.uri(manifest.key)} reads back differently; check the store, then start again")
     failpoint("checkpoint.manifest")
@@ -408,11 +410,12 @@ _REMEDY = "restore it from a backup, or remove the trainer's folder to train fro
 def _read(store: ObjectStore, trainer: str, name: CheckpointName) -> Manifest:
     key = layout.checkpoint(trainer, *name) + _MANIFEST
     try:
-        manifest = Manifest.model_validate_json(store.get(key))
+        manifest = unsealed(store.get(key), Manifest)
     except NotFound as error:
         raise BadCheckpoint(f"{store.uri(key)} is missing: that checkpoint was never completed; {_REMEDY}") from error
-    except ValidationError as error:
-        raise BadCheckpoint(f"{store.uri(key)} is not a manifest: {error.error_count()} error(s); {_REMEDY}") from error
+    except ValueError as error:
+        reason = problems(error, Manifest)[0] if isinstance(error, ValidationError) else error
+        raise BadCheckpoint(f"{store.uri(key)} is not a manifest: {reason}; {_REMEDY}") from error
     if (manifest.trainer, manifest.checkpoint) != (trainer, name):
         raise BadCheckpoint(f"{store.uri(key)} belongs to another checkpoint, {manifest.key}; {_REMEDY}")
     return manifest

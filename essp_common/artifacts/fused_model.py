@@ -17,6 +17,7 @@ from essp_common.artifacts import layout
 from essp_common.artifacts.checkpoint import ModelDescription
 from essp_common.artifacts.figures import Figures
 from essp_common.artifacts.scores import Rule
+from essp_common.artifacts.sealed import sealed, unsealed
 from essp_common.errors import NotFound, PermanentError
 from essp_common.job.spec import ClipSpec, StreamSpec
 from essp_common.objects.port import ObjectStore
@@ -119,16 +120,16 @@ class FusedModel(_Section):
 
 def write_model(output: ObjectStore, model: FusedModel) -> None:
     """Store the manifest in a job's output. The members' files have to be there already."""
-    output.put(layout.MODEL_MANIFEST, (model.model_dump_json(indent=2) + "\n").encode())
+    output.put(layout.MODEL_MANIFEST, sealed(model))
 
 
 def read_model(store: ObjectStore, key: str = MANIFEST) -> FusedModel:
     """Load a manifest: of the model whose folder `store` is, or at another key. Raises `NotFound`, `PermanentError`."""
     data = store.get(key)
     try:
-        return FusedModel.model_validate_json(data)
-    except ValidationError as error:
-        reason = problems(error, FusedModel)[0]
+        return unsealed(data, FusedModel)
+    except ValueError as error:
+        reason = problems(error, FusedModel)[0] if isinstance(error, ValidationError) else error
         raise PermanentError(f"{store.uri(key)} is not a fused model of this version: {reason}") from error
 
 
