@@ -5,7 +5,7 @@ PYTHON ?= python3
 
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: help setup demo test test-fast soak check fix hooks proto docs bench images clean
+.PHONY: help setup demo test test-fast storm soak check fix hooks proto docs bench images clean
 
 help:  ## This list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -33,6 +33,10 @@ test: setup  ## All tests; they start and stop the servers they need.
 
 test-fast: setup  ## The tests that start no server and no process: two minutes.
 	$(BIN)/python -m pytest -n 2 --fast
+
+STRENGTH ?= 20
+storm: setup  ## Odd records, jobs, files and requests, many more than `make test` tries: make storm STRENGTH=20.
+	ESSP_STORM=$(STRENGTH) $(BIN)/python -m pytest tests/adversary --timeout=0
 
 MINUTES ?= 5
 SEED ?= 1

@@ -23,7 +23,7 @@ import pytest
 from hypothesis import settings
 
 SLOW_FOLDERS = frozenset(
-    {"benchmarks", "chart", "compose", "corpus", "faults", "flow", "integration", "kubernetes", "soak"}
+    {"adversary", "benchmarks", "chart", "compose", "corpus", "faults", "flow", "integration", "kubernetes", "soak"}
 )
 """Folders directly below `tests/`, or below `tests/unit/`."""
 

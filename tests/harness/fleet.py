@@ -129,7 +129,7 @@ class Fleet:
         new = [Control.FromString(record.value) for record in self._control.poll(100, 0)]
         self.commands += new
         for command in new:
-            if command.command == Control.START and not self.intakes:
+            if (command.job, command.command) == (self.job.name, Control.START) and not self.intakes:
                 self.open(list(command.snapshot.phases), {})
         return new
 
@@ -209,8 +209,9 @@ class Fleet:
         ]
 
     def _decode(self, unit: DecodeSeed) -> None:
-        if self.commands and unit.fence < self.commands[-1].fence:
-            return  # of an older master
+        fences = [command.fence for command in self.commands if command.job == self.job.name]
+        if unit.job != self.job.name or (fences and unit.fence < fences[-1]):
+            return  # of another job, or of an older master
         self.units.append(unit)
         reason = self.bad(unit)
         for seed in unit.seeds:
