@@ -65,7 +65,7 @@ def read_run(output: ObjectStore, stores: Stores) -> Run:
         model = read_model(output, layout.MODEL_MANIFEST)
     except NotFound as error:
         raise NotFound(f"{error}: the job has not completed, so there is no report") from error
-    text = output.get(layout.SPEC).decode()
+    text = output.get(layout.SPEC).decode("utf-8", "replace")
     spec = stored_spec(text, output.uri(layout.SPEC))
     finals = {name: checkpoint.read_latest(output, name) for name in spec.trainers}
     histories = {name: final.history for name, final in finals.items() if final is not None}
