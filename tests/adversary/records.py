@@ -80,8 +80,8 @@ def changed(draw: st.DrawFn, message: Message, job: str | None = None) -> Messag
 
 def _change(draw: st.DrawFn, message: Message) -> None:
     """Change one field, of this message or of one within it."""
-    fields: Sequence[FieldDescriptor] = list(message.DESCRIPTOR.fields)  # type: ignore[assignment]
-    field = draw(st.sampled_from(fields))
+    fields: Any = message.DESCRIPTOR.fields  # of one of two types, which have the same attributes
+    field: FieldDescriptor = draw(st.sampled_from(list(fields)))
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         _change_map(draw, message, field)
     elif field.is_repeated:

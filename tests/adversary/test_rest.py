@@ -101,7 +101,7 @@ def test_requests_one_after_the_other_are_no_server_error(place: Place) -> None:
         database=None,
         suppress_health_check=list(HealthCheck),
     )
-    run_state_machine_as_test(Sequence, settings=options)  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(Sequence, settings=options)
 
 
 def test_after_the_storms_a_job_ends_as_ever(place: Place) -> None:
