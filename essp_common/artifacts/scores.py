@@ -1,8 +1,9 @@
 """Class probabilities: per clip as a trainer writes them (Parquet), per video as fusion and reports read them.
 
 In the file one row a clip. Columns: `video_id` string, `class_id` int32 (the label; -1: not known), `clip_index` int64
-(the clip's index in its phase), `scores` fixed-size list of float32 (class probabilities, summing to 1). Class names
-ride in the file's metadata, so that a score table can be read without its job.
+(the clip's index in its phase), `scores` fixed-size list of floats (class probabilities, summing to 1), in the
+precision of the model: float32, if it was not asked to compute in double precision. Class names ride in the file's
+metadata, so that a score table can be read without its job.
 
 Clips that were skipped have no row. Rows are written in index order, so equal phases give equal files.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +42,7 @@ class ScoreTable:
     """(N,) label of each clip, -1 where it is not known."""
     clip_index: NDArray[np.int64]
     """(N,) index of each clip in its phase."""
-    probabilities: NDArray[np.float32]
+    probabilities: NDArray[np.floating[Any]]
     """(N, C) class probabilities of each clip."""
     classes: tuple[str, ...]
     """Names of the C classes, by class id."""
@@ -159,7 +160,7 @@ def read(store: ObjectStore, key: str) -> ScoreTable:
 def packed(table: ScoreTable) -> bytes:
     """A score table as Parquet."""
     width = max(1, len(table.classes))
-    values = np.ascontiguousarray(table.probabilities, dtype=np.float32).reshape(-1)
+    values = np.ascontiguousarray(table.probabilities).reshape(-1)
     arrow = pa.table(
         {
             "video_id": pa.array(table.video_id, pa.string()),

@@ -47,7 +47,7 @@ class StreamScorer:
         clip = codec.decode(value, frames)
         return {view: evaluation_view(clip, *view) for view in self.distinct_views}
 
-    def score(self, clips: Sequence[Mapping[View, Frames]]) -> dict[str, NDArray[np.float32]]:
+    def score(self, clips: Sequence[Mapping[View, Frames]]) -> dict[str, NDArray[np.floating[Any]]]:
         """Trainer -> `(N, C)` probabilities of N clips. Raises `OutOfMemory`, `DeviceLost`."""
         try:
             return self._probabilities(clips)
@@ -58,7 +58,7 @@ class StreamScorer:
         except torch.AcceleratorError as error:
             raise DeviceLost(f"the GPU failed ({error}); start the predictor again, and it resumes its jobs") from error
 
-    def _probabilities(self, clips: Sequence[Mapping[View, Frames]]) -> dict[str, NDArray[np.float32]]:
+    def _probabilities(self, clips: Sequence[Mapping[View, Frames]]) -> dict[str, NDArray[np.floating[Any]]]:
         batches = {
             view: torch.from_numpy(np.stack([clip[view] for clip in clips])).to(self._device)
             for view in self.distinct_views

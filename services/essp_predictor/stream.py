@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,7 +118,7 @@ class _Part:
 
     taken: list[Delivery] = field(default_factory=list)
     scored: list[Delivery] = field(default_factory=list)
-    probabilities: dict[str, list[NDArray[np.float32]]] = field(default_factory=lambda: defaultdict(list))
+    probabilities: dict[str, list[NDArray[np.floating[Any]]]] = field(default_factory=lambda: defaultdict(list))
     errors: dict[str, str] = field(default_factory=dict)
     """Video -> why a clip of it is missing."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from essp_common.wiring import Stores
 from essp_trainer.model.training import StepResult, Training
 from tests.harness.journeys import make_videos
 from tests.harness.rounding import STORED, in_double_precision
-from tests.witness import loop
+from tests.witness import answers, loop
 
 RECIPES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -149,8 +150,9 @@ def test_an_independent_loop_gives_the_same_losses_and_figures(witnessed: Witnes
         assert {key: figures[key] for key in expected} == pytest.approx(expected, rel=4 * STORED, abs=4 * STORED)
 
 
-def test_the_witness_is_short_and_knows_nothing_of_essp() -> None:
-    lines = Path(loop.__file__).read_text(encoding="utf-8").splitlines()
+@pytest.mark.parametrize("witness", [loop, answers])
+def test_the_witness_is_short_and_knows_nothing_of_essp(witness: ModuleType) -> None:
+    lines = Path(str(witness.__file__)).read_text(encoding="utf-8").splitlines()
     code = [line for line in lines if line.strip() and not line.strip().startswith(("#", '"""'))]
     assert len(code) < 150
     assert not [line for line in lines if line.startswith(("import essp", "from essp"))]

@@ -30,7 +30,7 @@ class Evaluation:
         self._device = device
         self._classes = classes
         self._items: list[Delivery] = []
-        self._probabilities: list[NDArray[np.float32]] = []
+        self._probabilities: list[NDArray[np.floating[Any]]] = []
 
     def add(self, batch: Batch) -> StepResult:
         """Score this rank's share of a batch."""
