@@ -37,6 +37,11 @@ def dashboard(status: JobStatus) -> RenderableType:
         parts += ["", _pools(status.pools)]
     if status.trainers:
         parts += ["", _trainers(status.trainers)]
+        parts += [
+            Text(f"{t.name} waits for {t.waits_for}: it is as far ahead as limits.lead allows", "dim")
+            for t in status.trainers
+            if t.waits_for
+        ]
     if status.failures:
         parts += ["", _failures(status.failures)]
     if status.reason:

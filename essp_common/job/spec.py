@@ -334,9 +334,13 @@ class LimitsSpec(_Section):
     share of the outstanding clips. Its clips are released, and decoded again for it later. Half of the budget is for
     stragglers, in equal shares for all trainers but one; each share has to hold two batches."""
     coupled: bool = False
-    """True: all trainers keep in step with the slowest one, and no clip is decoded twice because of a straggler. False
-    suits a cluster, where a slow trainer on its own machine should not hold up the others and decoders can be added.
-    `essp init` writes true, because decoding again slows every trainer that shares its cores with the decoders."""
+    """True: all trainers keep in step with the slowest one, as far as `lead` says, and no clip is decoded twice because
+    of a straggler. False suits a cluster, where a slow trainer on its own machine should not hold up the others and
+    decoders can be added. `essp init` writes true, because decoding again slows every trainer that shares its cores
+    with the decoders."""
+    lead: int = Field(1, ge=1, le=MOST_EPOCHS)
+    """How many passes (training epochs, each with its validation) a trainer may be ahead of the slowest one, where all
+    keep in step. It then waits, and the status of the job says for whom, even if the budget would hold more clips."""
     replacements: int = Field(5, ge=0, le=1000)
     """Other videos to try in place of one that cannot be decoded, before its index is skipped."""
     dead_ratio: float = Field(0.2, ge=0, le=1)

@@ -142,6 +142,8 @@ class TrainerStatus(_Model):
     clips_per_s: float | None
     queue: int | None
     """Clips ready in its prefetch queue."""
+    waits_for: str | None = None
+    """The slowest trainer, if this one waits because it is `limits.lead` passes ahead of it."""
     reports: tuple[PhaseReport, ...]
     """All phases so far, in order."""
     checkpoint: str | None

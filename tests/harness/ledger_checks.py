@@ -30,8 +30,20 @@ def check_at_rest(sim: LedgerSimulation) -> None:
     assert [a.closed for a in ledger.phases] == [plan.clips for plan in sim.config.phases]
 
 
+def check_lead(sim: LedgerSimulation) -> None:
+    """No consumer is further ahead of the slowest one than it may be, or was at the start."""
+    config = sim.config
+    if not config.lead_clips or config.catch_up_bytes:
+        return
+    starts = [config.start.get(name, Position(0, 0)) for name in sim.consumers]
+    before = [sum(position < start for position in every(sim)) for start in starts]
+    done = [consumption.total for consumption in sim.ledger.consumption.values()]
+    assert max(done) - min(done) <= max(config.lead_clips, max(before) - min(before))
+
+
 def check_account(sim: LedgerSimulation) -> None:
     """What holds at any moment, according to the ledger's state."""
+    check_lead(sim)
     ledger, state = sim.ledger, sim.ledger.state()
     credits = ledger.credits
     assert sum(sum(o.sizes) for o in state.outstanding) == credits.outstanding_bytes <= credits.budget_bytes

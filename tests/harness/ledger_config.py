@@ -41,8 +41,9 @@ def ledger_config(
     dead_ratio: float = 1.0,
     kind: str = "class_balanced",
     catch_up: int = 0,
+    lead: int = 0,
 ) -> LedgerConfig:
-    """Epochs of training, each with a validation phase, over a small made-up catalog."""
+    """Epochs of training, each with a validation phase, over a small made-up catalog. `lead`: in passes; 0: any."""
     view = view_of(videos)
     clip = ClipSpec(frames=5)
     sampling = SamplingSpec(kind=kind, clips_per_epoch=clips, clips_per_video=2, locality=locality)
@@ -53,8 +54,9 @@ def ledger_config(
         return plan_of(view, clip, sampling, *purposes[phase_index])
 
     parts = ClipParts(FEATURES, consumers)
+    phases = [PhasePlan(purpose=p, epoch=e, clips=len(plan(n))) for n, (p, e) in enumerate(purposes)]
     return LedgerConfig(
-        phases=[PhasePlan(purpose=p, epoch=e, clips=len(plan(n))) for n, (p, e) in enumerate(purposes)],
+        phases=phases,
         plan_of=plan,
         parts=parts,
         bounds=[[CLIP_BYTES] + [STREAM_BYTES] * len(parts.streams)] * len(purposes),
@@ -68,4 +70,5 @@ def ledger_config(
         dead_ratio=dead_ratio,
         last_stage=AGGREGATOR,
         catch_up_bytes=catch_up,
+        lead_clips=lead * sum(phase.clips for phase in phases[:2]),
     )

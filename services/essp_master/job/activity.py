@@ -131,9 +131,11 @@ class Activity:
             queues[ids.DECODER if part == ids.DECODER else self._pool_of[part]] += count
         return tuple(_pool(name, self._pools[name], queues[name], now_s) for name in sorted(self._pools))
 
-    def trainer_statuses(self, finals: set[str]) -> tuple[status.TrainerStatus, ...]:
-        """The trainers, in the order of the job."""
-        return tuple(_trainer(name, training, name in finals) for name, training in self.trainers.items())
+    def trainer_statuses(self, finals: set[str], held_back: Mapping[str, str]) -> tuple[status.TrainerStatus, ...]:
+        """The trainers, in the order of the job. `held_back`: trainer that is too far ahead -> the slowest one."""
+        return tuple(
+            _trainer(name, training, name in finals, held_back.get(name)) for name, training in self.trainers.items()
+        )
 
     def _worked(self, name: str, worker: str, clips: int, seconds: float, now_s: float) -> None:
         pool = self._pools.get(name)
@@ -163,7 +165,7 @@ def _pool(name: str, pool: _Pool, queue: int, now_s: float) -> status.PoolStatus
     )
 
 
-def _trainer(name: str, training: TrainerActivity, final: bool) -> status.TrainerStatus:
+def _trainer(name: str, training: TrainerActivity, final: bool, waits_for: str | None) -> status.TrainerStatus:
     step = training.step
     return status.TrainerStatus(
         name=name,
@@ -177,6 +179,7 @@ def _trainer(name: str, training: TrainerActivity, final: bool) -> status.Traine
         data_wait_ratio=step.data_wait_ratio if step else None,
         clips_per_s=step.clips_per_s if step else None,
         queue=step.queue if step else None,
+        waits_for=waits_for,
         reports=tuple(training.reports),
         checkpoint=training.checkpoint,
         final=final,

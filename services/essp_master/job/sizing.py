@@ -22,7 +22,7 @@ from essp_common.features.port import ArraySpec
 from essp_common.features.registry import output_of
 from essp_common.job.spec import CodecSpec, JobSpec
 from essp_common.messages.recipe import recipe_of
-from essp_common.pb.v1.messages_pb2 import Resize
+from essp_common.pb.v1.messages_pb2 import TEST, Resize
 from essp_common.planning.phases import Phases
 from essp_common.quantities import size
 from essp_common.video.codec import max_encoded_bytes
@@ -59,6 +59,17 @@ def catch_up_bytes(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
         return 0
     share = spec.limits.budget // 2 // others
     return share if share // _largest(bounds) >= _at_once(spec, batches=2) else 0
+
+
+def lead_clips(phases: Phases) -> int:
+    """Clips by which a trainer may be ahead of the slowest one where all keep in step; 0: a prediction has no bound.
+
+    `limits.lead` passes, or a longer test phase: what is left of a phase is never held back.
+    """
+    if not phases.spec.trainers:
+        return 0
+    a_pass = sum(plan.clips for plan in phases.plans if plan.purpose != TEST and plan.epoch == 0)
+    return max(phases.spec.limits.lead * a_pass, *(plan.clips for plan in phases.plans))
 
 
 def uncoupled_budget(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:

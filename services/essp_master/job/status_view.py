@@ -13,7 +13,7 @@ from essp_common.job import status
 from essp_common.job.spec import stored_spec
 from essp_common.job.status import JobState
 from essp_common.pb.v1.messages_pb2 import Control
-from essp_common.runtime import metrics
+from essp_common.runtime import ids, metrics
 from essp_master.job.activity import purpose_name
 from essp_master.job.job import Job
 
@@ -46,7 +46,7 @@ def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobSta
         streams={name: stream.feature for name, stream in spec.streams.items()},
         backlog=backlog,
         pools=job.activity.pool_statuses(backlog, now_s),
-        trainers=job.activity.trainer_statuses(ledger.finals),
+        trainers=job.activity.trainer_statuses(ledger.finals, held_back(job)),
         counts=status.CountStatus(
             issued=counts.issued,
             decoded=counts.decoded,
@@ -65,6 +65,20 @@ def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobSta
         result=job.reporter.result,
         last_event=job.reporter.log.last,
     )
+
+
+def held_back(job: Job) -> dict[str, str]:
+    """Trainers that wait because they are as far ahead of the slowest one as they may be -> the slowest one.
+
+    A trainer waits when less than a batch is left of what it was given.
+    """
+    ledger, trainers = job.ledger, job.run.preflight.spec.trainers
+    if job.state is not JobState.RUNNING or not ledger.holds_back:
+        return {}
+    left = {name: ledger.untrained(ids.trainer_consumer(name)) for name in trainers}
+    slowest = max(left, key=left.__getitem__)
+    waiting = trainers.keys() - ledger.finals - {slowest}
+    return {name: slowest for name in waiting if left[name] < trainers[name].batch_size}
 
 
 def status_of_unreadable(failed: Control) -> status.JobStatus:

@@ -39,3 +39,6 @@ class LedgerConfig:
     """A consumer is a straggler if it is behind by more than this share of the clips outstanding (`stragglers.py`)."""
     catch_up_bytes: int = 0
     """The share of the budget that a catch-up queue gets; 0: there are none, and all consumers keep in step."""
+    lead_clips: int = 0
+    """How far a consumer may be ahead of the slowest one where all keep in step, at least the longest phase; 0: as far
+    as the budget goes (`lead.py`)."""

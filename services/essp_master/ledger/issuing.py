@@ -5,14 +5,16 @@ from __future__ import annotations
 from essp_common.planning.position import Position
 from essp_master.ledger.books import Books
 from essp_master.ledger.instructions import Instruction, IssueUnit
+from essp_master.ledger.lead import Lead
 from essp_master.ledger.stragglers import Stragglers
 
 
 class Issuer:
-    """Issues as far as the credit goes. Part of the ledger."""
+    """Issues as far as the credit and the lead go. Part of the ledger."""
 
-    def __init__(self, books: Books, stragglers: Stragglers) -> None:
+    def __init__(self, books: Books, stragglers: Stragglers, lead: Lead) -> None:
         self._books = books
+        self._lead = lead
         self._outstanding = books.outstanding
         self._stragglers = stragglers
 
@@ -35,7 +37,8 @@ class Issuer:
     def _issue_new(self, out: list[Instruction]) -> None:
         books, outstanding, stragglers, issued = self._books, self._outstanding, self._stragglers, 0
         order, phases, names = books.order, books.phases, books.parts.names
-        while (unit := order.peek()) is not None:
+        permits, slowest = self._lead.permits, self._lead.slowest
+        while (unit := order.peek()) is not None and permits(unit, slowest):
             phase_index, clips, consumers = unit
             if stragglers.bits:
                 consumers &= ~stragglers.served(Position(phase_index, clips[0].index))

@@ -10,7 +10,8 @@ one partition).
                          └──▶ skipped: undecodable, and no video may replace it
 
 `states.py` has the states of an outstanding clip, and the table of their transitions. `order.py` has the order of
-issue: that of the phases, without a barrier between them, as far as the budget goes (`outstanding.py`).
+issue: that of the phases, without a barrier between them, as far as the budget (`outstanding.py`) and the slowest
+consumer (`lead.py`) allow.
 
 A consumer that restarts from a checkpoint asks (`lost`) for clips that it had reported as trained. The ledger opens
 them again for this consumer alone, and does not count them twice.
@@ -45,6 +46,7 @@ from essp_master.ledger.config import LedgerConfig
 from essp_master.ledger.credits import Credits
 from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction, PublishSkip
 from essp_master.ledger.issuing import Issuer
+from essp_master.ledger.lead import Lead
 from essp_master.ledger.losses import Losses, consumer_of
 from essp_master.ledger.outstanding import Entry
 from essp_master.ledger.parts import CLIP
@@ -81,7 +83,8 @@ class Ledger:
         self._closer = Closer(books, self._stragglers)
         self._batches = Batches(books, self._stragglers, self._closer)
         self._losses = Losses(books)
-        self._issuer = Issuer(books, self._stragglers)
+        self._lead = Lead(books)
+        self._issuer = Issuer(books, self._stragglers, self._lead)
         if state is not None:
             self._restore(state)
 
@@ -188,8 +191,17 @@ class Ledger:
         return dict(zip(("decoder", *self._parts.streams), self._outstanding.backlog(), strict=True))
 
     @property
+    def holds_back(self) -> bool:
+        """Whether more would be issued if the slowest consumer were not as far behind the fastest as it may be."""
+        return not self.paused and not self.ended and self._lead.holds_back()
+
+    def untrained(self, consumer: str) -> int:
+        """Clips that were issued in their turn, and that this consumer is not done with."""
+        return sum(phase.issued for phase in self.phases) - self.consumption[consumer].total
+
+    @property
     def out_of_credit(self) -> bool:
-        """Whether more would be issued if there were credit for it."""
+        """Whether more would be issued if consumers were done with more: for lack of credit, or to hold them back."""
         return not self.paused and not self.ended and self._books.order.peek() is not None
 
     # --- events ---

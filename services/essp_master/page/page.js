@@ -97,6 +97,7 @@ function jobCard(job) {
     t.name, t.final ? "done" : t.purpose ? `${t.purpose} ${t.epoch + 1}` : "–", number(t.clips_per_s), number(t.loss, 3), percent(t.top1),
     percent(t.data_wait_ratio), course(t.reports),
   ]);
+  const held = job.trainers.filter(t => t.waits_for).map(t => el("p", { class: "note" }, `${t.name} waits for ${t.waits_for}: it is as far ahead as limits.lead allows`));
   const lines = job.failures.map(f => el("p", { class: "wrong" }, `${f.count} × ${f.stage}: ${f.kind}, as ${f.examples[0]?.video}: ${f.examples[0]?.reason}`));
   return el("article", {},
     el("div", {}, el("h3", {}, job.name), el("span", { class: `state ${job.state}` }, job.state), el("span", { class: "grow note" }, job.output), ...actions.map(name => action(job.name, name))),
@@ -105,6 +106,7 @@ function jobCard(job) {
     ...(job.reason ? [el("p", { class: job.state === "failed" ? "wrong" : "" }, job.reason)] : []),
     ...(result ? [el("p", {}, `fused, top-1 by video: ${result}`)] : []),
     ...(trainers.length ? [table(["trainer", "at", "clips/s", "loss", "top-1", "waits for data", "validation loss"], trainers)] : []),
+    ...held,
     ...lines);
 }
 

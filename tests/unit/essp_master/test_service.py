@@ -70,6 +70,26 @@ def test_a_job_runs_to_its_end(adapters: Adapters, fleet_of: FleetOf) -> None:
     assert adapters.cache.usage().keys == 0
 
 
+def test_a_fast_trainer_of_a_coupled_job_waits_for_the_slowest_and_its_status_says_so(
+    adapters: Adapters, fleet_of: FleetOf, tmp_path: Path
+) -> None:
+    """However many passes the budget would hold: 10 clips of training, 4 of validation, and a test of 16."""
+    job = make_job(tmp_path, epochs=14, limits={"budget": "64MiB", "coupled": True})
+    master, fleet = master_over(adapters), fleet_of(job)
+    master.start(job)
+    assert [trainer.waits_for for trainer in master.status("small").trainers] == [None, None]
+    while fleet.learn() or fleet.decode() or fleet.extract() or fleet.train("trainer.rgb") or master.step(0):
+        pass
+    assert len(fleet.trained["trainer.rgb"]) == 16
+    assert [(t.name, t.waits_for) for t in master.status("small").trainers] == [("rgb", "diff"), ("diff", None)]
+    master.pause("small")
+    assert [trainer.waits_for for trainer in master.status("small").trainers] == [None, None]
+    master.resume("small")
+    run_to_rest(master, fleet)
+    assert len(fleet.trained["trainer.rgb"]) == len(fleet.trained["trainer.diff"]) == 14 * 14 + 16
+    assert [trainer.waits_for for trainer in master.status("small").trainers] == [None, None]
+
+
 def test_a_trainer_that_stands_still_is_left_behind_and_loses_nothing(
     adapters: Adapters, fleet_of: FleetOf, tmp_path: Path
 ) -> None:

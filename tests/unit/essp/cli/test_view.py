@@ -43,6 +43,15 @@ def lines_of(rendered: str, *words: str) -> list[list[str]]:
     return [line.split() for line in rendered.splitlines() if all(word in line for word in words)]
 
 
+def test_a_trainer_that_waits_for_the_slowest_is_shown() -> None:
+    first, *others = status().trainers
+    shown = text(
+        dashboard(status().model_copy(update={"trainers": (first.model_copy(update={"waits_for": "flow"}), *others)}))
+    )
+    assert f"{first.name} waits for flow: it is as far ahead as limits.lead allows" in shown
+    assert "waits for flow" not in text(dashboard(status()))
+
+
 def test_dashboard_tells_how_far_the_job_is() -> None:
     shown = text(dashboard(status()))
     assert "demo running" in shown

@@ -9,7 +9,7 @@ from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import PREDICT, TEST, TRAIN, VALIDATION
 from essp_common.planning.phases import Phases
-from essp_master.job.sizing import bounds_of, catch_up_bytes, parts_of, unit_clips
+from essp_master.job.sizing import bounds_of, catch_up_bytes, lead_clips, parts_of, unit_clips
 
 
 def catalog(*splits: str, sizes: tuple[tuple[int, int], ...] = ((64, 48),)) -> Catalog:
@@ -117,6 +117,21 @@ def test_a_catch_up_queue_holds_two_batches_or_there_is_none() -> None:
     assert catch_up_bytes(one, bounds) == 0, "there is nobody to lag behind"
     tight = job(limits={"budget": 34 * sum(bounds[0])})
     assert unit_clips(tight, bounds) == 17 - 8 + 1, "a unit and the rest of a batch fit a share"
+
+
+def test_the_lead_is_counted_in_passes_and_holds_back_no_phase() -> None:
+    videos = catalog("train", "validation", "test")
+
+    def clips(lead: int, a_video: int, **more: object) -> int:
+        sampling = {"clips_per_video": a_video, "clips_per_epoch": 5}
+        return lead_clips(Phases(job(sampling=sampling, limits={"lead": lead}, **more), videos))
+
+    assert clips(lead=1, a_video=1) == 5 + 8
+    assert clips(lead=3, a_video=2) == 3 * (5 + 16)
+    assert clips(lead=1, a_video=2, trainers={}, predictor={"model": "file:///model"}) == 0
+    small = Catalog((*catalog("train", "validation").rows[6:10], *catalog("test").rows))
+    spec = job(sampling={"clips_per_video": 1, "clips_per_epoch": 1}, limits={"lead": 1})
+    assert lead_clips(Phases(spec, small)) == 8, "the test is longer than a pass"
 
 
 def test_clips_too_short_for_a_feature_are_refused() -> None:

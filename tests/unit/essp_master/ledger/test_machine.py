@@ -42,6 +42,7 @@ class LedgerMachine(RuleBasedStateMachine):
         start=st.tuples(st.integers(0, 1), st.integers(0, 3)),
         third=st.booleans(),
         lag=st.booleans(),
+        lead=st.integers(0, 2),
     )
     def begin(
         self,
@@ -56,6 +57,7 @@ class LedgerMachine(RuleBasedStateMachine):
         start: tuple[int, int],
         third: bool,
         lag: bool,
+        lead: int,
     ) -> None:
         first = {"trainer.flow": Position(start[0], min(start[1], clips if start[0] == 0 else 2 * videos))}
         consumers = CONSUMERS | ({"trainer.other": "rgb"} if third else {})
@@ -71,6 +73,7 @@ class LedgerMachine(RuleBasedStateMachine):
             unit_clips=2,
             kind=kind,
             catch_up=share if lag and share >= max(locality, 2) * BOTH else 0,
+            lead=lead,
         )
         self.sim = LedgerSimulation(config, bad, bad_streams)
         self.flushes = 0

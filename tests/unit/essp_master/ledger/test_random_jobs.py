@@ -14,19 +14,21 @@ from tests.harness.ledger_simulation import LedgerSimulation
 BOTH = CLIP_BYTES + STREAM_BYTES
 
 
-def random_simulation(chance: random.Random) -> LedgerSimulation:
+def random_simulation(chance: random.Random, epochs: int = 1, lead: int = 0) -> LedgerSimulation:
     """A job of two or three trainers, one of whose videos is damaged."""
     consumers = CONSUMERS | ({"trainer.other": "rgb"} if chance.random() < 0.5 else {})
     room = chance.choice([4, 8, 12])
     locality = chance.choice([0, 0, 3])
     share = room // 2 // (len(consumers) - 1) if chance.random() < 0.7 else 0
     config = ledger_config(
+        epochs,
         clips=chance.choice([8, 20, 40]),
         consumers=consumers,
         budget=room * BOTH,
         unit_clips=2,
         locality=locality,
-        catch_up=share * BOTH if share >= max(2, locality) else 0,
+        catch_up=share * BOTH if share >= max(2, locality) and not lead else 0,
+        lead=lead,
     )
     return LedgerSimulation(config, bad=[0])
 
@@ -62,7 +64,17 @@ def step(sim: LedgerSimulation, chance: random.Random) -> None:
 @pytest.mark.parametrize("seed", [*range(10), 332, 827])  # those two once stood still for ever
 def test_a_job_comes_to_its_end(seed: int) -> None:
     chance = random.Random(seed)
-    sim = random_simulation(chance)
+    live_through(random_simulation(chance), chance)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_job_whose_trainers_keep_within_a_pass_comes_to_its_end(seed: int) -> None:
+    chance = random.Random(seed)
+    live_through(random_simulation(chance, epochs=4, lead=1 + seed % 2), chance)
+
+
+def live_through(sim: LedgerSimulation, chance: random.Random) -> None:
+    """So many random events, and then the rest of the job."""
     for _ in range(200):
         step(sim, chance)
         check_account(sim)
