@@ -25,11 +25,10 @@ def examine(server: str, token: str) -> Iterator[Finding]:
     if deaf is not None:
         yield deaf
         return
-    status, _ = _get(server, "/readyz", "")
+    status, body = _get(server, "/readyz", "")
     if status == 503:
-        yield warn(
-            CHECK, f"{server} answers but is not the leader: it starts, stands by, or drains", "try again in a moment"
-        )
+        said = " ".join(body.decode(errors="replace").split()) or "starts, stands by, or drains"
+        yield warn(CHECK, f"{server} answers but does not take jobs: it {said}", "try again in a moment")
     elif status != 200:
         yield fail(CHECK, f"{server}/readyz answered {status}", "check that ESSP_SERVER is the URL of a master")
         return

@@ -64,6 +64,8 @@ _SWEEP_S = 2.0
 """How often stray bytes are looked for after the end of a job."""
 _LISTEN_S = 3.0
 """How long a new master listens for jobs that were under way."""
+_LONGEST_WAIT_S = 5.0
+"""Most seconds between two tries to take over what was under way."""
 _PATIENCE_S = 10.0
 """How long a request waits for the master to know them."""
 
@@ -96,6 +98,8 @@ class Master:
         self._draining = threading.Event()
         self._recovered = threading.Event()
         """It is known what was under way; until then requests wait."""
+        self.obstacle = ""
+        """What this master waits for before it can take over what was under way; empty: nothing."""
         if not recovers:
             self._recovered.set()
         self._outbox = Outbox(self._bus)
@@ -429,27 +433,58 @@ class Master:
 
     def _await_recovery(self) -> None:
         if not self._recovered.wait(_PATIENCE_S):
-            raise Unavailable("this master is still finding out what was under way; ask again in a moment")
+            obstacle = f" ({self.obstacle})" if self.obstacle else ""
+            raise Unavailable(f"this master is still finding out what was under way{obstacle}; ask again in a moment")
 
     def recover(self) -> None:
-        """Take over the jobs that were under way when the previous master left; remember those that had ended."""
-        for command in last_commands(self._bus, _LISTEN_S, self._draining):
-            if command.job in self._jobs or self._draining.is_set():
-                continue
-            try:
-                if (ended := past(command, self._stores)) is not None:  # perhaps by a master that is still there
-                    self._jobs.remember(ended)
-                else:
-                    spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
-                    self._start(spec, False, None, command)
-                    failpoint("master.taken-over")
-            except (TransientError, Conflict) as error:  # not the job's own fault, or another master has it
-                log.error("job %s cannot be taken over: %s", command.job, error, extra={"job_id": command.job})
-            except Exception as error:
-                log.exception("job %s cannot be taken over", command.job, extra={"job_id": command.job})
-                reason = str(error) if isinstance(error, EsspError) else f"{type(error).__name__}: {error}"
-                self._give_up(command, f"it cannot be taken over by a new master: {reason}")
-        self._recovered.set()
+        """Take over the jobs that were under way when the previous master left; remember those that had ended.
+
+        A server that does not answer is waited for: what is said of a job that is not taken over yet would be lost.
+        Nobody waits for the history of a job that has ended; the next master reads it.
+        """
+        commands: list[Control] | None = None
+        outage = Outage("master", self._draining.wait, _LONGEST_WAIT_S)
+        while not self._recovered.is_set() and not self._draining.is_set():
+            with outage:
+                try:
+                    if commands is None:
+                        commands = last_commands(self._bus, _LISTEN_S, self._draining)
+                    self._take_over_all(commands)
+                except TransientError as error:
+                    self.obstacle = str(error)
+                    raise
+                self.obstacle = ""
+                self._recovered.set()
+
+    def _take_over_all(self, commands: Sequence[Control]) -> None:
+        """Take over all jobs but those that are known already. Raises `TransientError` if one has to be waited for."""
+        awaited = [error for command in commands if (error := self._take_over(command)) and under_way(command)]
+        if awaited:
+            raise awaited[0]
+
+    def _take_over(self, command: Control) -> TransientError | None:
+        """Take over one job. Returns an error if a server does not answer, and None if there is nothing left to do."""
+        known = command.job in self._jobs or self._jobs.past(command.job) is not None
+        if known or self._draining.is_set():
+            return None
+        try:
+            if (ended := past(command, self._stores)) is not None:  # perhaps by a master that is still there
+                self._jobs.remember(ended)
+            else:
+                spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
+                self._start(spec, False, None, command)
+                failpoint("master.taken-over")
+        except TransientError as error:
+            reason = f"job {command.job} cannot be taken over yet: {error}"
+            log.warning("%s", reason, extra={"job_id": command.job})
+            return TransientError(reason, error.retry_after_s)
+        except Conflict as error:  # another master has it
+            log.error("job %s cannot be taken over: %s", command.job, error, extra={"job_id": command.job})
+        except Exception as error:
+            log.exception("job %s cannot be taken over", command.job, extra={"job_id": command.job})
+            reason = str(error) if isinstance(error, EsspError) else f"{type(error).__name__}: {error}"
+            self._give_up(command, f"it cannot be taken over by a new master: {reason}")
+        return None
 
     def _give_up(self, command: Control, reason: str) -> None:
         """Have everybody know that a job failed which this master cannot even begin to take over."""

@@ -22,8 +22,11 @@ def router(master: Master) -> APIRouter:
 
     @routes.get("/readyz")
     async def readyz() -> Response:
-        ready = master.ready
-        return Response("ready\n" if ready else "leaving\n", 200 if ready else 503, media_type="text/plain")
+        if master.ready:
+            return Response("ready\n", media_type="text/plain")
+        # Without details, which are not for everybody; requests are told them.
+        waits = "waits for a server that does not answer, to take over what was under way"
+        return Response(f"{waits if master.obstacle else 'starts, or leaves'}\n", 503, media_type="text/plain")
 
     @routes.get("/metrics")
     def metrics() -> Response:

@@ -6,39 +6,35 @@ command is the newer one, and it is carried out once more.
 
 from __future__ import annotations
 
-import logging
 import threading
 
 from essp_common import topics
 from essp_common.artifacts.history import History
 from essp_common.bus.port import Bus
 from essp_common.bus.reading import read_all
-from essp_common.errors import TransientError
 from essp_common.job.spec import stored_spec
 from essp_common.job.status import JobStatus
 from essp_common.messages.parsing import BadMessage, parsed, refuse
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.wiring import Stores
 
-log = logging.getLogger(__name__)
-
 _UNDER_WAY = (Control.START, Control.RESUME, Control.PAUSE)
 
 
 def last_commands(bus: Bus, listen_s: float, draining: threading.Event) -> list[Control]:
-    """The last command of each job, as far as the bus answers; its first message is awaited for `listen_s`."""
+    """The last command of each job; the first message is awaited for `listen_s`.
+
+    Raises `TransientError` if the bus does not answer: a job that is not known now would be lost to this master.
+    """
     found: dict[str, Control] = {}
-    try:
-        for record in read_all(bus, topics.CONTROL, first_s=listen_s, leaving=draining.is_set):
-            try:
-                command = parsed(Control, record)
-            except BadMessage as error:
-                refuse("master", record, error)
-                continue
-            if command.fence >= found.get(command.job, command).fence:
-                found[command.job] = command
-    except TransientError as error:
-        log.error("master: not all jobs that were under way can be read: %s", error)
+    for record in read_all(bus, topics.CONTROL, first_s=listen_s, leaving=draining.is_set):
+        try:
+            command = parsed(Control, record)
+        except BadMessage as error:
+            refuse("master", record, error)
+            continue
+        if command.fence >= found.get(command.job, command).fence:
+            found[command.job] = command
     return list(found.values())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -13,6 +14,7 @@ from essp.account import account_of
 from essp.audit.invariants import check
 from essp_common.artifacts.history import History
 from essp_common.bus import reading
+from essp_common.bus.port import Bus
 from essp_common.errors import Conflict, Fenced, Unavailable
 from essp_common.job.status import JobState
 from essp_common.objects.directory import DirectoryStore
@@ -21,8 +23,10 @@ from essp_common.pb.v1.messages_pb2 import AGGREGATOR, Control, Finished, Progre
 from essp_common.wiring import Adapters
 from essp_master import service
 from essp_master.config import MasterSettings
+from essp_master.failover.recovery import last_commands
 from essp_master.service import Master
 from tests.harness.fleet import EVERYTHING, SIZES, Clock, Fleet, make_job, run_to_rest
+from tests.harness.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -196,6 +200,88 @@ def test_an_end_that_the_history_misses_is_written_there(adapters: Adapters, fle
     newest = History(adapters.stores.under(fleet.job.output)).newest()
     assert newest is not None
     assert newest.state == ("stopped" if command == "stop" else "completed")
+
+
+@pytest.mark.parametrize("server", ["store", "bus"])
+def test_a_server_that_is_away_during_a_take_over_is_waited_for(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch, server: str
+) -> None:
+    """The master says so meanwhile, and loses nothing of what workers say."""
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    fleet.work()
+    die(first)
+    back, get, commands = threading.Event(), DirectoryStore.get, last_commands
+
+    def away() -> None:
+        if not back.is_set():
+            raise Unavailable(f"the {server} is away", 0.001)
+
+    def read(store: DirectoryStore, key: str) -> bytes:
+        away()
+        return get(store, key)
+
+    def listen(bus: Bus, listen_s: float, draining: threading.Event) -> list[Control]:
+        away()
+        return commands(bus, listen_s, draining)
+
+    if server == "store":
+        monkeypatch.setattr(DirectoryStore, "get", read)
+    else:
+        monkeypatch.setattr(service, "last_commands", listen)
+    monkeypatch.setattr(service, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(service, "_LISTEN_S", 0.0)
+    second = Master(adapters, MasterSettings(history_s=0.0), "m2", recovers=True)
+    taking_over = threading.Thread(target=second.recover)
+    taking_over.start()
+    try:
+        until(lambda: bool(second.obstacle) or not taking_over.is_alive())
+        assert f"the {server} is away" in second.obstacle
+        ready = [second.ready]
+        with pytest.raises(Unavailable, match=f"finding out what was under way .*the {server} is away"):
+            second.jobs()
+        fleet.work()
+    finally:
+        back.set()
+        taking_over.join()
+    assert [*ready, second.ready] == [False, True]
+    assert not second.obstacle
+    assert second.status("small").state is JobState.RUNNING
+    run_to_rest(second, fleet)
+    assert fleet.trained == BOTH
+
+
+def test_nobody_waits_for_the_history_of_a_job_that_has_ended(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    first.stop("small")
+    die(first)
+
+    def away(store: DirectoryStore, key: str) -> bytes:
+        raise Unavailable("the store is away", 0.001)
+
+    monkeypatch.setattr(DirectoryStore, "get", away)
+    assert master_named("m2", adapters).ready
+
+
+def test_a_master_that_is_drained_waits_for_nobody(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    die(first)
+
+    def away(store: DirectoryStore, key: str) -> bytes:
+        second.drain()
+        raise Unavailable("the store is away", 3600.0)
+
+    monkeypatch.setattr(DirectoryStore, "get", away)
+    monkeypatch.setattr(service, "_LISTEN_S", 0.0)
+    second = Master(adapters, MasterSettings(history_s=0.0), "m2", recovers=True)
+    second.run()
+    assert not second.ready
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -229,7 +229,7 @@ def test_a_master_of_another_version() -> None:
     with http_server({"/readyz": (503, b""), "/openapi.json": (200, document)}) as server:
         found = list(master.examine(server, ""))
     assert "version 9.9.9" in said(found, "master", Level.FAIL)
-    assert "is not the leader" in said(found, "master", Level.WARN)
+    assert "does not take jobs" in said(found, "master", Level.WARN)
 
 
 def test_something_else_in_place_of_the_master() -> None:

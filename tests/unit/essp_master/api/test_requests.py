@@ -159,6 +159,14 @@ def test_jobs_are_not_listed_before_it_is_known_what_was_under_way(
                 assert answer.status_code == 503, path
                 assert answer.headers["retry-after"] == "1"
             assert client.get("/readyz").status_code == 503
+            master.obstacle = "job small cannot be taken over yet: s3://secret/out does not answer"
+            assert master.obstacle in client.get("/v1/jobs").json()["detail"]
+            probed = client.get("/readyz")
+            assert (probed.status_code, "waits for a server" in probed.text, "secret" in probed.text) == (
+                503,
+                True,
+                False,
+            )
             assert client.get("/livez").text == "ok\n"
             assert "essp_leader 1.0" in client.get("/metrics").text
             master.recover()
