@@ -37,7 +37,7 @@ clip:
   codec: {{name: raw}}          # raw | jpeg | zstd; jpeg where the network to Redis is the limit
 
 sampling:
-  kind: class_balanced        # class, then video, then offset, all at random; or uniform
+  kind: class_balanced        # class, then video, then offset, all at random; or pooled, uniform
   seed: 0                     # the same seed gives the same clips, however many workers run
   # clips_per_epoch: 1000     # default: one for each training video
   clips_per_video: 3          # evaluation: clips at even distances, scores averaged by video

@@ -166,13 +166,17 @@ class DataSpec(_Section):
     """Split that the final figures are measured on. There is no test if this is null or the catalog lacks the split."""
 
 
+_OF_POOLED = ("clips_per_visit", "window")
+
+
 class SamplingSpec(_Section):
     """Which seeds, in which order."""
 
-    kind: Literal["class_balanced", "uniform"] = "class_balanced"
+    kind: Literal["class_balanced", "pooled", "uniform"] = "class_balanced"
     """Training: `class_balanced` draws class, then video, then offset, each time among all of them. So an epoch as long
     as the training split shows about 63 % of the videos (of equally large classes), some of them several times.
-    `uniform` walks all videos in order and shows each once."""
+    `pooled` draws class, then video, then takes `clips_per_visit` clips of it, which one decode makes, and mixes the
+    clips of all videos within a `window`. `uniform` walks all videos in order and shows each once."""
     seed: int = Field(0, ge=0, lt=2**63)
     """The job's random seed: the same seed, the same clips."""
     clips_per_epoch: int | None = Field(None, ge=1, le=10**9)
@@ -181,6 +185,32 @@ class SamplingSpec(_Section):
     """Evaluation: clips at even distances over each video; scores are averaged by video."""
     locality: int = Field(0, ge=0, le=10**6)
     """Window, in seeds, within which the seeds of one video are issued together (0: off)."""
+    clips_per_visit: int = Field(8, ge=1, le=1024)
+    """`pooled`: clips of each video that is drawn. Decoding costs this many times less; 1 is `class_balanced`."""
+    window: int = Field(512, ge=1, le=10**6)
+    """`pooled`: indices within which the clips of all visits are mixed, a multiple of `clips_per_visit`. Two clips of a
+    visit are at least `window / clips_per_visit / 2` clips apart, so batches up to that size never hold two. So many
+    clips have to fit into `limits.budget`."""
+
+    @property
+    def issue_window(self) -> int:
+        """Indices within which the clips of one video are issued together; 0: each clip at its turn."""
+        return self.window if self.kind == "pooled" else self.locality
+
+    @model_validator(mode="after")
+    def _fields_of_the_kind(self) -> SamplingSpec:
+        fields = type(self).model_fields
+        if self.kind == "pooled":
+            if self.locality:
+                raise ValueError("locality: `pooled` has a window of its own; leave locality out, or set window")
+            if self.window % self.clips_per_visit:
+                near = max(1, self.window // self.clips_per_visit) * self.clips_per_visit
+                raise ValueError(
+                    f"window: {self.window} is no multiple of clips_per_visit = {self.clips_per_visit}; use {near}"
+                )
+        elif extra := [name for name in _OF_POOLED if getattr(self, name) != fields[name].default]:
+            raise ValueError(f"{extra[0]}: only `kind: pooled` has it, and this is {self.kind}")
+        return self
 
 
 class StreamSpec(_Section):

@@ -14,7 +14,8 @@ from essp_common.catalog.table import Catalog, CatalogView
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import PREDICT, TEST, TRAIN, VALIDATION, PhasePlan, Purpose
-from essp_common.planning.plan import Plan, plan_of
+from essp_common.planning.plan import plan_of
+from essp_common.planning.planned_clip import Plan
 from essp_common.planning.splits import splits_of
 
 _DIGESTED = 256

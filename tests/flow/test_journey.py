@@ -15,6 +15,7 @@ from essp_common import topics
 from essp_common.artifacts.fused_model import open_model
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, JobStatus
+from essp_common.pb.v1.messages_pb2 import TRAIN, DecodeSeed
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from tests.flow.conftest import MakeJob
@@ -101,6 +102,30 @@ def test_locality_changes_the_order_of_decoding_and_no_batch(make_job: MakeJob) 
     apart, together = runs
     assert together[0] < apart[0], "seeds of a video come in one message"
     assert apart[1:] == together[1:]
+
+
+def test_a_pooled_plan_decodes_each_visit_once_and_resumes(make_job: MakeJob) -> None:
+    """A drained run of it ends with the weights of one that was never stopped."""
+    sampling = {"kind": "pooled", "clips_per_visit": 4, "window": 12}
+    whole, parted = (
+        spec.model_copy(update={"sampling": spec.sampling.model_copy(update=sampling)})
+        for spec in (make_job("whole"), make_job("parted"))
+    )
+    with Embedded(whole, Settings()) as job:
+        subscription = job.adapters.bus.subscribe([topics.SEEDS], group=None)
+        assert finish(job).state is JobState.COMPLETED
+        units: list[DecodeSeed] = []
+        while records := subscription.poll(1000, 0.05):
+            units += [DecodeSeed.FromString(record.value) for record in records]
+    training = [unit for unit in units if unit.purpose == TRAIN]
+    clips = sum(len(unit.seeds) for unit in training)
+    assert len(training) <= clips // 3, "a visit is one unit"
+    with Embedded(parted, Settings()) as job:
+        while not job.ended(0.01) and job.status().progress.done < 10:
+            pass
+    assert not job.status().state.ended
+    assert run(parted).state is JobState.COMPLETED
+    assert weights_of(STORES, parted.output) == weights_of(STORES, whole.output)
 
 
 def test_a_drained_run_goes_on_and_ends_with_the_weights_of_one_never_stopped(make_job: MakeJob) -> None:

@@ -8,7 +8,8 @@ from functools import cache
 from essp_common.catalog.table import Catalog, CatalogView, VideoRow
 from essp_common.job.spec import ClipSpec, SamplingSpec
 from essp_common.pb.v1.messages_pb2 import AGGREGATOR, TRAIN, VALIDATION, PhasePlan
-from essp_common.planning.plan import Plan, plan_of
+from essp_common.planning.plan import plan_of
+from essp_common.planning.planned_clip import Plan
 from essp_common.planning.position import Position
 from essp_master.ledger.config import LedgerConfig
 from essp_master.ledger.parts import ClipParts
@@ -43,10 +44,14 @@ def ledger_config(
     catch_up: int = 0,
     lead: int = 0,
 ) -> LedgerConfig:
-    """Epochs of training, each with a validation phase, over a small made-up catalog. `lead`: in passes; 0: any."""
+    """Epochs of training, each with a validation phase, over a small made-up catalog. `lead`: in passes; 0: any.
+
+    `locality` of a pooled plan: its window, which is one visit.
+    """
     view = view_of(videos)
     clip = ClipSpec(frames=5)
-    sampling = SamplingSpec(kind=kind, clips_per_epoch=clips, clips_per_video=2, locality=locality)
+    window = {"clips_per_visit": locality, "window": locality} if kind == "pooled" else {"locality": locality}
+    sampling = SamplingSpec(kind=kind, clips_per_epoch=clips, clips_per_video=2, **window)
     purposes = [(purpose, epoch) for epoch in range(epochs) for purpose in (TRAIN, VALIDATION)]
 
     @cache

@@ -24,7 +24,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Progress,
     Trained,
 )
-from essp_common.planning.plan import PlannedClip
+from essp_common.planning.planned_clip import PlannedClip
 from essp_common.planning.position import Position
 from essp_master.ledger.config import LedgerConfig
 from essp_master.ledger.instructions import (

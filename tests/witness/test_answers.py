@@ -27,7 +27,7 @@ from essp_common.learning.models import restore
 from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import TEST, VALIDATION
 from essp_common.planning.phases import Phases
-from essp_common.planning.plan import Plan
+from essp_common.planning.planned_clip import Plan
 from essp_common.runtime.config import Settings
 from essp_common.video.synthetic import Encoding, drifting, texture, write_video
 from essp_common.wiring import Stores

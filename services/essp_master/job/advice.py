@@ -18,7 +18,13 @@ _NAMED = 10
 
 def advice(phases: Phases, bounds: Sequence[Sequence[int]]) -> tuple[str, ...]:
     """One sentence each. `bounds`: for each phase, the most bytes of each part of a clip."""
-    return (*_of_classes(phases), *_of_splits(phases), *_of_trainers(phases), *_of_budget(phases, bounds))
+    return (
+        *_of_classes(phases),
+        *_of_splits(phases),
+        *_of_trainers(phases),
+        *_of_pooling(phases),
+        *_of_budget(phases, bounds),
+    )
 
 
 def of_more_epochs(known: JobSpec | None, spec: JobSpec) -> Iterator[str]:
@@ -76,6 +82,20 @@ def _of_trainers(phases: Phases) -> Iterator[str]:
             f"trainers {one} and {other} differ in nothing that counts, so their weights will be the same; give one of "
             "them another `seed` (members of an ensemble), or change what you want to compare"
         )
+
+
+def _of_pooling(phases: Phases) -> Iterator[str]:
+    sampling = phases.spec.sampling
+    if sampling.kind != "pooled" or sampling.clips_per_visit == 1:
+        return
+    apart = sampling.window // sampling.clips_per_visit // 2
+    for name, trainer in phases.spec.trainers.items():
+        if trainer.batch_size > apart:
+            yield (
+                f"trainers.{name}.batch_size = {trainer.batch_size}: batches may hold several clips of one video, "
+                f"which are {max(1, apart)} clips apart; raise sampling.window to "
+                f"{2 * trainer.batch_size * sampling.clips_per_visit}"
+            )
 
 
 def _without_effect(trainer: TrainerSpec, epochs: int) -> Iterator[tuple[str, str]]:

@@ -12,7 +12,8 @@ from essp_common.job.spec import JobSpec
 from essp_common.messages.recipe import recipe_of
 from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, DecodeSeed, FeatureReady, Recipe, Seed, Video
 from essp_common.planning.phases import Phases
-from essp_common.planning.plan import PlannedClip, seek_to
+from essp_common.planning.plan import seek_to
+from essp_common.planning.planned_clip import PlannedClip
 from essp_master.ledger.instructions import IssueUnit, PublishSkip, ReleaseClip
 
 _VIDEOS = 2**17

@@ -121,7 +121,7 @@ def _ledger_config(preflight: Preflight, resume: ResumePoints) -> LedgerConfig:
         finals=frozenset(name for name, found in resume.manifests.items() if found.final),
         budget_bytes=spec.limits.budget,
         unit_clips=preflight.unit_clips,
-        locality=spec.sampling.locality,
+        locality=spec.sampling.issue_window,
         replacements=spec.limits.replacements,
         dead_ratio=spec.limits.dead_ratio,
         last_stage=AGGREGATOR if spec.predictor is None else PREDICTOR,

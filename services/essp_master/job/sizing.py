@@ -79,11 +79,11 @@ def uncoupled_budget(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
 
 def unit_clips(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
     """Most clips of one work unit. Raises `ConfigError` if the budget is too small for the job to proceed."""
-    largest, needed, window = _largest(bounds), _at_once(spec), spec.sampling.locality
+    largest, needed, window = _largest(bounds), _at_once(spec), spec.sampling.issue_window
     held = spec.limits.budget // largest
     if held < needed:
         batch, culprit = _batch(spec)
-        cause = f"{culprit} = {batch}" + (f" and sampling.locality = {window}" if window else "")
+        cause = f"{culprit} = {batch}" + (f" and sampling.{_window_field(spec)} = {window}" if window else "")
         raise ConfigError(
             f"limits.budget: {size(spec.limits.budget)} hold {held} clips of up to {size(largest)}, "
             f"but {cause} need {needed} at once; raise it to {-(-needed * largest // _MIB)}MiB or more, "
@@ -112,9 +112,13 @@ def _batch(spec: JobSpec) -> tuple[int, str]:
     )
 
 
+def _window_field(spec: JobSpec) -> str:
+    return "window" if spec.sampling.kind == "pooled" else "locality"
+
+
 def _at_once(spec: JobSpec, batches: int = 1) -> int:
     """Clips that the budget has to hold so that a consumer gets this many batches, whatever the order of issue."""
-    return batches * _batch(spec)[0] + max(spec.sampling.locality, 1) - 1
+    return batches * _batch(spec)[0] + max(spec.sampling.issue_window, 1) - 1
 
 
 def _bounds(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from essp_common.pb.v1.messages_pb2 import PhasePlan, Stage
-from essp_common.planning.plan import Plan
+from essp_common.planning.planned_clip import Plan
 from essp_common.planning.position import Position
 from essp_master.ledger.parts import ClipParts
 

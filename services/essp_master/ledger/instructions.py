@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from essp_common.planning.plan import PlannedClip
+from essp_common.planning.planned_clip import PlannedClip
 
 
 class IssueUnit(NamedTuple):

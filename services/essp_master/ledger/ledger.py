@@ -38,7 +38,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Progress,
     Trained,
 )
-from essp_common.planning.plan import PlannedClip
+from essp_common.planning.planned_clip import PlannedClip
 from essp_master.ledger.batches import Batches, PhaseEvent
 from essp_master.ledger.books import Books
 from essp_master.ledger.closing import Closer

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from essp_common.pb.v1.messages_pb2 import OutstandingClip
-from essp_common.planning.plan import PlannedClip
+from essp_common.planning.planned_clip import PlannedClip
 from essp_common.planning.position import Position
 from essp_master.ledger.catch_up import CatchUpQueue
 from essp_master.ledger.credits import Credits

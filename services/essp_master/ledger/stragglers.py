@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from essp_common.pb.v1.messages_pb2 import CatchUpState, ReplacedClip
-from essp_common.planning.plan import PlannedClip
+from essp_common.planning.planned_clip import PlannedClip
 from essp_common.planning.position import Position
 from essp_master.ledger.books import Books
 from essp_master.ledger.catch_up import CatchUpQueue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, repeat
 from typing import TypeVar
@@ -14,21 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from essp_common.catalog.table import Catalog, CatalogView, VideoRow
+from essp_common.catalog.table import Catalog, VideoRow
 from essp_common.errors import ConfigError
 from essp_common.job.spec import ClipSpec, SamplingSpec
 from essp_common.pb.v1.messages_pb2 import TEST, TRAIN, VALIDATION, Seek
 from essp_common.planning.counter_rng import WORDS, CounterRng, below
-from essp_common.planning.plan import (
-    Plan,
-    PlannedClip,
-    class_balanced,
-    empty_classes,
-    plan_of,
-    round_robin,
-    seek_to,
-    uniform,
-)
+from essp_common.planning.plan import class_balanced, empty_classes, plan_of, round_robin, seek_to, uniform
+from essp_common.planning.planned_clip import Plan, PlannedClip
+from tests.harness.plans import chi_square, row, view_of
 
 T = TypeVar("T")
 
@@ -36,30 +29,6 @@ MASK = (1 << 64) - 1
 PINNED = [(0, 2, 41), (2, 5, 0), (0, 0, 27), (0, 2, 40), (0, 0, 30), (1, 3, 17)]
 PINNED_REPLACEMENT = (0, 1, 31)
 SEEKABLE = VideoRow("v", "u", "a", "train", 1, "e", seekable=True)
-
-
-def row(name: str, frames: int = 100, first: int = 0, error: str | None = None) -> VideoRow:
-    """A video `class/file`, from frame `first` on."""
-    return VideoRow(
-        name,
-        f"file:///{name}",
-        name.partition("/")[0],
-        "train",
-        1,
-        "e",
-        frame_count=first + frames,
-        first_frame=first,
-        last_frame=first + frames - 1,
-        error=error,
-    )
-
-
-def view_of(lengths: dict[str, list[int]]) -> CatalogView:
-    """A view with videos of these lengths in each class."""
-    rows = [
-        row(f"{name}/{i:04}", frames) for name, all_frames in lengths.items() for i, frames in enumerate(all_frames)
-    ]
-    return Catalog(tuple(rows)).view("train")
 
 
 def philox(key: tuple[int, int], counter: tuple[int, int, int, int]) -> list[int]:
@@ -138,12 +107,6 @@ def test_replacements_are_drawn_evenly_and_apart_from_their_offset() -> None:
     clips = [(plan.clip(i), plan.clip(i, 1)) for i in range(len(plan))]
     steps = Counter(((second.video - first.video) % 11, second.first_frame) for first, second in clips)
     assert chi_square(steps, [(v, f) for v in range(1, 11) for f in range(10)], len(plan)) < 148.2
-
-
-def chi_square(counts: Counter[T], cells: Collection[T], draws: int) -> float:
-    assert set(counts) <= set(cells)
-    expected = draws / len(cells)
-    return sum((counts[cell] - expected) ** 2 / expected for cell in cells)
 
 
 @given(st.integers(0, 2**63 - 1), st.integers(0, 5), st.randoms(use_true_random=False))

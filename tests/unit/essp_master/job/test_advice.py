@@ -47,3 +47,11 @@ def test_splits_and_streams_that_nobody_uses(tmp_path: Path) -> None:
     assert warning.startswith("data.validation is null: the last weights are taken")
     [warning] = told(tmp_path, streams={"rgb": {}, "diff": {"feature": "frame_diff", "params": {"length": 2}}})
     assert warning == "no trainer reads streams.diff, so it is not made"
+
+
+def test_a_window_that_lets_clips_of_a_visit_into_one_batch(tmp_path: Path) -> None:
+    sampling = {"kind": "pooled", "clips_per_visit": 4, "window": 16, "clips_per_epoch": 16}
+    assert told(tmp_path, sampling=sampling) == ()
+    [warning] = told(tmp_path, {"batch_size": 8}, sampling=sampling)
+    assert warning.startswith("trainers.rgb.batch_size = 8: batches may hold several clips of one video, which are 2")
+    assert warning.endswith("raise sampling.window to 64")

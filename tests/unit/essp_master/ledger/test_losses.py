@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from essp_common.pb.v1.messages_pb2 import LOST, TRAIN, TRAINER, Failed, Progress, Trained
-from essp_common.planning.plan import PlannedClip
+from essp_common.planning.planned_clip import PlannedClip
 from essp_common.planning.position import Position
 from essp_master.ledger.instructions import FailJob, Instruction, IssueUnit, ReleaseClip
 from essp_master.ledger.outstanding import Entry, Outstanding

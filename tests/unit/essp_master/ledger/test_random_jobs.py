@@ -27,6 +27,7 @@ def random_simulation(chance: random.Random, epochs: int = 1, lead: int = 0) -> 
         budget=room * BOTH,
         unit_clips=2,
         locality=locality,
+        kind=chance.choice(["class_balanced", "pooled"]) if locality else "class_balanced",
         catch_up=share * BOTH if share >= max(2, locality) and not lead else 0,
         lead=lead,
     )

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from essp_common.pb.v1.messages_pb2 import OutstandingClip
-from essp_common.planning.plan import PlannedClip
+from essp_common.planning.planned_clip import PlannedClip
 from essp_master.ledger import states
 from essp_master.ledger.instructions import Instruction
 from essp_master.ledger.outstanding import Entry, Outstanding

@@ -1,0 +1,105 @@
+"""What a plan is: the clip at each index, and the order in which clips are issued."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from essp_common.catalog.table import CatalogView
+from essp_common.errors import ConfigError
+from essp_common.job.spec import ClipSpec
+
+
+class PlannedClip(NamedTuple):
+    """What is at one index of a plan."""
+
+    index: int  # type: ignore[assignment]  # hides a method of tuples that no clip needs
+    attempt: int
+    class_id: int
+    video: int
+    """Position in the plan's `CatalogView`."""
+    first_frame: int
+    frame_count: int
+    stride: int
+
+
+class Plan(Protocol):
+    """The clips of one phase."""
+
+    def __len__(self) -> int: ...
+
+    def clip(self, index: int, attempt: int = 0) -> PlannedClip:
+        """The clip at `index`; `attempt` > 0 gives the n-th replacement, of the same class. O(1).
+
+        Raises `IndexError` outside the plan, and `LookupError` when there is no replacement.
+        """
+
+    def units(self, start: int, stop: int) -> Sequence[Sequence[PlannedClip]]:
+        """The clips `start..stop` in the order of issue, grouped into work units of one video each.
+
+        Without locality that is the order of the indices, and a unit is a run of one video. With a window of W,
+        clips of one video within indices [kW, (k+1)W) make one unit. The clip at an index is the same either way,
+        and consumers still take clips in index order, so W clips have to fit the job's budget.
+        """
+
+
+class PlanBase(ABC):
+    """What all plans share: the geometry of the clips, bounds, and the order of issue."""
+
+    def __init__(self, view: CatalogView, clip: ClipSpec, size: int, locality: int) -> None:
+        if not len(view):
+            raise ConfigError("the plan has no usable video to draw from; `essp catalog show --problems` says why")
+        span = (clip.frames - 1) * clip.stride + 1
+        self._size = size
+        self._frames = clip.frames
+        self._stride = clip.stride
+        self._locality = locality
+        self._class_id: list[int] = view.class_id.tolist()
+        self._first: list[int] = view.first_frame.tolist()
+        # How many places a clip can start at; one for a video shorter than a clip, whose last frame is repeated.
+        self._starts: list[int] = np.maximum(view.length - span + 1, 1).tolist()
+
+    def __len__(self) -> int:
+        return self._size
+
+    @abstractmethod
+    def clip(self, index: int, attempt: int = 0) -> PlannedClip:
+        """See `Plan.clip`."""
+
+    def units(self, start: int, stop: int) -> list[list[PlannedClip]]:
+        """See `Plan.units`."""
+        clips = self._stretch(start, stop)
+        if not self._locality:
+            return _runs(clips)
+        windows: dict[tuple[int, int], list[PlannedClip]] = {}
+        for clip in clips:
+            windows.setdefault((clip.index // self._locality, clip.video), []).append(clip)
+        return list(windows.values())
+
+    def _stretch(self, start: int, stop: int) -> list[PlannedClip]:
+        """The clips `start..stop`."""
+        return [self.clip(index) for index in range(start, stop)]
+
+    def _check(self, index: int) -> None:
+        if not 0 <= index < self._size:
+            raise IndexError(f"the plan has clips 0..{self._size - 1}, not {index}")
+
+    def _planned(self, index: int, attempt: int, video: int, offset: int) -> PlannedClip:
+        first_frame = self._first[video] + offset
+        return PlannedClip(index, attempt, self._class_id[video], video, first_frame, self._frames, self._stride)
+
+
+def _runs(clips: Sequence[PlannedClip]) -> list[list[PlannedClip]]:
+    """Clips that follow one another, by video."""
+    runs: list[list[PlannedClip]] = []
+    video = -1
+    for clip in clips:
+        if clip.video == video:
+            runs[-1].append(clip)
+        else:
+            runs.append([clip])
+            video = clip.video
+    return runs
