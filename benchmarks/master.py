@@ -33,6 +33,7 @@ from essp_common.catalog.table import Catalog, VideoRow, write_catalog
 from essp_common.job.spec import JobSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, Made, Progress, Purpose, Seed, Trained
+from essp_common.runtime.conditions import Troubles
 from essp_common.wiring import Adapters, Stores
 from essp_common.worker.reports import RECORDS, WINDOW_S
 from essp_master.config import MasterSettings
@@ -87,6 +88,13 @@ class _Bus:
 
     def backlog(self, topic: str, group: str) -> int:
         return len(self.reports)
+
+    def troubles(self) -> Troubles:
+        return {}
+
+    @property
+    def partitions(self) -> int:
+        return 1
 
     def pause(self) -> None:
         """Not called."""

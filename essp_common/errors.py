@@ -4,6 +4,7 @@
     ├── TransientError      try again, after `retry_after_s`: a broker, a cache or a store did not answer
     │   ├── CacheFull       back-pressure, not a fault: consumers have to catch up first
     │   └── Unavailable     a server cannot be reached
+    │       └── StorageFull     no room is left where objects are written
     ├── PermanentError      trying again gives the same answer: report it and go on with the rest
     │   ├── BadVideo        damaged, truncated, empty, not a video, over a limit (`kind` says which)
     │   ├── BadFrames       bytes in the cache that are not what their header says
@@ -48,6 +49,12 @@ class CacheFull(TransientError):
 
 class Unavailable(TransientError):
     """A server cannot be reached or does not answer in time."""
+
+
+class StorageFull(Unavailable):
+    """No room is left where objects are written: a write works again once some is freed."""
+
+    kind = "storage"
 
 
 class PermanentError(EsspError):

@@ -19,6 +19,8 @@ from essp_common.distribution import needs_extra
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects.port import ObjectStore
 from essp_common.objects.uris import Place, place_of
+from essp_common.runtime import logs
+from essp_common.runtime.conditions import Kind, Troubles
 from essp_common.runtime.config import NOBODY, Login, Settings
 
 BUSES = {
@@ -118,6 +120,15 @@ class Stores:
         store = self._store(root)
         return store.below(key) if key else store
 
+    def troubles(self) -> Troubles:
+        """What keeps the stores that are open from working."""
+        with self._lock:
+            stores = list(self._open.values())
+        found: dict[Kind, str] = {}
+        for store in stores:
+            found |= store.troubles()
+        return found
+
     def _within(self, place: Place) -> tuple[Place, str]:
         """The configured root that holds a place, and the key in it."""
         for root in self._roots:
@@ -154,6 +165,10 @@ class Adapters:
         bus = open_bus(settings.bus, settings.bus_login)
         bus.ensure_topics({t: topics.partitions(t) for t in topics.FIXED})
         return cls(bus, open_cache(settings.cache), Stores(settings.stores))
+
+    def troubles(self) -> Troubles:
+        """What keeps this process's servers from working, and its log from being written, as far as it has met it."""
+        return {**logs.troubles(), **self.stores.troubles(), **self.cache.troubles(), **self.bus.troubles()}
 
     def close(self) -> None:
         """Close the bus and the cache."""

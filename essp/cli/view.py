@@ -30,6 +30,9 @@ PLAIN_INTERVAL_S = 10.0
 JSON_INTERVAL_S = 1.0
 _FRAMES_PER_S = 4
 
+_PRINTED = ("failure", "warning", "condition")
+"""Kinds of events that get a line of their own."""
+
 
 class View(AbstractContextManager["View"], Protocol):
     """Shows a running job and its result."""
@@ -71,7 +74,7 @@ class LiveView:
 
     def show(self, status: JobStatus, events: Iterable[JobEvent] = ()) -> None:
         for event in events:
-            if event.kind in ("failure", "warning"):
+            if event.kind in _PRINTED:
                 self._live.console.print(event.message, style="yellow", markup=False, highlight=False)
         self._live.update(dashboard(status))
 
@@ -110,7 +113,7 @@ class PlainView:
                 self._line(status, f"{trainer.name}: {_report(report)}")
             self._reports[trainer.name] = len(trainer.reports)
         for event in events:
-            if event.kind in ("failure", "warning"):
+            if event.kind in _PRINTED:
                 self._line(status, event.message)
         if status.state != self._state or status.elapsed_s >= self._next_s:
             self._state = status.state

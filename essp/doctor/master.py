@@ -1,10 +1,12 @@
-"""Checks the master's API: is it reachable, does it have this version, does it accept the token?"""
+"""Checks the master's API: is it reachable, does it have this version, does it accept the token? And asks it what keeps
+ESSP from working (`essp_common/runtime/conditions.py`)."""
 
 from __future__ import annotations
 
 import http.client
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from urllib.parse import urlsplit
 
 from essp.doctor.finding import Finding, fail, ok, unreachable, warn
@@ -26,10 +28,10 @@ def examine(server: str, token: str) -> Iterator[Finding]:
         yield deaf
         return
     status, body = _get(server, "/readyz", "")
-    if status == 503:
+    if status == 503 and not body.startswith(b"not ready:"):  # those come below, with their words
         said = " ".join(body.decode(errors="replace").split()) or "starts, stands by, or drains"
         yield warn(CHECK, f"{server} answers but does not take jobs: it {said}", "try again in a moment")
-    elif status != 200:
+    elif status not in (200, 503):
         yield fail(CHECK, f"{server}/readyz answered {status}", "check that ESSP_SERVER is the URL of a master")
         return
     status, body = _get(server, "/openapi.json", "")
@@ -45,6 +47,19 @@ def examine(server: str, token: str) -> Iterator[Finding]:
         yield fail(CHECK, f"{server} {'needs a' if not token else 'refuses the'} token", _NO_TOKEN)
     else:
         yield ok(CHECK, f"{server} is version {theirs} and accepts the token")
+        yield from _conditions(server, token)
+
+
+def _conditions(server: str, token: str) -> Iterator[Finding]:
+    """What keeps the deployment from working, as the master sees it."""
+    status, body = _get(server, "/v1/conditions", token)
+    if status != 200:
+        yield fail(CHECK, f"{server}/v1/conditions answered {status}", "look at the master's log")
+        return
+    for condition in json.loads(body):
+        what, _, remedy = condition["words"].partition("; ")
+        since = datetime.fromisoformat(condition["since"]).astimezone().strftime("%H:%M:%S")
+        yield fail(CHECK, f"{condition['kind']}: {condition['subject']}: {what} (since {since})", remedy)
 
 
 def _get(server: str, path: str, token: str) -> tuple[int, bytes]:

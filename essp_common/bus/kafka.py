@@ -12,6 +12,7 @@ No transactions (decision 8). Errors of kafka-python are mapped here and chained
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -24,8 +25,10 @@ from kafka.admin import OffsetSpec
 from essp_common.bus.kafka_clients import Undelivered, connected, mapped
 from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.bus.kafka_subscription import KafkaSubscription
+from essp_common.bus.liveness import Acknowledgements
 from essp_common.bus.port import MessageTooLarge, check_size
 from essp_common.errors import ConfigError, NotFound, Unavailable
+from essp_common.runtime.conditions import Kind, Troubles
 from essp_common.runtime.config import NOBODY, Login
 from essp_common.topics import KEPT
 
@@ -41,6 +44,7 @@ class KafkaBus:
         self._options = options
         self._lock = threading.Lock()
         self._publisher: _Publisher | None = None
+        self._subscriptions: weakref.WeakSet[KafkaSubscription] = weakref.WeakSet()
         self._closed = False
 
     @classmethod
@@ -86,7 +90,10 @@ class KafkaBus:
         self, topics: Sequence[str], group: str | None, partitions: Sequence[int] | None = None
     ) -> KafkaSubscription:
         with mapped(f"subscribe to {', '.join(topics)}"):
-            return KafkaSubscription(self._options.consumer(), topics, group, partitions, self.flush)
+            subscription = KafkaSubscription(self._options.consumer(), topics, group, partitions, self.flush)
+        with self._lock:
+            self._subscriptions.add(subscription)
+        return subscription
 
     def backlog(self, topic: str, group: str) -> int:
         with mapped(f"backlog of {topic}"), connected(KafkaAdminClient, **self._options.client()) as admin:
@@ -102,6 +109,14 @@ class KafkaBus:
             offset = committed[slot].offset if slot in committed else -1
             total += max(0, ends[slot].offset - max(offset, starts[slot].offset))
         return total
+
+    def troubles(self) -> Troubles:
+        with self._lock:
+            subscriptions, publisher = list(self._subscriptions), self._publisher
+        found: dict[Kind, str] = {}
+        for subscription in subscriptions:
+            found |= subscription.troubles()
+        return found | (publisher.acknowledgements.troubles() if publisher else {})
 
     def close(self) -> None:
         with self._lock:
@@ -140,6 +155,7 @@ class _Publisher:
             metrics_enabled=False,
         )
         self._close_timeout_s = options.connect_timeout_ms / 1000
+        self.acknowledgements = Acknowledgements()
         self._failures = 0
         self._last_failure: BaseException | None = None
         self._seen = threading.local()
@@ -149,7 +165,13 @@ class _Publisher:
         if not hasattr(self._seen, "failures"):
             self._seen.failures, self._seen.refused = self._failures, []
         failed = partial(self._failed, topic, self._seen.refused)
-        self._producer.send(topic, value, key, partition=partition).add_errback(failed)
+        self.acknowledgements.published()
+        try:
+            sent = self._producer.send(topic, value, key, partition=partition)
+        except BaseException:
+            self.acknowledgements.given_up()
+            raise
+        sent.add_callback(self._delivered).add_errback(failed)
 
     def flush(self, timeout_s: float) -> None:
         self._producer.flush(timeout_s)
@@ -176,12 +198,17 @@ class _Publisher:
                 self._producer._sender.force_close()
                 self._producer._sender.join()
 
+    def _delivered(self, _: object) -> None:
+        self.acknowledgements.answered()
+
     def _failed(self, topic: str, refused: list[tuple[str, BaseException]], error: BaseException) -> None:
         """Called from the producer's one sender thread. `refused`: of the thread that published, which alone learns of
         a message that will be refused each time."""
         if isinstance(error, _TOO_LARGE):
             refused.append((topic, error))
+            self.acknowledgements.answered()
             return
+        self.acknowledgements.given_up()
         self._last_failure = error
         self._failures += 1
 

@@ -28,9 +28,11 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.structs import MemberState
 
 from essp_common.bus.kafka_clients import Undelivered, connected, leave, mapped
+from essp_common.bus.liveness import Membership
 from essp_common.bus.port import SUSPECTS, Record
 from essp_common.bus.watermark import Watermark
 from essp_common.errors import EsspError, NotFound, TransientError, Unavailable
+from essp_common.runtime.conditions import Troubles
 from essp_common.runtime.failpoints import failpoint
 
 log = logging.getLogger(__name__)
@@ -67,6 +69,7 @@ class KafkaSubscription:
         self._auto = group is not None and partitions is None
         """The group deals the partitions."""
         self._flush = flush
+        self._membership = Membership(group or f"(all of {', '.join(topics)})")
         self._changed = threading.Condition()
         self._read: deque[tuple[TopicPartition, Record]] = deque()
         self._owned: set[TopicPartition] = set()
@@ -111,6 +114,15 @@ class KafkaSubscription:
     def resume(self) -> None:
         self._paused = False
 
+    @property
+    def partitions(self) -> int:
+        with self._changed:
+            return len(self._owned)
+
+    def troubles(self) -> Troubles:
+        """What the broker owes it."""
+        return {} if self._closing.is_set() else self._membership.troubles()
+
     def close(self) -> None:
         with self._changed:
             self._closing.set()
@@ -144,6 +156,7 @@ class KafkaSubscription:
         slots = [slot for topic in topics for slot in self._slots(topic)]
         self._probed = slots[0]
         if self._auto:
+            self._membership.joining(True)
             self._consumer.subscribe(topics, listener=_Listener(self))
             return
         self._owned = {slot for slot in slots if partitions is None or slot.partition in partitions}
@@ -162,15 +175,18 @@ class KafkaSubscription:
                     with mapped("poll"):
                         self._step()
                 except EsspError as error:
+                    self._membership.failed(str(error))
                     self._tell(error)
                     self._closing.wait(error.retry_after_s if isinstance(error, TransientError) else 1.0)
         except Exception as error:
             log.exception("reading for group %s has stopped", self._group)
+            self._membership.failed("reading has stopped")
             self._tell(Unavailable(f"reading has stopped: {type(error).__name__}: {error}"))
         finally:
             self._leave()
 
     def _step(self) -> None:
+        self._membership.asks()
         self._commit_when_due()
         now = time.monotonic()
         if now - self._asked_at > ABANDONED_S and self._auto:
@@ -183,12 +199,15 @@ class KafkaSubscription:
         self._polled = True
         # What was found full was waited for already, unless the group is being dealt anew.
         polled = self._consumer.poll(timeout_ms=1 if full and self._settled() else _POLL_MS, max_records=_READ_AHEAD)
+        self._membership.joining(not self._settled())
         if polled or full:
             self._heard_at = now
+            self._membership.heard()
             self._keep(polled)
         elif now - self._heard_at > _PROBE_IDLE_S:
             self._heard_at = now
             self._consumer.beginning_offsets([self._probed], timeout_ms=_PROBE_TIMEOUT_MS)
+            self._membership.heard()
 
     def _wait_for_room(self) -> bool:
         """False when enough is held ready, and stays so for a while."""

@@ -22,6 +22,7 @@ from typing import Self
 from essp_common.bus.port import SUSPECTS, Record, check_size
 from essp_common.bus.watermark import Watermark
 from essp_common.errors import ConfigError, NotFound, Unavailable
+from essp_common.runtime.conditions import Troubles
 
 RETAINED = 4096
 """Records a partition keeps although every group has committed them, for a group that comes late."""
@@ -130,6 +131,9 @@ class MemoryBus:
             committed = self._groups[group].committed if group in self._groups else {}
             return sum(log.end - committed.get((topic, n), log.start) for n, log in enumerate(self._logs(topic)))
 
+    def troubles(self) -> Troubles:
+        return {}
+
     def close(self) -> None:
         with self.lock:
             self.closed = True
@@ -236,6 +240,10 @@ class MemorySubscription:
 
     def resume(self) -> None:
         self._paused = False
+
+    @property
+    def partitions(self) -> int:
+        return len(self.slots)
 
     def close(self) -> None:
         with self._bus.lock:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from essp_common.errors import PermanentError
+from essp_common.runtime.conditions import Troubles
 
 SUSPECTS = 48
 """Records of a partition that its last owner may have had in hand. They are marked for the next owner."""
@@ -74,6 +75,10 @@ class Subscription(Protocol):
     def resume(self) -> None:
         """Take records again."""
 
+    @property
+    def partitions(self) -> int:
+        """How many partitions it owns now. 0 for a member whose group has not dealt it any (yet)."""
+
     def close(self) -> None:
         """Commit what is done and leave the group. What is not done is delivered again."""
 
@@ -106,6 +111,9 @@ class Bus(Protocol):
 
     def backlog(self, topic: str, group: str) -> int:
         """Records that the group has not committed, over all partitions. For people and scaling, not for logic."""
+
+    def troubles(self) -> Troubles:
+        """What keeps this bus from working, as far as this process can see; it is not asked for."""
 
     def close(self) -> None:
         """Flush and release everything."""

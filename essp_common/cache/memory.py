@@ -17,6 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 from essp_common.cache.port import Buffer, CacheUsage
 from essp_common.errors import CacheFull, CacheMiss, ConfigError
 from essp_common.quantities import parse_bytes
+from essp_common.runtime.conditions import Troubles
 
 DEFAULT_BYTES = 2**30
 
@@ -104,6 +105,10 @@ class MemoryCache:
         with self._lock:
             self._drop_expired()
             return sum(self._drop(key) for key in [k for k in self._entries if k.startswith(prefix)])
+
+    def troubles(self) -> Troubles:
+        """None: it is this process's memory."""
+        return {}
 
     def close(self) -> None:
         """Drop everything: the cache lives no longer than its process."""

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from essp_common.runtime.conditions import Troubles
+
 Buffer = bytes | bytearray | memoryview
 
 
@@ -68,6 +70,9 @@ class FrameCache(Protocol):
 
     def purge(self, prefix: str) -> int:
         """Drop every key that begins with `prefix`; how many there were."""
+
+    def troubles(self) -> Troubles:
+        """What keeps this cache from working, as the last `usage` has shown; it is not asked for."""
 
     def close(self) -> None:
         """Release connections; the bytes stay, as far as the cache outlives the process."""

@@ -5,7 +5,8 @@ stores it, one GET reads it, the last ack frees it in a script.
 
 Every write can be repeated with the same effect, so lost connections are retried here, for a moment; only
 `ack`'s answer may then be False for the call that freed the key. A server that evicts or has no memory limit is
-refused at start-up: frames would vanish unread, or the kernel would kill it. An out-of-memory answer is
+refused at start-up: frames would vanish unread, or the kernel would kill it. Each `usage` looks again, since a server
+can be set otherwise while it runs; then `troubles` says so, and work goes on. An out-of-memory answer is
 `CacheFull`; no answer, a failover or a moving slot is `Unavailable`.
 
 The database belongs to ESSP alone: `usage` counts everything in it. The URL of a cluster names any one node, and
@@ -14,7 +15,8 @@ finds the others by it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -39,6 +41,7 @@ from essp_common.cache.port import Buffer, CacheUsage
 from essp_common.cache.wire import Labelled, PlainConnection, TlsConnection
 from essp_common.errors import CacheFull, CacheMiss, ConfigError, Unavailable
 from essp_common.runtime.certificates import advised
+from essp_common.runtime.conditions import LASTS_S, Kind, Troubles
 from essp_common.runtime.failpoints import failpoint
 
 _LARGEST_VALUE = 512 * 2**20
@@ -61,12 +64,18 @@ _OPTIONS: dict[str, Any] = {
 class RedisCache:
     """A `FrameCache` in a Redis server or cluster."""
 
-    def __init__(self, client: redis.Redis | RedisCluster, where: str) -> None:
+    def __init__(
+        self, client: redis.Redis | RedisCluster, where: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """`where` names the server in messages; it holds no password. Raises `ConfigError`, `Unavailable`."""
         self._client = client
         self._direct = Direct(client)
         self._where = where
         self._ack = client.register_script(ACK)
+        self._clock = clock
+        self._evicts = ""
+        self._unanswered_s: float | None = None
+        """Since when `usage` has had no answer."""
         with self._errors():
             clustered = isinstance(client, RedisCluster)
             self._largest_bytes = min(_LARGEST_VALUE, *(_checked_limit(node, clustered) for node in self._nodes()))
@@ -125,14 +134,29 @@ class RedisCache:
     def usage(self) -> CacheUsage:
         """Summed over the primaries. `full_count` is since the servers started."""
         keys = used_bytes = limit_bytes = full_count = 0
+        problems: list[str] = []
+        if self._unanswered_s is None:
+            self._unanswered_s = self._clock()
         with self._errors():
             for node in self._nodes():
                 info = node.info("memory", "errorstats")
+                problems += _unsafe(node, info)
                 keys += node.dbsize()
                 used_bytes += info["used_memory"]
                 limit_bytes += info["maxmemory"]
                 full_count += info.get("errorstat_OOM", {"count": 0})["count"]
+        self._evicts, self._unanswered_s = "; ".join(problems), None
         return CacheUsage(keys, used_bytes, limit_bytes, full_count)
+
+    def troubles(self) -> Troubles:
+        """It evicts, has no limit, or does not answer."""
+        since_s = self._unanswered_s
+        if since_s is not None and (waited_s := self._clock() - since_s) >= LASTS_S:
+            return {
+                Kind.CACHE_SILENT: f"{self._where} has not answered for {waited_s:.0f} s; see that Redis runs and that "
+                "the network lets it through; what it loses is made again"
+            }
+        return {Kind.CACHE_EVICTS: f"Redis at {self._evicts}"} if self._evicts else {}
 
     def purge(self, prefix: str) -> int:
         """Walk the keys of every primary; what others store meanwhile may or may not be found."""
@@ -199,6 +223,16 @@ def _retry() -> Retry:
 def _checked_limit(node: redis.Redis, clustered: bool) -> int:
     """The server's memory limit. Raises `ConfigError`, with the command that mends it, where it could lose frames."""
     info = node.info("memory", "cluster")
+    problems = _unsafe(node, info)
+    if info["cluster_enabled"] and not clustered:
+        problems.append(f"{_address(node)}: it is a node of a cluster: use redis+cluster://")
+    if problems:
+        raise ConfigError("Redis at " + "; ".join(problems))
+    return int(info["maxmemory"])
+
+
+def _unsafe(node: redis.Redis, info: Mapping[str, Any]) -> list[str]:
+    """How the server, by its INFO memory, could lose frames, each with the command that mends it."""
     options = node.get_connection_kwargs()
     cli = f"redis-cli -h {options['host']} -p {options['port']}"
     problems = []
@@ -209,11 +243,12 @@ def _checked_limit(node: redis.Redis, clustered: bool) -> int:
             f"maxmemory-policy is {info['maxmemory_policy']}, so it drops unread frames: "
             f"{cli} CONFIG SET maxmemory-policy noeviction"
         )
-    if info["cluster_enabled"] and not clustered:
-        problems.append("it is a node of a cluster: use redis+cluster://")
-    if problems:
-        raise ConfigError(f"Redis at {options['host']}:{options['port']}: " + "; ".join(problems))
-    return int(info["maxmemory"])
+    return [f"{_address(node)}: {problem}" for problem in problems]
+
+
+def _address(node: redis.Redis) -> str:
+    options = node.get_connection_kwargs()
+    return f"{options['host']}:{options['port']}"
 
 
 def _unlink(node: redis.Redis, keys: Sequence[bytes]) -> int:

@@ -23,9 +23,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
-from essp_common.errors import ConfigError, Conflict, NotFound, Unavailable
+from essp_common.errors import ConfigError, Conflict, NotFound, StorageFull, Unavailable
 from essp_common.objects.keys import checked, is_key
 from essp_common.objects.port import ObjectInfo
+from essp_common.objects.writes import Writes
+from essp_common.runtime.conditions import Troubles
 
 _TEMPORARY = (".essp-", ".tmp")
 _STALE_S = 3600.0
@@ -33,15 +35,18 @@ _STALE_S = 3600.0
 _BEGINNINGS = 100
 """How often to make a folder that others remove; each of them has to have deleted a file in it meanwhile."""
 _NO_SUCH_NAME = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EILSEQ)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP)
 
 
 class DirectoryStore:
     """An `ObjectStore` in a file system."""
 
-    def __init__(self, root: str, boundary: str = "") -> None:
-        """`root`: an absolute path. `boundary`: the folder that writes may not leave (default: `root`)."""
+    def __init__(self, root: str, boundary: str = "", writes: Writes | None = None) -> None:
+        """`root`: an absolute path. `boundary`: the folder that writes may not leave (default: `root`). `writes`: the
+        account of a store that this is a folder of."""
         self._root = root
+        self._writes = writes or Writes()
         self._boundary = boundary or root
         self._tidied: set[str] = set()
         """Folders without temporary files of processes that crashed."""
@@ -121,13 +126,17 @@ class DirectoryStore:
             return f"{folder} cannot be written to; give this process the right, or use another folder"
         return ""
 
+    def troubles(self) -> Troubles:
+        """The disk is full."""
+        return self._writes.troubles()
+
     def uri(self, key: str) -> str:
         """`file:///dir/key`."""
         return f"file://{self._path(key)}"
 
     def below(self, folder: str) -> DirectoryStore:
         """A folder in this one; a symbolic link on the way to it does not widen where may be written."""
-        return DirectoryStore(self._path(folder), self._boundary)
+        return DirectoryStore(self._path(folder), self._boundary, self._writes)
 
     def _path(self, key: str) -> str:
         return os.path.join(self._root, checked(key))
@@ -141,7 +150,7 @@ class DirectoryStore:
         return path
 
     def _write(self, key: str, fill: Callable[[BinaryIO], object], if_absent: bool) -> ObjectInfo:
-        with self._errors(key):
+        with self._writes.one(small=False), self._errors(key):
             path = self._writable_path(key)
             folder = os.path.dirname(path)
             temporary = os.path.join(folder, uuid.uuid4().hex.join(_TEMPORARY))
@@ -223,6 +232,8 @@ class DirectoryStore:
                 raise ConfigError(
                     f"{where}: {error.strerror}; give this process the right, or use another folder"
                 ) from error
+            if error.errno in _NO_ROOM:
+                raise StorageFull(f"{where}: {error.strerror}") from error
             raise Unavailable(f"{where}: {error.strerror}") from error
 
 

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
+from essp_common.runtime.conditions import Troubles
+
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
@@ -57,6 +59,9 @@ class ObjectStore(Protocol):
 
     def unwritable(self) -> str:
         """Why nothing can be written here, as far as that can be known without writing; empty: nothing says so."""
+
+    def troubles(self) -> Troubles:
+        """What keeps this store from working, as far as this process has met it; folders of a store know the same."""
 
     def uri(self, key: str) -> str:
         """The object's full URI."""

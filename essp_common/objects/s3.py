@@ -38,15 +38,19 @@ from botocore.exceptions import (
 )
 from botocore.loaders import Loader
 
-from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, PermanentError, Unavailable
+from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, PermanentError, StorageFull, Unavailable
 from essp_common.objects.keys import checked, is_key
 from essp_common.objects.port import ObjectInfo
 from essp_common.objects.ranged import RangedFile
+from essp_common.objects.writes import Writes
 from essp_common.runtime.certificates import advised
+from essp_common.runtime.conditions import Troubles
 from essp_common.runtime.failpoints import failpoint
 
 _PART_BYTES = 16 * 2**20
 _TRANSFER = TransferConfig(multipart_threshold=_PART_BYTES, multipart_chunksize=_PART_BYTES, max_concurrency=4)
+_SMALL_BYTES = 2**20
+"""What is no larger is written within a moment."""
 _PAGE_KEYS = 1000
 _CONNECT_S = 5
 _READ_S = 20
@@ -63,6 +67,7 @@ _ELSEWHERE = frozenset(
     {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301"}
 )
 _DENIED = frozenset({"AccessDenied", "Forbidden", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"})
+_FULL = frozenset({"InsufficientStorage", "XMinioStorageFull", "QuotaExceeded", "507"})
 _BUSY = frozenset({"SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "429"})
 _RENEWABLE = frozenset({"ExpiredToken", "TokenRefreshRequired", "RequestExpired", "RequestTimeTooSkewed"})
 """Errors that end when the credentials are renewed or the clock is set."""
@@ -71,9 +76,11 @@ _RENEWABLE = frozenset({"ExpiredToken", "TokenRefreshRequired", "RequestExpired"
 class S3Store:
     """An `ObjectStore` in a bucket, below a prefix."""
 
-    def __init__(self, client: Any, bucket: str, prefix: str = "") -> None:
-        """`client`: boto3's for S3, whose class exists at run time only; `prefix`: empty, or ends with `/`."""
+    def __init__(self, client: Any, bucket: str, prefix: str = "", writes: Writes | None = None) -> None:
+        """`client`: boto3's for S3, whose class exists at run time only; `prefix`: empty, or ends with `/`. `writes`:
+        the account of a store that this is a folder of."""
         self._client = client
+        self._writes = writes or Writes()
         self._bucket = bucket
         self._prefix = prefix
 
@@ -101,7 +108,7 @@ class S3Store:
     def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
         """One request, or parts where large; a conditional write is always one request (at most 5 GiB)."""
         target = self._target(key)
-        with self._errors(key):
+        with self._writes.one(small=len(data) < _SMALL_BYTES), self._errors(key):
             if if_absent:
                 etag = self._put_if_absent(target, data)
             elif len(data) < _PART_BYTES:
@@ -140,7 +147,7 @@ class S3Store:
 
     def put_file(self, key: str, path: str) -> ObjectInfo:
         """Upload a file, in parts where large."""
-        with self._errors(key):
+        with self._writes.one(small=False), self._errors(key):
             try:
                 self._client.upload_file(path, **self._target(key), Config=_TRANSFER)
             except OSError as error:
@@ -189,13 +196,17 @@ class S3Store:
         """Only a write would tell."""
         return ""
 
+    def troubles(self) -> Troubles:
+        """The bucket is full, or does not answer."""
+        return self._writes.troubles()
+
     def uri(self, key: str) -> str:
         """`s3://bucket/prefix/key`."""
         return f"s3://{self._bucket}/{self._prefix}{checked(key)}"
 
     def below(self, folder: str) -> S3Store:
         """The same client, with a longer prefix."""
-        return S3Store(self._client, self._bucket, f"{self._prefix}{checked(folder)}/")
+        return S3Store(self._client, self._bucket, f"{self._prefix}{checked(folder)}/", self._writes)
 
     def create_bucket(self) -> bool:
         """Make the bucket of this store if there is none; whether it was made. Not part of the port: for setting up."""
@@ -271,6 +282,8 @@ class S3Store:
             return ConfigError(f"{where}: the server cannot do this ({error}); conditional writes are needed")
         if code in _RENEWABLE:
             return Unavailable(f"{where}: {code}; renew the credentials, and see that the clock is right", 5.0)
+        if status == 507 or code in _FULL:
+            return StorageFull(f"{where}: {error}")
         if status >= 500 or code in _BUSY:
             return Unavailable(f"{where}: {error}")
         return PermanentError(f"{where}: {error}")

@@ -26,6 +26,7 @@ from contextvars import ContextVar
 from typing import Any, Literal
 
 from essp_common.errors import ConfigError
+from essp_common.runtime.conditions import Kind, Troubles
 
 LogFormat = Literal["auto", "text", "json"]
 
@@ -89,6 +90,12 @@ def bridged() -> Iterator[None]:
         logging.captureWarnings(False)
 
 
+def troubles() -> Troubles:
+    """The last line of this process's log could not be written."""
+    lost = next((h.lost for h in logging.getLogger().handlers if isinstance(h, _Handler) and h.lost), "")
+    return {Kind.LOGS_LOST: f"log lines cannot be written ({lost}); make room where the logs go"} if lost else {}
+
+
 class Repetition:
     """Tells which of many alike events are worth a line. Thread-safe through the handler's lock.
 
@@ -148,19 +155,33 @@ class _Handler(logging.StreamHandler[Any]):
         super().__init__(stream)
         self._clock = clock
         self._repetition = Repetition()
+        self.lost = ""
+        """Why the last line could not be written; empty: it was."""
 
     def emit(self, record: logging.LogRecord) -> None:
         now_s = self._clock()
         for last in self._repetition.due(now_s):
-            super().emit(last)
+            self._write(last)
         if self._repetition.admits(record, now_s):
-            super().emit(record)
+            self._write(record)
+
+    def _write(self, record: logging.LogRecord) -> None:
+        self.lost = ""
+        super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  as `logging` calls it
+        """Remember that a line is lost; to say so on the same disk would not work either."""
+        error = sys.exc_info()[1]
+        if isinstance(error, OSError):
+            self.lost = error.strerror or str(error)
+        else:
+            super().handleError(record)
 
     def close(self) -> None:
         """Write what was left out and not reported yet."""
         with self.lock or threading.RLock():
             for last in self._repetition.due(float("inf")):
-                super().emit(last)
+                self._write(last)
         super().close()
 
 

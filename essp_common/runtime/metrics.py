@@ -7,7 +7,8 @@ for it:
     /metrics   what is counted, in the Prometheus text format
     /livez     200 while the process is able to answer; says nothing of its servers, so a broker's outage
                does not restart every worker
-    /readyz    200 while the service takes work, 503 before and while it drains
+    /readyz    200 while the service takes work; 503 before, while it drains, and while a condition keeps it from work
+               (`conditions.py`), with a line for each
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ FLOW_CODES = Counter(
 CHECKPOINTS = Counter("essp_checkpoints", "Checkpoints of this trainer, by outcome (saved, failed).", ["outcome"])
 BUILD_INFO = Gauge("essp_build_info", "Always 1; the label says which version this process is.", ["version"])
 BUILD_INFO.labels(distribution.version()).set(1)
+CONDITION = Gauge(
+    "essp_condition",
+    "1: this keeps ESSP from working now (see docs/conditions.md); 0: it is over. By kind and whom it concerns.",
+    ["kind", "subject"],
+)
 CACHE_BYTES = Gauge("essp_cache_bytes", "Bytes in the frame cache, by state (used, limit).", ["state"])
 
 
@@ -57,9 +63,16 @@ def frames(what: str) -> int:
 class MetricsServer:
     """Serves metrics and health of this process over HTTP, from a thread of its own."""
 
-    def __init__(self, port: int, ready: Callable[[], bool], host: str = "0.0.0.0") -> None:
-        """`port` 0 takes a free one (see `port`). Raises `ConfigError` when the port is taken."""
-        handler = type("_Handler", (_Handler,), {"ready": staticmethod(ready)})
+    def __init__(
+        self,
+        port: int,
+        ready: Callable[[], bool],
+        host: str = "0.0.0.0",
+        hindered: Callable[[], str] = str,
+    ) -> None:
+        """`port` 0 takes a free one (see `port`). `hindered`: what keeps the service from work, in lines; empty:
+        nothing does. Raises `ConfigError` when the port is taken."""
+        handler = type("_Handler", (_Handler,), {"ready": staticmethod(ready), "hindered": staticmethod(hindered)})
         try:
             self._server = ThreadingHTTPServer((host, port), handler)
         except OSError as error:
@@ -84,15 +97,17 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 10.0
     """Seconds. A client that says nothing for so long is hung up on: it holds a thread."""
     ready: Callable[[], bool]
+    hindered: Callable[[], str]
 
     def do_GET(self) -> None:
         if self.path == "/metrics":
+            self.hindered()  # the gauge of conditions says what holds now
             self._answer(200, generate_latest(), CONTENT_TYPE_LATEST)
         elif self.path == "/livez":
             self._answer(200, b"ok\n")
         elif self.path == "/readyz":
-            ready = self.ready()
-            self._answer(200 if ready else 503, b"ready\n" if ready else b"not taking work\n")
+            why = self.hindered() if self.ready() else "not taking work\n"
+            self._answer(503 if why else 200, why.encode() or b"ready\n")
         else:
             self._answer(404, b"see /metrics, /livez and /readyz\n")
 

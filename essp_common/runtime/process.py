@@ -13,13 +13,13 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 from essp_common.errors import ConfigError
-from essp_common.runtime import logs
+from essp_common.runtime import conditions, logs
 from essp_common.runtime.config import Settings
 from essp_common.runtime.metrics import MetricsServer
 from essp_common.runtime.service import Service
@@ -30,11 +30,14 @@ EXIT_INTERRUPTED = 130
 EXIT_NOT_DRAINED = 1
 
 
-def serve(service: Service, settings: Settings, **about: str) -> None:
+def serve(
+    service: Service, settings: Settings, troubles: Callable[[], conditions.Troubles] = dict, **about: str
+) -> None:
     """Run one service as this process: logs, metrics endpoint, signals. Raises what stopped the service.
 
-    `about`: what all that it logs is about (`essp_common.runtime.logs.ABOUT`). Raises `ConfigError` for a bus that no
-    other process can reach: the service would wait for ever.
+    `troubles`: what keeps its servers from working. `about`: what all that it logs is about
+    (`essp_common.runtime.logs.ABOUT`). Raises `ConfigError` for a bus that no other process can reach: the service
+    would wait for ever.
     """
     set_up_logging(settings, service.name, **about)
     if settings.bus.startswith("memory:"):
@@ -45,7 +48,14 @@ def serve(service: Service, settings: Settings, **about: str) -> None:
     if settings.supervised:
         threading.Thread(target=_leave_with_parent, name="essp-supervised", daemon=True).start()
     draining = threading.Event()
-    metrics = MetricsServer(settings.metrics_port, lambda: not draining.is_set()) if settings.metrics_port else None
+    present = conditions.Conditions(conditions.of(service.name, troubles))
+    metrics = (
+        MetricsServer(
+            settings.metrics_port, lambda: not draining.is_set(), hindered=lambda: conditions.summary(present.look())
+        )
+        if settings.metrics_port
+        else None
+    )
     try:
         with logs.bridged(), drained_by_signals([service], settings.drain_s, draining):
             log.info("%s: started as %s", service.name, worker_name(settings))

@@ -1,7 +1,8 @@
 """Workers report every few seconds that they are up and how busy they are (`Heartbeat` on `essp.progress`).
 
-The master sizes pools by these reports: which workers are up, what share of the time they worked, whether one hangs. A
-heartbeat that cannot be sent is dropped; the next one says the same.
+The master sizes pools by these reports: which workers are up, what share of the time they worked, whether one hangs. It
+learns from them, too, what keeps workers from working (`essp_common/runtime/conditions.py`). A heartbeat that cannot be
+sent is dropped; the next one says the same.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from essp_common import topics
 from essp_common.bus.port import Bus
 from essp_common.errors import TransientError
 from essp_common.pb.v1.messages_pb2 import Heartbeat, Progress
+from essp_common.runtime.conditions import Troubles
 
 log = logging.getLogger(__name__)
 
@@ -73,11 +75,14 @@ class Heart:
         pool: str,
         gauges: Callable[[], Mapping[str, float]],
         interval_s: float = INTERVAL_S,
+        troubles: Callable[[], Troubles] = dict,
     ) -> None:
+        """`troubles`: what keeps the worker's servers from working."""
         self._bus = bus
         self._worker = worker
         self._pool = pool
         self._gauges = gauges
+        self._troubles = troubles
         self._interval_s = interval_s
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="essp-heart", daemon=True)
@@ -93,7 +98,9 @@ class Heart:
 
     def _beat(self) -> None:
         while True:
-            progress = Progress(worker=self._worker, heartbeat=Heartbeat(pool=self._pool, gauges=self._gauges()))
+            troubles = {str(kind): words for kind, words in self._troubles().items()}
+            heartbeat = Heartbeat(pool=self._pool, gauges=self._gauges(), troubles=troubles)
+            progress = Progress(worker=self._worker, heartbeat=heartbeat)
             try:
                 self._bus.publish(topics.PROGRESS, b"", progress.SerializeToString())
             except TransientError as error:

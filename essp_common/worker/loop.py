@@ -141,6 +141,10 @@ class Worker:
             self._draining.set()
             self._changed.notify_all()
 
+    def gauges(self) -> dict[str, float]:
+        """What a heartbeat says of it: its load since the last call, and the `partitions` that it owns."""
+        return {**self.load.take(), "partitions": float(self._subscription.partitions)}
+
     @property
     def in_hand(self) -> int:
         """Records being handled now."""

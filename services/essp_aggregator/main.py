@@ -14,4 +14,4 @@ def main() -> None:
     """Fuse the streams of finished trainers. Settings come from the environment (ESSP_BUS, ESSP_STORES, ...)."""
     settings = AggregatorSettings()
     with closing(Adapters.from_settings(settings)) as adapters:
-        serve(build(adapters, settings, worker_name(settings)), settings)
+        serve(build(adapters, settings, worker_name(settings)), settings, adapters.troubles)

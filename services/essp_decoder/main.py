@@ -14,4 +14,4 @@ def main() -> None:
     """Decode clips. Settings come from the environment (ESSP_BUS, ESSP_CACHE, ESSP_STORES, ESSP_DECODER_PROCESSES)."""
     settings = DecoderSettings()
     with closing(Adapters.from_settings(settings)) as adapters:
-        serve(build(adapters, settings, worker_name(settings)), settings)
+        serve(build(adapters, settings, worker_name(settings)), settings, adapters.troubles)

@@ -33,11 +33,12 @@ class Decoder:
         subscription = adapters.bus.subscribe([topics.SEEDS], ids.DECODER)
         options = WorkerOptions(lanes=lanes, stuck_s=settings.stuck_s)
         self._worker = Worker(ids.DECODER, subscription, adapters.cache, self._stage, self._reports, options)
+        self._heart = Heart(adapters.bus, worker, ids.DECODER, self._worker.gauges, troubles=adapters.troubles)
 
     def run(self) -> None:
         """Decode until drained. Raises `Unavailable` if child processes cannot be started."""
         try:
-            with Heart(self._adapters.bus, self._name, ids.DECODER, self._worker.load.take):
+            with self._heart:
                 self._worker.run()
         finally:
             self._control.close()

@@ -21,4 +21,4 @@ def main(
     if feature:
         settings = settings.model_copy(update={"features": tuple(feature)})
     with closing(Adapters.from_settings(settings)) as adapters:
-        serve(build(adapters, settings, worker_name(settings)), settings)
+        serve(build(adapters, settings, worker_name(settings)), settings, adapters.troubles)

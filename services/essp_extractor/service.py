@@ -46,7 +46,7 @@ class Extractor:
             reports,
             WorkerOptions(lanes=settings.extractor_lanes or cpu_count(), stuck_s=settings.stuck_s),
         )
-        self._heart = Heart(adapters.bus, worker, pool, self._worker.load.take)
+        self._heart = Heart(adapters.bus, worker, pool, self._worker.gauges, troubles=adapters.troubles)
 
     def run(self) -> None:
         """Extract until drained."""

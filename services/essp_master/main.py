@@ -47,4 +47,8 @@ def main(
         )
     collect_rarely()
     with closing(Adapters.from_settings(settings)) as adapters:
-        serve(MasterProcess(adapters, settings, worker_name(settings), host, port, own_command()), settings)
+        serve(
+            MasterProcess(adapters, settings, worker_name(settings), host, port, own_command()),
+            settings,
+            adapters.troubles,
+        )

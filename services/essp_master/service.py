@@ -38,7 +38,8 @@ from essp_common.job.status import JobEvent, JobState, JobStatus, JobSummary
 from essp_common.messages.control import ENDED, ControlFeed
 from essp_common.messages.parsing import BadMessage, parsed, refuse, shortened, sound
 from essp_common.pb.v1.messages_pb2 import Control, Progress
-from essp_common.runtime import ids
+from essp_common.runtime import conditions, ids
+from essp_common.runtime.conditions import Conditions, Kind, Subject
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.retry import Outage
 from essp_common.wiring import Adapters
@@ -55,11 +56,14 @@ from essp_master.job.start_run import start_run
 from essp_master.job.status_view import status_of, status_of_unreadable, usage_of
 from essp_master.job_table import JobTable
 from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction
+from essp_master.pools.pool_watch import PoolWatch
 from essp_master.pools.worker_registry import WorkerRegistry
 
 log = logging.getLogger(__name__)
 
 _POLL_S, _TICK_S = 0.1, 0.5
+_LOOK_S = 2.0
+"""How often the master looks for what keeps ESSP from working."""
 _SWEEP_S = 2.0
 """How often stray bytes are looked for after the end of a job."""
 _LISTEN_S = 3.0
@@ -106,6 +110,10 @@ class Master:
         self._dispatch = Dispatch(adapters.bus, adapters.cache, self._outbox, self._lock)
         self.worker_registry = WorkerRegistry()
         """The workers that are up, of all pools."""
+        self.conditions = Conditions(conditions.of(ids.MASTER, adapters.troubles))
+        """What keeps ESSP from working."""
+        self.conditions.add(self._unsaved)
+        self.conditions.add(PoolWatch(self.pool_demands, self.worker_registry, adapters.troubles, clock))
         self._worker = worker
         self._fenced: Fenced | None = None
         group = ids.MASTER if recovers else ids.unshared_master_group(worker)
@@ -118,6 +126,8 @@ class Master:
     def run(self) -> None:
         """Account for progress until drained. Raises `Fenced` when another master has taken over."""
         feed: ControlFeed | None = None
+        watch = threading.Thread(target=self._watch, name="essp-conditions", daemon=True)
+        watch.start()
         try:
             if self._recovers:
                 self.recover()  # before the first message is read, since it may be about one of these jobs
@@ -135,11 +145,14 @@ class Master:
             self._subscription.close()
             if feed is not None:
                 feed.close()
+            watch.join()
 
     def step(self, timeout_s: float) -> int:
         """Account for the messages that come within `timeout_s`; how many there were."""
         self._history.hold_back()
         records = self._subscription.poll(self._settings.poll_records, timeout_s)
+        if self._clock() - self._ticked_s >= _TICK_S:
+            usage_of(self._cache)  # without the lock: others need not wait for a cache that does not answer
         with self._lock:
             now_s = self._clock()
             for record in records:
@@ -157,6 +170,13 @@ class Master:
         self._write_histories()
         return len(records)
 
+    def look(self) -> None:
+        """See what keeps ESSP from working, and have each job under way tell of it."""
+        present = self.conditions.look()
+        for job in self._jobs:
+            if not job.state.ended:
+                job.reporter.hindered(present)
+
     def drain(self) -> None:
         """Let `run` return. Jobs stay as they are; the next master takes them over."""
         self._draining.set()
@@ -165,6 +185,21 @@ class Master:
     def ready(self) -> bool:
         """Takes jobs."""
         return self._recovered.is_set() and not self._draining.is_set()
+
+    def _watch(self) -> None:
+        """Look again and again, in a thread of its own: that of the master may wait for a server."""
+        while not self._draining.wait(_LOOK_S):
+            self.look()
+
+    def _unsaved(self) -> dict[Subject, str]:
+        """The trainers that cannot save."""
+        return {
+            (Kind.UNSAVED, ids.trainer_pool(job.name, name)): training.unsaved
+            for job in self._jobs
+            if not job.state.ended
+            for name, training in job.activity.trainers.items()
+            if training.unsaved
+        }
 
     # --- requests ---
 
@@ -415,7 +450,6 @@ class Master:
     # --- from time to time ---
 
     def _tick(self, now_s: float) -> None:
-        usage_of(self._cache)
         for job in self._jobs:
             with self._isolated(job):
                 if job.has_stalled(now_s, self._settings.stall_s):

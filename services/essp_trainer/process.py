@@ -54,5 +54,5 @@ def run_rank(job: str, trainer: str, settings: TrainerSettings, rendezvous: Rend
             settings=settings,
         )
         service = build(config, adapters, control, ranks)
-        serve(service, settings, job_id=job)
+        serve(service, settings, adapters.troubles, job_id=job)
     return settings.drained_exit if service.interrupted else 0

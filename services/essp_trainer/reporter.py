@@ -81,9 +81,9 @@ class Reporter:
         self._publish(Progress(checkpoint=ready))
         self._bus.flush()
 
-    def trouble(self, reason: str) -> None:
+    def trouble(self, reason: str, unsaved: bool = False) -> None:
         """Report a problem that does not stop the training."""
-        self._publish(Progress(trouble=Trouble(trainer=self._assignment.trainer, reason=reason)))
+        self._publish(Progress(trouble=Trouble(trainer=self._assignment.trainer, reason=reason, unsaved=unsaved)))
 
     def failed(self, error: Exception) -> None:
         """Report that this training cannot continue."""

@@ -46,6 +46,15 @@ def silent(subscription: Subscription) -> bool:
     return True
 
 
+def own(subscription: Subscription, partitions: int, *others: Subscription) -> None:
+    """Poll until it owns so many; the others of its group have to poll, too."""
+    deadline = time.monotonic() + LONGEST_S
+    while subscription.partitions != partitions:
+        assert time.monotonic() < deadline, f"it owns {subscription.partitions} partitions"
+        for member in (subscription, *others):
+            member.poll(1, 0.05)
+
+
 def finish(subscription: Subscription, records: Sequence[Record]) -> None:
     for record in records:
         subscription.done(record)
@@ -139,6 +148,20 @@ class BusContract:
         for thread in threads:
             thread.join()
         assert sorted(numbers(take(subscribe("g"), 400))) == list(range(400))
+
+    # --- membership ---
+
+    def test_members_know_how_many_partitions_they_own(self, bus: Bus, subscribe: Open) -> None:
+        one = subscribe("g")
+        own(one, PARTITIONS)
+        other = subscribe("g")
+        own(one, PARTITIONS // 2, other)
+        own(other, PARTITIONS // 2, one)
+        one.close()
+        own(other, PARTITIONS)
+        assert subscribe(None).partitions == PARTITIONS
+        assert subscribe("h", [1]).partitions == 1
+        assert not bus.troubles()
 
     # --- polling ---
 

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import FrameCache, clip_key
 from essp_common.cache.redis import RedisCache
 from essp_common.errors import CacheFull, CacheMiss, ConfigError, Unavailable
+from essp_common.runtime.conditions import LASTS_S, Kind
 from essp_common.wiring import open_cache
 from tests.contract.cache_suite import KEY, TTL_S, CacheContract
 
@@ -134,6 +135,55 @@ def test_redis_that_could_lose_frames_is_refused(tmp_path: Path) -> None:
         server.execute("CONFIG", "SET", "maxmemory", "0")
         with pytest.raises(ConfigError, match=r"CONFIG SET maxmemory 4gb.*CONFIG SET maxmemory-policy noeviction"):
             RedisCache.from_url(server.url)
+
+
+@pytest.mark.processes
+@pytest.mark.integration
+def test_redis_that_is_set_to_lose_frames_while_it_runs_is_told_of(tmp_path: Path) -> None:
+    with RedisServer(tmp_path, maxmemory_bytes=32 * 2**20) as server:
+        cache = RedisCache.from_url(server.url)
+        cache.usage()
+        assert not cache.troubles()
+        server.execute("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+        cache.usage()
+        words = cache.troubles()[Kind.CACHE_EVICTS]
+        assert "maxmemory-policy is allkeys-lru" in words
+        assert f"-p {server.port} CONFIG SET maxmemory-policy noeviction" in words
+        server.execute("CONFIG", "SET", "maxmemory", "0")
+        cache.usage()
+        assert "grows until the kernel kills it" in cache.troubles()[Kind.CACHE_EVICTS]
+        server.execute("CONFIG", "SET", "maxmemory", "32mb")
+        server.execute("CONFIG", "SET", "maxmemory-policy", "noeviction")
+        cache.usage()
+        assert not cache.troubles()
+        cache.close()
+
+
+def test_redis_that_does_not_answer_is_told_of() -> None:
+    class Away(redis.Redis):
+        answers = True
+
+        def info(self, section: str | None = None, *args: str, **kwargs: Any) -> dict[str, Any]:
+            if not self.answers:
+                raise RedisError("connection refused")
+            return {"maxmemory": 1000, "maxmemory_policy": "noeviction", "used_memory": 1, "cluster_enabled": 0}
+
+        def dbsize(self, **more: Any) -> Any:
+            return 0
+
+    clock, client = Clock(), Away()
+    cache = RedisCache(client, "redis://r", clock)
+    cache.usage()
+    client.answers = False
+    for passed_s in (0, LASTS_S - 1, 1):
+        clock.now_s += passed_s
+        with pytest.raises(Unavailable):
+            cache.usage()
+        assert bool(cache.troubles()) is (clock.now_s >= 100 + LASTS_S)
+    assert "redis://r has not answered for 15 s" in cache.troubles()[Kind.CACHE_SILENT]
+    client.answers = True
+    cache.usage()
+    assert not cache.troubles()
 
 
 @pytest.mark.processes

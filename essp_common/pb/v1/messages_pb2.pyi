@@ -317,7 +317,7 @@ class Failed(_message.Message):
     def __init__(self, clip: _Optional[_Union[ClipRef, _Mapping]] = ..., stage: _Optional[_Union[Stage, str]] = ..., reason: _Optional[str] = ..., kind: _Optional[_Union[FailureKind, str]] = ..., stream: _Optional[str] = ..., consumer: _Optional[str] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("pool", "gauges")
+    __slots__ = ("pool", "gauges", "troubles")
     class GaugesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -325,11 +325,20 @@ class Heartbeat(_message.Message):
         key: str
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class TroublesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     POOL_FIELD_NUMBER: _ClassVar[int]
     GAUGES_FIELD_NUMBER: _ClassVar[int]
+    TROUBLES_FIELD_NUMBER: _ClassVar[int]
     pool: str
     gauges: _containers.ScalarMap[str, float]
-    def __init__(self, pool: _Optional[str] = ..., gauges: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    troubles: _containers.ScalarMap[str, str]
+    def __init__(self, pool: _Optional[str] = ..., gauges: _Optional[_Mapping[str, float]] = ..., troubles: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class PhaseReport(_message.Message):
     __slots__ = ("job", "purpose", "epoch", "trainer", "metrics")
@@ -375,12 +384,14 @@ class CheckpointReady(_message.Message):
     def __init__(self, job: _Optional[str] = ..., trainer: _Optional[str] = ..., uri: _Optional[str] = ..., epoch: _Optional[int] = ..., final: _Optional[bool] = ..., scores_uri: _Optional[str] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., step: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...
 
 class Trouble(_message.Message):
-    __slots__ = ("trainer", "reason")
+    __slots__ = ("trainer", "reason", "unsaved")
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    UNSAVED_FIELD_NUMBER: _ClassVar[int]
     trainer: str
     reason: str
-    def __init__(self, trainer: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    unsaved: bool
+    def __init__(self, trainer: _Optional[str] = ..., reason: _Optional[str] = ..., unsaved: _Optional[bool] = ...) -> None: ...
 
 class Finished(_message.Message):
     __slots__ = ("job", "stage", "uri", "metrics")

@@ -1,5 +1,7 @@
 """Probes and metrics: open to all, since they reveal no data.
 
+A master that is kept from working answers `/readyz` with 503 and what it is; it serves requests all the same.
+
 Probes are answered by the event loop itself, so that they never wait for the threads that answer people.
 """
 
@@ -8,6 +10,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from essp_common.runtime.conditions import summary
 from essp_master.api.exposition import exposition
 from essp_master.service import Master
 
@@ -23,7 +26,8 @@ def router(master: Master) -> APIRouter:
     @routes.get("/readyz")
     async def readyz() -> Response:
         if master.ready:
-            return Response("ready\n", media_type="text/plain")
+            why = summary(master.conditions.present)
+            return Response(why or "ready\n", 503 if why else 200, media_type="text/plain")
         # Without details, which are not for everybody; requests are told them.
         waits = "waits for a server that does not answer, to take over what was under way"
         return Response(f"{waits if master.obstacle else 'starts, or leaves'}\n", 503, media_type="text/plain")

@@ -76,6 +76,8 @@ class TrainerActivity:
     step: StepReport | None = None
     reports: list[status.PhaseReport] = field(default_factory=list)
     checkpoint: str | None = None
+    unsaved: str = ""
+    """Why its last checkpoint could not be saved; empty: it was."""
 
 
 class Activity:
@@ -114,6 +116,10 @@ class Activity:
             case "checkpoint":
                 if training := self.trainers.get(progress.checkpoint.trainer):
                     training.checkpoint = progress.checkpoint.uri
+                    training.unsaved = ""
+            case "trouble" if progress.trouble.unsaved:
+                if training := self.trainers.get(progress.trouble.trainer):
+                    training.unsaved = progress.trouble.reason
 
     def recall(self, trainer: str, reports: list[status.PhaseReport], checkpoint: str) -> None:
         """Restore what an earlier run of the job came to."""

@@ -9,6 +9,8 @@ from essp_common.job import status
 from essp_common.job.status import phase_title
 from essp_common.pb.v1.messages_pb2 import Failed, FailureKind, FailureTally, HistorySegment, Progress, Stage
 from essp_common.planning.phases import Phases
+from essp_common.runtime import ids
+from essp_common.runtime.conditions import Condition, Subject
 from essp_master.job.activity import purpose_name
 from essp_master.job.events import EventLog
 from essp_master.ledger.instructions import CompleteJob, FinishPhase, Instruction
@@ -26,6 +28,8 @@ class EventReporter:
         self.failures: dict[tuple[Stage, FailureKind], FailureTally] = {}
         """By stage and kind."""
         self.result: status.ResultStatus | None = None
+        self._told: dict[Subject, Condition] = {}
+        """The conditions of which there is an event, and which hold."""
 
     def entered(self, state: status.JobState, reason: str) -> None:
         """The job is in another state."""
@@ -50,6 +54,23 @@ class EventReporter:
     def stalled(self, units: int) -> None:
         """Nothing was reported for long."""
         self.log.add("warning", f"no worker reported for long; {units} work units issued again", {"units": units})
+
+    def hindered(self, present: Iterable[Condition]) -> None:
+        """What keeps ESSP from working now: an event for each that is new, and for each that is over."""
+        found = {(it.kind, it.subject): it for it in present if self._concerns(it)}
+        for key, begun in found.items():
+            if key not in self._told:
+                self.log.add("condition", begun.line, begun.model_dump(mode="json") | {"over": False})
+        for key, over in self._told.items():
+            if key not in found:
+                data = over.model_dump(mode="json") | {"over": True}
+                self.log.add("condition", f"{over.subject}: {over.kind} is over", data)
+        self._told = found
+
+    def _concerns(self, condition: Condition) -> bool:
+        """Not what concerns the trainings of other jobs."""
+        training = ids.is_training(condition.subject)
+        return not training or ids.training_of(condition.subject)[0] == self._job
 
     def failed(self, failed: Failed) -> None:
         """A clip could not be made. Only the first few videos of each kind get an event."""

@@ -118,6 +118,11 @@ function poolTable(pools) {
   return made;
 }
 
+/** What keeps ESSP from working, one line each. */
+function conditionList(conditions) {
+  return conditions.map(c => el("p", { class: "wrong" }, `${c.subject}: ${c.words} (since ${new Date(c.since).toLocaleTimeString()})`));
+}
+
 async function follow(job) {
   const stream = shown("events");
   const last = seen.get(job.name) || 0;
@@ -133,6 +138,7 @@ const tell = error => { shown("state").textContent = error.message; };
 
 async function look() {
   try {
+    shown("conditions").replaceChildren(...conditionList(await ask("v1/conditions")));
     const page = await ask("v1/jobs?page_size=20");
     const jobs = await Promise.all(page.jobs.map(job => ask(`v1/jobs/${encodeURIComponent(job.name)}`)));
     shown("jobs").replaceChildren(...(jobs.length ? jobs.map(jobCard) : [el("p", { class: "note" }, "No job yet: essp job start job.yaml")]));

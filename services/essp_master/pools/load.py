@@ -75,6 +75,16 @@ def loads(
     return found
 
 
+def queues(jobs: Iterable[PoolDemand]) -> dict[str, int]:
+    """`decoder`, `extractor.<feature>` -> clips of these jobs that wait to be made there, or are being made."""
+    found: dict[str, int] = {}
+    for job in jobs:
+        for part, clips in job.backlog.items():
+            made = ids.DECODER if part == ids.DECODER else ids.extractor_pool([job.streams[part]])
+            found[made] = found.get(made, 0) + clips
+    return found
+
+
 def _demand(pool: str, running: Sequence[PoolDemand]) -> Demand:
     """What all running jobs want of a pool together."""
     per_s: float | None = 0.0

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from essp_common.pb.v1.messages_pb2 import Heartbeat
+from essp_common.runtime.conditions import Kind, Troubles
 from essp_common.worker.heartbeat import INTERVAL_S
 
 GONE_S = 4 * INTERVAL_S
 """A worker that was silent for so long is no longer up."""
 STUCK_S = 120.0
 """One that holds a record for so long hangs: decoding has a limit of its own far below."""
+
+_TOLD = frozenset(Kind) - {Kind.UNASSIGNED, Kind.NO_WORKERS, Kind.CRASHING}
+"""What workers may say. Of these three the master judges itself."""
+_LONGEST = 500
+"""Characters of a worker's words: anybody could send a heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +30,10 @@ class WorkerState:
     busy: float
     in_hand: int
     stuck: bool
+    partitions: int | None = None
+    """How many it owns; None: it does not say."""
+    troubles: Troubles = field(default_factory=dict)
+    """What keeps its servers from working."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +73,15 @@ class WorkerRegistry:
         """A worker has sent a heartbeat."""
         gauges = beat.gauges
         busy, in_hand, oldest = (_number(gauges.get(name, 0.0)) for name in ("busy", "in_hand", "oldest"))
-        state = WorkerState(worker, now_s, min(busy, 1.0), int(in_hand), stuck=oldest > STUCK_S)
+        state = WorkerState(
+            worker,
+            now_s,
+            min(busy, 1.0),
+            int(in_hand),
+            stuck=oldest > STUCK_S,
+            partitions=int(_number(gauges["partitions"])) if "partitions" in gauges else None,
+            troubles={kind: beat.troubles[kind][:_LONGEST] for kind in _TOLD if kind in beat.troubles},
+        )
         with self._lock:
             self._pools.setdefault(beat.pool, {})[worker] = state
 

@@ -229,7 +229,7 @@ class Checkpointer:
         if reason != self._reported:
             self._reported = reason
             with suppress(TransientError):  # it is in the log; training does not wait for the bus
-                self._reporter.trouble(reason)
+                self._reporter.trouble(reason, unsaved=True)
 
 
 def _wait(seconds: float) -> None:

@@ -17,6 +17,8 @@ from essp_common.errors import Unavailable
 class Scripted:
     """A subscription whose polls return what the test lists, then stop the reader."""
 
+    partitions = 1
+
     def __init__(self, polls: Sequence[Sequence[Record] | Exception], stopping: threading.Event) -> None:
         self._polls = list(polls)
         self._stopping = stopping

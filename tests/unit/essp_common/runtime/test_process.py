@@ -18,6 +18,7 @@ import pytest
 from essp.servers.servers import free_port
 from essp_common.errors import ConfigError
 from essp_common.runtime import process
+from essp_common.runtime.conditions import MEANINGS, Kind
 from essp_common.runtime.config import Settings
 from essp_common.runtime.metrics import UNITS, MetricsServer
 from tests.harness.waiting import LONGEST_S
@@ -201,3 +202,23 @@ def test_serve_runs_a_service_with_its_endpoint() -> None:
     assert answers == [200, 503]
     with pytest.raises(urllib.error.URLError):
         get(port, "/livez")
+
+
+@pytest.mark.usefixtures("root_logger")
+def test_a_service_that_is_kept_from_working_is_not_ready_and_says_why() -> None:
+    port, troubles = free_port(), {Kind.STORAGE_FULL: "no room"}
+    answers: list[tuple[int, str]] = []
+
+    class Probing(Waiting):
+        def run(self) -> None:
+            answers.append(get(port, "/readyz"))
+            answers.append(get(port, "/metrics"))
+            troubles.clear()
+            answers.append(get(port, "/readyz"))
+            answers.append(get(port, "/metrics"))
+
+    process.serve(Probing("trainer"), Settings(metrics_port=port, drain_s=LONGEST_S), lambda: troubles)
+    assert answers[0] == (503, f"not ready: storage-full: trainer: {MEANINGS[Kind.STORAGE_FULL]}\n")
+    assert 'essp_condition{kind="storage-full",subject="trainer"} 1.0' in answers[1][1]
+    assert answers[2] == (200, "ready\n")
+    assert 'essp_condition{kind="storage-full",subject="trainer"} 0.0' in answers[3][1]

@@ -1,0 +1,111 @@
+"""For how long a broker has owed an answer: to what was published, to a member that joins, to one that reads.
+
+Clients wait for brokers without a word, some of them for ever. These count what is owed, so that people can be told
+(`Bus.troubles`). Pure: time is passed in.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from essp_common.runtime.conditions import LASTS_S, Kind
+
+JOIN_S = 20.0
+"""How long a group may take to deal a member its share: more than the session of a member that has died, for which the
+broker makes the others wait."""
+
+
+class Acknowledgements:
+    """What was published and is not acknowledged. Thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, longest_s: float = LASTS_S) -> None:
+        self._clock = clock
+        self._longest_s = longest_s
+        self._lock = threading.Lock()
+        self._owed = 0
+        self._since_s: float | None = None
+        """When the broker acknowledged something last, with more to come; None: it owes nothing."""
+
+    def published(self) -> None:
+        """A message is on its way."""
+        with self._lock:
+            self._owed += 1
+            if self._since_s is None:
+                self._since_s = self._clock()
+
+    def answered(self) -> None:
+        """The broker has acknowledged or refused one."""
+        with self._lock:
+            self._owed -= 1
+            self._since_s = self._clock() if self._owed else None
+
+    def given_up(self) -> None:
+        """The client has given one up. That is no answer."""
+        with self._lock:
+            self._owed -= 1
+
+    def troubles(self) -> dict[Kind, str]:
+        """Nothing was acknowledged for long."""
+        with self._lock:
+            if self._since_s is None or (waited_s := self._clock() - self._since_s) < self._longest_s:
+                return {}
+            owed = f"{self._owed} messages" if self._owed else "what was published"
+        return {
+            Kind.BUS_STALLED: f"the broker has not acknowledged {owed} for {waited_s:.0f} s; look at its log, "
+            "its disk, and whether enough replicas are in sync; what is not acknowledged is published again"
+        }
+
+
+class Membership:
+    """Whether the broker answers a member of a group. Used by its thread; `troubles` by any."""
+
+    def __init__(
+        self, group: str, clock: Callable[[], float] = time.monotonic, join_s: float = JOIN_S, silent_s: float = LASTS_S
+    ) -> None:
+        self._group = group
+        self._clock = clock
+        self._join_s = join_s
+        self._silent_s = silent_s
+        self._joining_s: float | None = None
+        self._asked_s = self._heard_s = clock()
+        self._refusal = ""
+
+    def asks(self) -> None:
+        """The broker is asked, which takes a moment."""
+        self._asked_s = self._clock()
+
+    def heard(self) -> None:
+        """The broker has answered."""
+        self._heard_s = self._clock()
+        self._refusal = ""
+
+    def failed(self, why: str) -> None:
+        """The broker was asked in vain."""
+        self._refusal = why
+
+    def joining(self, joining: bool) -> None:
+        """Whether the member waits for its share of the group's partitions."""
+        if not joining:
+            self._joining_s = None
+        elif self._joining_s is None:
+            self._joining_s = self._clock()
+
+    def troubles(self) -> dict[Kind, str]:
+        """The broker does not answer, or does not let the member join."""
+        now_s, since_s, why = self._clock(), self._joining_s, self._refusal
+        if not why and now_s - self._asked_s >= self._join_s:
+            why = "the client still waits"
+        if why and now_s - self._heard_s >= self._silent_s:
+            return {
+                Kind.BUS_SILENT: f"the broker has not answered group {self._group} for {now_s - self._heard_s:.0f} s "
+                f"({why}); see that it runs and that the network lets it through"
+            }
+        if since_s is not None and now_s - since_s >= self._join_s:
+            return {
+                Kind.UNASSIGNED: f"the broker has not let this member join group {self._group} for "
+                f"{now_s - since_s:.0f} s, so it has no partitions and gets no work; look at the log of the broker "
+                "that coordinates the group, and restart it"
+            }
+        return {}

@@ -1,0 +1,168 @@
+"""What keeps ESSP from working at this moment: conditions, each with whom it concerns, words, and since when.
+
+An error is met by one call, and a condition lasts: a broker that does not answer, a disk without room, a pool that has
+workers and work and gets none of it. Whoever can see one of them says so while it holds, when asked (`Source`). Each
+process asks all it knows (`Conditions.look`); the master also knows what workers say in their heartbeats, and what only
+shows across workers.
+
+As long as one holds, `/readyz` of the process answers 503 with these words, `essp_condition` is 1 and the log has a
+line. The master has an event in each job under way, and a line for `GET /v1/conditions`, its page and `essp doctor`.
+When it ends, that is logged and an event too. A condition is seen within `SEEN_S` of its beginning.
+
+Nothing is decided by a condition, save that a pool does not grow while its workers cannot work.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict
+
+from essp_common.runtime import metrics
+
+log = logging.getLogger(__name__)
+
+SEEN_S = 30.0
+"""Within so long of its beginning everybody can know of a condition."""
+LASTS_S = 15.0
+"""What is over within so long is no condition of a process: a rebalance, a failover, a retry."""
+
+
+class Kind(StrEnum):
+    """What may be wrong. `MEANINGS` has a sentence for each, with what to do."""
+
+    UNASSIGNED = "unassigned"
+    NO_WORKERS = "no-workers"
+    CRASHING = "crashing"
+    BUS_SILENT = "bus-silent"
+    BUS_STALLED = "bus-stalled"
+    CACHE_SILENT = "cache-silent"
+    CACHE_EVICTS = "cache-evicts"
+    STORAGE_FULL = "storage-full"
+    STORAGE_SILENT = "storage-silent"
+    UNSAVED = "unsaved"
+    LOGS_LOST = "logs-lost"
+
+
+MEANINGS: Mapping[Kind, str] = {
+    Kind.UNASSIGNED: "workers are up and work waits, but the broker has dealt them no partitions; look at the broker's "
+    "log, and restart it or the workers",
+    Kind.NO_WORKERS: "work waits for a pool of which no worker is up; start one, or see why none starts",
+    Kind.CRASHING: "workers end as soon as they are started; their logs say why",
+    Kind.BUS_SILENT: "the broker does not answer; see that it runs and that the network lets it through",
+    Kind.BUS_STALLED: "the broker takes messages and does not acknowledge them; look at its log, its disk and its "
+    "replicas",
+    Kind.CACHE_SILENT: "the frame cache does not answer; see that it runs and that the network lets it through",
+    Kind.CACHE_EVICTS: "the frame cache may drop clips that nobody has read; set maxmemory, and maxmemory-policy "
+    "noeviction",
+    Kind.STORAGE_FULL: "no room is left where results are written; free some, and what failed is tried again",
+    Kind.STORAGE_SILENT: "where results are written does not answer; see that it runs and that the network lets it "
+    "through",
+    Kind.UNSAVED: "a trainer cannot save its checkpoint; make room or give it the right, and it tries again",
+    Kind.LOGS_LOST: "log lines cannot be written; make room where the logs go",
+}
+"""What each kind means and what to do, for people who know no more than that."""
+
+Troubles = Mapping[Kind, str]
+"""What a process sees of its own servers: what is wrong now, each in words with what to do."""
+Subject = tuple[Kind, str]
+"""A kind, and whom it concerns: a pool, a training, `master`."""
+Source = Callable[[], Mapping[Subject, str]]
+"""Says what is wrong now. It waits for nothing."""
+
+
+class Condition(BaseModel):
+    """Something that keeps ESSP from working."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    kind: Kind
+    subject: str
+    """Whom it concerns: a pool, a training, `master`."""
+    words: str
+    """What is wrong, and what to do."""
+    since: datetime
+
+    @property
+    def line(self) -> str:
+        """One line, for people."""
+        return f"{self.subject}: {self.words}"
+
+
+class Conditions:
+    """What is wrong now. Thread-safe."""
+
+    def __init__(self, *sources: Source, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._sources = list(sources)
+        self._now = now
+        self._present: dict[Subject, Condition] = {}
+        self._looking = threading.Lock()
+
+    def add(self, source: Source) -> None:
+        """Ask this one too."""
+        self._sources.append(source)
+
+    def look(self) -> tuple[Condition, ...]:
+        """Ask all sources: what holds now, the oldest first. What began or ended since the last look is logged."""
+        with self._looking:
+            found = self._asked()
+            now, before = self._now(), self._present
+            self._present = {
+                key: Condition(
+                    kind=key[0], subject=key[1], words=words, since=before[key].since if key in before else now
+                )
+                for key, words in found.items()
+            }
+            for key, begun in self._present.items():
+                if key not in before:
+                    log.error("%s: %s", begun.kind, begun.line)
+                    metrics.CONDITION.labels(*key).set(1)
+            for key, over in before.items():
+                if key not in self._present:
+                    log.info("%s: %s: over", over.kind, over.subject)
+                    metrics.CONDITION.labels(*key).set(0)
+        return self.present
+
+    @property
+    def present(self) -> tuple[Condition, ...]:
+        """What held at the last look, the oldest first."""
+        return tuple(sorted(self._present.values(), key=lambda condition: (condition.since, condition.subject)))
+
+    def _asked(self) -> dict[Subject, str]:
+        found: dict[Subject, str] = {}
+        for source in self._sources:
+            try:
+                found.update(source())
+            except Exception:  # whoever cannot look is not to hide what others see
+                log.exception("a source of conditions has failed")
+        return found
+
+
+def of(subject: str, troubles: Callable[[], Troubles]) -> Source:
+    """A process's own troubles as a source."""
+    return lambda: {(kind, subject): words for kind, words in troubles().items()}
+
+
+def summary(conditions: Sequence[Condition]) -> str:
+    """What `/readyz` answers: whom each concerns and what it means, without what only callers of the API may know."""
+    return "".join(f"not ready: {it.kind}: {it.subject}: {MEANINGS[it.kind]}\n" for it in conditions)
+
+
+class Lasting:
+    """Tells what has lasted from what has just begun. Not thread-safe."""
+
+    def __init__(self, after_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._after_s = after_s
+        self._clock = clock
+        self._since: dict[Subject, float] = {}
+
+    def of(self, found: Mapping[Subject, str]) -> dict[Subject, str]:
+        """What was found at each look for `after_s`."""
+        now_s = self._clock()
+        self._since = {key: self._since.get(key, now_s) for key in found}
+        return {key: words for key, words in found.items() if now_s - self._since[key] >= self._after_s}

@@ -1,0 +1,21 @@
+"""What keeps ESSP from working now."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from essp_common.runtime.conditions import Condition
+from essp_master.api.problems import answers_of
+from essp_master.service import Master
+
+
+def router(master: Master) -> APIRouter:
+    """The route of conditions."""
+    routes = APIRouter(prefix="/v1/conditions", tags=["conditions"])
+
+    @routes.get("", operation_id="list_conditions", responses=answers_of(401, 403))
+    def list_conditions() -> list[Condition]:
+        """What keeps pools, trainers or the master from working now, the oldest first. Empty: nothing does."""
+        return list(master.conditions.present)
+
+    return routes

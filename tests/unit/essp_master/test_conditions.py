@@ -1,0 +1,230 @@
+"""What keeps ESSP from working is told within seconds: an event, a metric, a line of doctor, and readiness says no."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+
+from essp.doctor import master as doctor
+from essp.doctor.finding import Level
+from essp_common import topics
+from essp_common.errors import StorageFull
+from essp_common.job.status import JobEvent
+from essp_common.objects.directory import DirectoryStore
+from essp_common.pb.v1.messages_pb2 import CheckpointReady, Heartbeat, Progress, Trouble
+from essp_common.runtime import conditions
+from essp_common.runtime.conditions import SEEN_S, Kind
+from essp_common.wiring import Adapters
+from essp_common.worker.heartbeat import INTERVAL_S
+from essp_master.api.app import create_app
+from essp_master.config import MasterSettings
+from essp_master.pools.worker_registry import GONE_S
+from essp_master.service import _LOOK_S, Master
+from tests.harness.fleet import Clock, Fleet, FleetOf, master_over
+from tests.harness.serving import served
+from tests.harness.waiting import LONGEST_S
+
+
+@dataclass
+class Bench:
+    """A master with a job whose workers only say that they are up."""
+
+    adapters: Adapters
+    fleet: Fleet
+    clock: Clock = field(default_factory=Clock)
+    workers: dict[str, tuple[str, dict[str, float], dict[str, str]]] = field(default_factory=dict)
+    """Worker -> its pool, what its heartbeats say, and what troubles it."""
+
+    def __post_init__(self) -> None:
+        self.master: Master = master_over(self.adapters, self.clock)
+        for pool in ("decoder", "extractor.frame_diff"):
+            self.up(f"{pool}-1", pool)
+        self.master.start(self.fleet.job)
+        self.pass_time(0)
+
+    def up(self, worker: str, pool: str, partitions: float = 64, troubles: Mapping[str, str] = {}) -> None:
+        """Have a worker that says so."""
+        self.workers[worker] = (pool, {"partitions": partitions}, dict(troubles))
+
+    def pass_time(self, seconds: float) -> None:
+        """Let heartbeats come and the master look, as often as they do."""
+        until_s, next_beat_s = self.clock.now_s + seconds, self.clock.now_s
+        while True:
+            if self.clock.now_s >= next_beat_s:
+                next_beat_s += INTERVAL_S
+                for worker, (pool, gauges, troubles) in self.workers.items():
+                    beat = Heartbeat(pool=pool, gauges=gauges, troubles=troubles)
+                    progress = Progress(worker=worker, heartbeat=beat)
+                    self.adapters.bus.publish(topics.PROGRESS, b"", progress.SerializeToString())
+            self.master.step(0)
+            self.master.look()
+            if self.clock.now_s >= until_s:
+                return
+            self.clock.now_s += _LOOK_S
+
+    def present(self) -> set[tuple[str, str]]:
+        return {(it.kind.value, it.subject) for it in self.master.conditions.present}
+
+    def events(self) -> list[JobEvent]:
+        return [event for event in self.master.events("small") if event.kind == "condition"]
+
+
+@pytest.fixture
+def bench(adapters: Adapters, fleet_of: FleetOf) -> Bench:
+    return Bench(adapters, fleet_of())
+
+
+@contextmanager
+def api(master: Master) -> Iterator[httpx.Client]:
+    settings = MasterSettings(api_open=True)
+    with (
+        served(create_app(master, settings), settings) as url,
+        httpx.Client(base_url=url, timeout=LONGEST_S, verify=False) as client,
+    ):
+        yield client
+
+
+def no_room(descriptor: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_pool_with_workers_and_work_but_no_partitions_is_told_of_everywhere(bench: Bench) -> None:
+    bench.pass_time(60)
+    assert not bench.present(), "nothing is wrong"
+    bench.up("decoder-1", "decoder", partitions=0)
+    bench.pass_time(SEEN_S)
+    assert bench.present() == {("unassigned", "decoder")}
+    (event,) = bench.events()
+    assert "workers are up (1) and clips wait (" in event.message
+    assert "no partitions" in event.message
+    assert "restart it, or the workers" in event.message, "what to do"
+    assert (event.data["kind"], event.data["subject"], event.data["over"]) == ("unassigned", "decoder", False)
+    with api(bench.master) as client:
+        answer = client.get("/readyz")
+        assert answer.status_code == 503
+        assert "not ready: unassigned: decoder: workers are up and work waits" in answer.text
+        (listed,) = client.get("/v1/conditions").json()
+        assert listed["words"] in event.message
+        assert 'essp_condition{kind="unassigned",subject="decoder"} 1.0' in client.get("/metrics").text
+        (line,) = [f for f in doctor.examine(str(client.base_url).rstrip("/"), "") if f.level is not Level.OK]
+        assert line.level is Level.FAIL
+        assert "unassigned: decoder: workers are up (1)" in line.what
+        assert "broker" in line.remedy
+
+
+def test_what_is_over_is_told_too_and_the_master_is_ready_again(bench: Bench) -> None:
+    bench.up("decoder-1", "decoder", partitions=0)
+    bench.pass_time(SEEN_S)
+    bench.up("decoder-1", "decoder", partitions=64)
+    bench.pass_time(INTERVAL_S + _LOOK_S)
+    assert [event.data["over"] for event in bench.events()] == [False, True]
+    assert bench.events()[-1].message == "decoder: unassigned is over"
+    with api(bench.master) as client:
+        assert client.get("/readyz").text == "ready\n"
+        assert client.get("/v1/conditions").json() == []
+        assert 'essp_condition{kind="unassigned",subject="decoder"} 0.0' in client.get("/metrics").text
+
+
+def test_a_group_that_is_dealt_anew_for_a_moment_is_no_condition(bench: Bench) -> None:
+    bench.up("decoder-1", "decoder", partitions=0)
+    bench.pass_time(10)
+    bench.up("decoder-1", "decoder", partitions=64)
+    bench.pass_time(60)
+    assert not bench.events()
+
+
+def test_a_worker_without_partitions_is_none_where_others_own_all_of_them(bench: Bench) -> None:
+    bench.up("decoder-2", "decoder", partitions=0)
+    bench.pass_time(60)
+    assert not bench.present()
+
+
+def test_partitions_that_nobody_owns_are_told_of(bench: Bench) -> None:
+    """Those of a member that is gone, and that the broker still holds for it."""
+    bench.up("decoder-1", "decoder", partitions=40)
+    bench.pass_time(SEEN_S)
+    (condition,) = bench.master.conditions.present
+    assert "own 40 of 64 partitions" in condition.words
+
+
+def test_no_partitions_are_no_harm_while_no_work_waits(bench: Bench) -> None:
+    bench.up("extractor-1", "extractor.flow", partitions=0)
+    bench.pass_time(60)
+    bench.master.pause("small")
+    bench.up("decoder-1", "decoder", partitions=0)
+    bench.pass_time(60)
+    assert not bench.present()
+
+
+def test_work_for_a_pool_without_workers_is_told_of(bench: Bench) -> None:
+    del bench.workers["decoder-1"]
+    bench.pass_time(GONE_S + SEEN_S)
+    assert bench.present() == {("no-workers", "decoder")}
+    assert "no worker of the pool is up" in bench.events()[-1].message
+
+
+def test_what_workers_say_of_their_servers_is_told_once_for_each_pool(bench: Bench) -> None:
+    for number in range(3):
+        bench.up(f"decoder-{number}", "decoder", 64, {Kind.CACHE_SILENT: "redis://r does not answer"})
+    bench.pass_time(INTERVAL_S + _LOOK_S)
+    (condition,) = bench.master.conditions.present
+    assert (condition.kind, condition.subject) == (Kind.CACHE_SILENT, "decoder")
+    assert "3 of 3 workers" in condition.words
+    assert "redis://r does not answer" in condition.words
+
+
+def test_what_a_heartbeat_cannot_know_is_not_believed(bench: Bench) -> None:
+    bench.up("decoder-1", "decoder", 64, {Kind.CRASHING: "x", "of another version": "y", Kind.BUS_STALLED: "z" * 5000})
+    bench.pass_time(INTERVAL_S + _LOOK_S)
+    (condition,) = bench.master.conditions.present
+    assert condition.kind is Kind.BUS_STALLED
+    assert len(condition.words) < 1000
+
+
+def test_a_full_disk_is_told_of_until_there_is_room_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = bench.adapters.stores.under(bench.fleet.job.output)
+    assert isinstance(store, DirectoryStore)
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", no_room)
+        with pytest.raises(StorageFull):
+            store.put("weights", b"123")
+        bench.master.look()
+    assert bench.present() == {("storage-full", "master")}
+    assert "No space left on device" in bench.events()[-1].message
+    store.put("weights", b"123")
+    bench.master.look()
+    assert not bench.present()
+    assert bench.events()[-1].data["over"]
+
+
+def test_a_checkpoint_that_cannot_be_saved_is_told_of_until_one_is(bench: Bench) -> None:
+    bench.fleet.report(Progress(trouble=Trouble(trainer="rgb", reason="no room for it", unsaved=True)))
+    bench.pass_time(_LOOK_S)
+    assert bench.present() == {("unsaved", "trainer.small.rgb")}
+    bench.fleet.report(Progress(trouble=Trouble(trainer="diff", reason="the loss is above that of guessing")))
+    bench.fleet.report(Progress(checkpoint=CheckpointReady(job="small", trainer="rgb", uri="file:///rgb")))
+    bench.pass_time(_LOOK_S)
+    assert not bench.present()
+
+
+def test_a_job_that_starts_meanwhile_is_told(bench: Bench) -> None:
+    bench.up("decoder-1", "decoder", 64, {Kind.CACHE_SILENT: "redis://r does not answer"})
+    bench.pass_time(INTERVAL_S + _LOOK_S)
+    bench.master.stop("small")
+    bench.fleet.finish()
+    bench.master.step(0)
+    before = bench.master.status("small").last_event
+    bench.master.start(bench.fleet.job)
+    bench.master.look()
+    assert any(event.kind == "condition" for event in bench.master.events("small", before))
+
+
+def test_every_kind_says_what_to_do() -> None:
+    assert set(conditions.MEANINGS) == set(Kind)
+    assert all(";" in meaning for meaning in conditions.MEANINGS.values()), "what it is; what to do"
