@@ -105,8 +105,14 @@ class MasterProcess:
         trainer_ranks = (
             TrainerRanks(driver, settings.ranks, tables.trainers if tables else dict) if settings.ranks else None
         )
+        master.conditions.add(driver.troubles)
         reconciler = Reconciler(
-            driver, master.worker_registry, master.pool_demands, tables.extractors if tables else dict, trainer_ranks
+            driver,
+            master.worker_registry,
+            master.pool_demands,
+            tables.extractors if tables else dict,
+            trainer_ranks,
+            conditions=lambda: master.conditions.present,
         )
         self._front.app = create_app(master, settings, tables, reconciler)
         return master, reconciler

@@ -11,9 +11,11 @@ is. If a pool waits for its own input, more workers would not help. Each pool is
 Sizes come from measured rates, which are smoothed. The demand of a trainer is its rate divided by the share of time in
 which it did not wait. The rate of a worker is the rate of the pool divided by the number of busy workers.
 
-A pool grows in steps of at most half its size. While the rate of a worker is unknown, it grows by one worker at a time,
-and only once the previous one is ready. A pool shrinks more slowly: only after a surplus has lasted, not soon after it
-grew, and not below one worker while there is work.
+A pool grows to what the rates say. Nothing is added to what is pending: the next step comes once all workers of the one
+before are up and have had time to show what they make. While the rate of a worker is unknown, there is nothing to go
+by, and a pool that has a worker does not grow; while only the demand is unknown, it grows by one worker at a time. A
+pool whose workers cannot work (`essp_common/runtime/conditions.py`) does not grow either. A pool shrinks more slowly:
+only after a surplus has lasted, not soon after it grew, and not below one worker while there is work.
 
 The idea of classifying pools by their queues follows Cosmos-Xenna's saturation-aware scheduler; scaling by the
 starvation of consumers follows Cachew (Graur et al., USENIX ATC 2022).
@@ -59,6 +61,8 @@ class PoolLoad:
     """Share of its time, 0 to 1, that the consumer that waits most waited for clips."""
     full: bool = False
     """Credits are used up: no more clips may be made before consumers ack some."""
+    hindered: str = ""
+    """What keeps its workers from working, however many there are; empty: nothing does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +85,9 @@ class Policy:
     """A pool that is busy for this share of its time is at its limit."""
     headroom: float = 1.15
     """Factor by which the target exceeds the demand, because the time per clip varies."""
-    growth: float = 0.5
-    """A pool grows by at most this share of its size, or by two workers if that is more."""
-    start_s: float = 120.0
-    """How long requested workers may take to start before replacements are requested."""
+    show_s: float = 20.0
+    """How long workers that have come up are given to show what they make: more than the time over which rates are
+    measured."""
     surplus_s: float = 120.0
     """How long a surplus has to last before the pool shrinks."""
     grace_s: float = 60.0
@@ -131,8 +134,6 @@ class Autoscaler:
         wanted, reason = _bounded(load, limits, wanted, reason)
         if wanted != load.replicas:
             memory.surplus_since_s = None
-        if wanted > load.replicas:
-            memory.asked_s = now_s
         return Decision(load.name, saturation, load.replicas, wanted, f"{saturation}: {reason}")
 
     def _grow(
@@ -142,23 +143,27 @@ class Autoscaler:
         memory.surplus_since_s = None
         if load.wait <= policy.wait_high and load.ready and load.replicas:
             return load.replicas, f"no trainer waits for more than {policy.wait_high:.0%} of its time"
-        if saturation is Saturation.STARVED and load.ready >= load.replicas:
+        if load.hindered and load.replicas:
+            return load.replicas, f"more workers would not help: {load.hindered}"
+        if load.ready < load.replicas:
+            pending = load.replicas - load.ready
+            return load.replicas, f"{pending} of {load.replicas} workers are not up yet, and none is added to them"
+        if load.replicas and now_s - memory.grown_s < policy.show_s:
+            return load.replicas, f"it grew {now_s - memory.grown_s:.0f} s ago, and what it makes now is not known yet"
+        if saturation is Saturation.STARVED:
             return (
                 load.replicas,
                 f"trainers wait {load.wait:.0%}, but this pool is only {load.busy:.0%} busy: its input is too slow",
             )
+        if memory.per_worker is None and load.replicas:
+            return load.replicas, "its workers have made nothing yet, so nobody knows whether more would help"
         if memory.per_worker is None or load.demand_per_s is None:
-            if load.ready < load.replicas and now_s - memory.asked_s < policy.start_s:
-                return load.replicas, "the rate of a worker is not known yet, and the last one is still starting"
-            return load.replicas + 1, "the rate of a worker is not known yet, so one worker more"
-        missing = load.replicas - load.ready if now_s - memory.asked_s >= policy.start_s else 0
-        target = needed + missing
-        step = max(2, math.floor(load.replicas * policy.growth))
-        return max(load.replicas, min(target, load.replicas + step)), (
+            return load.replicas + 1, "it is not known how much is wanted, so one worker more"
+        return max(load.replicas, needed), (
             f"trainers wait {load.wait:.0%} and could take {memory.demand:.1f} clips/s; a worker makes "
             f"{memory.per_worker:.1f}, so {needed} are needed"
-            + f", including {load.stuck} to replace stuck ones" * (load.stuck > 0)
-            + f", and {missing} to replace those that do not start" * (missing > 0)
+            + f", including {load.stuck} to replace stuck ones"
+            * (load.stuck > 0)
         )
 
     def _shrink(self, load: PoolLoad, memory: _Memory, needed: int, now_s: float) -> tuple[int, str]:
@@ -186,7 +191,6 @@ class _Memory:
     per_worker: float | None = None
     demand: float = 0.0
     ready: int = 0
-    asked_s: float = -math.inf
     grown_s: float = -math.inf
     surplus_since_s: float | None = None
 

@@ -25,6 +25,7 @@ from typing import Any
 from kubernetes import client
 
 from essp_common.errors import ConfigError, PermanentError
+from essp_common.runtime.conditions import Kind, Subject
 from essp_master.pools.informer import TIMEOUT_S, Exists, Informer, answers
 from essp_master.pools.manifests import (
     MADE_OF,
@@ -35,6 +36,7 @@ from essp_master.pools.manifests import (
     training_job,
     training_name,
 )
+from essp_master.pools.pod_trouble import trouble_of
 from essp_master.pools.port import PoolSize
 from essp_master.registrations import ExtractorRow, TrainerRow
 
@@ -85,6 +87,8 @@ class KubernetesDriver:
         self._release = release
         self._trainers: dict[str, _Training] = {}
         self._lock = threading.RLock()
+        self._crashing: dict[str, str] = {}
+        """Pools whose pods did not stay up at the last look, and why."""
         self._changed: Callable[[], None] = lambda: None
         self._deployments = Informer("deployments", "V1Deployment", self._list_deployments, self._on_change, pauses_s)
         self._jobs = Informer("jobs", "V1Job", self._list_jobs, self._on_change, pauses_s)
@@ -133,7 +137,18 @@ class KubernetesDriver:
                 if sentence and sentence != training.reported:
                     done.append(sentence)
                 training.reported = sentence or training.reported
+        self._crashing = self._look_at_pods()
         return done
+
+    def troubles(self) -> Mapping[Subject, str]:
+        """Pools whose pods do not stay up, and trainings whose Job has failed."""
+        jobs = self._jobs.objects().values() if self._trains else ()
+        failed = {
+            _work(job): f"Job {job.metadata.name} has failed: {why}; see its pods' logs, and delete it to try again"
+            for job in jobs
+            if (why := _conditions(job).get("Failed"))
+        }
+        return {(Kind.CRASHING, pool): words for pool, words in (self._crashing | failed).items()}
 
     def add_extractor(self, row: ExtractorRow) -> None:
         """Have a Deployment for the feature."""
@@ -194,14 +209,28 @@ class KubernetesDriver:
     def _deployment(self, pool: str) -> Any:
         return next((d for d in self._deployments.objects().values() if _work(d) == pool), None)
 
-    def _mark(self, deployment: Any, leaving: Sequence[str]) -> None:
-        """Give each pod its deletion cost: low for those of the workers that are to leave."""
+    def _look_at_pods(self) -> dict[str, str]:
+        """Why pods do not stay up, of the pools that are not complete."""
+        found = {}
+        for deployment in self._deployments.objects().values():
+            if (deployment.status.ready_replicas or 0) < (deployment.spec.replicas or 0):
+                with suppress(PermanentError):  # no right to look
+                    if why := trouble_of(self._pods(deployment)):
+                        found[_work(deployment)] = why
+        return found
+
+    def _pods(self, deployment: Any) -> Sequence[Any]:
         labels = deployment.spec.selector.match_labels
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
         with answers():
-            pods = self._core.list_namespaced_pod(
+            pods: Sequence[Any] = self._core.list_namespaced_pod(
                 self._namespace, label_selector=selector, _request_timeout=TIMEOUT_S
             ).items
+        return pods
+
+    def _mark(self, deployment: Any, leaving: Sequence[str]) -> None:
+        """Give each pod its deletion cost: low for those of the workers that are to leave."""
+        pods = self._pods(deployment)
         named = {worker.rpartition("-")[0] for worker in leaving}  # a worker is its host's name and its process id
         for pod in pods:
             cost = _IDLE if pod.metadata.name in named else _BUSY

@@ -49,8 +49,9 @@ def loads(
     sizes: Mapping[str, PoolSize],
     states: Mapping[str, PoolState],
     rates: Mapping[str, float],
+    hindered: Mapping[str, str] = {},
 ) -> list[PoolLoad]:
-    """One load for each pool of workers that the driver has."""
+    """One load for each pool of workers that the driver has. `hindered`: pools whose workers cannot work, and why."""
     running = [job for job in jobs if job.running]
     found = []
     for name, size in sizes.items():
@@ -70,6 +71,7 @@ def loads(
                 demand_per_s=demand.demand_per_s,
                 wait=demand.wait,
                 full=demand.full,
+                hindered=hindered.get(name, ""),
             )
         )
     return found

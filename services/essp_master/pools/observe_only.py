@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from essp_common.runtime.conditions import Subject
 from essp_master.pools.port import PoolSize
 from essp_master.pools.worker_registry import WorkerRegistry
 from essp_master.registrations import ExtractorRow, TrainerRow
@@ -46,6 +47,10 @@ class ObserveOnlyDriver:
     def train(self, job: str, trainer: str, ranks: int, row: TrainerRow | None) -> None:
         """Log it."""
         log.info("job %s: trainer %s should run on %d ranks", job, trainer, ranks)
+
+    def troubles(self) -> Mapping[Subject, str]:
+        """None: it starts no workers."""
+        return {}
 
     def close(self) -> None:
         """Nothing to close."""

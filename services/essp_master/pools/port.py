@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from essp_common.runtime.conditions import Subject
 from essp_master.registrations import ExtractorRow, TrainerRow
 
 
@@ -26,6 +27,8 @@ class PoolSize:
     min: int = 1
     """The bounds that the pool was made with; what people set later goes before."""
     max: int = 64
+    cores: int | None = None
+    """Cores that its workers share; None: each worker gets its own."""
 
 
 class PoolDriver(Protocol):
@@ -53,6 +56,9 @@ class PoolDriver(Protocol):
 
     def train(self, job: str, trainer: str, ranks: int, row: TrainerRow | None) -> None:
         """Have one training run on so many ranks; a running one saves, ends and resumes on them. 0: none."""
+
+    def troubles(self) -> Mapping[Subject, str]:
+        """Pools whose workers do not stay up, as far as it has seen; it waits for nothing."""
 
     def close(self) -> None:
         """Close; workers that are child processes end."""

@@ -1,6 +1,8 @@
 """Workers as child processes of the master: elastic pools on one machine, without containers.
 
-They inherit the master's environment, so they reach the same servers. A worker that dies is started again; one that is
+They inherit the master's environment, so they reach the same servers. A worker that dies is started again, at once; if
+several of a pool end one after the other as soon as they are started, the next one is started after a while, which
+doubles each time, and people are told (`troubles`). A worker counts as up once it has lived for a moment. One that is
 to leave gets SIGTERM and finishes what it has in hand; when the master ends, all leave. Registered extractors need
 their entry point to be installed here: images are for Kubernetes.
 """
@@ -8,15 +10,19 @@ their entry point to be installed here: images are for Kubernetes.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from essp_common.errors import ConfigError
 from essp_common.runtime import ids
+from essp_common.runtime.conditions import Kind, Subject
+from essp_common.runtime.process import cpu_count
 from essp_master.pools.port import PoolSize
 from essp_master.registrations import ExtractorRow, TrainerRow
 
@@ -26,22 +32,61 @@ _LEAVE_S = 45.0
 """How long a child may take to leave: more than `drain_s` of a worker."""
 
 
+_UP_S = 5.0
+"""A worker that has lived for so long is up."""
+_EARLY_S = 20.0
+"""One that ends before it is so old could not do its work..."""
+_LOOP = 2
+"""...and if it is not the only one in a row, it was no accident."""
+_LONGEST_WAIT_S = 60.0
+
+
+@dataclass
+class _Worker:
+    process: subprocess.Popen[bytes]
+    started_s: float
+
+
 @dataclass
 class _Pool:
     arguments: tuple[str, ...]
     replicas: int
-    workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    workers: list[_Worker] = field(default_factory=list)
+    early: int = 0
+    """How many in a row have ended as soon as they were started."""
+    exit_code: int = 0
+    """Of the last of them."""
+    next_s: float = -math.inf
+    """When the next one may be started."""
+
+    def ended(self, worker: _Worker, now_s: float) -> float:
+        """A worker has ended by itself; how many seconds the next one has to wait."""
+        self.workers.remove(worker)
+        self.early = self.early + 1 if now_s - worker.started_s < _EARLY_S else 0
+        self.exit_code = worker.process.returncode
+        wait_s = min(2.0 ** (self.early - _LOOP), _LONGEST_WAIT_S) if self.early >= _LOOP else 0.0
+        self.next_s = now_s + wait_s
+        return wait_s
+
+    def settle(self, now_s: float) -> None:
+        """Forget the early ends once all workers that are wanted have outlived them."""
+        if len(self.workers) == self.replicas and all(now_s - w.started_s >= _EARLY_S for w in self.workers):
+            self.early = 0
 
 
 class ProcessDriver:
     """Implements `essp_master.pools.port.PoolDriver`. Thread-safe."""
 
-    def __init__(self, pools: Mapping[str, int], program: Sequence[str]) -> None:
+    def __init__(
+        self, pools: Mapping[str, int], program: Sequence[str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """`pools`: pool -> workers to begin with. `program`: the command that starts a worker, without its arguments
         (`decoder`, `extractor run --feature=flow`)."""
         self._program = tuple(program)
         self._environment = {**os.environ, "ESSP_SUPERVISED": "true"}
         self._lock = threading.RLock()
+        self._clock = clock
+        self._cores = cpu_count()
         self._leaving: list[subprocess.Popen[bytes]] = []
         self._pools = {name: _Pool(_command(name), replicas) for name, replicas in pools.items()}
 
@@ -51,8 +96,9 @@ class ProcessDriver:
     def sizes(self) -> Mapping[str, PoolSize]:
         """The pools there are."""
         with self._lock:
+            now_s = self._clock()
             return {
-                name: PoolSize(pool.replicas, sum(worker.poll() is None for worker in pool.workers))
+                name: PoolSize(pool.replicas, sum(_is_up(w, now_s) for w in pool.workers), cores=self._cores)
                 for name, pool in self._pools.items()
             }
 
@@ -65,10 +111,10 @@ class ProcessDriver:
             found.replicas = replicas
             order = {name: place for place, name in enumerate(spare)}
             while len(found.workers) > replicas:
-                worker = min(found.workers, key=lambda w: order.get(_name(w), len(order)))
+                worker = min(found.workers, key=lambda w: order.get(_name(w.process), len(order)))
                 found.workers.remove(worker)
-                worker.terminate()
-                self._leaving.append(worker)
+                worker.process.terminate()
+                self._leaving.append(worker.process)
         self.repair()
 
     def repair(self) -> list[str]:
@@ -76,16 +122,28 @@ class ProcessDriver:
         done = []
         with self._lock:
             self._leaving = [worker for worker in self._leaving if not _has_ended(worker)]
+            now_s = self._clock()
             for name, pool in self._pools.items():
-                for worker in [worker for worker in pool.workers if _has_ended(worker)]:
-                    pool.workers.remove(worker)
-                    if ids.is_training(name) and worker.returncode == 0:
-                        pool.replicas = 0  # it is done
+                for worker in [worker for worker in pool.workers if _has_ended(worker.process)]:
+                    wait_s = pool.ended(worker, now_s)
+                    if ids.is_training(name) and worker.process.returncode == 0:
+                        pool.replicas = pool.early = 0  # it is done
                         continue
-                    done.append(f"worker {_name(worker)} of {name} ended with {worker.returncode}; another is started")
-                while len(pool.workers) < pool.replicas:
-                    pool.workers.append(self._start(pool.arguments))
+                    done.append(_ended(name, worker, now_s, wait_s))
+                while len(pool.workers) < pool.replicas and now_s >= pool.next_s:
+                    pool.workers.append(_Worker(self._start(pool.arguments), now_s))
+                pool.settle(now_s)
         return done
+
+    def troubles(self) -> Mapping[Subject, str]:
+        """The pools whose workers end as soon as they are started."""
+        with self._lock:
+            return {
+                (Kind.CRASHING, name): f"the last {pool.early} workers ended within {_EARLY_S:.0f} s of their start, "
+                f"the last with exit code {pool.exit_code}; see why in their log, which is the master's"
+                for name, pool in self._pools.items()
+                if pool.early >= _LOOP
+            }
 
     def add_extractor(self, row: ExtractorRow) -> None:
         """Start a pool for the feature."""
@@ -115,7 +173,7 @@ class ProcessDriver:
     def close(self) -> None:
         """Let all leave; kill those that have not left after a while."""
         with self._lock:
-            workers = [worker for pool in self._pools.values() for worker in pool.workers] + self._leaving
+            workers = [worker.process for pool in self._pools.values() for worker in pool.workers] + self._leaving
             self._pools.clear()
         for worker in workers:
             worker.terminate()
@@ -131,6 +189,18 @@ class ProcessDriver:
     def _start(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
         # The pipe ends with this process, however it ends, and its workers leave then.
         return subprocess.Popen([*self._program, *arguments], stdin=subprocess.PIPE, env=self._environment)
+
+
+def _is_up(worker: _Worker, now_s: float) -> bool:
+    return worker.process.poll() is None and now_s - worker.started_s >= _UP_S
+
+
+def _ended(pool: str, worker: _Worker, now_s: float, wait_s: float) -> str:
+    """One sentence, for people."""
+    lived_s = now_s - worker.started_s
+    after = f" {lived_s:.0f} s after its start" if lived_s < _EARLY_S else ""
+    soon = f"in {wait_s:.0f} s another is started" if wait_s else "another is started"
+    return f"worker {_name(worker.process)} of {pool} ended with {worker.process.returncode}{after}; {soon}"
 
 
 def _has_ended(worker: subprocess.Popen[bytes]) -> bool:

@@ -11,13 +11,14 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError
 from essp_common.runtime import ids
+from essp_common.runtime.conditions import Condition, Kind
 from essp_master.job.pool_demand import PoolDemand
 from essp_master.pools.autoscaler import Autoscaler, Decision, Limits, Saturation
 from essp_master.pools.load import PoolRates, loads
@@ -32,6 +33,8 @@ PERIOD_S = 10.0
 _SETTLE_S = 0.5
 """Changes come in bursts: one look covers those within so long."""
 _KEPT = 2000
+_SHARED = (Kind.BUS_SILENT, Kind.BUS_STALLED, Kind.CACHE_SILENT)
+"""Conditions of servers that all pools use."""
 
 
 class _Plain(BaseModel):
@@ -85,9 +88,11 @@ class Reconciler:
         trainer_ranks: TrainerRanks | None = None,
         period_s: float = PERIOD_S,
         clock: Callable[[], float] = time.monotonic,
+        conditions: Callable[[], Sequence[Condition]] = tuple,
     ) -> None:
         """`jobs`: their demand. `extractors`: registered ones, by feature. `trainer_ranks`: divides the ranks; None:
-        the master starts no trainers."""
+        the master starts no trainers. `conditions`: what keeps ESSP from working."""
+        self._conditions = conditions
         self._driver = driver
         self._registry = worker_registry
         self._jobs = jobs
@@ -151,8 +156,8 @@ class Reconciler:
                 self._report("", sentence)
             sizes, states = self._driver.sizes(), self._registry.pools(now_s)
             self._rates.note(jobs, now_s)
-            measured = loads(jobs, sizes, states, self._rates.per_s(now_s))
-            found = [(load, self._limits(load.name, sizes[load.name])) for load in measured]
+            measured = loads(jobs, sizes, states, self._rates.per_s(now_s), self._hindered(sizes))
+            found = [(load, self._growth_limits(load.name, sizes[load.name], states)) for load in measured]
             for decision in self._autoscaler.decide(found, now_s):
                 self._decisions[decision.pool] = decision
                 self._carry_out(decision, states.get(decision.pool, PoolState()))
@@ -237,6 +242,27 @@ class Reconciler:
         if rule.replicas is not None:
             return Limits(min=rule.replicas, max=rule.replicas, max_because="a fixed size")
         return Limits(min=rule.min, max=rule.max, max_because="the pool's rule")
+
+    def _growth_limits(self, pool: str, size: PoolSize, states: Mapping[str, PoolState]) -> Limits:
+        """The bounds within which the autoscaler decides: where workers share cores, no more than keep these busy. A
+        pool that people have made larger stays as large."""
+        limits = self._limits(pool, size)
+        if size.cores is None or self.rule(pool, size).replicas is not None:
+            return limits
+        lanes = states[pool].lanes if pool in states else None
+        most = max(1, size.cores // (lanes or size.cores))
+        allowed = max(most, limits.min, min(size.replicas, limits.max))
+        if allowed >= limits.max:
+            return limits
+        each = f"{lanes or size.cores} for each worker"
+        return Limits(min=limits.min, max=allowed, max_because=f"the {size.cores} cores of this machine, {each}")
+
+    def _hindered(self, pools: Iterable[str]) -> dict[str, str]:
+        """The pools whose workers cannot work, and why. What the master meets at a server, all of them do."""
+        present = self._conditions()
+        shared = next((it.line for it in present if it.kind in _SHARED), "")
+        own = {it.subject: it.words for it in present if it.kind is not Kind.NO_WORKERS}
+        return {pool: own.get(pool, shared) for pool in pools}
 
     def _carry_out(self, decision: Decision, state: PoolState) -> None:
         if decision.wanted == decision.replicas:

@@ -30,6 +30,8 @@ class WorkerState:
     busy: float
     in_hand: int
     stuck: bool
+    lanes: int | None = None
+    """How much it does at once, each of it on a core; None: it does not say."""
     partitions: int | None = None
     """How many it owns; None: it does not say."""
     troubles: Troubles = field(default_factory=dict)
@@ -57,6 +59,11 @@ class PoolState:
         """Mean share of the time in which they worked."""
         return sum(worker.busy for worker in self.workers) / len(self.workers) if self.workers else 0.0
 
+    @property
+    def lanes(self) -> int | None:
+        """How much one worker does at once; None: none of them says."""
+        return max((worker.lanes for worker in self.workers if worker.lanes), default=None)
+
     def idlest(self) -> list[str]:
         """Their names, those that can best be spared first."""
         return [w.name for w in sorted(self.workers, key=lambda w: (not w.stuck, w.in_hand, w.busy))]
@@ -79,6 +86,7 @@ class WorkerRegistry:
             min(busy, 1.0),
             int(in_hand),
             stuck=oldest > STUCK_S,
+            lanes=int(_number(gauges["lanes"])) if "lanes" in gauges else None,
             partitions=int(_number(gauges["partitions"])) if "partitions" in gauges else None,
             troubles={kind: beat.troubles[kind][:_LONGEST] for kind in _TOLD if kind in beat.troubles},
         )

@@ -217,7 +217,9 @@ def test_a_service_that_is_kept_from_working_is_not_ready_and_says_why() -> None
             answers.append(get(port, "/readyz"))
             answers.append(get(port, "/metrics"))
 
-    process.serve(Probing("trainer"), Settings(metrics_port=port, drain_s=LONGEST_S), lambda: troubles)
+    process.serve(
+        Probing("trainer"), Settings(bus="kafka://127.0.0.1:1", metrics_port=port, drain_s=LONGEST_S), lambda: troubles
+    )
     assert answers[0] == (503, f"not ready: storage-full: trainer: {MEANINGS[Kind.STORAGE_FULL]}\n")
     assert 'essp_condition{kind="storage-full",subject="trainer"} 1.0' in answers[1][1]
     assert answers[2] == (200, "ready\n")

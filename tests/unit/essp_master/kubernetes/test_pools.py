@@ -8,6 +8,7 @@ import pytest
 from kubernetes import client
 
 from essp_common.errors import ConfigError
+from essp_common.runtime.conditions import Kind
 from essp_master.pools.kubernetes import COST, MAX_REPLICAS, MIN_REPLICAS, RELEASE, SCALED_BY, KubernetesDriver
 from essp_master.pools.port import PoolSize
 from essp_master.registrations import Resources
@@ -92,3 +93,21 @@ def test_without_the_charts_templates_nothing_can_be_registered(api: client.ApiC
         bare.add_extractor(DEPTH)
     with pytest.raises(ConfigError, match="ranks: N"):
         bare.train("demo", "rgb", 1, None)
+
+
+def test_pods_that_do_not_stay_up_are_told_of(cluster: Cluster, driver: KubernetesDriver) -> None:
+    cluster.put("deployments", deployment("essp-decoder", "decoder", 1))
+    state = {"waiting": {"reason": "CrashLoopBackOff"}}
+    last = {"terminated": {"exitCode": 2, "reason": "Error"}}
+    container = {"name": "c", "image": IMAGE, "imageID": "", "ready": False, "restartCount": 3, "state": state}
+    pod = {"metadata": {"name": "pod-0", "labels": {"essp.dev/pool": "essp-decoder"}}}
+    cluster.put("pods", pod | {"status": {"containerStatuses": [container | {"lastState": last}]}})
+    seen(driver, decoder=PoolSize(1, 0))
+    driver.repair()
+    words = driver.troubles()[Kind.CRASHING, "decoder"]
+    assert "as pod-0: CrashLoopBackOff, restarted 3 times, exit code 2 (Error)" in words
+    assert "kubectl logs --previous pod-0" in words
+    waiting = container | {"state": {"waiting": {"reason": "ContainerCreating"}}}
+    cluster.put("pods", pod | {"status": {"containerStatuses": [waiting]}})
+    driver.repair()
+    assert not driver.troubles(), "it may still come up"

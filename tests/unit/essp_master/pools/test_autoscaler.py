@@ -36,34 +36,80 @@ def test_a_busy_pool_whose_trainers_do_not_wait_is_left_alone() -> None:
     assert "no trainer waits" in decision.reason
 
 
-def test_it_grows_to_what_the_rates_say_in_steps() -> None:
-    scaler, load, sizes = Autoscaler(), BUSY, []
-    for now_s in range(0, 100, 10):
+def test_it_grows_to_what_the_rates_say() -> None:
+    scaler, load, sizes = shown(BUSY), BUSY, []
+    for now_s in range(100, 250, 10):
         (decision,) = scaler.decide([(load, Limits())], now_s)
         sizes.append(decision.wanted)
         load = replace(load, replicas=decision.wanted, ready=decision.wanted, done_per_s=5.0 * 0.98 * decision.wanted)
-    assert sizes[0] == 6, "four workers and half as many"
-    assert sizes[-1] == 10, "40 clips/s at 5.1 a worker, with headroom"
-    assert sizes == sorted(sizes)
+    assert set(sizes) == {10}, "40 clips/s at 5.1 a worker, with headroom"
+
+
+def shown(load: PoolLoad) -> Autoscaler:
+    """An autoscaler that has seen long enough, by 100 s, what these workers make."""
+    scaler = Autoscaler()
+    for now_s in (0.0, 50.0, 90.0):
+        scaler.decide([(replace(load, wait=0.0), Limits())], now_s)
+    return scaler
+
+
+def test_a_step_waits_until_the_workers_of_the_one_before_have_shown_what_they_make() -> None:
+    scaler, policy = shown(BUSY), Policy()
+    assert scaler.decide([(BUSY, Limits())], 100.0)[0].wanted == 10
+    grown = replace(BUSY, replicas=10, ready=10)  # and they make no more than the four before
+    for now_s in (110.0, 120.0):
+        (decision,) = scaler.decide([(grown, Limits())], now_s)
+        assert decision.wanted == 10
+        assert "what it makes now is not known yet" in decision.reason
+    assert scaler.decide([(grown, Limits())], 110.0 + policy.show_s)[0].wanted > 10
+
+
+def test_nothing_is_added_to_workers_that_are_not_up_yet() -> None:
+    scaler = shown(BUSY)
+    assert scaler.decide([(BUSY, Limits())], 100.0)[0].wanted == 10
+    for now_s in range(110, 2000, 10):
+        (decision,) = scaler.decide([(replace(BUSY, replicas=10, ready=5), Limits())], now_s)
+        assert decision.wanted == 10
+        assert "5 of 10 workers are not up yet" in decision.reason
+
+
+def test_workers_that_cannot_work_are_not_made_more() -> None:
+    (decision,) = shown(BUSY).decide([(replace(BUSY, hindered="the broker is silent"), Limits())], 100.0)
+    assert decision.wanted == decision.replicas
+    assert "the broker is silent" in decision.reason
 
 
 def test_stuck_workers_are_made_up_for() -> None:
-    scaler = Autoscaler()
     healthy = replace(BUSY, replicas=10, ready=10, done_per_s=49.0)
-    assert scaler.decide([(healthy, Limits())], 0.0)[0].wanted == 10
+    scaler = shown(healthy)
+    assert scaler.decide([(healthy, Limits())], 100.0)[0].wanted == 10
     hung = replace(healthy, stuck=4, done_per_s=29.4)
-    (decision,) = scaler.decide([(hung, Limits())], 10.0)
+    (decision,) = scaler.decide([(hung, Limits())], 110.0)
     assert decision.wanted == 14
     assert "including 4 to replace stuck ones" in decision.reason
 
 
-def test_a_pool_of_unknown_rate_grows_by_one_and_waits_for_it() -> None:
+def test_a_pool_whose_workers_have_made_nothing_yet_does_not_grow() -> None:
+    """On a machine of two cores, more of them would only take the time from those that begin."""
     scaler = Autoscaler()
-    unknown = replace(BUSY, replicas=1, ready=1, busy=0.0, done_per_s=0.0, demand_per_s=None, wait=1.0)
-    assert scaler.decide([(unknown, Limits())], 0.0)[0].wanted == 2
-    starting = replace(unknown, replicas=2)
-    assert scaler.decide([(starting, Limits())], 10.0)[0].wanted == 2
-    assert scaler.decide([(starting, Limits())], 200.0)[0].wanted == 3, "it does not come up: another one"
+    none = replace(BUSY, replicas=0, ready=0, busy=0.0, done_per_s=0.0, demand_per_s=None, wait=1.0)
+    assert scaler.decide([(none, Limits())], 0.0)[0].wanted == 1, "one has to show what a worker makes"
+    for now_s in range(10, 600, 10):
+        (decision,) = scaler.decide([(replace(none, replicas=1, ready=int(now_s > 60), busy=1.0), Limits())], now_s)
+        assert decision.wanted == 1
+
+
+def test_a_pool_of_unknown_demand_grows_by_one_at_a_time() -> None:
+    """A prediction takes all there is."""
+    load, asked_s = replace(BUSY, replicas=1, ready=1, done_per_s=5.0, demand_per_s=None, wait=1.0), []
+    scaler = shown(load)
+    for now_s in range(100, 200, 10):
+        (decision,) = scaler.decide([(load, Limits())], now_s)
+        if decision.wanted > load.replicas:
+            assert decision.wanted == load.replicas + 1
+            asked_s.append(now_s)
+        load = replace(load, replicas=decision.wanted, ready=decision.wanted, done_per_s=5.0 * decision.wanted)
+    assert asked_s == [100, 130, 160, 190], "each has time to come up and show what it makes"
 
 
 def test_it_shrinks_only_after_a_lasting_surplus_and_not_soon_after_growing() -> None:
@@ -85,7 +131,7 @@ def test_an_interruption_of_the_surplus_starts_the_wait_again() -> None:
 
 
 def test_a_cap_is_named() -> None:
-    (decision,) = Autoscaler().decide([(BUSY, Limits(max=4, max_because="partitions of essp.seeds"))], 0.0)
+    (decision,) = shown(BUSY).decide([(BUSY, Limits(max=4, max_because="partitions of essp.seeds"))], 100.0)
     assert decision.wanted == 4
     assert "the maximum is 4 (partitions of essp.seeds)" in decision.reason
 

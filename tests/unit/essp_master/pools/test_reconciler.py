@@ -17,12 +17,13 @@ import pytest
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.features.declared import DeclaredOutput
 from essp_common.pb.v1.messages_pb2 import Heartbeat
+from essp_common.runtime.conditions import SEEN_S, Condition, Kind, Subject
 from essp_master.config import MasterSettings
 from essp_master.job.pool_demand import PoolDemand, TrainerDemand
 from essp_master.pools.load import PoolRates, loads
 from essp_master.pools.port import PoolSize
 from essp_master.pools.processes import ProcessDriver
-from essp_master.pools.reconciler import PoolRule, Reconciler
+from essp_master.pools.reconciler import PERIOD_S, PoolRule, Reconciler
 from essp_master.pools.worker_registry import WorkerRegistry
 from essp_master.registrations import ExtractorRow, TrainerRow
 from tests.harness.fleet import Clock
@@ -39,13 +40,14 @@ class Recorded:
     def __init__(self, sizes: dict[str, int]) -> None:
         self.replicas = sizes
         self.bounds = (1, 64)
+        self.cores: int | None = None
         self.told: list[tuple[Any, ...]] = []
 
     def start(self, changed: Callable[[], None]) -> None:
         self.changed = changed
 
     def sizes(self) -> Mapping[str, PoolSize]:
-        return {name: PoolSize(size, size, *self.bounds) for name, size in self.replicas.items()}
+        return {name: PoolSize(size, size, *self.bounds, self.cores) for name, size in self.replicas.items()}
 
     def scale(self, pool: str, replicas: int, spare: Sequence[str]) -> None:
         self.told.append(("scale", pool, replicas, *spare))
@@ -64,6 +66,9 @@ class Recorded:
 
     def train(self, job: str, trainer: str, ranks: int, row: TrainerRow | None) -> None:
         self.told.append(("train", job, trainer, ranks))
+
+    def troubles(self) -> Mapping[Subject, str]:
+        return {}
 
     def close(self) -> None:
         self.told.append(("close",))
@@ -107,12 +112,19 @@ class ReconcilerBench:
         self.worker_registry = WorkerRegistry()
         self.jobs: list[PoolDemand] = []
         self.rows: dict[str, ExtractorRow] = {}
+        self.conditions: list[Condition] = []
+        self.lanes = 1
         self.reconciler = Reconciler(
-            self.driver, self.worker_registry, lambda: self.jobs, lambda: self.rows, clock=self.clock
+            self.driver,
+            self.worker_registry,
+            lambda: self.jobs,
+            lambda: self.rows,
+            clock=self.clock,
+            conditions=lambda: self.conditions,
         )
 
     def beat(self, worker: str, busy: float, pool: str = "decoder") -> None:
-        gauges = {"busy": busy, "in_hand": 1, "oldest": 0}
+        gauges = {"busy": busy, "in_hand": 1, "oldest": 0, "lanes": self.lanes}
         self.worker_registry.note(worker, Heartbeat(pool=pool, gauges=gauges), self.clock())
 
     def pass_time(self, seconds: int, decoded_per_s: float, wait: float) -> None:
@@ -144,6 +156,35 @@ def test_a_pool_keeps_the_bounds_it_was_made_with_until_people_say_others() -> N
     bench.reconciler.set("decoder", PoolRule(max=8), "ann")
     bench.pass_time(120, decoded_per_s=5.0, wait=0.5)
     assert bench.driver.replicas["decoder"] > 2
+
+
+@pytest.mark.parametrize(("cores", "lanes", "most"), [(2, 2, 1), (2, 1, 2), (8, 2, 4), (2, 16, 1)])
+def test_workers_that_share_cores_are_no_more_than_keep_these_busy(cores: int, lanes: int, most: int) -> None:
+    bench = ReconcilerBench(decoder=1)
+    bench.driver.cores, bench.lanes = cores, lanes
+    bench.pass_time(600, decoded_per_s=0.5, wait=0.9)
+    assert bench.driver.replicas["decoder"] == most
+    assert f"the {cores} cores of this machine, {lanes} for each worker" in bench.reconciler.pools()[0].reason
+
+
+def test_a_pool_that_people_have_made_larger_than_its_machine_stays_so() -> None:
+    bench = ReconcilerBench(decoder=3)
+    bench.driver.cores = bench.lanes = 2
+    bench.pass_time(300, decoded_per_s=0.5, wait=0.9)
+    assert bench.driver.replicas["decoder"] == 3
+
+
+@pytest.mark.parametrize(("kind", "subject"), [(Kind.UNASSIGNED, "decoder"), (Kind.BUS_STALLED, "master")])
+def test_a_pool_whose_workers_cannot_work_does_not_grow(kind: Kind, subject: str) -> None:
+    bench = ReconcilerBench(decoder=1)
+    bench.conditions = [Condition(kind=kind, subject=subject, words="no answer", since=WHEN)]
+    bench.pass_time(300, decoded_per_s=5.0, wait=0.9)
+    assert bench.driver.replicas["decoder"] == 1
+    assert "no answer" in bench.reconciler.pools()[0].reason
+    bench.conditions = [Condition(kind=kind, subject="extractor.flow", words="no answer", since=WHEN)]
+    bench.conditions *= kind is Kind.UNASSIGNED
+    bench.pass_time(120, decoded_per_s=5.0, wait=0.9)
+    assert bench.driver.replicas["decoder"] > 1
 
 
 def test_a_recommendation_that_is_not_followed_is_given_once() -> None:
@@ -285,27 +326,73 @@ WAITS = (sys.executable, "-c", "import signal, time; signal.signal(15, lambda *_
 
 
 @pytest.fixture
-def processes() -> Iterator[ProcessDriver]:
-    driver = ProcessDriver({"decoder": 2}, WAITS)
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def processes(clock: Clock) -> Iterator[ProcessDriver]:
+    driver = ProcessDriver({"decoder": 2}, WAITS, clock)
     yield driver
     driver.close()
 
 
+def size(driver: ProcessDriver, pool: str = "decoder") -> tuple[int, int]:
+    found = driver.sizes()[pool]
+    return found.replicas, found.ready
+
+
 def children(driver: ProcessDriver) -> list[int]:
-    return [worker.pid for pool in driver._pools.values() for worker in pool.workers]
+    return [worker.process.pid for pool in driver._pools.values() for worker in pool.workers]
 
 
 @pytest.mark.processes
-def test_a_worker_that_dies_is_started_again(processes: ProcessDriver) -> None:
+def test_a_worker_that_dies_is_started_again(processes: ProcessDriver, clock: Clock) -> None:
     assert processes.repair() == []
-    assert processes.sizes() == {"decoder": PoolSize(2, 2)}
+    assert size(processes) == (2, 0), "they have only just been started"
+    clock.now_s += 60
+    assert size(processes) == (2, 2)
     first, second = children(processes)
     os.kill(first, signal.SIGKILL)
     until(lambda: processes.sizes()["decoder"].ready == 1)
     (sentence,) = processes.repair()
-    assert f"-{first} of decoder ended with -9" in sentence
-    assert processes.sizes() == {"decoder": PoolSize(2, 2)}
+    assert f"-{first} of decoder ended with -9; another is started" in sentence
+    assert len(children(processes)) == 2
     assert second in children(processes)
+    assert not processes.troubles(), "it had done its work"
+
+
+@pytest.mark.processes
+def test_workers_that_end_as_soon_as_they_are_started_are_told_of_and_not_started_all_the_time(clock: Clock) -> None:
+    program = [sys.executable, "-c", "raise SystemExit(3)"]
+    driver = ProcessDriver({"decoder": 1}, program, clock)
+    starts, seen_s = 0, None
+    begun_s = clock.now_s
+    try:
+        for _ in range(30):
+            driver.repair()
+            if driver._pools["decoder"].workers:
+                starts += 1
+                driver._pools["decoder"].workers[0].process.wait()
+                assert size(driver) == (1, 0), "it is not up"
+            clock.now_s += PERIOD_S
+            if driver.troubles() and seen_s is None:
+                seen_s = clock.now_s - begun_s
+        assert seen_s is not None
+        assert seen_s <= SEEN_S
+        assert starts < 15, "each wait is twice as long"
+        words = driver.troubles()[Kind.CRASHING, "decoder"]
+        assert "with exit code 3" in words
+        driver._program = WAITS
+        clock.now_s += 60
+        driver.repair()
+        assert driver.troubles(), "it has not shown that it stays"
+        clock.now_s += 60
+        driver.repair()
+        assert not driver.troubles()
+        assert size(driver) == (1, 1)
+    finally:
+        driver.close()
 
 
 @pytest.mark.processes
@@ -324,7 +411,7 @@ def test_a_training_moves_to_another_number_of_ranks(processes: ProcessDriver) -
     assert before in children(processes)
     processes.train("demo", "rgb", 2, None)
     assert before not in children(processes)
-    assert processes.sizes()["trainer.demo.rgb"] == PoolSize(1, 1)
+    assert processes.sizes()["trainer.demo.rgb"].replicas == 1
     processes.train("demo", "rgb", 0, None)
     assert "trainer.demo.rgb" not in processes.sizes()
 
@@ -336,13 +423,14 @@ def test_every_pool_of_the_default_settings_can_be_started() -> None:
     driver = ProcessDriver(sizes, WAITS)
     try:
         driver.repair()
-        assert driver.sizes() == {name: PoolSize(size, size) for name, size in sizes.items()}
+        assert {name: found.replicas for name, found in driver.sizes().items()} == sizes
+        assert len(children(driver)) == sum(sizes.values())
     finally:
         driver.close()
 
 
 def has_ended(driver: ProcessDriver, pool: str) -> bool:
-    return driver.sizes()[pool].ready == 0
+    return all(worker.process.poll() is not None for worker in driver._pools[pool].workers)
 
 
 @pytest.mark.processes
