@@ -23,8 +23,14 @@ log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=Message)
 
+MOST_FENCE = 10**10
+"""Fences are the numbers of a log whose keys have ten digits. A higher one comes from nobody, and would have everybody
+take the commands of the real master for outdated."""
 _LONGEST_REASON = 2_000
 """Characters of a reason for people; longer ones are cut, as they are passed on in other messages."""
+
+
+_FENCED = (DecodeSeed, ClipReady, FeatureReady, Control, Progress)
 
 
 class BadMessage(PermanentError):
@@ -40,6 +46,8 @@ def parsed(kind: type[M], record: Record) -> M:
         message = kind.FromString(record.value)
     except DecodeError as error:
         raise BadMessage(f"{where} is no {kind.__name__} message") from error
+    if isinstance(message, _FENCED) and message.fence >= MOST_FENCE:
+        raise BadMessage(f"{where}: a {kind.__name__} message with fence {message.fence}, which nobody can have taken")
     if lacking := _lacking(message):
         raise BadMessage(f"{where}: a {kind.__name__} message without {lacking}")
     return message

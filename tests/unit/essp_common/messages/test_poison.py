@@ -16,7 +16,7 @@ from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import clip_key
 from essp_common.messages.control import ControlFeed
 from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake
-from essp_common.messages.parsing import BadMessage, parsed
+from essp_common.messages.parsing import MOST_FENCE, BadMessage, parsed
 from essp_common.pb.v1.messages_pb2 import (
     TRAIN,
     ClipReady,
@@ -82,6 +82,29 @@ def test_the_control_thread_lives(bus: MemoryBus, value: bytes) -> None:
     finally:
         feed.close()
     assert refused(topics.CONTROL) == before + 1
+
+
+@pytest.mark.parametrize("fence", [MOST_FENCE, 2**63, 2**64 - 1])
+def test_a_fence_that_nobody_can_have_taken_hides_no_command(bus: MemoryBus, fence: int) -> None:
+    feed = ControlFeed(bus)
+    try:
+        for command in (
+            Control(job="j", fence=fence, command=Control.STOP),
+            Control(job="j", fence=3, command=Control.START),
+        ):
+            bus.publish(topics.CONTROL, b"", command.SerializeToString())
+        known = feed.wait("j", LONGEST_S, {Control.START})
+        assert known is not None
+        assert known.fence == 3
+        assert not feed.outdated("j", 3)
+    finally:
+        feed.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_message_has_such_a_fence(kind: Any) -> None:
+    with pytest.raises(BadMessage, match="which nobody can have taken"):
+        parsed(kind, Record("t", 0, 0, b"", kind(fence=2**40).SerializeToString()))
 
 
 @pytest.mark.parametrize("value", [*POISON, "beyond", "keyless"])
