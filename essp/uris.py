@@ -1,9 +1,13 @@
-"""Paths as people write and read them, and the URIs they stand for."""
+"""Paths as people write and read them, and the URIs they stand for; where a master is, and what gets one in."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from urllib.parse import SplitResult
+
+from essp_common.errors import ConfigError
+from essp_common.runtime.addresses import address_of
 
 
 def as_uri(text: str, folder: Path = Path()) -> str:
@@ -23,3 +27,20 @@ def shown(uri: str) -> str:
         return uri
     path = Path(uri.removeprefix("file://"))
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def master_address(server: str) -> SplitResult:
+    """The parts of a master's URL. Raises `ConfigError` for what is none."""
+    try:
+        parts = address_of(server)
+    except ValueError:
+        parts = None
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"{server!r} is not a URL; write for example http://127.0.0.1:8080")
+    return parts
+
+
+def check_token(token: str) -> None:
+    """Raises `ConfigError` for what cannot be sent as a token."""
+    if not token.isascii() or not token.isprintable():
+        raise ConfigError("the token has characters that no token has; check ESSP_API_TOKEN")

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import httpx
 import typer
 
+from essp.uris import check_token, master_address
 from essp_common.errors import (
     ConfigError,
     Conflict,
@@ -42,10 +43,12 @@ _KINDS: dict[int, type[EsspError]] = {
 
 def connect(server: str, token: str) -> httpx.Client:
     """A client of the master there. Raises `ConfigError` for what is no URL."""
+    master_address(server)
+    check_token(token)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         return httpx.Client(base_url=server.rstrip("/"), headers=headers, timeout=TIMEOUT_S)
-    except httpx.InvalidURL as error:
+    except (httpx.InvalidURL, ValueError) as error:
         raise ConfigError(f"--server {server!r} is not a URL; write for example {SERVER}") from error
 
 

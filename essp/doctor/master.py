@@ -10,8 +10,9 @@ from datetime import datetime
 from urllib.parse import urlsplit
 
 from essp.doctor.finding import Finding, fail, ok, unreachable, warn
+from essp.uris import check_token, master_address
 from essp_common import distribution
-from essp_common.errors import ConfigError, Unavailable
+from essp_common.errors import Unavailable
 
 CHECK = "master"
 _ANSWER_S = 5.0
@@ -20,9 +21,8 @@ _NO_TOKEN = "set ESSP_API_TOKEN to the token of the master"
 
 def examine(server: str, token: str) -> Iterator[Finding]:
     """Check the master at the URL `server`. Raises `ConfigError` if `server` is not a URL."""
-    parts = urlsplit(server)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"{server!r} is not a URL; write for example http://127.0.0.1:8080")
+    parts = master_address(server)
+    check_token(token)
     deaf = unreachable(CHECK, parts.netloc, 443 if parts.scheme == "https" else 80, "ESSP_SERVER")
     if deaf is not None:
         yield deaf
@@ -38,7 +38,11 @@ def examine(server: str, token: str) -> Iterator[Finding]:
     if status != 200:
         yield fail(CHECK, f"{server}/openapi.json answered {status}", "look at the master's log")
         return
-    theirs, ours = str(json.loads(body)["info"]["version"]), distribution.version()
+    try:
+        theirs, ours = str(json.loads(body)["info"]["version"]), distribution.version()
+    except (ValueError, LookupError, TypeError, RecursionError):
+        yield fail(CHECK, f"{server}/openapi.json describes no API of ESSP", "check that ESSP_SERVER is a master's URL")
+        return
     if theirs != ours:
         yield fail(CHECK, f"{server} is version {theirs}, this is {ours}", "install the same version everywhere")
         return

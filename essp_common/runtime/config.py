@@ -7,14 +7,17 @@ JSON. Command line flags, where there are any, win over the environment. A value
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from essp_common.errors import ConfigError
+from essp_common.runtime.addresses import checked_address
 from essp_common.runtime.logs import LogFormat
 from essp_common.validation import requirement
+
+Address = Annotated[str, AfterValidator(checked_address)]
 
 
 class Login(BaseModel):
@@ -35,12 +38,12 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="ESSP_", extra="ignore", frozen=True)
 
-    bus: str = "memory://"
+    bus: Address = "memory://"
     """`memory://` (one process), `kafka://host:port[,host:port]`, or `kafka+ssl://...?ca=FILE&sasl=SCRAM-SHA-512`."""
     bus_user: str = ""
     """Who this process is to Kafka, where the URL asks for `sasl`."""
     bus_password: SecretStr = SecretStr("")
-    cache: str = "memory://"
+    cache: Address = "memory://"
     """`memory://?bytes=256MiB`, `redis://host:port/0`, `redis+cluster://host:port`; with TLS `rediss://...`."""
     stores: tuple[str, ...] = ("file:///",)
     """Roots under which videos are read and results written: `file:///dir`, `s3://bucket?endpoint=http://host:port`."""

@@ -129,8 +129,8 @@ def test_every_reader_of_an_output_says_the_same_or_what_is_wrong(
             found = read()
         except EsspError:
             continue
-        if name == "audit" and "history/" in done and "damaged" not in done:
-            continue  # a history that was cut short tells of a job that was not finished
+        if ("/latest/" in done or done.partition(" history/")[1]) and not done.startswith("damaged"):
+            continue  # a log without its end is one that had not come so far
         if name in whole:
             assert found == whole[name], f"{done}: {name}"
     shutil.rmtree(root)

@@ -20,6 +20,7 @@ import pytest
 from typer.testing import CliRunner
 
 from essp.cli import main as cli
+from essp.cli import rest
 from essp.cli.doctor import examine
 from essp.doctor import finding, kafka, machine, master, stores
 from essp.doctor.finding import Finding, Level
@@ -237,8 +238,25 @@ def test_something_else_in_place_of_the_master() -> None:
         assert "is the URL of a master" in said(list(master.examine(server, "")), "master", Level.FAIL)
     with http_server({"/readyz": (200, b""), "/openapi.json": (500, b"")}) as server:
         assert "look at the master's log" in said(list(master.examine(server, "")), "master", Level.FAIL)
+    for body in (b"", b"[]", b"{}", b'{"info": 5}', b"\xff", b"[" * 100_000):
+        with http_server({"/readyz": (200, b""), "/openapi.json": (200, body)}) as server:
+            assert "no API of ESSP" in said(list(master.examine(server, "")), "master", Level.FAIL)
+
+
+@pytest.mark.parametrize("server", ["master:8080", "http://", "http://[", "http://h:x", "http://h:99999", "x://\udcff"])
+def test_what_is_no_url_of_a_master_is_refused(server: str) -> None:
     with pytest.raises(ConfigError, match="is not a URL"):
-        list(master.examine("master:8080", ""))
+        list(master.examine(server, ""))
+    with pytest.raises(ConfigError, match="is not a URL"):
+        rest.connect(server, "")
+
+
+@pytest.mark.parametrize("token", ["\udcff", "\u00e9", "a\nb", "\x00"])
+def test_what_cannot_be_sent_as_a_token_is_refused(token: str) -> None:
+    with pytest.raises(ConfigError, match="ESSP_API_TOKEN"):
+        list(master.examine("http://127.0.0.1:1", token))
+    with pytest.raises(ConfigError, match="ESSP_API_TOKEN"):
+        rest.connect("http://127.0.0.1:1", token)
 
 
 @pytest.mark.parametrize(("skew_s", "level"), [(0.0, Level.OK), (-1.5, Level.OK), (-30, Level.WARN), (900, Level.FAIL)])

@@ -25,3 +25,27 @@ def test_a_value_that_makes_no_sense_is_named(
     monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match=said):
         Settings()
+
+
+@pytest.mark.parametrize("name", ["ESSP_BUS", "ESSP_CACHE"])
+@pytest.mark.parametrize("server", ["[", "[::1", "h:99999", "h:x", "h:-1", "h:0", "..", "\udcff", "h\n", "secret@h:x"])
+def test_a_url_of_no_server_is_named_and_not_shown(monkeypatch: pytest.MonkeyPatch, name: str, server: str) -> None:
+    monkeypatch.setenv(name, f"redis://{server}")
+    with pytest.raises(ConfigError, match=f"{name}: ") as refused:
+        Settings()
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["memory://", "memory://?bytes=1GiB", "kafka://a:9092,b_c:9092", "kafka+ssl://a?ca=/x", "redis://[::1]:6379/0"],
+)
+def test_a_url_of_a_server_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("ESSP_BUS", url)
+    assert Settings().bus == url
+
+
+def test_of_several_brokers_each_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ESSP_BUS", "kafka://a:9092,b:x")
+    with pytest.raises(ConfigError, match=r"ESSP_BUS: .*'x'"):
+        Settings()
