@@ -17,6 +17,11 @@ def size(count: float) -> str:
     return f"{value:.0f} {units[0]}" if value >= 100 or units[0] == "B" else f"{value:.1f} {units[0]}"
 
 
+def counted(count: int, thing: str) -> str:
+    """`1 file`, `2 files`, `1,024 files`: of things whose plural takes an `s`."""
+    return f"{count:,} {thing}" + ("" if count == 1 else "s")
+
+
 def parse_bytes(value: object) -> object:
     """`"256MiB"` as an integer of bytes; numbers pass."""
     if not isinstance(value, str):

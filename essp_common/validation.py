@@ -39,6 +39,8 @@ _WORDS = {
     "too_short": "needs {min_length} or more",
     "too_long": "takes {max_length} at most",
 }
+_SAID = frozenset({"missing", "extra_forbidden", "value_error", "json_invalid"})
+"""Errors that need no value beside them."""
 _UNSHOWN = (dict, list, tuple)
 """Values too long to repeat."""
 _MOST_SHOWN = 100
@@ -69,7 +71,7 @@ def _problem(found: ErrorDetails, kind: type[BaseModel]) -> str:
     place = ".".join(str(part) for part in found["loc"] if part != "[key]")
     text = _unknown(found, kind) or requirement(found)
     value = found["input"]
-    if found["type"] not in ("missing", "extra_forbidden", "value_error") and not isinstance(value, _UNSHOWN):
+    if found["type"] not in _SAID and not isinstance(value, _UNSHOWN):
         shown = "empty" if value is None else repr(value)
         text += f", and is {shown if len(shown) <= _MOST_SHOWN else shown[:_MOST_SHOWN] + ' ...'}"
     return f"{place}: {text}" if place else text

@@ -15,9 +15,11 @@ from essp.catalog.entry import Entry, Segment
 from essp_common.errors import ConfigError
 from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.planning.splits import canonical_split
+from essp_common.quantities import counted
 
 _HOW = "write a CSV file with the columns path, label, split"
 _HMDB = re.compile(r".+_test_split[0-9]\.txt$")
+_UCF101 = re.compile(r"(trainlist|testlist)0[1-3]\.txt|classind\.txt")
 _KINETICS = frozenset({"youtube_id", "time_start", "time_end"})
 
 
@@ -27,6 +29,20 @@ def refuse_file(uri: str) -> None:
     suffix = PurePosixPath(name).suffix
     if name.endswith((".tar", ".tar.gz", ".tgz")):
         raise ConfigError(f"{uri}: archives (webdataset) are not read; unpack it (tar -xf), then {_HOW}")
+    if suffix in (".zip", ".rar", ".7z", ".gz", ".zst"):
+        raise ConfigError(f"{uri}: archives are not read; unpack it, and give the folder of class folders, or {_HOW}")
+    if suffix in (".npz", ".npy", ".h5", ".hdf5", ".mat", ".pt", ".pth", ".tfrecord", ".mdb", ".lmdb"):
+        raise ConfigError(f"{uri}: arrays and records are not read, only video files; {_HOW} of the videos")
+    if _HMDB.search(name):
+        raise ConfigError(
+            f"{uri}: lists of HMDB51 (one file for each class) are not read; to take all videos for training, give "
+            f"their folder and --kind folders, or {_HOW}"
+        )
+    if _UCF101.fullmatch(name):
+        raise ConfigError(
+            f"{uri} is one of the lists of UCF-101; give the folder that holds lists and videos, and say which "
+            "division: --kind ucf101 --split 1"
+        )
     if suffix in (".json", ".jsonl"):
         raise ConfigError(f"{uri}: lists in JSON (Something-Something, ActivityNet) are not read; {_HOW}")
     if suffix in (".pkl", ".pickle"):
@@ -47,8 +63,8 @@ def refuse_folder(uri: str, keys: Sequence[str], videos: int) -> None:
     pictures = [key for key in keys if key.lower().endswith((".jpg", ".jpeg", ".png"))]
     if not videos and pictures:
         raise ConfigError(
-            f"{uri}: no video, but {len(pictures)} pictures such as {pictures[0]}; ESSP reads videos, not folders of "
-            "their frames: give it the videos that the frames were taken from"
+            f"{uri}: no video, but {counted(len(pictures), 'picture')} such as {pictures[0]}; ESSP reads videos, not "
+            "folders of their frames: give it the videos that the frames were taken from"
         )
 
 

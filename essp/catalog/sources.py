@@ -23,6 +23,7 @@ from essp.catalog.folder_source import class_folders, is_list, ucf101
 from essp.catalog.foreign_lists import refuse_file, refuse_folder
 from essp.catalog.local_folder import left_out
 from essp_common.errors import ConfigError, NotFound
+from essp_common.quantities import counted
 from essp_common.wiring import Stores
 
 Kind = Literal["auto", "folders", "ucf101", "csv"]
@@ -68,6 +69,10 @@ def read_source(
             return _complete("csv", read_text_list(uri, stores), {}, uri)
         if suffix in VIDEO_SUFFIXES and _is_file(uri, stores):
             raise ConfigError(f"{uri} is one video; give the folder of the class folders, or a CSV file")
+        if suffix and _is_file(uri, stores):
+            raise ConfigError(
+                f"{uri}: lists of this format are not read; write a CSV file with the columns path, label, split"
+            )
     store = stores.under(uri, videos=True)
     infos = [info for info in store.list() if not _hidden(info.key)]
     lists = [info.key for info in infos if is_list(info.key)]
@@ -137,14 +142,15 @@ def _complete(
             entry = replace(entry, id=f"{entry.id}@{times}", error="doubled: the source lists it more than once")
         unique.append(entry)
     if not unique:
-        raise NotFound(f"{uri}: no video files there ({others(ignored)}); give a folder of class folders or a CSV file")
+        there = f"no video files there ({others(ignored)})" if ignored else "there is no such folder, or it is empty"
+        raise NotFound(f"{uri}: {there}; give a folder of class folders or a CSV file")
     return Listing(kind, tuple(unique), ignored, notes)
 
 
 def others(ignored: Mapping[str, int]) -> str:
     """Files that are no videos, in words."""
     kinds = ", ".join(f"{suffix} {count}" for suffix, count in list(ignored.items())[:5])
-    return f"{sum(ignored.values())} other files" + (f": {kinds}" if kinds else "")
+    return counted(sum(ignored.values()), "other file") + (f": {kinds}" if kinds else "")
 
 
 def _hidden(key: str) -> bool:

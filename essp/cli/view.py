@@ -25,6 +25,7 @@ from rich.text import Text
 from essp.cli.console import open_console
 from essp.cli.dashboard import dashboard, duration, percent, results
 from essp_common.job.status import JobEvent, JobState, JobStatus, PhaseReport, phase_title
+from essp_common.quantities import counted
 
 PLAIN_INTERVAL_S = 10.0
 JSON_INTERVAL_S = 1.0
@@ -107,7 +108,7 @@ class PlainView:
             self._reports = {trainer.name: len(trainer.reports) for trainer in status.trainers}
             for name, count in self._reports.items():
                 if count:
-                    self._line(status, f"{name}: resumes after {count} finished phases")
+                    self._line(status, f"{name}: resumes after {counted(count, 'finished phase')}")
         for trainer in status.trainers:
             for report in trainer.reports[self._reports.get(trainer.name, 0) :]:
                 self._line(status, f"{trainer.name}: {_report(report)}")

@@ -64,7 +64,8 @@ def read_run(output: ObjectStore, stores: Stores) -> Run:
     try:
         model = read_model(output, layout.MODEL_MANIFEST)
     except NotFound as error:
-        raise NotFound(f"{error}: the job has not completed, so there is no report") from error
+        why = "the job has not completed, so there is no report" if _is_job(output) else "give the output of a job"
+        raise NotFound(f"{error}: {why}") from error
     text = output.get(layout.SPEC).decode("utf-8", "replace")
     spec = stored_spec(text, output.uri(layout.SPEC))
     finals = {name: checkpoint.read_latest(output, name) for name in spec.trainers}
@@ -77,6 +78,14 @@ def read_run(output: ObjectStore, stores: Stores) -> Run:
     }
     parts, fused = _common(parts, model)
     return Run(spec, text, model, histories, split, parts, fused, _rows(spec, stores))
+
+
+def _is_job(output: ObjectStore) -> bool:
+    try:
+        output.head(layout.SPEC)
+    except NotFound:
+        return False
+    return True
 
 
 def _common(parts: Mapping[str, VideoScores], model: FusedModel) -> tuple[dict[str, VideoScores], VideoScores]:

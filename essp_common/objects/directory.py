@@ -116,7 +116,7 @@ class DirectoryStore:
         return path if os.path.isfile(path) else None
 
     def unwritable(self) -> str:
-        """A file is in the way, or the right to write is missing."""
+        """A file is in the way, the right to write is missing, or it is a view of the kernel's."""
         folder = self._root
         while not os.path.lexists(folder):
             folder = os.path.dirname(folder)
@@ -124,6 +124,8 @@ class DirectoryStore:
             return f"{folder} is a file; give a folder"
         if not os.access(folder, os.W_OK | os.X_OK):
             return f"{folder} cannot be written to; give this process the right, or use another folder"
+        if _device(folder) in (_device("/proc"), _device("/sys")):
+            return f"{folder} belongs to the kernel, and no folder can be made in it; use another folder"
         return ""
 
     def troubles(self) -> Troubles:
@@ -293,3 +295,11 @@ def _flush_folder(folder: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _device(folder: str) -> int | None:
+    """The file system that a folder is of; None for one that is not there. Asking for rights tells nothing to root."""
+    try:
+        return os.stat(folder).st_dev
+    except OSError:
+        return None

@@ -237,6 +237,8 @@ def test_a_directory_says_what_speaks_against_writing(tmp_path: Path, monkeypatc
     (tmp_path / "file").write_bytes(b"x")
     assert DirectoryStore(str(tmp_path / "file")).unwritable() == f"{tmp_path}/file is a file; give a folder"
     assert "is a file" in DirectoryStore(str(tmp_path / "file" / "below")).unwritable()
+    for views in ("/proc", "/sys"):  # to root they seem to be writable
+        assert f"{views} belongs to the kernel" in DirectoryStore(f"{views}/run/deeper").unwritable()
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert DirectoryStore(str(tmp_path / "new")).unwritable().startswith(f"{tmp_path} cannot be written to")
 

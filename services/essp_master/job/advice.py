@@ -9,6 +9,7 @@ from essp_common.pb.v1.messages_pb2 import TEST, Purpose
 from essp_common.planning.phases import Phases
 from essp_common.planning.plan import empty_classes
 from essp_common.planning.splits import straddling
+from essp_common.quantities import counted
 from essp_master.job.sizing import catch_up_bytes, uncoupled_budget
 from essp_master.job.trainer_checks import alike
 
@@ -103,7 +104,10 @@ def _without_effect(trainer: TrainerSpec, epochs: int) -> Iterator[tuple[str, st
     if trainer.amp and trainer.device == "cpu":
         yield "amp", "has no effect on a CPU"
     if optimizer.schedule == "step" and (late := [step for step in optimizer.steps if step >= epochs]):
-        yield "optimizer.steps", f"{late[0]} is never reached: the job has {epochs} epochs, counted from 0"
+        yield (
+            "optimizer.steps",
+            f"{late[0]} is never reached: the job has {counted(epochs, 'epoch')}, and steps count from 0",
+        )
     if optimizer.schedule == "cosine" and optimizer.steps:
         yield "optimizer.steps", "has no effect on the cosine schedule"
     if optimizer.warmup_epochs >= epochs:

@@ -78,7 +78,7 @@ def test_a_folder_of_videos_alone_is_unlabelled(tmp_path: Path) -> None:
 def test_a_source_without_videos_is_not_found(tmp_path: Path) -> None:
     make(tmp_path, "notes.txt")
     for root in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(NotFound, match="no video files there"):
+        with pytest.raises(NotFound, match=r"no video files there|there is no such folder, or it is empty"):
             read_source(f"file://{root}", Stores([f"file://{tmp_path}"]))
 
 
@@ -226,8 +226,18 @@ def test_lists_of_kinetics_are_read(tmp_path: Path) -> None:
         ("names.txt", "video.mp4\n", r"'video\.mp4' is not `path label`"),
         ("clip.mp4", "x", "is one video"),
         ("hmdb/brush_test_split1.txt", "a.avi 1\n", r"lists of HMDB51 \(brush_test_split1\.txt\).*--kind folders"),
+        ("brush_hair_test_split1.txt", "a.avi 1\n", r"lists of HMDB51 \(one file for each class\).*--kind folders"),
+        (
+            "testlist01.txt",
+            "Archery/v_Archery_g01_c01.avi\n",
+            r"one of the lists of UCF-101; .*--kind ucf101 --split 1",
+        ),
+        ("classInd.txt", "1 Archery\n", "one of the lists of UCF-101"),
+        ("videos.zip", "x", "archives are not read; unpack it"),
+        ("clips.npz", "x", "arrays and records are not read, only video files"),
+        ("clips.yaml", "x", r"clips\.yaml: lists of this format are not read; write a CSV file"),
         ("shards/0.tar", "x", r"archives such as 0\.tar \(webdataset\)"),
-        ("frames/a/img_0001.jpg", "x", r"1 pictures such as a/img_0001\.jpg; ESSP reads videos"),
+        ("frames/a/img_0001.jpg", "x", r"1 picture such as a/img_0001\.jpg; ESSP reads videos"),
     ],
 )
 def test_what_is_not_read_is_named_with_what_to_do(tmp_path: Path, name: str, text: str, words: str) -> None:
@@ -236,6 +246,15 @@ def test_what_is_not_read_is_named_with_what_to_do(tmp_path: Path, name: str, te
     path.write_text(text)
     with pytest.raises(ConfigError, match=words):
         listing(tmp_path, name.partition("/")[0])
+
+
+def test_a_source_that_is_not_there_is_told_from_one_without_videos(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match=r"nowhere: there is no such folder, or it is empty; give a folder"):
+        listing(tmp_path, "nowhere")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "readme.md").touch()
+    with pytest.raises(NotFound, match=r"no video files there \(1 other file: \.md 1\)"):
+        listing(tmp_path, "notes")
 
 
 def csv_of(root: Path, text: str, name: str = "index.csv") -> Listing:

@@ -24,6 +24,7 @@ from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_common.artifacts import layout
 from essp_common.catalog.table import Catalog, VideoRow, write_catalog
 from essp_common.errors import NotFound
+from essp_common.objects.directory import DirectoryStore
 from essp_common.video.probe import probe
 from essp_common.video.synthetic import drifting, numbered, read_number, texture, write_video
 from essp_common.wiring import Stores
@@ -185,6 +186,11 @@ def test_without_a_catalog_there_are_no_samples_but_a_report(tmp_path: Path) -> 
 def test_a_job_that_has_not_completed_has_no_report(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="has not completed"):
         write_report(finished_job(tmp_path).store, STORES)
+
+
+def test_a_folder_without_a_job_is_told_from_a_job_that_is_not_done(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match=r"there is no file .*: give the output of a job"):
+        write_report(DirectoryStore(str(tmp_path / "nowhere")), STORES)
 
 
 def test_samples_are_the_frames_that_the_models_see(tmp_path: Path, job: FinishedJob) -> None:
