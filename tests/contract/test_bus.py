@@ -7,19 +7,30 @@ import logging
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from essp.servers.servers import KafkaServer
+from essp_common.bus import kafka_subscription
 from essp_common.bus.kafka import KafkaBus
 from essp_common.bus.kafka_clients import Undelivered
 from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.bus.kafka_subscription import KafkaSubscription
+from essp_common.bus.liveness import Membership
 from essp_common.bus.memory import MemoryBus
 from essp_common.bus.port import Bus
 from essp_common.errors import ConfigError, Unavailable
-from tests.contract.bus_suite import BusContract, Open, finish, numbers, take
+from essp_common.runtime.conditions import Kind
+from tests.contract.bus_suite import PARTITIONS, BusContract, Open, finish, numbers, own, take
+from tests.harness.proxy import Proxy
+from tests.harness.waiting import LONGEST_S, until
+
+JOIN_GROUP = 11
+"""The key of the request in Kafka's protocol."""
 
 
 @pytest.fixture
@@ -109,6 +120,25 @@ class TestKafkaBus(BusContract):
             member.wait()
             member.stdout.close()
         assert sorted(numbers(take(subscribe("g"), 20))) == list(range(20))
+
+    def test_a_member_that_the_broker_does_not_let_in_says_so(
+        self, bus: Bus, kafka_url: str, topic: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The broker answers everything but JoinGroup."""
+        monkeypatch.setattr(kafka_subscription, "Membership", partial(Membership, join_s=0.2))
+        with Proxy(urlsplit(kafka_url).port or 0, rewrite=True) as proxy:
+            proxy.ignore(JOIN_GROUP)
+            url = f"kafka://127.0.0.1:{proxy.port}?session_timeout_ms=2000"
+            with closing(KafkaBus.from_url(url)) as other, closing(other.subscribe([topic], "g")) as subscription:
+                assert proxy.wait_for("ignored", 1, LONGEST_S)
+                until(lambda: not subscription.poll(1, 0.05) and Kind.UNASSIGNED in other.troubles())
+                assert "join group g" in other.troubles()[Kind.UNASSIGNED]
+                assert subscription.partitions == 0
+                proxy.heal()
+                proxy.cut()  # it would wait for the answer for more than a minute
+                proxy.heal()
+                own(subscription, PARTITIONS)
+                until(lambda: not other.troubles())
 
     def test_commit_does_not_overtake_a_lost_message(self, bus: Bus, kafka_url: str, topic: str) -> None:
         """Work whose messages were lost is delivered again to the same subscriber."""

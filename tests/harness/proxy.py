@@ -5,6 +5,7 @@
     slow             every piece waits so long before it goes on
     lose_requests    the next n pieces from the client vanish, each with its connection: it was never asked for
     lose_responses   the same, from the server: it was done, and nobody was told
+    ignore           requests of one kind (of Kafka's protocol) vanish, and all others are answered, until `heal`
 
 `faults` counts what really happened, since a fault that did not happen proves nothing. A Kafka client is told by the
 broker where the broker is: with `rewrite` the proxy puts its own port into the answers, so that each client can have a
@@ -40,6 +41,7 @@ class Proxy:
         self._mode: Literal["pass", "cut", "partition"] = "pass"
         self._delay_s = 0.0
         self._losses: Counter[Direction] = Counter()
+        self._ignored: int | None = None
         self._links: set[_Link] = set()
         self._closed = False
         self._listener = socket.create_server((_HOST, 0), backlog=128)
@@ -71,9 +73,15 @@ class Proxy:
         with self._changed:
             self._losses["response"] += count
 
+    def ignore(self, request: int) -> None:
+        """Drop each request that has this key in Kafka's protocol, until `heal`. The client goes on waiting."""
+        with self._changed:
+            self._ignored = request
+
     def heal(self) -> None:
         """Pass everything again; what was held goes on."""
         with self._changed:
+            self._ignored = None
             self._losses.clear()
             self._delay_s = 0.0
         self._set("pass")
@@ -118,6 +126,22 @@ class Proxy:
                 self._count("delayed")
                 self._changed.wait_for(lambda: self._closed or not self._delay_s, self._delay_s)
             return not self._closed and self._mode == "pass"
+
+    def heeded(self, piece: bytes) -> bytes:
+        """What of a piece from a client is not ignored. A client of Kafka sends whole requests, each after its size."""
+        if self._ignored is None:
+            return piece
+        kept, start = b"", 0
+        while len(piece) >= start + 6:
+            size, key = struct.unpack_from(">ih", piece, start)
+            end = start + 4 + size
+            if key == self._ignored:
+                with self._changed:
+                    self._count("ignored")
+            else:
+                kept += piece[start:end]
+            start = end
+        return kept + piece[start:]
 
     def ended(self, link: _Link) -> None:
         """A connection is over."""
@@ -209,6 +233,8 @@ class _Link:
             while piece := source.recv(_PIECE):
                 if not self._proxy.admit(direction):
                     break
+                if direction == "request":
+                    piece = self._proxy.heeded(piece)
                 if direction == "response" and self._found:
                     piece, pending = self._rewritten(pending + piece)
                 target.sendall(piece)

@@ -198,9 +198,10 @@ def _is_up(worker: _Worker, now_s: float) -> bool:
 def _ended(pool: str, worker: _Worker, now_s: float, wait_s: float) -> str:
     """One sentence, for people."""
     lived_s = now_s - worker.started_s
-    after = f" {lived_s:.0f} s after its start" if lived_s < _EARLY_S else ""
-    soon = f"in {wait_s:.0f} s another is started" if wait_s else "another is started"
-    return f"worker {_name(worker.process)} of {pool} ended with {worker.process.returncode}{after}; {soon}"
+    early = f", as it ended within {lived_s:.0f} s of its start" if wait_s else ""
+    soon = f" in {wait_s:.0f} s" if wait_s else ""
+    ended = f"worker {_name(worker.process)} of {pool} ended with {worker.process.returncode}"
+    return f"{ended}; another is started{soon}{early}"
 
 
 def _has_ended(worker: subprocess.Popen[bytes]) -> bool:
