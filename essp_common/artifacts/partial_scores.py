@@ -1,7 +1,7 @@
 """What a predict job has scored so far, so that a predictor resumes there after a crash or a new start of the job.
 
     predictor/<identity>/<stream>/<stop>/<trainer>.parquet   1. the scores of the clips of one part, by each member
-    predictor/<identity>/<stream>/<stop>/done.json           2. where each clip begins, and why some are missing
+    predictor/<identity>/<stream>/<stop>/done.json           2. where each clip is, and why some are missing
 
 A part exists once the second object does. A part holds some whole videos, the same for every stream, so that each
 part can be fused on its own and only one is in memory. The identity is a digest of everything that decides the scores;
@@ -35,8 +35,8 @@ class ScoredPart:
     """By trainer."""
     errors: dict[str, str]
     """Video -> why a clip of it is missing."""
-    first_frames: dict[int, int]
-    """Index of a clip that is scored -> where in the file it begins."""
+    frames: dict[int, tuple[int, int]]
+    """Index of a clip that is scored -> its first and its last frame in the file."""
 
 
 class PartialScores:
@@ -62,7 +62,7 @@ class PartialScores:
         """Write one part: the scores of a stream's clips from the end of the part before up to `stop`. Idempotent."""
         for trainer, table in part.tables.items():
             scores.write(self._output, f"{self._part(stream, stop)}{trainer}.parquet", table)
-        rest = {"errors": part.errors, "first_frames": list(part.first_frames.items())}
+        rest = {"errors": part.errors, "frames": [[index, *ends] for index, ends in part.frames.items()]}
         self._output.put(f"{self._part(stream, stop)}{_DONE}", json.dumps(rest, sort_keys=True).encode())
 
     def read(self, stream: str, stop: int) -> ScoredPart:
@@ -71,7 +71,7 @@ class PartialScores:
         names = [info.key.removeprefix(prefix).removesuffix(".parquet") for info in self._output.list(prefix)]
         tables = {name: scores.read(self._output, f"{prefix}{name}.parquet") for name in names if name != _DONE}
         rest = json.loads(self._output.get(f"{prefix}{_DONE}"))
-        return ScoredPart(tables, rest["errors"], dict(rest["first_frames"]))
+        return ScoredPart(tables, rest["errors"], {index: (first, last) for index, first, last in rest["frames"]})
 
     def remove(self) -> None:
         """Remove the parts of every identity, once the predictions are written."""

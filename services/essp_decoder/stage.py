@@ -141,4 +141,5 @@ def _clip(unit: DecodeSeed, seed: Seed) -> ClipRef:
         class_id=seed.class_id,
         video_id=unit.video.id,
         first_frame=seed.first_frame,
+        last_frame=min(seed.first_frame + (seed.frame_count - 1) * seed.stride, seed.last_frame),
     )

@@ -45,11 +45,9 @@ class FusedAnswers:
 
     def segments(self) -> Iterator[list[Segment]]:
         """Where in each video its classes are visible: fuses the members clip by clip."""
-        clip = self._spec.clip
-        span = (clip.frames - 1) * clip.stride + 1
         for streams in self._parts():
             tables = _tables(streams)
-            begins = {index: frame for part in streams for index, frame in part.first_frames.items()}
+            places = {index: ends for part in streams for index, ends in part.frames.items()}
             video_of = {i: v for t in tables.values() for i, v in zip(t.clip_index.tolist(), t.video_id, strict=True)}
             fused = self._fused({name: _by_clip(table) for name, table in tables.items()})
             found: list[Segment] = []
@@ -57,8 +55,8 @@ class FusedAnswers:
             videos = np.array([video_of[index] for index in rows.tolist()], dtype=np.str_)
             for video in dict.fromkeys(videos.tolist()):
                 own = np.flatnonzero(videos == video)
-                first_frames = np.array([begins[index] for index in rows[own].tolist()])
-                found += localise(video, fused.probabilities[own], first_frames, span, fused.classes)
+                frames = np.array([places[index] for index in rows[own].tolist()])
+                found += localise(video, fused.probabilities[own], frames, fused.classes)
             yield found
 
     def _parts(self) -> Iterator[list[ScoredPart]]:

@@ -28,15 +28,12 @@ _MAX_SEGMENTS = 100
 Scores = NDArray[np.float64]
 
 
-def localise(
-    video_id: str, scores: Scores, first_frames: NDArray[np.int64], span: int, classes: tuple[str, ...]
-) -> list[Segment]:
+def localise(video_id: str, scores: Scores, frames: NDArray[np.int64], classes: tuple[str, ...]) -> list[Segment]:
     """The segments of one video, the highest score first.
 
-    `scores`: `(N, C)` of its clips in time order. `first_frames`: `(N,)`. `span`: frames from the first to the last of
-    a clip.
+    `scores`: `(N, C)` of its clips in time order. `frames`: `(N, 2)`, the first and the last one of each clip.
     """
-    edges = _edges(first_frames, span)
+    edges = _edges(frames)
     found = []
     for class_id in np.flatnonzero(scores.max(axis=0) >= _MIN_SCORE):
         for begin, end, contrast in _best_runs(scores[:, class_id]):
@@ -45,10 +42,10 @@ def localise(
     return sorted(found, key=lambda s: (-s.score, s.first_frame, s.class_name))[:_MAX_SEGMENTS]
 
 
-def _edges(first_frames: NDArray[np.int64], span: int) -> NDArray[np.int64]:
+def _edges(frames: NDArray[np.int64]) -> NDArray[np.int64]:
     """`(N + 1,)`: clip `j` stands for the frames from `edges[j]` up to `edges[j + 1]`, half way to its neighbours."""
-    half_way = (first_frames[:-1] + first_frames[1:] + span) // 2
-    return np.concatenate([first_frames[:1], half_way, first_frames[-1:] + span])
+    begins, ends = frames[:, 0], frames[:, 1] + 1
+    return np.concatenate([begins[:1], (begins[1:] + ends[:-1]) // 2, ends[-1:]])
 
 
 def _best_runs(scores: Scores) -> list[tuple[int, int, float]]:

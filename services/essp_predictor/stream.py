@@ -131,5 +131,5 @@ class _Part:
             trainer: ScoreTable(videos, labels, indices, np.concatenate(rows), classes)
             for trainer, rows in self.probabilities.items()
         }
-        first_frames = {item.clip.index: item.clip.first_frame for item in self.scored}
-        return ScoredPart(tables, self.errors, first_frames)
+        frames = {item.clip.index: (item.clip.first_frame, item.clip.last_frame) for item in self.scored}
+        return ScoredPart(tables, self.errors, frames)

@@ -165,7 +165,10 @@ class PredictorBench:
 
     def deliver(self, stream: str, index: int, skipped: str = "", damaged: bool = False) -> None:
         video, place = divmod(index, CLIPS_PER_VIDEO)
-        clip = ClipRef(job=JOB, purpose=PREDICT, index=index, video_id=VIDEOS[video], first_frame=100 * place)
+        first = 100 * place
+        clip = ClipRef(
+            job=JOB, purpose=PREDICT, index=index, video_id=VIDEOS[video], first_frame=first, last_frame=first + 10
+        )
         key = clip_key(JOB, PREDICT, 0, index, 0)
         if stream != "rgb":
             key = stream_key(key, stream)

@@ -175,9 +175,10 @@ def fused(parts: Sequence[Rows], weights: Sequence[float], rule: str) -> Rows:
     return odds if rule == "mean" else odds / odds.sum(axis=1, keepdims=True)
 
 
-def segments(rows: Rows, first_frames: Sequence[int], span: int) -> list[tuple[int, int, int, float]]:
+def segments(rows: Rows, frames: Sequence[tuple[int, int]]) -> list[tuple[int, int, int, float]]:
     """Class, frames `[first, end)` and contrast of the runs of clips that stand out, the surest first."""
-    edges = [first_frames[0], *((a + b + span) // 2 for a, b in pairwise(first_frames)), first_frames[-1] + span]
+    half_way = [(last + 1 + first) // 2 for (_, last), (first, _) in pairwise(frames)]
+    edges = [frames[0][0], *half_way, frames[-1][1] + 1]
     found = []
     for label in range(rows.shape[1]):
         scores, runs = rows[:, label], []

@@ -79,7 +79,7 @@ FORMAT: FailureKind
 ENCRYPTED: FailureKind
 
 class ClipRef(_message.Message):
-    __slots__ = ("job", "purpose", "epoch", "index", "attempt", "class_id", "video_id", "first_frame")
+    __slots__ = ("job", "purpose", "epoch", "index", "attempt", "class_id", "video_id", "first_frame", "last_frame")
     JOB_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +88,7 @@ class ClipRef(_message.Message):
     CLASS_ID_FIELD_NUMBER: _ClassVar[int]
     VIDEO_ID_FIELD_NUMBER: _ClassVar[int]
     FIRST_FRAME_FIELD_NUMBER: _ClassVar[int]
+    LAST_FRAME_FIELD_NUMBER: _ClassVar[int]
     job: str
     purpose: Purpose
     epoch: int
@@ -96,7 +97,8 @@ class ClipRef(_message.Message):
     class_id: int
     video_id: str
     first_frame: int
-    def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., index: _Optional[int] = ..., attempt: _Optional[int] = ..., class_id: _Optional[int] = ..., video_id: _Optional[str] = ..., first_frame: _Optional[int] = ...) -> None: ...
+    last_frame: int
+    def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., index: _Optional[int] = ..., attempt: _Optional[int] = ..., class_id: _Optional[int] = ..., video_id: _Optional[str] = ..., first_frame: _Optional[int] = ..., last_frame: _Optional[int] = ...) -> None: ...
 
 class Video(_message.Message):
     __slots__ = ("id", "uri", "size_bytes", "etag", "frame_count", "width", "height", "seekable", "lookahead")

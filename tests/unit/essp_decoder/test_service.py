@@ -34,7 +34,7 @@ from essp_decoder.config import DecoderSettings
 from essp_decoder.sandbox import Outcome, Sandbox
 from essp_decoder.service import build
 from essp_decoder.stage import DecodeStage
-from tests.harness.decode_units import SIZE, numbers, unit
+from tests.harness.decode_units import FRAMES, SIZE, numbers, unit
 from tests.harness.waiting import LONGEST_S
 
 pytestmark = pytest.mark.processes
@@ -102,6 +102,14 @@ def _stage(bench: DecoderBench, sandbox: Sandbox) -> Iterator[tuple[DecodeStage,
     finally:
         stage.close()
         control.close()
+
+
+def test_a_clip_ends_with_its_video(bench: DecoderBench, sandbox: Sandbox, folder: Path) -> None:
+    """Beyond the end of the video it repeats the last frame."""
+    with _stage(bench, sandbox) as (stage, _):
+        stage.handle(_record(unit(folder, "a.mp4", 9, FRAMES - 2)))
+    found = [ClipReady.FromString(record.value).clip for record in bench.published(topics.CLIPS, 2)]
+    assert [(clip.first_frame, clip.last_frame) for clip in found] == [(9, 13), (FRAMES - 2, FRAMES - 1)]
 
 
 def test_a_clip_is_stored_announced_and_reported(bench: DecoderBench, sandbox: Sandbox, folder: Path) -> None:

@@ -21,8 +21,9 @@ CLASSES = ("dive", "jump", "run", "swim", "throw")
 STEP, SPAN = 30, 11
 
 
-def first_frames(clips: int) -> NDArray[np.int64]:
-    return np.arange(clips, dtype=np.int64) * STEP
+def frames_of(clips: int) -> NDArray[np.int64]:
+    first = np.arange(clips, dtype=np.int64) * STEP
+    return np.stack([first, first + SPAN - 1], axis=1)
 
 
 def planted(random: np.random.Generator, clips: int, noise: float) -> tuple[NDArray[np.float64], list[Segment]]:
@@ -69,7 +70,7 @@ def mean_average_precision(found: list[list[Segment]], truth: list[list[Segment]
 def test_what_was_planted_is_found(noise: float, least: float, expected: float) -> None:
     random = np.random.Generator(np.random.Philox(9))
     videos = [planted(random, 80, noise) for _ in range(12)]
-    found = [localise("v", scores, first_frames(80), SPAN, CLASSES) for scores, _ in videos]
+    found = [localise("v", scores, frames_of(80), CLASSES) for scores, _ in videos]
     truth = [segments for _, segments in videos]
     assert mean_average_precision(found, truth, least) > expected
     whole = [
@@ -81,27 +82,34 @@ def test_what_was_planted_is_found(noise: float, least: float, expected: float) 
 
 def test_a_class_that_is_seen_throughout_is_the_whole_video() -> None:
     scores = np.tile(np.array([0.9, 0.1, 0, 0, 0]), (20, 1))
-    [found] = localise("v", scores, first_frames(20), SPAN, CLASSES)
+    [found] = localise("v", scores, frames_of(20), CLASSES)
     assert found == Segment("v", "dive", 0, 19 * STEP + SPAN - 1, found.score)
     assert found.score == pytest.approx(0.9)
 
 
 def test_a_model_that_is_sure_of_nothing_finds_nothing() -> None:
-    assert localise("v", np.full((30, 5), 0.19), first_frames(30), SPAN, CLASSES) == []
+    assert localise("v", np.full((30, 5), 0.19), frames_of(30), CLASSES) == []
 
 
 def test_a_clip_speaks_for_the_frames_half_way_to_its_neighbours() -> None:
     scores = np.zeros((3, 5))
     scores[1, 2] = 1
-    frames = np.array([0, 100, 400])
-    assert localise("v", scores, frames, 10, CLASSES) == [Segment("v", "run", 55, 254, 1.0)]
+    frames = np.array([[0, 9], [100, 109], [400, 409]])
+    assert localise("v", scores, frames, CLASSES) == [Segment("v", "run", 55, 254, 1.0)]
+
+
+def test_a_video_shorter_than_a_clip_ends_where_it_ends() -> None:
+    """All clips of it are the same: they begin with it, and repeat its last frame."""
+    scores = np.tile(np.array([0.9, 0.1, 0, 0, 0]), (4, 1))
+    [found] = localise("v", scores, np.array([[0, 5]] * 4), CLASSES)
+    assert (found.first_frame, found.last_frame) == (0, 5)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 40), st.integers(0, 2**32), st.floats(0.02, 2))
 def test_segments_lie_within_the_video_and_those_of_one_class_apart(clips: int, seed: int, spread: float) -> None:
     scores = np.random.Generator(np.random.Philox(seed)).dirichlet(np.full(5, spread), clips)
-    found = localise("v", scores, first_frames(clips), SPAN, CLASSES)
+    found = localise("v", scores, frames_of(clips), CLASSES)
     assert found == sorted(found, key=lambda s: -s.score)
     for number, segment in enumerate(found):
         assert 0 <= segment.first_frame <= segment.last_frame <= (clips - 1) * STEP + SPAN - 1

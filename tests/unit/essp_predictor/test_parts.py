@@ -129,10 +129,10 @@ def test_what_another_model_scored_is_not_taken(bench: PredictorBench, tmp_path:
         ("a.mp4",), np.array([-1], np.int32), np.zeros(1, np.int64), np.ones((1, 3), np.float32), CLASSES
     )
     other = PartialScores(bench.store, bench.spec, 0, model.model_copy(update={"rule": "product"}))
-    other.save("rgb", 2, ScoredPart({"rgb": table}, {"b.mp4": "gone"}, {0: 17}))
+    other.save("rgb", 2, ScoredPart({"rgb": table}, {"b.mp4": "gone"}, {0: (17, 27)}))
     assert other.stop("rgb", 6) == 2
     part = other.read("rgb", 2)
-    assert (part.tables["rgb"].video_id, part.errors, part.first_frames) == (("a.mp4",), {"b.mp4": "gone"}, {0: 17})
+    assert (part.tables["rgb"].video_id, part.errors, part.frames) == (("a.mp4",), {"b.mp4": "gone"}, {0: (17, 27)})
     same = PartialScores(bench.store, bench.spec, 0, model)
     assert [same.stop(stream, 6) for stream in FEATURES] == [0, 0]
     same.save("rgb", 4, ScoredPart({}, {}, {}))
