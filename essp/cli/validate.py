@@ -17,6 +17,7 @@ from essp.cli.job_file import Epochs, load_job
 from essp.embedded.composition import embedded_settings
 from essp.embedded.devices import check_devices
 from essp_common.job.spec import JobSpec
+from essp_common.job.status import phase_title
 from essp_common.pb.v1.messages_pb2 import Purpose
 from essp_common.quantities import size
 from essp_common.runtime.config import Settings
@@ -80,7 +81,11 @@ def _resumes_at(found: Preflight, trainer: str) -> str:
     latest = found.resume.manifests.get(trainer)
     if latest is None:
         return "begins"
-    return "is done" if latest.final else f"resumes in epoch {latest.epoch + 1}, after {latest.step} clips"
+    if latest.final:
+        return f"is done; --epochs {2 * found.spec.epochs} would train it on"
+    order = found.phases.order
+    purpose, epoch = order[min(latest.position.phase_index, len(order) - 1)]
+    return f"resumes with {phase_title(_name(purpose), epoch)}, after {latest.step} clips"
 
 
 def _print(facts: dict[str, Any]) -> None:

@@ -64,8 +64,12 @@ def test_a_finished_job_that_is_given_more_epochs_goes_on_and_its_audit_is_clean
         make_job(name, epochs=1 if name == "parts" else 3)
     runner = CliRunner()
     assert runner.invoke(app, ["run", str(tmp_path / "parts.yaml"), "--json"]).exit_code == 0
+    asked = runner.invoke(app, ["validate", str(tmp_path / "parts.yaml"), "--json"])
+    assert json.loads(asked.stdout)["resumes_at"]["rgb"] == "is done; --epochs 2 would train it on"
     asked = runner.invoke(app, ["validate", str(tmp_path / "parts.yaml"), "--epochs", "3", "--json"])
-    assert json.loads(asked.stdout)["resumes_at"]["rgb"].startswith("resumes in epoch 1")
+    assert json.loads(asked.stdout)["resumes_at"]["rgb"] == "resumes with validation, epoch 1, after 12 clips"
+    again = runner.invoke(app, ["run", str(tmp_path / "parts.yaml"), "--json"])
+    assert "all trainers are done; more epochs train them on, as in --epochs 2" in again.stderr
     longer = runner.invoke(app, ["run", str(tmp_path / "parts.yaml"), "--epochs", "3", "--json"])
     assert longer.exit_code == 0, longer.output
     assert runner.invoke(app, ["run", str(tmp_path / "whole.yaml"), "--json"]).exit_code == 0

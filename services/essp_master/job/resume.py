@@ -27,6 +27,11 @@ class ResumePoints:
     start: Mapping[str, Position]
     """By consumer."""
 
+    @property
+    def ended(self) -> frozenset[str]:
+        """The trainers that are done."""
+        return frozenset(name for name, manifest in self.manifests.items() if manifest.final)
+
     @classmethod
     def of_nothing(cls, spec: JobSpec) -> Self:
         """Nothing has been done yet."""

@@ -118,7 +118,7 @@ def _ledger_config(preflight: Preflight, resume: ResumePoints) -> LedgerConfig:
         bounds=preflight.bounds,
         replaceable=[purpose == TRAIN for purpose, _ in phases.order],
         start=resume.start,
-        finals=frozenset(name for name, found in resume.manifests.items() if found.final),
+        finals=resume.ended,
         budget_bytes=spec.limits.budget,
         unit_clips=preflight.unit_clips,
         locality=spec.sampling.issue_window,
