@@ -13,7 +13,22 @@ from hypothesis import strategies as st
 
 from essp_common import topics
 from essp_common.bus.port import MAX_MESSAGE_BYTES
-from essp_common.pb.v1.messages_pb2 import ClipReady, Control, DeadLetter, DecodeSeed, FeatureReady, Progress
+from essp_common.pb.v1.messages_pb2 import (
+    TRAIN,
+    ClipReady,
+    ClipRef,
+    Control,
+    DeadLetter,
+    DecodeSeed,
+    FeatureReady,
+    FrameCodec,
+    JobSnapshot,
+    Made,
+    Progress,
+    Recipe,
+    Seed,
+    Video,
+)
 from tests.adversary.storms import ODD_TEXTS, damaged
 
 KINDS: Mapping[str, type[Message]] = {
@@ -25,6 +40,25 @@ KINDS: Mapping[str, type[Message]] = {
     topics.DEADLETTER: DeadLetter,
 }
 TOPICS = tuple(KINDS)
+SAMPLES: Mapping[str, Sequence[bytes]] = {
+    topic: [message.SerializeToString()]
+    for topic, message in {
+        topics.SEEDS: DecodeSeed(
+            job="j",
+            purpose=TRAIN,
+            fence=1,
+            video=Video(id="v", uri="s3://nowhere/v.mp4", size_bytes=9, frame_count=9, width=64, height=48),
+            seeds=[Seed(index=1, frame_count=4, stride=1, last_frame=8)],
+            recipe=Recipe(codec=FrameCodec(name="raw"), ttl_s=60),
+        ),
+        topics.CLIPS: ClipReady(clip=ClipRef(job="j", purpose=TRAIN, index=1), key="essp:j:{1.0.1.0}", bytes=9),
+        topics.features("flow"): FeatureReady(clip=ClipRef(job="j", purpose=TRAIN, index=1), stream="flow", key="k"),
+        topics.PROGRESS: Progress(job="j", fence=1, made=Made(purpose=TRAIN, indices=[1], bytes=[9], seconds=0.1)),
+        topics.CONTROL: Control(job="j", fence=1, command=Control.START, snapshot=JobSnapshot(spec_json="{}")),
+        topics.DEADLETTER: DeadLetter(topic=topics.SEEDS, message=b"x", reason="r", time_ms=1),
+    }.items()
+}
+"""A message of each topic, for where none was seen."""
 GROUPS = (
     (topics.SEEDS, "decoder"),
     (topics.CLIPS, "extractor.flow"),

@@ -38,7 +38,9 @@ def storm(examples: int, shrinks: bool = True) -> Callable[[Any], Any]:
 @st.composite
 def damaged(draw: st.DrawFn, data: bytes) -> bytes:
     """Bytes that were cut, flipped, overwritten, emptied or added to."""
-    place = draw(st.integers(0, max(0, len(data) - 1)))
+    if not data:
+        return draw(st.binary(min_size=1, max_size=64))
+    place = draw(st.integers(0, len(data) - 1))
     match draw(st.sampled_from(["cut", "flip", "overwrite", "empty", "append", "repeat", "zero"])):
         case "cut":
             return data[:place]

@@ -146,13 +146,13 @@ def parquet(content: Any) -> bytes:
 
 
 @given(data=st.data())
-@storm(80)
+@storm(50)
 def test_a_catalog_with_odd_columns_is_read_or_refused(place: Place, sound: Any, data: st.DataObject) -> None:
     try_it(place, parquet(data.draw(columns_changed(sound))))
 
 
 @given(data=st.data())
-@storm(80)
+@storm(50)
 def test_a_damaged_catalog_is_read_or_refused(place: Place, data: st.DataObject) -> None:
     try_it(place, data.draw(damaged((place.folder / CATALOG).read_bytes())))
 

@@ -86,7 +86,7 @@ def test_any_arguments_are_answered(folder: Path, words: tuple[str, ...]) -> Non
     command = command_of(words)
 
     @given(data=st.data())
-    @storm(4)
+    @storm(2)
     def called(data: st.DataObject) -> None:
         done = CliRunner().invoke(app, [*words, *data.draw(arguments(command))], input="n\n")
         if isinstance(done.exception, EsspError):

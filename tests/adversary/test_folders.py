@@ -116,7 +116,7 @@ def facts(root: Path, spec: JobSpec) -> Mapping[str, Callable[[], Any]]:
 
 
 @given(data=st.data())
-@storm(60)
+@storm(40)
 def test_every_reader_of_an_output_says_the_same_or_what_is_wrong(
     finished: Finished, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
@@ -171,7 +171,7 @@ def test_a_trainer_resumes_to_the_same_weights_or_says_what_is_wrong(
     undisturbed = resumed(copied())
 
     @given(data=st.data())
-    @storm(12)
+    @storm(6)
     def resumes(data: st.DataObject) -> None:
         root = copied()
         done = data.draw(harmed(root))

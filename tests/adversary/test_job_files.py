@@ -137,7 +137,7 @@ def in_short(text: str) -> str:
 
 
 @given(data=st.data())
-@storm(60)
+@storm(30)
 def test_a_job_with_one_odd_value_is_accepted_or_refused_by_its_name(place: Place, data: st.DataObject) -> None:
     path, document = data.draw(changed(place.document))
     text = written(document)
@@ -160,7 +160,7 @@ TOKENS = [
 
 
 @given(data=st.data())
-@storm(30)
+@storm(20)
 def test_a_job_file_with_damaged_text_is_accepted_or_refused(place: Place, data: st.DataObject) -> None:
     text = written(place.document)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -174,7 +174,7 @@ def test_a_job_file_with_damaged_text_is_accepted_or_refused(place: Place, data:
 
 
 @given(body=st.binary(max_size=200))
-@storm(20)
+@storm(10)
 def test_any_bytes_as_a_job_are_refused(place: Place, body: bytes) -> None:
     place.file.write_bytes(body)
     with pytest.raises(EsspError):

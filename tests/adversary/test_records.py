@@ -102,7 +102,7 @@ def test_records_of_nobody_disturb_no_job(place: Place) -> None:
     before = refused()
 
     @given(records=st.lists(foreign(place.seen), min_size=5, max_size=15))
-    @storm(15, shrinks=False)
+    @storm(10, shrinks=False)
     def send(records: list[Sent]) -> None:
         place.send(records)
 
@@ -120,7 +120,7 @@ def test_records_of_nobody_disturb_no_job(place: Place) -> None:
 
 def test_odd_messages_of_a_job_harm_that_job_alone(place: Place) -> None:
     @given(records=st.lists(twisted(place.seen, "victim"), min_size=5, max_size=15))
-    @storm(15, shrinks=False)
+    @storm(10, shrinks=False)
     def send(records: list[Sent]) -> None:
         place.send(records)
 
@@ -134,7 +134,7 @@ def test_odd_messages_of_a_job_harm_that_job_alone(place: Place) -> None:
 
 def test_a_storm_leaves_no_memory_behind(place: Place) -> None:
     @given(records=st.lists(foreign(place.seen), min_size=5, max_size=10))
-    @storm(4, shrinks=False)
+    @storm(3, shrinks=False)
     def send(records: list[Sent]) -> None:
         place.send(records)
 

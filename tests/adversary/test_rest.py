@@ -79,7 +79,7 @@ def test_what_is_against_the_description_is_no_server_error(
     allowed, forbidden = (operation.as_strategy(generation_mode=mode) for mode in GenerationMode)
 
     @given(case=st.one_of(forbidden, allowed))
-    @storm(6)
+    @storm(4)
     def answers(case: schemathesis.Case[Any]) -> None:
         case.call_and_validate(base_url=place.url, checks=CHECKS)
 
@@ -95,7 +95,7 @@ def test_requests_one_after_the_other_are_no_server_error(place: Place) -> None:
             case.validate_response(response, checks=[*CHECKS, status_code_conformance])
 
     options = settings(
-        max_examples=5 * STRENGTH,
+        max_examples=3 * STRENGTH,
         stateful_step_count=4,
         derandomize=STRENGTH == 1,
         database=None,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict
+
+from google.protobuf.message import DecodeError
 
 from essp_common import topics
 from essp_common.artifacts.fused_model import open_model
@@ -79,12 +82,14 @@ def weights_of(stores: Stores, output: str) -> dict[str, str]:
 
 
 def seeds_in(records: Iterable[Record], job: str) -> list[IssuedSeed]:
-    """The seeds of one job among these records, as they came."""
+    """The seeds of one job among these records, as they came; anybody may put anything else beside them."""
     found: list[IssuedSeed] = []
     for record in records:
         if record.topic != topics.SEEDS:
             continue
-        unit = DecodeSeed.FromString(record.value)
+        unit = DecodeSeed()
+        with suppress(DecodeError):
+            unit.ParseFromString(record.value)
         if unit.job == job:
             found += [(unit.purpose, unit.epoch, s.index, s.attempt, unit.video.id, s.first_frame) for s in unit.seeds]
     return found
