@@ -8,10 +8,15 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka import KafkaProducer
 
 from essp.catalog.build import BuildOptions, build
 from essp.embedded.composition import Embedded
@@ -25,6 +30,8 @@ from essp_common.objects.port import ObjectStore
 from essp_common.planning.position import Position
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores, open_bus
+from tests.adversary.records import SAMPLES, TOPICS, Sent, foreign
+from tests.adversary.storms import storm
 from tests.conftest import BUCKET
 from tests.harness.journeys import IssuedSeed, job_text, make_videos, seeds_in, weights_of
 from tests.integration.fleet import Api, Fleet, Process
@@ -259,3 +266,29 @@ def test_a_killed_decoder_and_a_killed_trainer_cost_nothing_but_time(
     for trainer in trainers:
         fleet.ended(trainer)
     deployment.decoders.append(fleet.start("decoder"))
+
+
+def test_records_of_nobody_on_kafka_disturb_no_job(deployment: Deployment, expected: Expected) -> None:
+    """Also without a value, which only Kafka knows. A process that ended would fail the test."""
+
+    @given(records=st.lists(foreign(SAMPLES), min_size=20, max_size=30))
+    @storm(4, shrinks=False)
+    def send(records: list[Sent]) -> None:
+        for sent in records:
+            producer.send(sent.topic, sent.value, sent.key, partition=sent.partition)
+
+    with closing(KafkaProducer(bootstrap_servers=urlsplit(deployment.bus_url).netloc)) as producer:
+        for topic in TOPICS:
+            producer.send(topic, None, b"key")
+        send()
+        producer.flush()
+        trainers = [deployment.trainer("stormed", "rgb"), deployment.trainer("stormed", "flow")]
+        assert deployment.api.start(deployment.job("stormed")) == 202
+        for topic in TOPICS:
+            producer.send(topic, None, b"key")
+        send()
+    deployment.completed("stormed")
+    assert weights_of(deployment.stores, deployment.output("stormed")) == expected.weights
+    for trainer in trainers:
+        deployment.fleet.ended(trainer)
+    deployment.fleet.run("audit", deployment.output("stormed"), "--json")
