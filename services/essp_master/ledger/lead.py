@@ -35,7 +35,7 @@ class Lead:
         """Whether a unit may be issued now. `slowest`: as above; it only changes with reports."""
         if not self._most:
             return True
-        phase_index, clips, _ = unit
+        phase_index, clips, _ = unit  # the clips of a unit ascend
         before = self._before[phase_index]
         return before <= slowest or before + clips[-1].index + 1 - slowest <= self._most
 

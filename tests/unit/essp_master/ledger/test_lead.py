@@ -74,13 +74,15 @@ def test_no_order_of_work_breaks_the_bound_or_stands_still(data: st.DataObject) 
     """Consumers take clips in batches: the slowest one has to get a whole batch, whatever the locality."""
     clips, lead = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 2))
     consumers = CONSUMERS | ({"trainer.other": "rgb"} if data.draw(st.booleans()) else {})
+    kind = data.draw(st.sampled_from(["class_balanced", "uniform", "pooled"]))
     config = ledger_config(
         data.draw(st.integers(1, 5)),
         clips,
         videos=data.draw(st.integers(2, 5)),
         consumers=consumers,
         budget=10**6,
-        locality=data.draw(st.sampled_from([0, 3, 30])),
+        locality=data.draw(st.sampled_from([3, 30] if kind == "pooled" else [0, 3, 30])),
+        kind=kind,
         lead=lead,
     )
     sim = LedgerSimulation(config)
