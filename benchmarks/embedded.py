@@ -13,6 +13,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -44,7 +45,12 @@ class NullJob:
     features: tuple[str, ...] = ("rgb",)
     size: int = 256
     frames: int = 11
+    stride: int = 1
     locality: int = 0
+    clips_per_visit: int = 0
+    """With a pooled plan; 0: without."""
+    window: int = 0
+    """Of the pooled plan."""
     processes: int = 1
     """Child processes that decode."""
     collate: bool = False
@@ -53,7 +59,11 @@ class NullJob:
     def spec(self, clips: int, output: str) -> JobSpec:
         """The job with so many training clips."""
         frame_bytes = self.size * self.size * 3
-        window_bytes = 4 * frame_bytes * self.frames * len(self.features) * (self.locality + 2 * _BATCH)
+        together = max(self.locality, self.window)
+        window_bytes = 4 * frame_bytes * self.frames * len(self.features) * (together + 2 * _BATCH)
+        sampling: dict[str, Any] = {"clips_per_epoch": clips, "clips_per_video": 1, "locality": self.locality}
+        if self.clips_per_visit:
+            sampling |= {"kind": "pooled", "clips_per_visit": self.clips_per_visit, "window": self.window}
         return JobSpec.model_validate(
             {
                 "name": JOB,
@@ -62,9 +72,10 @@ class NullJob:
                 "data": {"catalog": f"file://{self.catalog}", "test": None},
                 "clip": {
                     "frames": self.frames,
+                    "stride": self.stride,
                     "resize": {"mode": "exact", "height": self.size, "width": self.size},
                 },
-                "sampling": {"clips_per_epoch": clips, "clips_per_video": 1, "locality": self.locality},
+                "sampling": sampling,
                 "streams": {name: {"feature": name} for name in self.features},
                 "trainers": {
                     name: {"stream": name, "batch_size": _BATCH, "augment": {"crop": self.size}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -10,8 +10,9 @@ from benchmarks.embedded import NullJob
 from benchmarks.inputs import Videos, VideoSet, make
 from benchmarks.measure import Costs, Ratio
 from benchmarks.peers import Clip
-from essp_common.catalog.table import read_catalog
+from essp_common.catalog.table import VideoRow, read_catalog
 from essp_common.planning.phases import Phases
+from essp_common.planning.planned_clip import Plan, PlannedClip
 from essp_common.wiring import Stores
 
 
@@ -72,11 +73,25 @@ class Scale:
 
 def clips_of(job: NullJob, count: int) -> list[Clip]:
     """The first training clips of a job, as its plan has them."""
+    plan, rows = _training(job, count)
+    return [_asked(rows, plan.clip(index)) for index in range(count)]
+
+
+def units_of(job: NullJob, count: int) -> list[list[Clip]]:
+    """The first training clips of a job, those of a video together that its plan issues together."""
+    plan, rows = _training(job, count)
+    return [[_asked(rows, clip) for clip in unit] for unit in plan.units(0, count)]
+
+
+def _training(job: NullJob, count: int) -> tuple[Plan, Sequence[VideoRow]]:
     catalog = read_catalog(*Stores(("file:///",)).resolve(f"file://{job.catalog}"))
     phases = Phases(job.spec(count, "file:///tmp"), catalog)
-    plan, rows = phases.plan(0), phases.view(0).rows
-    clips = (plan.clip(index) for index in range(count))
-    return [(rows[c.video].uri.removeprefix("file://"), c.first_frame, c.frame_count) for c in clips]
+    return phases.plan(0), phases.view(0).rows
+
+
+def _asked(rows: Sequence[VideoRow], clip: PlannedClip) -> Clip:
+    path = rows[clip.video].uri.removeprefix("file://")
+    return Clip(path, clip.first_frame, clip.frame_count, clip.stride)
 
 
 def costs_in_ms(costs: Costs) -> dict[str, float | str]:

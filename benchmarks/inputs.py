@@ -16,7 +16,9 @@ from shutil import copyfile
 import numpy as np
 
 from essp.catalog.build import BuildOptions, build
+from essp_common.catalog.table import Catalog, read_catalog, write_catalog
 from essp_common.video.synthetic import Encoding, Picture, drifting, texture, write_video
+from essp_common.wiring import Stores
 
 _DETAIL, _NOISE = 10.0, 3.0
 """Standard deviations, in grey levels, of what moves along and of what differs from frame to frame."""
@@ -35,6 +37,8 @@ class VideoSet:
     suffix: str = ".mp4"
     frames: int = 300
     videos: int = 8
+    names: int = 1
+    """Under so many names each training video lies there: a large set, without the time to make it."""
 
     @property
     def name(self) -> str:
@@ -55,6 +59,8 @@ Videos = VideoSet | RealClips
 
 SETS = (VideoSet("mpeg4", 12, 320, 240, ".avi"), VideoSet("h264", 60, 640, 360))
 LONG_GOP = VideoSet("h264", 250, 640, 360)
+MANY = VideoSet("h264", 250, 640, 360, frames=250, videos=60, names=50)
+"""As many videos as real sets have: a plan that draws them one by one meets hardly any twice."""
 MINUTE = VideoSet("h264", 60, 1280, 720, frames=1500, videos=1)
 """One minute of video, of which a clip needs little."""
 REAL = RealClips()
@@ -85,7 +91,25 @@ def make(videos: Videos, root: Path) -> Path:
         _make(videos, folder / "videos")
     catalog = folder / "catalog.parquet"
     build(f"file://{folder}/videos", f"file://{catalog}", ("file:///",), BuildOptions("folders"))
-    return catalog
+    return catalog if isinstance(videos, RealClips) or videos.names == 1 else _multiplied(catalog, videos.names)
+
+
+def _multiplied(catalog: Path, names: int) -> Path:
+    """The catalog with each training video under so many names, which are links to its file."""
+    folder = catalog.parent / f"names-{names}"
+    rows = []
+    store, key = Stores(("file:///",)).resolve(f"file://{catalog}")
+    for row in read_catalog(store, key).rows:
+        source = Path(row.uri.removeprefix("file://"))
+        for number in range(names if row.split == "train" else 1):
+            name = folder / row.id.replace("/", "-") / f"{number:04d}{source.suffix}"
+            if not name.exists():
+                name.parent.mkdir(parents=True, exist_ok=True)
+                name.hardlink_to(source)
+            rows.append(replace(row, id=f"{row.id}/{number:04d}", uri=f"file://{name}"))
+    large = folder / catalog.name
+    write_catalog(store, str(large).removeprefix("/"), Catalog(tuple(rows)))
+    return large
 
 
 def _copy(folder: Path) -> None:

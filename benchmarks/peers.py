@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import av
 import numpy as np
@@ -19,8 +19,20 @@ from av.container import InputContainer
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
-Clip = tuple[str, int, int]
-"""Path, first frame, frame count."""
+
+class Clip(NamedTuple):
+    """What a peer is asked for."""
+
+    path: str
+    first_frame: int
+    frame_count: int
+    stride: int
+
+    @property
+    def frames(self) -> range:
+        """The frames of the file that are wanted."""
+        return range(self.first_frame, self.first_frame + self.frame_count * self.stride, self.stride)
+
 
 Frames = NDArray[np.uint8]
 """(T, size, size, 3), RGB."""
@@ -40,34 +52,43 @@ class PyAv:
     def __call__(self, clip: Clip, size: int) -> Frames:
         """The frames of a clip."""
         if not self._keep_open:
-            with _opened(clip[0]) as container:
+            with _opened(clip.path) as container:
                 return self._read(container, clip, size)
-        container = self._open.pop(clip[0]) if clip[0] in self._open else _opened(clip[0])
-        self._open[clip[0]] = container
+        container = self._open.pop(clip.path) if clip.path in self._open else _opened(clip.path)
+        self._open[clip.path] = container
         if len(self._open) > self._keep_open:
             self._open.popitem(last=False)[1].close()
         return self._read(container, clip, size)
 
     def _read(self, container: InputContainer, clip: Clip, size: int) -> Frames:
-        _, first, count = clip
-        frames = np.empty((count, size, size, 3), np.uint8)
-        stream = container.streams.video[0]
-        if stream.average_rate is None or stream.time_base is None:
-            raise RuntimeError(f"{clip[0]} does not say how long its frames are")
-        interval = 1 / (stream.average_rate * stream.time_base)
-        wanted = int((stream.start_time or 0) + first * interval)
-        container.seek(wanted, stream=stream, backward=True)
+        frames = np.empty((clip.frame_count, size, size, 3), np.uint8)
         filled = 0
-        for frame in container.decode(stream):
-            if frame.pts is not None and frame.pts + interval / 2 < wanted:
-                continue
-            scaled = self._reformatter.reformat(frame, size, size, "rgb24", interpolation="BILINEAR", threads=1)
-            frames[filled] = scaled.to_ndarray()
-            filled += 1
-            if filled == count:
+        for ahead, frame in enumerate(_frames_from(container, clip.first_frame)):
+            if ahead % clip.stride == 0:
+                frames[filled] = _scaled(self._reformatter, frame, size)
+                filled += 1
+            if filled == clip.frame_count:
                 break
         frames[filled:] = frames[filled - 1]
         return frames
+
+
+def _frames_from(container: InputContainer, first: int) -> Iterator[av.VideoFrame]:
+    """The frames of a file from this one on."""
+    stream = container.streams.video[0]
+    if stream.average_rate is None or stream.time_base is None:
+        raise RuntimeError(f"{container.name} does not say how long its frames are")
+    interval = 1 / (stream.average_rate * stream.time_base)
+    wanted = int((stream.start_time or 0) + first * interval)
+    container.seek(wanted, stream=stream, backward=True)
+    for frame in container.decode(stream):
+        if frame.pts is None or frame.pts + interval / 2 >= wanted:
+            yield frame
+
+
+def _scaled(reformatter: VideoReformatter, frame: av.VideoFrame, size: int) -> Frames:
+    scaled = reformatter.reformat(frame, size, size, "rgb24", interpolation="BILINEAR", threads=1)
+    return np.asarray(scaled.to_ndarray(), np.uint8)
 
 
 def _opened(path: str) -> InputContainer:
@@ -82,15 +103,16 @@ def with_opencv(clip: Clip, size: int) -> Frames:
     import cv2
 
     cv2.setNumThreads(1)
-    path, first, count = clip
-    frames = np.empty((count, size, size, 3), np.uint8)
-    capture = cv2.VideoCapture(path, cv2.CAP_FFMPEG)
+    frames = np.empty((clip.frame_count, size, size, 3), np.uint8)
+    capture = cv2.VideoCapture(clip.path, cv2.CAP_FFMPEG)
     try:
-        capture.set(cv2.CAP_PROP_POS_FRAMES, first)
-        for slot in range(count):
+        capture.set(cv2.CAP_PROP_POS_FRAMES, clip.first_frame)
+        for slot, wanted in enumerate(clip.frames):
+            for _ in range(clip.stride - 1 if slot else 0):
+                capture.grab()  # decoded, and neither converted nor copied
             read, frame = capture.read()
             if not read:
-                raise RuntimeError(f"OpenCV finds no frame {first + slot} in {path}")
+                raise RuntimeError(f"OpenCV finds no frame {wanted} in {clip.path}")
             scaled = cv2.resize(frame, (size, size), interpolation=cv2.INTER_LINEAR)
             cv2.cvtColor(scaled, cv2.COLOR_BGR2RGB, frames[slot])
     finally:
@@ -102,9 +124,8 @@ def with_decord(clip: Clip, size: int) -> Frames:
     """As its documentation has it."""
     decord: Any = import_module("decord")
 
-    path, first, count = clip
-    reader = decord.VideoReader(path, width=size, height=size, num_threads=1)
-    frames: Frames = reader.get_batch(range(first, first + count)).asnumpy()
+    reader = decord.VideoReader(clip.path, width=size, height=size, num_threads=1)
+    frames: Frames = reader.get_batch(clip.frames).asnumpy()
     return frames
 
 
@@ -113,10 +134,9 @@ def with_torchcodec(clip: Clip, size: int) -> Frames:
     import cv2
 
     decoders: Any = import_module("torchcodec.decoders")
-    path, first, count = clip
-    decoder = decoders.VideoDecoder(path, dimension_order="NHWC", num_ffmpeg_threads=1, seek_mode="approximate")
-    shown = decoder.get_frames_in_range(first, first + count).data.numpy()
-    frames = np.empty((count, size, size, 3), np.uint8)
+    decoder = decoders.VideoDecoder(clip.path, dimension_order="NHWC", num_ffmpeg_threads=1, seek_mode="approximate")
+    shown = decoder.get_frames_at(list(clip.frames)).data.numpy()
+    frames = np.empty((clip.frame_count, size, size, 3), np.uint8)
     for slot, frame in enumerate(shown):
         cv2.resize(frame, (size, size), frames[slot], interpolation=cv2.INTER_LINEAR)
     return frames
@@ -140,6 +160,37 @@ def loop(reader: str, clips: Sequence[Clip], size: int, count: int) -> None:
     read = readers()[reader]()
     for i in range(count):
         read(clips[i % len(clips)], size)
+
+
+def limit(units: Sequence[Sequence[Clip]], size: int, count: int) -> None:
+    """Read so many clips as nobody can do it for less: decode each group of pictures once for all clips of a video
+    that are wanted together, scale each wanted frame once. `units`: such clips."""
+    reformatter = VideoReformatter()
+    for unit in units:
+        if count <= 0:
+            break
+        count -= len(unit)
+        decoded_once(unit, size, reformatter)
+
+
+def decoded_once(unit: Sequence[Clip], size: int, reformatter: VideoReformatter) -> list[Frames]:
+    """The clips of one video, from one pass over it."""
+    made = [np.empty((clip.frame_count, size, size, 3), np.uint8) for clip in unit]
+    places: dict[int, list[tuple[int, int]]] = {}
+    for number, clip in enumerate(unit):
+        for slot, wanted in enumerate(clip.frames):
+            places.setdefault(wanted, []).append((number, slot))
+    last = max(places)
+    with _opened(unit[0].path) as container:
+        first = min(places)
+        for place, frame in enumerate(_frames_from(container, first), first):
+            if place in places:
+                picture = _scaled(reformatter, frame, size)
+                for number, slot in places[place]:
+                    made[number][slot] = picture
+            if place == last:
+                break
+    return made
 
 
 def data_loaders(clips: Sequence[Clip], size: int, features: Sequence[str], workers: int, count: int) -> None:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from av.video.reformatter import VideoReformatter
 
 from benchmarks import embedded, measure, peers
 from benchmarks.__main__ import ROOT, document, line
 from benchmarks.embedded import NullJob
-from benchmarks.figures import Aim, Figure, Scale, clips_of
+from benchmarks.figures import Aim, Figure, Scale, clips_of, units_of
 from benchmarks.inputs import RealClips, VideoSet, make
 from benchmarks.measure import Cost
 from benchmarks.plot import draw
@@ -100,17 +101,21 @@ def test_a_plot_is_drawn_where_there_are_ratios(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["some.png"]
 
 
-def test_the_bare_loop_makes_the_frames_that_the_decoder_makes(catalog: Path) -> None:
-    job = NullJob(catalog, size=32, frames=5)
+@pytest.mark.parametrize("stride", [1, 3])
+def test_the_bare_loops_make_the_frames_that_the_decoder_makes(catalog: Path, stride: int) -> None:
+    job = NullJob(catalog, size=32, frames=5, stride=stride, clips_per_visit=3, window=6)
     resize = Resize(mode=Resize.EXACT, height=32, width=32, interpolation="bilinear")
-    for path, first, count in clips_of(job, 6):
-        expected = np.empty((count, 32, 32, 3), np.uint8)
-        with Reader(path) as reader:
-            assert reader.read(
-                [Seed(first_frame=first, frame_count=count, stride=1, last_frame=29)], resize, [expected]
-            ) == [None]
-        for bare in (peers.PyAv(), peers.PyAv(keep_open=1)):
-            np.testing.assert_array_equal(bare((path, first, count), 32), expected)
+    units = units_of(job, 6)
+    assert {len(unit) for unit in units} <= {3, 6}
+    assert sorted(clip for unit in units for clip in unit) == sorted(clips_of(job, 6))
+    for unit in units:
+        for clip, shared in zip(unit, peers.decoded_once(unit, 32, VideoReformatter()), strict=True):
+            expected = np.empty((5, 32, 32, 3), np.uint8)
+            seed = Seed(first_frame=clip.first_frame, frame_count=5, stride=stride, last_frame=29)
+            with Reader(clip.path) as reader:
+                assert reader.read([seed], resize, [expected]) == [None]
+            for made in (peers.PyAv()(clip, 32), peers.PyAv(keep_open=1)(clip, 32), shared):
+                np.testing.assert_array_equal(made, expected)
 
 
 @pytest.mark.parametrize("locality", [0, 4])
