@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 from schemathesis import APIOperation
@@ -84,6 +84,12 @@ def test_what_is_against_the_description_is_no_server_error(
         case.call_and_validate(base_url=place.url, checks=CHECKS)
 
     answers()
+
+
+@SCHEMA.exclude(path_regex=STREAMS).parametrize()
+@settings(phases=[Phase.explicit], deadline=None)
+def test_examples_and_edges_of_the_description_are_no_server_error(place: Place, case: schemathesis.Case[Any]) -> None:
+    case.call_and_validate(base_url=place.url, checks=CHECKS)
 
 
 def test_requests_one_after_the_other_are_no_server_error(place: Place) -> None:
