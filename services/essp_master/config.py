@@ -79,6 +79,9 @@ class MasterSettings(Settings):
     stall_s: float = Field(60.0, gt=0)
     """If workers report nothing for a job for so long, its outstanding clips are issued again. Each time in a row the
     wait doubles, up to an hour."""
+    takeover_s: float = Field(600.0, ge=0)
+    """How long a new master waits for a server that it needs to take a job over. Then it fails the job, which can be
+    started again and resumes, and goes on with the others."""
     history_s: float = Field(1.0, ge=0)
     """Shortest time between two writes of a job's history. What a master has not written when it dies, its successor
     accounts for again."""

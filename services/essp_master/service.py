@@ -473,28 +473,36 @@ class Master:
     def recover(self) -> None:
         """Take over the jobs that were under way when the previous master left; remember those that had ended.
 
-        A server that does not answer is waited for: what is said of a job that is not taken over yet would be lost.
-        Nobody waits for the history of a job that has ended; the next master reads it.
+        A server that does not answer is waited for, as what is said of a job that is not taken over yet would be lost,
+        but no longer than `takeover_s`: a single job must not keep the master from all others. Nobody waits for the
+        history of a job that has ended; the next master reads it.
         """
         commands: list[Control] | None = None
+        began_s = self._clock()
         outage = Outage("master", self._draining.wait, _LONGEST_WAIT_S)
         while not self._recovered.is_set() and not self._draining.is_set():
             with outage:
                 try:
                     if commands is None:
                         commands = last_commands(self._bus, _LISTEN_S, self._draining)
-                    self._take_over_all(commands)
+                    self._take_over_all(commands, self._clock() - began_s >= self._settings.takeover_s)
                 except TransientError as error:
                     self.obstacle = str(error)
                     raise
                 self.obstacle = ""
                 self._recovered.set()
 
-    def _take_over_all(self, commands: Sequence[Control]) -> None:
-        """Take over all jobs but those that are known already. Raises `TransientError` if one has to be waited for."""
-        awaited = [error for command in commands if (error := self._take_over(command)) and under_way(command)]
-        if awaited:
-            raise awaited[0]
+    def _take_over_all(self, commands: Sequence[Control], late: bool) -> None:
+        """Take over all jobs but those that are known already.
+
+        Raises `TransientError` if one has to be waited for. `late`: such jobs are failed instead.
+        """
+        tried = ((command, self._take_over(command)) for command in commands)
+        awaited = [(command, error) for command, error in tried if error is not None and under_way(command)]
+        if awaited and not late:
+            raise awaited[0][1]
+        for command, error in awaited:
+            self._give_up(command, f"{error}; start it again, and it resumes from its last checkpoint")
 
     def _take_over(self, command: Control) -> TransientError | None:
         """Take over one job. Returns an error if a server does not answer, and None if there is nothing left to do."""

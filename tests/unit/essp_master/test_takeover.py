@@ -251,6 +251,31 @@ def test_a_server_that_is_away_during_a_take_over_is_waited_for(
     assert fleet.trained == BOTH
 
 
+def test_a_job_whose_store_stays_away_keeps_a_new_master_from_no_other(
+    adapters: Adapters, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = master_named("m1", adapters)
+    first.start(fleet.job.model_copy(update={"name": "bad", "output": f"file://{tmp_path}/bad"}))
+    first.start(fleet.job)
+    die(first)
+    get = DirectoryStore.get
+
+    def read(store: DirectoryStore, key: str) -> bytes:
+        if "/bad/" in f"{store.uri(key)}/":
+            raise Unavailable("the store is away", 0.001)
+        return get(store, key)
+
+    monkeypatch.setattr(DirectoryStore, "get", read)
+    monkeypatch.setattr(service, "_LISTEN_S", 0.0)
+    second = Master(adapters, MasterSettings(history_s=0.0, takeover_s=0.0), "m2", recovers=True)
+    second.recover()
+    assert second.ready
+    assert second.status("small").state is JobState.RUNNING
+    bad = second.status("bad")
+    assert bad.state is JobState.FAILED
+    assert "cannot be taken over yet: the store is away; start it again, and it resumes" in bad.reason
+
+
 def test_nobody_waits_for_the_history_of_a_job_that_has_ended(
     adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
