@@ -103,6 +103,7 @@ def build(
     journal = Journal(store, key)
     known = _known(options.probe.timeout_s, _previous(store, key), journal)
     listing = read_source(source, stores, options.kind, options.split, options.group_column)
+    _check_names(listing)
     files = _files(listing)
     wanted = {uri: row for uri, row in files.items() if _version(row) not in known}
     tally = _Tally(wanted, len(files) - len(wanted), started, progress or _silent)
@@ -113,12 +114,12 @@ def build(
                 row = read[outcome.uri] = file_row(wanted[outcome.uri], outcome)
                 journal.add(row)
                 tally.count(row)
+        rows = (_row(entry, read.get(entry.uri) or known.get(_version(entry))) for entry in listing.entries)
+        catalog = _credible(Catalog(tuple(sorted(rows, key=lambda row: row.id)), source))
+        write_catalog(store, key, catalog)
     except BaseException:
         journal.save()
         raise
-    rows = (_row(entry, read.get(entry.uri) or known.get(_version(entry))) for entry in listing.entries)
-    catalog = _credible(Catalog(tuple(sorted(rows, key=lambda row: row.id)), source))
-    write_catalog(store, key, catalog)
     journal.clear()
     elapsed_s = time.monotonic() - started
     reused = len(files) - len(wanted)
@@ -209,6 +210,13 @@ def file_row(file: VideoRow, outcome: Outcome) -> VideoRow:
         name: tuple(value) if isinstance(value, list) else value for name, value in outcome.facts.items()
     }
     return replace(file, **facts, last_frame=facts["frame_count"] - 1)
+
+
+def _check_names(listing: Listing) -> None:
+    """Raises `ConfigError` for a name that no catalog can hold: not to be found out after hours of reading."""
+    rows = sorted((_row(entry, None) for entry in listing.entries), key=lambda row: row.id)
+    for problem in row_problems(Catalog(tuple(rows))):
+        raise ConfigError(f"{rows[problem.row].id!r:.100}: {problem.column}: {problem.what}; use another name")
 
 
 def _credible(catalog: Catalog) -> Catalog:

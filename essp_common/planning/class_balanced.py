@@ -33,6 +33,7 @@ class ClassBalanced(PlanBase):
         self._by_class = np.concatenate([np.array(videos, np.int64) for videos in self._videos])
         self._starts_of = np.array(self._starts, np.uint64)
         self._class_of, self._first_of = view.class_id, view.first_frame
+        self._ahead = _AHEAD
         self._block: Callable[[int], list[PlannedClip]] = lru_cache(maxsize=2)(self._draw)
 
     def clip(self, index: int, attempt: int = 0) -> PlannedClip:
@@ -43,8 +44,8 @@ class ClassBalanced(PlanBase):
     def _stretch(self, start: int, stop: int) -> list[PlannedClip]:
         clips: list[PlannedClip] = []
         while start < stop:
-            block, place = divmod(start, _AHEAD)
-            end = min(stop, (block + 1) * _AHEAD)
+            block, place = divmod(start, self._ahead)
+            end = min(stop, (block + 1) * self._ahead)
             clips += self._block(block)[place : place + end - start]
             start = end
         return clips

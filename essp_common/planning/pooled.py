@@ -65,6 +65,8 @@ class Pooled(ClassBalanced):
         self._window = window
         self._places_rng = CounterRng(seed, _PLACES | stream)
         self._order_rng = CounterRng(seed, _ORDER | stream)
+        self._ahead = window
+        self._block = lambda number: self._windows(number).clips
         self._windows: Callable[[int], _Window] = lru_cache(maxsize=_KEPT_WINDOWS)(self._draw_window)
 
     def clip(self, index: int, attempt: int = 0) -> PlannedClip:
@@ -74,9 +76,6 @@ class Pooled(ClassBalanced):
         if not attempt:
             return window.clips[place]
         return self._visited(index, int(window.visit[place]), int(window.turn[place]), attempt)
-
-    def _stretch(self, start: int, stop: int) -> list[PlannedClip]:
-        return [self.clip(index) for index in range(start, stop)]
 
     def _visited(self, index: int, visit: int, turn: int, attempt: int) -> PlannedClip:
         video, words = self._video(visit, attempt)

@@ -478,13 +478,14 @@ class Master:
         history of a job that has ended; the next master reads it.
         """
         commands: list[Control] | None = None
-        began_s = self._clock()
+        began_s = 0.0
         outage = Outage("master", self._draining.wait, _LONGEST_WAIT_S)
         while not self._recovered.is_set() and not self._draining.is_set():
             with outage:
                 try:
                     if commands is None:
                         commands = last_commands(self._bus, _LISTEN_S, self._draining)
+                        began_s = self._clock()  # a bus that was away takes nothing from the patience with stores
                     self._take_over_all(commands, self._clock() - began_s >= self._settings.takeover_s)
                 except TransientError as error:
                     self.obstacle = str(error)

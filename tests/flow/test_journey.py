@@ -37,6 +37,15 @@ def run(spec: JobSpec, options: EmbeddedOptions | None = None) -> JobStatus:
         return finish(job)
 
 
+def run_in_two(spec: JobSpec) -> JobStatus:
+    """Drain a job in the middle, then run it to its end."""
+    with Embedded(spec, Settings()) as job:
+        while not job.ended(0.01) and job.status().progress.done < 10:
+            pass
+    assert not job.status().state.ended
+    return run(spec)
+
+
 @contextmanager
 def issued_by(job: Embedded) -> Iterator[list[IssuedSeed]]:
     """The seeds that the master issues while in this block, in order of their indices."""
@@ -120,11 +129,7 @@ def test_a_pooled_plan_decodes_each_visit_once_and_resumes(make_job: MakeJob) ->
     training = [unit for unit in units if unit.purpose == TRAIN]
     clips = sum(len(unit.seeds) for unit in training)
     assert len(training) <= clips // 3, "a visit is one unit"
-    with Embedded(parted, Settings()) as job:
-        while not job.ended(0.01) and job.status().progress.done < 10:
-            pass
-    assert not job.status().state.ended
-    assert run(parted).state is JobState.COMPLETED
+    assert run_in_two(parted).state is JobState.COMPLETED
     assert weights_of(STORES, parted.output) == weights_of(STORES, whole.output)
 
 
@@ -132,11 +137,7 @@ def test_a_drained_run_goes_on_and_ends_with_the_weights_of_one_never_stopped(ma
     whole = make_job("whole")
     assert run(whole).state is JobState.COMPLETED
     parted = make_job("parted")
-    with Embedded(parted, Settings()) as job:
-        while not job.ended(0.01) and job.status().progress.done < 10:
-            pass
-    assert not job.status().state.ended
-    assert run(parted).state is JobState.COMPLETED
+    assert run_in_two(parted).state is JobState.COMPLETED
     assert weights_of(STORES, parted.output) == weights_of(STORES, whole.output)
 
 

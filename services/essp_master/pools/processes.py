@@ -39,6 +39,8 @@ _EARLY_S = 20.0
 _LOOP = 2
 """...and if it is not the only one in a row, it was no accident."""
 _LONGEST_WAIT_S = 60.0
+_MOST_DOUBLINGS = 6
+"""Of one second; beyond them the longest wait is reached, and a power would in the end be no float any more."""
 
 
 @dataclass
@@ -64,7 +66,7 @@ class _Pool:
         self.workers.remove(worker)
         self.early = self.early + 1 if now_s - worker.started_s < _EARLY_S else 0
         self.exit_code = worker.process.returncode
-        wait_s = min(2.0 ** (self.early - _LOOP), _LONGEST_WAIT_S) if self.early >= _LOOP else 0.0
+        wait_s = min(2.0 ** min(self.early - _LOOP, _MOST_DOUBLINGS), _LONGEST_WAIT_S) if self.early >= _LOOP else 0.0
         self.next_s = now_s + wait_s
         return wait_s
 

@@ -276,6 +276,35 @@ def test_a_job_whose_store_stays_away_keeps_a_new_master_from_no_other(
     assert "cannot be taken over yet: the store is away; start it again, and it resumes" in bad.reason
 
 
+def test_a_bus_that_was_away_takes_nothing_from_the_patience_with_stores(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that fails once, right after a long outage of the bus, is waited for."""
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    die(first)
+    clock, get, commands, once = Clock(), DirectoryStore.get, last_commands, [True, True]
+
+    def read(store: DirectoryStore, key: str) -> bytes:
+        if len(once) == 1 and once.pop():
+            raise Unavailable("the store is away", 0.001)
+        return get(store, key)
+
+    def listen(bus: Bus, listen_s: float, draining: threading.Event) -> list[Control]:
+        if len(once) == 2 and once.pop():
+            clock.now_s += 3600
+            raise Unavailable("the bus is away", 0.001)
+        return commands(bus, listen_s, draining)
+
+    monkeypatch.setattr(DirectoryStore, "get", read)
+    monkeypatch.setattr(service, "last_commands", listen)
+    monkeypatch.setattr(service, "_LISTEN_S", 0.0)
+    second = Master(adapters, MasterSettings(history_s=0.0), "m2", recovers=True, clock=clock)
+    second.recover()
+    assert not once
+    assert second.status("small").state is JobState.RUNNING
+
+
 def test_nobody_waits_for_the_history_of_a_job_that_has_ended(
     adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

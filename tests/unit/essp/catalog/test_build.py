@@ -15,6 +15,7 @@ import av
 import pytest
 from typer.testing import CliRunner
 
+from essp.catalog import build as build_module
 from essp.catalog import journal
 from essp.catalog.build import BuildOptions, Built, Progress, build
 from essp.catalog.journal import Journal
@@ -109,6 +110,27 @@ def test_a_file_with_facts_that_no_catalog_can_hold_is_a_row_and_harms_no_other(
     assert errors(result.catalog) == {"class0/odd.mp4": "damaged: keyframe_frame: [0, 0, 20] does not rise"}
     assert stored(videos) == result.catalog
     assert len(result.catalog.view(None)) == 8
+
+
+def test_a_name_that_no_catalog_can_hold_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "a.mp4", "30")
+    write(tmp_path / "list.csv", f"path,label\na.mp4,{'c' * 513}\n")
+    with pytest.raises(ConfigError, match=r"class_name: .* is longer than 512 bytes; use another name"):
+        built(tmp_path / "list.csv", replace(FAKE, kind="csv"))
+    assert not readings(tmp_path)
+
+
+def test_a_catalog_that_cannot_be_written_in_the_end_costs_no_reading(
+    videos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise Unavailable("the store is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(build_module, "write_catalog", away)
+        with pytest.raises(Unavailable):
+            built(videos)
+    assert built(videos).read == 0
 
 
 def test_a_file_that_crashes_its_reader_is_a_row_and_harms_no_other(videos: Path) -> None:

@@ -363,6 +363,17 @@ def test_a_worker_that_dies_is_started_again(processes: ProcessDriver, clock: Cl
 
 
 @pytest.mark.processes
+def test_workers_may_end_as_soon_as_they_are_started_for_days(clock: Clock) -> None:
+    driver = ProcessDriver({"decoder": 1}, [sys.executable, "-c", "raise SystemExit(3)"], clock)
+    try:
+        driver.repair()
+        driver._pools["decoder"].early = 5000
+        driver._pools["decoder"].workers[0].process.wait()
+        assert "another is started in 60 s" in driver.repair()[0]
+    finally:
+        driver.close()
+
+
 def test_workers_that_end_as_soon_as_they_are_started_are_told_of_and_not_started_all_the_time(clock: Clock) -> None:
     program = [sys.executable, "-c", "raise SystemExit(3)"]
     driver = ProcessDriver({"decoder": 1}, program, clock)
