@@ -43,6 +43,8 @@ def main(
     account = account_of(History(stores.under(output)).read())
     if not account.runs:
         raise NotFound(f"{output} holds no history of a job; give the output of one, or the name of a master's job")
+    if status is not None:  # once more: what was known before the history was read may lag behind it
+        status = _ask(job, server, token)
     findings = check(account, _plan(account, stores), status, round(time.time() * 1000))
     if as_json:
         typer.echo(json.dumps({"output": output, "findings": [finding.model_dump() for finding in findings]}))

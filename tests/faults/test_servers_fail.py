@@ -76,8 +76,8 @@ def test_redis_stands_still(deployment: Deployment, begin: Begin) -> None:
 
 
 def test_keys_expire_before_they_are_read(deployment: Deployment, begin: Begin) -> None:
-    run = begin(hold_at=HOLD_AT, ttl_s=1).held()
-    run.until("all keys have expired", lambda: not deployment.keys())
+    run = begin(hold_at=HOLD_AT, ttl_s=1)  # never at rest: on a busy machine the extractor finds some gone, too
+    run.until("all keys have expired", lambda: run.status().counts.decoded > HOLD_AT and not deployment.keys())
     assert run.finish().counts.lost > 0
 
 
