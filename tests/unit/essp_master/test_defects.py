@@ -16,7 +16,7 @@ from essp_common.bus.port import MAX_MESSAGE_BYTES, MessageTooLarge
 from essp_common.catalog.checks import LONGEST_NAME
 from essp_common.catalog.table import Catalog, VideoRow, read_catalog, write_catalog
 from essp_common.errors import EsspError
-from essp_common.job.spec import JobSpec
+from essp_common.job.spec import MOST_EPOCHS, JobSpec
 from essp_common.job.status import JobState
 from essp_common.messages.snapshot import completed
 from essp_common.pb.v1.messages_pb2 import (
@@ -194,8 +194,8 @@ def test_what_can_never_be_published_fails_its_job_and_holds_up_no_other(
 
 
 def test_the_longest_job_fits_into_a_message(adapters: Adapters, fleet_of: FleetOf, tmp_path: Path) -> None:
-    master, fleet = master_over(adapters), fleet_of(make_job(tmp_path, epochs=10_000))
-    assert len(master.start(fleet.job).phases) == 20_001
+    master, fleet = master_over(adapters), fleet_of(make_job(tmp_path, epochs=MOST_EPOCHS))
+    assert len(master.start(fleet.job).phases) == 2 * MOST_EPOCHS + 1
     assert commands_of(fleet, "small") == [Control.START]
 
 

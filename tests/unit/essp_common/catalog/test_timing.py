@@ -17,6 +17,13 @@ from essp_common.video.clock import measure, pack
 MS = Fraction(1, 1000)
 
 stamps = st.lists(st.integers(0, 5000), min_size=2, max_size=60).map(lambda steps: np.cumsum(steps).tolist())
+regular = st.builds(
+    lambda first, step, count: [first + step * frame for frame in range(count)],
+    st.integers(0, 5000),
+    st.integers(2, 5000),
+    st.integers(2, 60),
+)
+"""Of a constant rate, from any time on."""
 
 
 def video(pts: list[int], last: int = 40, declared: float = 25.0, time_base: Fraction = MS) -> VideoRow:
@@ -55,7 +62,7 @@ def test_timestamps_of_more_frames_than_there_are_do_not_fill_the_memory() -> No
         unpack(pack(range(2_000_000)), 5)
 
 
-@given(stamps, st.data())
+@given(stamps | regular, st.data())
 def test_frames_are_those_on_the_screen(pts: list[int], data: st.DataObject) -> None:
     row = video(pts)
     timing = Timing(row)
@@ -108,3 +115,14 @@ def test_seconds_count_from_the_beginning_of_the_file() -> None:
     times = measure([91500, 91540, 91580], MS, 25.0, 40, 91.0)
     assert times.start_s == pytest.approx(0.5)
     assert measure([0, 40, 80], MS, 25.0, 40, -0.02).start_s == 0.0
+
+
+@pytest.mark.parametrize("last", [40, 80], ids=["constant", "variable"])
+def test_segments_of_a_video_that_begins_late_count_from_the_beginning_of_the_file(last: int) -> None:
+    pts = [500 + 40 * frame for frame in range(49)]
+    row = video([*pts, pts[-1] + last])
+    assert bool(row.timestamps) is (last == 80)
+    timing = Timing(row)
+    assert timing.frames(0.9, 1.5) == range(10, 25)
+    assert timing.frames(0.0, 0.7) == range(5)
+    assert timing.frames(0.905, 0.91) == range(10, 11), "too short to hold a change: what is shown then"
