@@ -17,7 +17,7 @@ from essp_common.catalog.checks import LONGEST_NAME
 from essp_common.catalog.table import Catalog, VideoRow, read_catalog, write_catalog
 from essp_common.errors import EsspError
 from essp_common.job.spec import MOST_EPOCHS, JobSpec
-from essp_common.job.status import JobState
+from essp_common.job.status import JobState, JobStatus
 from essp_common.messages.snapshot import completed
 from essp_common.pb.v1.messages_pb2 import (
     TRAIN,
@@ -260,7 +260,11 @@ def test_numbers_that_are_none_hurt_nobody(adapters: Adapters, fleet_of: FleetOf
     master.step(0)
     [worker] = master.worker_registry.pools(0.0)["decoder"].workers
     assert 0 <= worker.busy <= 1
-    assert "NaN" not in master.status("small").model_dump_json()
+    status = master.status("small")
+    assert JobStatus.model_validate_json(status.model_dump_json()) == status, "JSON has no NaN, and NaN is not itself"
+    [demand] = master.pool_demands()
+    [rgb] = [trainer for trainer in demand.trainers if trainer.stream == "rgb"]
+    assert (rgb.data_wait_ratio, rgb.clips_per_s) == ((number, number) if number == 1e308 else (0, 0))
     assert master.jobs()[0].clips_per_s >= 0
 
 
