@@ -18,6 +18,7 @@ from essp_common.catalog.table import Catalog, VideoRow, read_catalog, write_cat
 from essp_common.errors import EsspError
 from essp_common.job.spec import MOST_EPOCHS, JobSpec
 from essp_common.job.status import JobState, JobStatus
+from essp_common.messages.parsing import MOST_FENCE
 from essp_common.messages.snapshot import completed
 from essp_common.pb.v1.messages_pb2 import (
     TRAIN,
@@ -268,12 +269,15 @@ def test_numbers_that_are_none_hurt_nobody(adapters: Adapters, fleet_of: FleetOf
     assert master.jobs()[0].clips_per_s >= 0
 
 
-def test_a_fence_that_nobody_has_taken_is_no_other_master(adapters: Adapters, fleet_of: FleetOf) -> None:
+@pytest.mark.parametrize("fence", [2, MOST_FENCE - 1, MOST_FENCE, 2**64 - 1])
+def test_a_fence_that_nobody_has_taken_is_no_other_master(adapters: Adapters, fleet_of: FleetOf, fence: int) -> None:
+    """Also one that a master could have taken: the output says that none has."""
     master, fleet = master_over(adapters), fleet_of()
     master.start(fleet.job)
-    fleet.report(Progress(finished=Finished(uri="file:///elsewhere"), fence=2**64 - 1))
-    master.step(0)
+    fleet.report(Progress(finished=Finished(uri="file:///elsewhere"), fence=fence))
+    run_to_rest(master, fleet)
     assert master.status("small").state is JobState.RUNNING
+    assert all(phase.finished for phase in master.status("small").phases)
 
 
 small = st.integers(0, 5)
