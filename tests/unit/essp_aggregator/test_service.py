@@ -16,7 +16,7 @@ from essp_aggregator.service import Aggregator, build
 from essp_common import topics
 from essp_common.artifacts import layout, scores
 from essp_common.artifacts.checkpoint import MODEL_FILE
-from essp_common.artifacts.fused_model import FusedModel, member_weights, open_model, read_model
+from essp_common.artifacts.fused_model import FEW_VIDEOS, FusedModel, member_weights, open_model, read_model
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.bus.memory import MemoryBus
 from essp_common.cache.memory import MemoryCache
@@ -266,3 +266,16 @@ def test_the_test_split_has_no_say(job: FinishedJob) -> None:
     )
     scores.write(job.store, layout.scores("rgb", "test", 0), reversed_scores)
     assert fuse(job).weights == weights
+
+
+def test_that_few_videos_chose_the_strategy_is_said(job: FinishedJob, caplog: pytest.LogCaptureFixture) -> None:
+    model = fuse(job)
+    assert model.validation is not None
+    videos = model.validation.videos
+    assert videos < FEW_VIDEOS
+    assert f"only {videos} validation videos chose the strategy and its weights, which may be chance" in model.doubt
+    assert model.doubt in caplog.text
+    enough = model.validation.model_copy(update={"videos": FEW_VIDEOS})
+    assert not model.model_copy(update={"validation": enough}).doubt
+    assert not model.model_copy(update={"members": model.members[:1]}).doubt, "there was nothing to choose"
+    assert not model.model_copy(update={"validation": None}).doubt

@@ -144,6 +144,11 @@ def test_the_figures_are_those_of_the_model(written: Page, run: Run) -> None:
     assert '"name": "two-stream"' in page.text, "the job as it ran"
 
 
+def test_the_page_says_that_few_videos_chose_the_strategy(written: Page, run: Run) -> None:
+    assert run.model.doubt
+    assert f"Note: {run.model.doubt}." in written.text
+
+
 def test_mistakes_are_listed_the_surest_first(tmp_path: Path) -> None:
     run = read_run(fused(tmp_path).store, STORES)
     alone = Run(**{**vars(run), "fused": run.scores["rgb"]})
