@@ -131,6 +131,13 @@ def test_an_output_of_another_job_is_refused_in_the_same_words(url: str, tmp_pat
     assert json.loads(done.stdout)["resumes_at"] == {"rgb": "begins", "diff": "begins"}
 
 
+def test_an_output_that_is_a_file_is_refused_in_the_same_words(url: str, tmp_path: Path) -> None:
+    (tmp_path / "out").write_bytes(b"mine")
+    validate, run, post = refusals(url, tmp_path, make_job(tmp_path))
+    assert validate == run == post == f"output: {tmp_path}/out is a file; give a folder"
+    assert (tmp_path / "out").read_bytes() == b"mine"
+
+
 def test_fewer_epochs_than_the_output_holds_are_refused_in_the_same_words(url: str, tmp_path: Path) -> None:
     store = DirectoryStore(str(tmp_path / "out"))
     store.put(layout.SPEC, make_job(tmp_path, epochs=5).model_dump_json().encode())
