@@ -146,6 +146,24 @@ def test_weights_that_fit_these_very_videos_better_do_not_win_by_that() -> None:
     assert (weighted.held_out_log_loss or 0) > (product.held_out_log_loss or 0)
 
 
+def test_one_right_video_more_does_not_decide() -> None:
+    """Weights that were fitted to few videos have one of them more right, and fewer of others."""
+
+    def streams(videos: int, seed: int) -> dict[str, VideoScores]:
+        labels = np.arange(videos) % 4
+        noise = np.random.Generator(np.random.Philox(seed)).normal(0, 1, (4, videos, 4))
+        return {
+            name: video_scores(softmax(1.2 * np.eye(4)[labels] + noise[n], -1), labels) for n, name in enumerate("abcd")
+        }
+
+    best, (product, weighted) = fusion.try_strategies(("product", "weighted_product"), streams(24, 0))
+    assert round(24 * (weighted.validation["top1"] - product.validation["top1"])) == 1
+    assert best == product
+    others = streams(4000, 1)
+    fixed, fitted = (fusion.evaluate(others, tried.weights, tried.rule).fused["top1"] for tried in (product, weighted))
+    assert fixed > fitted
+
+
 def test_no_video_is_scored_with_weights_that_were_fitted_to_it() -> None:
     """A stream that knows exactly one video, otherwise sure and wrong, is of no use for that video either."""
     labels = np.arange(10) % 2
