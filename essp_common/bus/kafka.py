@@ -14,27 +14,21 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
 from typing import Self
 
-from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+from kafka import KafkaAdminClient, TopicPartition
 from kafka import errors as kafka_errors
 from kafka.admin import OffsetSpec
 
-from essp_common.bus.kafka_clients import Undelivered, connected, mapped
+from essp_common.bus.kafka_clients import connected, mapped
 from essp_common.bus.kafka_options import KafkaOptions
+from essp_common.bus.kafka_publisher import KafkaPublisher
 from essp_common.bus.kafka_subscription import KafkaSubscription
-from essp_common.bus.liveness import Acknowledgements
-from essp_common.bus.port import MessageTooLarge, check_size
+from essp_common.bus.port import check_size
 from essp_common.errors import ConfigError, NotFound, Unavailable
 from essp_common.runtime.conditions import Kind, Troubles
 from essp_common.runtime.config import NOBODY, Login
 from essp_common.topics import KEPT
-
-_BATCH_BYTES = 64 * 1024
-_DELIVERY_TIMEOUT_MS = 60_000
-_TOO_LARGE = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
 
 
 class KafkaBus:
@@ -43,7 +37,7 @@ class KafkaBus:
     def __init__(self, options: KafkaOptions) -> None:
         self._options = options
         self._lock = threading.Lock()
-        self._publisher: _Publisher | None = None
+        self._publisher: KafkaPublisher | None = None
         self._subscriptions: weakref.WeakSet[KafkaSubscription] = weakref.WeakSet()
         self._closed = False
 
@@ -126,91 +120,16 @@ class KafkaBus:
             with mapped("close"):
                 publisher.close()
 
-    def _open_publisher(self) -> _Publisher:
+    def _open_publisher(self) -> KafkaPublisher:
         publisher = self._publisher
         if publisher is None:
             with self._lock:
                 if self._closed:
                     raise Unavailable("the bus is closed")
                 if self._publisher is None:
-                    self._publisher = _Publisher(self._options)
+                    self._publisher = KafkaPublisher(self._options)
                 publisher = self._publisher
         return publisher
-
-
-class _Publisher:
-    """The producer, and what it could not deliver."""
-
-    def __init__(self, options: KafkaOptions) -> None:
-        self._producer = connected(
-            KafkaProducer,
-            **options.client(),
-            enable_idempotence=True,
-            acks="all",
-            linger_ms=options.linger_ms,
-            batch_size=_BATCH_BYTES,
-            delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
-            max_block_ms=options.connect_timeout_ms,
-            allow_auto_create_topics=False,
-            metrics_enabled=False,
-        )
-        self._close_timeout_s = options.connect_timeout_ms / 1000
-        self.acknowledgements = Acknowledgements()
-        self._failures = 0
-        self._last_failure: BaseException | None = None
-        self._seen = threading.local()
-        """How many failures were reported to the calling thread."""
-
-    def publish(self, topic: str, key: bytes, value: bytes, partition: int | None) -> None:
-        if not hasattr(self._seen, "failures"):
-            self._seen.failures, self._seen.refused = self._failures, []
-        failed = partial(self._failed, topic, self._seen.refused)
-        self.acknowledgements.published()
-        try:
-            sent = self._producer.send(topic, value, key, partition=partition)
-        except BaseException:
-            self.acknowledgements.given_up()
-            raise
-        sent.add_callback(self._delivered).add_errback(failed)
-
-    def flush(self, timeout_s: float) -> None:
-        self._producer.flush(timeout_s)
-        reported = getattr(self._seen, "failures", 0)
-        self._seen.failures = failures = self._failures
-        if refused := getattr(self._seen, "refused", None):
-            topic, error = refused[0]
-            refused.clear()
-            raise MessageTooLarge(f"a message to {topic} is larger than the broker takes: {error}") from error
-        if failures > reported:
-            raise Undelivered(
-                f"{failures - reported} messages were not delivered ({self._last_failure}); publish them again"
-            ) from self._last_failure
-
-    def close(self) -> None:
-        try:
-            self.flush(self._close_timeout_s)
-        finally:
-            try:
-                with suppress(kafka_errors.KafkaTimeoutError):  # of its own flush: its failures were reported above
-                    self._producer.close(timeout=1.0)
-            finally:
-                # On a busy machine, or where it could not flush, kafka-python leaves its thread behind.
-                self._producer._sender.force_close()
-                self._producer._sender.join()
-
-    def _delivered(self, _: object) -> None:
-        self.acknowledgements.answered()
-
-    def _failed(self, topic: str, refused: list[tuple[str, BaseException]], error: BaseException) -> None:
-        """Called from the producer's one sender thread. `refused`: of the thread that published, which alone learns of
-        a message that will be refused each time."""
-        if isinstance(error, _TOO_LARGE):
-            refused.append((topic, error))
-            self.acknowledgements.answered()
-            return
-        self.acknowledgements.given_up()
-        self._last_failure = error
-        self._failures += 1
 
 
 def _configs(topic: str) -> dict[str, str]:

@@ -72,7 +72,7 @@ class FrameCache(Protocol):
         """Drop every key that begins with `prefix`; how many there were."""
 
     def troubles(self) -> Troubles:
-        """What keeps this cache from working, as the last `usage` has shown; it is not asked for."""
+        """What keeps this cache from working, as far as calls have shown; it is not asked for."""
 
     def close(self) -> None:
         """Release connections; the bytes stay, as far as the cache outlives the process."""

@@ -6,8 +6,8 @@ stores it, one GET reads it, the last ack frees it in a script.
 Every write can be repeated with the same effect, so lost connections are retried here, for a moment; only
 `ack`'s answer may then be False for the call that freed the key. A server that evicts or has no memory limit is
 refused at start-up: frames would vanish unread, or the kernel would kill it. Each `usage` looks again, since a server
-can be set otherwise while it runs; then `troubles` says so, and work goes on. An out-of-memory answer is
-`CacheFull`; no answer, a failover or a moving slot is `Unavailable`.
+can be set otherwise while it runs; then `troubles` says so, and work goes on. It also says when whatever was asked has
+had no answer for long. An out-of-memory answer is `CacheFull`; no answer, a failover or a moving slot is `Unavailable`.
 
 The database belongs to ESSP alone: `usage` counts everything in it. The URL of a cluster names any one node, and
 finds the others by it.
@@ -43,6 +43,7 @@ from essp_common.errors import CacheFull, CacheMiss, ConfigError, Unavailable
 from essp_common.runtime.certificates import advised
 from essp_common.runtime.conditions import LASTS_S, Kind, Troubles
 from essp_common.runtime.failpoints import failpoint
+from essp_common.runtime.silence import Silence
 
 _LARGEST_VALUE = 512 * 2**20
 """Redis' own limit of one string (`proto-max-bulk-len`)."""
@@ -72,10 +73,10 @@ class RedisCache:
         self._direct = Direct(client)
         self._where = where
         self._ack = client.register_script(ACK)
-        self._clock = clock
         self._evicts = ""
-        self._unanswered_s: float | None = None
-        """Since when `usage` has had no answer."""
+        self._silence = Silence(clock)
+        self._silence_of_all = Silence(clock)
+        """Of `usage`, which asks every node of a cluster."""
         with self._errors():
             clustered = isinstance(client, RedisCluster)
             self._largest_bytes = min(_LARGEST_VALUE, *(_checked_limit(node, clustered) for node in self._nodes()))
@@ -135,9 +136,7 @@ class RedisCache:
         """Summed over the primaries. `full_count` is since the servers started."""
         keys = used_bytes = limit_bytes = full_count = 0
         problems: list[str] = []
-        if self._unanswered_s is None:
-            self._unanswered_s = self._clock()
-        with self._errors():
+        with self._silence_of_all.call(), self._errors():
             for node in self._nodes():
                 info = node.info("memory", "errorstats")
                 problems += _unsafe(node, info)
@@ -145,13 +144,12 @@ class RedisCache:
                 used_bytes += info["used_memory"]
                 limit_bytes += info["maxmemory"]
                 full_count += info.get("errorstat_OOM", {"count": 0})["count"]
-        self._evicts, self._unanswered_s = "; ".join(problems), None
+        self._evicts = "; ".join(problems)
         return CacheUsage(keys, used_bytes, limit_bytes, full_count)
 
     def troubles(self) -> Troubles:
         """It evicts, has no limit, or does not answer."""
-        since_s = self._unanswered_s
-        if since_s is not None and (waited_s := self._clock() - since_s) >= LASTS_S:
+        if (waited_s := max(self._silence.lasts_s(), self._silence_of_all.lasts_s())) >= LASTS_S:
             return {
                 Kind.CACHE_SILENT: f"{self._where} has not answered for {waited_s:.0f} s; see that Redis runs and that "
                 "the network lets it through; what it loses is made again"
@@ -163,9 +161,11 @@ class RedisCache:
         pattern = "".join("\\" + c if c in "*?[]\\^-" else c for c in prefix) + "*"
         dropped = 0
         with self._errors():
-            for node in self._nodes():
-                cursor = -1
-                while cursor:
+            nodes = self._nodes()
+        for node in nodes:
+            cursor = -1
+            while cursor:
+                with self._errors():
                     cursor, keys = node.scan(max(0, cursor), match=pattern, count=_SCAN_COUNT)
                     dropped += _unlink(node, cast(list[bytes], keys))
         return dropped
@@ -184,6 +184,11 @@ class RedisCache:
     @contextmanager
     def _errors(self) -> Iterator[None]:
         """redis-py's errors as ours."""
+        with self._silence.call(), self._mapped():
+            yield
+
+    @contextmanager
+    def _mapped(self) -> Iterator[None]:
         try:
             yield
         except OutOfMemoryError as error:

@@ -43,6 +43,8 @@ from essp_common.runtime.conditions import Conditions, Kind, Subject
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.retry import Outage
 from essp_common.wiring import Adapters
+from essp_common.worker.heartbeat import Heart
+from essp_master.cache_watch import CacheWatch
 from essp_master.config import MasterSettings
 from essp_master.effects.dispatch import Dispatch
 from essp_master.effects.history_writer import HistoryWriter
@@ -53,7 +55,7 @@ from essp_master.job.job import COMMANDS, Job
 from essp_master.job.pool_demand import PoolDemand, demand_of
 from essp_master.job.preflight import Preflight, preflight
 from essp_master.job.start_run import start_run
-from essp_master.job.status_view import status_of, status_of_unreadable, usage_of
+from essp_master.job.status_view import status_of, status_of_unreadable
 from essp_master.job_table import JobTable
 from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction
 from essp_master.pools.pool_watch import PoolWatch
@@ -91,7 +93,7 @@ class Master:
         """`recovers`: takes over the jobs that were under way. `declared`: features that are registered, and whose
         code is not installed here."""
         self._bus = adapters.bus
-        self._cache = adapters.cache
+        self._cache_watch = CacheWatch(adapters.cache)
         self._stores = adapters.stores
         self._settings = settings
         self._clock = clock
@@ -126,37 +128,46 @@ class Master:
     def run(self) -> None:
         """Account for progress until drained. Raises `Fenced` when another master has taken over."""
         feed: ControlFeed | None = None
-        watch = threading.Thread(target=self._watch, name="essp-conditions", daemon=True)
-        watch.start()
+        watches = [
+            threading.Thread(target=self._watch, name="essp-conditions", daemon=True),
+            threading.Thread(target=self._cache_watch.run, args=[self._draining], name="essp-cache-watch", daemon=True),
+        ]
+        for watch in watches:
+            watch.start()
         try:
             if self._recovers:
                 self.recover()  # before the first message is read, since it may be about one of these jobs
                 feed = ControlFeed(self._bus)
                 feed.on_change(self._heed)
-            outage = Outage("master", self._draining.wait)
-            while not self._draining.is_set():
-                with outage:
-                    self.step(_POLL_S)
-                if self._fenced is not None and self._recovers:
-                    raise self._fenced
+            # A master that has nothing to say would not notice that the broker takes no messages.
+            with Heart(self._bus, self._worker, ids.MASTER, dict):
+                self._work()
         finally:
             self._draining.set()
             self._leave()
             self._subscription.close()
             if feed is not None:
                 feed.close()
-            watch.join()
+            for watch in watches:
+                watch.join()
+
+    def _work(self) -> None:
+        outage = Outage("master", self._draining.wait)
+        while not self._draining.is_set():
+            with outage:
+                self.step(_POLL_S)
+            if self._fenced is not None and self._recovers:
+                raise self._fenced
 
     def step(self, timeout_s: float) -> int:
         """Account for the messages that come within `timeout_s`; how many there were."""
         self._history.hold_back()
         records = self._subscription.poll(self._settings.poll_records, timeout_s)
-        if self._clock() - self._ticked_s >= _TICK_S:
-            usage_of(self._cache)  # without the lock: others need not wait for a cache that does not answer
         with self._lock:
             now_s = self._clock()
             for record in records:
                 self._receive(record, now_s)
+            self.worker_registry.read(now_s)
             for job in self._jobs:
                 with self._isolated(job):
                     self._carry_out(job, job.issue())
@@ -233,14 +244,13 @@ class Master:
     def status(self, name: str) -> JobStatus:
         """All there is to know of a job. Raises `NotFound`."""
         self._await_recovery()
-        usage = usage_of(self._cache)
         with self._lock:
-            return self._jobs.past(name) or status_of(self._jobs[name], usage, self._clock())
+            return self._jobs.past(name) or status_of(self._jobs[name], self._cache_watch.latest, self._clock())
 
     def running(self) -> list[JobStatus]:
         """The jobs that have not ended, as far as they are known already."""
-        usage = usage_of(self._cache)
         with self._lock:
+            usage = self._cache_watch.latest
             return [status_of(job, usage, self._clock()) for job in self._jobs if not job.state.ended]
 
     def pool_demands(self) -> list[PoolDemand]:
@@ -351,7 +361,8 @@ class Master:
             refuse(self.name, record, error)
             return
         if progress.HasField("heartbeat"):
-            self.worker_registry.note(progress.worker, progress.heartbeat, now_s)
+            if progress.heartbeat.pool != ids.MASTER:
+                self.worker_registry.note(progress.worker, progress.heartbeat, now_s)
             return
         job = self._jobs.find(progress.job)
         if job is None:

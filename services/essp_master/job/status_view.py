@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from datetime import UTC, datetime
 from typing import Literal
 
-from essp_common.cache.port import CacheUsage, FrameCache
-from essp_common.errors import ConfigError, TransientError
+from essp_common.cache.port import CacheUsage
+from essp_common.errors import ConfigError
 from essp_common.failures import kind_word, stage_word
 from essp_common.job import status
 from essp_common.job.spec import stored_spec
 from essp_common.job.status import JobState
 from essp_common.pb.v1.messages_pb2 import Control
-from essp_common.runtime import ids, metrics
+from essp_common.runtime import ids
 from essp_master.job.activity import purpose_name
 from essp_master.job.job import Job
-
-log = logging.getLogger(__name__)
 
 
 def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobStatus:
@@ -113,18 +110,6 @@ def status_of_unreadable(failed: Control) -> status.JobStatus:
         result=None,
         last_event=0,
     )  # fmt: skip
-
-
-def usage_of(cache: FrameCache) -> CacheUsage | None:
-    """What the cache holds now; None while it does not answer."""
-    try:
-        usage = cache.usage()
-    except TransientError as error:
-        log.warning("master: %s", error)
-        return None
-    metrics.CACHE_BYTES.labels("used").set(usage.used_bytes)
-    metrics.CACHE_BYTES.labels("limit").set(usage.limit_bytes)
-    return usage
 
 
 def summary_of(job: Job, now_s: float) -> status.JobSummary:

@@ -4,7 +4,8 @@ Work waits for a pool, and no worker of it is up; or workers are up, and the bro
 not all of them, so that what lies on the others waits for ever. A worker cannot know that: it may well have no
 partitions where there are enough workers.
 
-Workers share their servers with the master. What it sees itself is not said again for each pool.
+Workers share their servers with the master. What it sees itself is not said again for each pool. While the master does
+not read heartbeats, or the broker carries none, nothing is known of workers, and nothing is said of them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from essp_common import topics
 from essp_common.runtime import ids
 from essp_common.runtime.conditions import Kind, Lasting, Subject, Troubles
+from essp_common.worker.heartbeat import INTERVAL_S
 from essp_master.job.pool_demand import PoolDemand
 from essp_master.pools.load import queues, serves
 from essp_master.pools.worker_registry import PoolState, WorkerRegistry
@@ -22,6 +24,13 @@ from essp_master.pools.worker_registry import PoolState, WorkerRegistry
 AFTER_S = 20.0
 """What is over within so long is no condition: a worker that starts, a group that deals its partitions anew. With the
 time between two heartbeats and two looks it leaves people less than `conditions.SEEN_S` in the dark."""
+GONE_AFTER_S = 24.0
+"""A pool that has not reported for so long, while clips waited for it, has no workers. It takes the master less to find
+out that the broker is silent, which looks the same at first."""
+_DEAF_S = 5.0
+"""A master that has read nothing for so long does not know who is up."""
+_NEXT_BEAT_S = 2 * INTERVAL_S
+_CARRIES_NOTHING = (Kind.BUS_SILENT, Kind.BUS_STALLED)
 
 
 class PoolWatch:
@@ -40,15 +49,44 @@ class PoolWatch:
         self._own = own
         self._clock = clock
         self._lasting = Lasting(AFTER_S, clock)
+        self._hears_since_s = clock()
+        self._own_until_s: dict[Kind, float] = {}
+        """When the master saw each kind itself last."""
+        self._waits_since_s: dict[str, float] = {}
+        """Pool -> since when clips wait for it at each look."""
 
     def __call__(self) -> Mapping[Subject, str]:
         """What is wrong now."""
-        states = self._registry.pools(self._clock())
-        return self._said(states) | self._lasting.of(_unable(self._jobs(), states))
+        now_s, own = self._clock(), self._own()
+        states = self._registry.pools(now_s)
+        self._own_until_s |= dict.fromkeys(own, now_s)
+        said = self._said(states, now_s)
+        if now_s - self._registry.last_read(now_s) >= _DEAF_S or any(kind in own for kind in _CARRIES_NOTHING):
+            self._hears_since_s = now_s
+            self._lasting.of({})
+            return said
+        waiting = queues([job for job in self._jobs() if job.running])
+        return said | self._gone(waiting, now_s) | self._lasting.of(_undealt(waiting, states))
 
-    def _said(self, states: Mapping[str, PoolState]) -> dict[Subject, str]:
-        """What workers say, once for each pool."""
-        own = self._own()
+    def _gone(self, waiting: Mapping[str, int], now_s: float) -> dict[Subject, str]:
+        """The pools for which clips wait, and of which no worker is up."""
+        self._waits_since_s = {made: self._waits_since_s.get(made, now_s) for made, clips in waiting.items() if clips}
+        heard = self._registry.heard()
+        found: dict[Subject, str] = {}
+        for made, since_s in self._waits_since_s.items():
+            last_s = max((heard[pool] for pool in heard if _serves(pool, made)), default=None)
+            if now_s - max(since_s, self._hears_since_s, last_s or since_s) >= GONE_AFTER_S:
+                silent = "is up" if last_s is None else f"has reported for {now_s - last_s:.0f} s"
+                found[Kind.NO_WORKERS, made] = (
+                    f"clips wait ({waiting[made]}), and no worker of the pool {silent}; start one, or see in the logs "
+                    "why none starts, or why it does not reach the broker"
+                )
+        return found
+
+    def _said(self, states: Mapping[str, PoolState], now_s: float) -> dict[Subject, str]:
+        """What workers say, once for each pool. When the master does not see it any more, their next heartbeats tell
+        whether they still do."""
+        own = {kind for kind, until_s in self._own_until_s.items() if now_s - until_s < _NEXT_BEAT_S}
         found: dict[Subject, str] = {}
         for pool, state in states.items():
             for worker in state.workers:
@@ -59,18 +97,16 @@ class PoolWatch:
         return found
 
 
-def _unable(jobs: Sequence[PoolDemand], states: Mapping[str, PoolState]) -> dict[Subject, str]:
-    """The pools for which work waits that nobody can take."""
-    running = [job for job in jobs if job.running]
+def _serves(pool: str, made: str) -> bool:
+    return pool == made or any(serves(pool, feature) for feature in ids.features_of(made))
+
+
+def _undealt(waiting: Mapping[str, int], states: Mapping[str, PoolState]) -> dict[Subject, str]:
+    """The pools that are up, and own too few partitions for what waits."""
     found: dict[Subject, str] = {}
-    for made, clips in queues(running).items():
-        able = [pool for pool in states if pool == made or any(serves(pool, f) for f in ids.features_of(made))]
-        if clips and not able:
-            found[Kind.NO_WORKERS, made] = (
-                f"clips wait ({clips}), and no worker of the pool is up; start one, or see in the logs why none starts"
-            )
-        for pool in able if clips else ():
-            if words := _lacking(states[pool], clips):
+    for made, clips in waiting.items():
+        for pool in states if clips else ():
+            if _serves(pool, made) and (words := _lacking(states[pool], clips)):
                 found[Kind.UNASSIGNED, pool] = words
     return found
 

@@ -1,4 +1,8 @@
-"""Which workers are up, and how busy, from their heartbeats."""
+"""Which workers are up, and how busy, from their heartbeats.
+
+A master that waits for a server reads no heartbeats. That tells nothing of workers, so only the time counts in which
+it has read.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from essp_common.worker.heartbeat import INTERVAL_S
 
 GONE_S = 4 * INTERVAL_S
 """A worker that was silent for so long is no longer up."""
+_REMEMBERED_S = 3600.0
 STUCK_S = 120.0
 """One that holds a record for so long hangs: decoding has a limit of its own far below."""
 
@@ -74,6 +79,9 @@ class WorkerRegistry:
 
     def __init__(self) -> None:
         self._pools: dict[str, dict[str, WorkerState]] = {}
+        self._heard: dict[str, float] = {}
+        """Pool -> when one of its workers reported last."""
+        self._read_s: float | None = None
         self._lock = threading.Lock()
 
     def note(self, worker: str, beat: Heartbeat, now_s: float) -> None:
@@ -92,10 +100,28 @@ class WorkerRegistry:
         )
         with self._lock:
             self._pools.setdefault(beat.pool, {})[worker] = state
+            self._heard[beat.pool] = now_s
+
+    def read(self, now_s: float) -> None:
+        """All heartbeats that had come by now were noted."""
+        with self._lock:
+            self._read_s = now_s
+
+    def heard(self) -> dict[str, float]:
+        """When each pool that was up in the last hour reported last."""
+        with self._lock:
+            return dict(self._heard)
+
+    def last_read(self, now_s: float) -> float:
+        """Until when heartbeats were read."""
+        with self._lock:
+            return now_s if self._read_s is None else self._read_s
 
     def pools(self, now_s: float) -> dict[str, PoolState]:
         """Every pool with a worker that is up."""
         with self._lock:
+            now_s = now_s if self._read_s is None else min(now_s, self._read_s)
+            self._heard = {pool: last_s for pool, last_s in self._heard.items() if now_s - last_s < _REMEMBERED_S}
             for name, workers in list(self._pools.items()):
                 self._pools[name] = {w.name: w for w in workers.values() if now_s - w.reported_s <= GONE_S}
                 if not self._pools[name]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import httpx
 import pytest
@@ -14,6 +15,8 @@ import pytest
 from essp.doctor import master as doctor
 from essp.doctor.finding import Level
 from essp_common import topics
+from essp_common.cache.memory import MemoryCache
+from essp_common.cache.port import CacheUsage
 from essp_common.errors import StorageFull
 from essp_common.job.status import JobEvent
 from essp_common.objects.directory import DirectoryStore
@@ -24,11 +27,10 @@ from essp_common.wiring import Adapters
 from essp_common.worker.heartbeat import INTERVAL_S
 from essp_master.api.app import create_app
 from essp_master.config import MasterSettings
-from essp_master.pools.worker_registry import GONE_S
 from essp_master.service import _LOOK_S, Master
 from tests.harness.fleet import Clock, Fleet, FleetOf, master_over
 from tests.harness.serving import served
-from tests.harness.waiting import LONGEST_S
+from tests.harness.waiting import LONGEST_S, until
 
 
 @dataclass
@@ -163,10 +165,88 @@ def test_no_partitions_are_no_harm_while_no_work_waits(bench: Bench) -> None:
 
 
 def test_work_for_a_pool_without_workers_is_told_of(bench: Bench) -> None:
+    bench.pass_time(60)
     del bench.workers["decoder-1"]
-    bench.pass_time(GONE_S + SEEN_S)
+    bench.pass_time(SEEN_S)
     assert bench.present() == {("no-workers", "decoder")}
+    assert "no worker of the pool has reported for" in bench.events()[-1].message
+
+
+def test_work_for_a_pool_that_was_never_up_is_told_of(bench: Bench) -> None:
+    bench.workers.clear()
+    master = master_over(bench.adapters, bench.clock)
+    bench.master.stop("small")
+    bench.master = master
+    master.start(bench.fleet.job)
+    bench.pass_time(SEEN_S)
+    assert ("no-workers", "decoder") in bench.present()
     assert "no worker of the pool is up" in bench.events()[-1].message
+
+
+def test_a_master_that_waits_for_a_server_does_not_take_workers_for_gone(bench: Bench) -> None:
+    """It reads no heartbeats meanwhile."""
+    bench.pass_time(60)
+    for _ in range(60):
+        bench.clock.now_s += _LOOK_S
+        bench.master.look()
+    assert not bench.present()
+    bench.pass_time(60)
+    assert not bench.events()
+
+
+def test_a_broker_that_carries_nothing_is_said_once_and_not_for_each_pool(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench.adapters.bus, "troubles", lambda: {Kind.BUS_STALLED: "the broker acknowledges nothing"})
+    workers, bench.workers = bench.workers, {}
+    bench.pass_time(60)
+    assert bench.present() == {("bus-stalled", "master")}
+    monkeypatch.undo()
+    bench.pass_time(_LOOK_S)
+    bench.workers = workers
+    bench.pass_time(60)
+    assert not bench.present()
+    assert [event.data["kind"] for event in bench.events()] == ["bus-stalled"] * 2
+
+
+def test_what_is_over_for_the_master_is_not_said_by_heartbeats_from_before(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench.adapters.cache, "troubles", lambda: {Kind.CACHE_SILENT: "redis://r does not answer"})
+    bench.up("decoder-1", "decoder", 64, {Kind.CACHE_SILENT: "redis://r does not answer"})
+    bench.pass_time(INTERVAL_S + _LOOK_S)
+    monkeypatch.undo()
+    bench.pass_time(0)
+    bench.up("decoder-1", "decoder", 64)
+    bench.pass_time(60)
+    assert {event.data["subject"] for event in bench.events()} == {"master"}
+
+
+def test_a_cache_that_does_not_answer_keeps_nobody_waiting(adapters: Adapters, fleet_of: FleetOf) -> None:
+    """Neither those who ask for a status or the metrics, nor the master's own work."""
+    answers = threading.Event()
+
+    class Silent(MemoryCache):
+        def usage(self) -> CacheUsage:
+            answers.wait(LONGEST_S)
+            return super().usage()
+
+    fleet = fleet_of()
+    master = master_over(replace(adapters, cache=Silent(2**20)), Clock())
+    running = threading.Thread(target=master.run)
+    running.start()
+    try:
+        master.start(fleet.job)
+        assert master.status("small").cache is None
+        with api(master) as client:
+            assert client.get("/v1/jobs/small").json()["cache"] is None
+            assert "essp_job_clips" in client.get("/metrics").text
+        fleet.report(Progress(trouble=Trouble(trainer="rgb", reason="no room for it", unsaved=True)))
+        until(lambda: any("trouble" not in e.kind and "no room" in e.message for e in master.events("small")))
+    finally:
+        answers.set()
+        master.drain()
+        running.join(LONGEST_S)
 
 
 def test_what_workers_say_of_their_servers_is_told_once_for_each_pool(bench: Bench) -> None:

@@ -1,0 +1,149 @@
+"""Publishing to Kafka: one idempotent producer at a time, and an account of what it could not deliver.
+
+A producer that has lost a message is replaced by a new one. kafka-python gives up the producer's number when a message
+that had been sent runs out of time, asks for no other, and would never publish again; after other losses it may be in
+a state that it does not leave either. What the old one still holds is lost with it and counted, so that whoever needs
+it publishes it again. Of what was under way the broker may still store some: every message may come twice anyway.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from functools import partial
+
+from kafka import KafkaProducer
+from kafka import errors as kafka_errors
+
+from essp_common.bus.kafka_clients import Undelivered, connected
+from essp_common.bus.kafka_options import KafkaOptions
+from essp_common.bus.liveness import Acknowledgements
+from essp_common.bus.port import MessageTooLarge
+from essp_common.errors import Unavailable
+
+_BATCH_BYTES = 64 * 1024
+_DELIVERY_TIMEOUT_MS = 60_000
+_TOO_LARGE = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
+
+
+class KafkaPublisher:
+    """Publishes for all threads of a process."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        """Connects."""
+        self._options = options
+        self._close_timeout_s = options.connect_timeout_ms / 1000
+        self._replacing = threading.Lock()
+        self._producer: KafkaProducer | None = self._opened()
+        self._worn: KafkaProducer | None = None
+        """The producer that has lost a message."""
+        self.acknowledgements = Acknowledgements()
+        self._failures = 0
+        self._last_failure: BaseException | None = None
+        self._seen = threading.local()
+        """How many failures were reported to the calling thread."""
+
+    def publish(self, topic: str, key: bytes, value: bytes, partition: int | None) -> None:
+        """Have a message sent."""
+        if not hasattr(self._seen, "failures"):
+            self._seen.failures, self._seen.refused = self._failures, []
+        producer = self._sound()
+        failed = partial(self._failed, producer, topic, self._seen.refused)
+        self.acknowledgements.published()
+        try:
+            sent = producer.send(topic, value, key, partition=partition)
+        except BaseException as error:
+            self.acknowledgements.given_up()
+            if producer is not self._producer:
+                raise Unavailable(f"publish to {topic}: the producer was replaced just now; publish again") from error
+            raise
+        sent.add_callback(self._delivered).add_errback(failed)
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until everything is delivered. Raises `Undelivered` once in each thread for what is lost."""
+        self._sound().flush(timeout_s)
+        self._report()
+
+    def close(self) -> None:
+        """Flush, and leave. Nothing of it runs afterwards.
+
+        A thread that has neither published nor flushed is not told of what others lost: they were.
+        """
+        if not hasattr(self._seen, "failures"):
+            self._seen.failures = self._failures
+        producer = self._producer
+        if producer is None:
+            return self._report()
+        try:
+            producer.flush(self._close_timeout_s)
+            self._report()
+        finally:
+            _end(producer)
+
+    def _report(self) -> None:
+        reported = getattr(self._seen, "failures", 0)
+        self._seen.failures = failures = self._failures
+        if refused := getattr(self._seen, "refused", None):
+            topic, error = refused[0]
+            refused.clear()
+            raise MessageTooLarge(f"a message to {topic} is larger than the broker takes: {error}") from error
+        if failures > reported:
+            raise Undelivered(
+                f"{failures - reported} messages were not delivered ({self._last_failure}); publish them again"
+            ) from self._last_failure
+
+    # --- the producer ---
+
+    def _sound(self) -> KafkaProducer:
+        """The producer; a new one in place of one that has lost a message. Raises what kafka-python does."""
+        producer = self._producer
+        if producer is not None and producer is not self._worn:
+            return producer
+        with self._replacing:
+            if self._producer is self._worn and self._producer is not None:
+                producer, self._producer = self._producer, None
+                _end(producer)
+            if self._producer is None:
+                self._producer = self._opened()
+            return self._producer
+
+    def _opened(self) -> KafkaProducer:
+        return connected(
+            KafkaProducer,
+            **self._options.client(),
+            enable_idempotence=True,
+            acks="all",
+            linger_ms=self._options.linger_ms,
+            batch_size=_BATCH_BYTES,
+            delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
+            max_block_ms=self._options.connect_timeout_ms,
+            allow_auto_create_topics=False,
+            metrics_enabled=False,
+        )
+
+    # --- called from the producer's one sender thread ---
+
+    def _delivered(self, _: object) -> None:
+        self.acknowledgements.answered()
+
+    def _failed(
+        self, producer: KafkaProducer, topic: str, refused: list[tuple[str, BaseException]], error: BaseException
+    ) -> None:
+        """`refused`: of the thread that published, which alone learns of a message that will be refused each time."""
+        if isinstance(error, _TOO_LARGE):
+            refused.append((topic, error))
+            self.acknowledgements.answered()
+            return
+        self.acknowledgements.given_up()
+        self._last_failure = error
+        self._failures += 1
+        self._worn = producer
+
+
+def _end(producer: KafkaProducer) -> None:
+    """Close a producer without waiting for what it holds. On a busy machine, or where it could not flush, kafka-python
+    leaves its thread behind."""
+    producer._sender.force_close()
+    producer._sender.join()
+    with suppress(kafka_errors.KafkaTimeoutError):
+        producer.close(timeout=0)

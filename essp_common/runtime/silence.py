@@ -1,0 +1,58 @@
+"""For how long a server has not answered the calls that were made to it.
+
+A client waits for an answer, and gives up after its time limit; then its caller tries again. To people all of that is
+one silence, which began with the first call. Nothing is asked for this: only what is called anyway is known.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from essp_common.errors import Unavailable
+
+_FORGOTTEN_S = 60.0
+"""A call that was given up counts for so long when no other follows: nobody knows whether the server answers now."""
+
+
+class Silence:
+    """The calls to one server. Thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._under_way: dict[object, float] = {}
+        """When each call began."""
+        self._vain: tuple[float, float] | None = None
+        """When the first of the calls in vain began, and when the last one ended; None: the last one was answered."""
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """A call. `Unavailable` says that there was no answer; every other error is one."""
+        token, began_s = object(), self._clock()
+        with self._lock:
+            self._under_way[token] = began_s
+        answered = True
+        try:
+            yield
+        except Unavailable:
+            answered = False
+            raise
+        finally:
+            with self._lock:
+                del self._under_way[token]
+                if answered:
+                    self._vain = None
+                else:
+                    self._vain = (self._vain[0] if self._vain else began_s, self._clock())
+
+    def lasts_s(self) -> float:
+        """How long it has lasted; 0: there is none."""
+        with self._lock:
+            now_s = self._clock()
+            began_s = min(self._under_way.values(), default=now_s)
+            if self._vain is not None and (self._under_way or now_s - self._vain[1] < _FORGOTTEN_S):
+                began_s = min(began_s, self._vain[0])
+        return now_s - began_s
