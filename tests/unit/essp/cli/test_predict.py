@@ -161,11 +161,12 @@ def test_how_far_it_is_and_how_long_it_takes_are_shown() -> None:
     assert found.endswith(" to go")
 
 
-def test_segments_are_looked_for_in_as_many_clips_as_asked(model_uri: str) -> None:
+@pytest.mark.parametrize("clips", [40, 3600], ids=["few", "one each second of an hour"])
+def test_segments_are_looked_for_in_as_many_clips_as_asked(model_uri: str, clips: int) -> None:
     _, model = open_model(STORES, model_uri)
-    spec = job_of(model, model_uri, "file:///tmp/out", segments=40)
+    spec = job_of(model, model_uri, "file:///tmp/out", segments=clips)
     assert spec.predictor is not None
-    assert (spec.sampling.clips_per_video, spec.predictor.segments) == (40, True)
+    assert (spec.sampling.clips_per_video, spec.predictor.segments) == (clips, True)
 
 
 def test_answers_are_a_document() -> None:
