@@ -144,7 +144,7 @@ class _Workers:
             made.append(seed)
             if len(made) == self.batch:
                 self._tell(worker, unit.purpose, unit.epoch, unit.fence, made)
-        for consumer in self.job.consumers():
+        for consumer in self.job.readers():
             trained = self._trained.setdefault(consumer, {}).setdefault((unit.purpose, unit.epoch), [])
             trained += [seed.index for seed in unit.seeds]
 

@@ -5,6 +5,7 @@
     catalog = essp.open_catalog("catalog.parquet")
     clip = essp.decode(catalog.rows[0], start=16, frames=16, short_side=128)   # (16, H, W, 3) uint8, RGB
     flow = essp.compute_feature(clip, "flow", length=10)                       # (1, H, W, 20) uint8
+    loader = essp.Loader("catalog.parquet", clip=essp.Clip(frames=16), batch_size=32)  # for a loop of your own
     answers = essp.predict(["a.mp4", "b.mp4"], "runs/ucf101")
     model = essp.load_model("runs/ucf101")
 
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from essp.api.clips import decode, open_catalog
     from essp.api.features import compute_feature, features
+    from essp.api.loader import Batch, Clip, Loader
     from essp.api.models import Model, StreamModel, load_model
     from essp.api.prediction import Segment, VideoPrediction, predict
     from essp_common.catalog.table import Catalog, VideoRow
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "essp.api.clips": ("decode", "open_catalog"),
     "essp.api.features": ("compute_feature", "features"),
+    "essp.api.loader": ("Batch", "Clip", "Loader"),
     "essp.api.models": ("Model", "StreamModel", "load_model"),
     "essp.api.prediction": ("Segment", "VideoPrediction", "predict"),
     "essp_common.catalog.table": ("Catalog", "VideoRow"),
@@ -40,9 +43,12 @@ _HOMES = {
 
 __all__ = [
     "BadVideo",
+    "Batch",
     "Catalog",
+    "Clip",
     "ConfigError",
     "EsspError",
+    "Loader",
     "Model",
     "NotFound",
     "PermanentError",

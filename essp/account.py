@@ -60,7 +60,7 @@ class Run:
     def __post_init__(self) -> None:
         self.issued = self._marks()
         self.done = {name: self._marks() for name in self.start}
-        self.skipped = {stream: self._marks() for stream in self.spec.consumers().values()}
+        self.skipped = {stream: self._marks() for stream in self.spec.readers().values()}
         for name in self.start:
             for number, marks in enumerate(self.done[name]):
                 marks[: self.first(name, number)] = 1
@@ -74,7 +74,7 @@ class Run:
 
     def gone(self, consumer: str, number: int) -> Marks:
         """What a consumer is done with, or had nothing to do for, in a phase: 0 or 1 a clip."""
-        skipped = self.skipped[self.spec.consumers()[consumer]][number]
+        skipped = self.skipped[self.spec.readers()[consumer]][number]
         gone: Marks = ((self.done[consumer][number] > 0) | (skipped > 0)).astype(np.uint8)
         return gone
 
@@ -205,7 +205,7 @@ class Account:
         checkpoint = entry.checkpoint
         consumer = ids.trainer_consumer(checkpoint.trainer)
         position = Position.of(checkpoint.position)
-        skipped = run.skipped[run.spec.consumers()[consumer]]
+        skipped = run.skipped[run.spec.readers()[consumer]]
         self.saved.append(
             Saved(
                 trainer=checkpoint.trainer,
@@ -250,7 +250,7 @@ def _carry_skipped(before: Run, after: Run) -> None:
     The later run may have more phases, or others at the end.
     """
     for stream, phases in after.skipped.items():
-        start = min(after.start[name] for name, read in after.spec.consumers().items() if read == stream)
+        start = min(after.start[name] for name, read in after.spec.readers().items() if read == stream)
         for number, (skipped, marks) in enumerate(zip(before.skipped.get(stream, ()), phases, strict=False)):
             for index in np.flatnonzero(skipped):
                 if Position(number, int(index)) < start:

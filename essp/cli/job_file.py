@@ -1,8 +1,4 @@
-"""The job file that a user names: read, checked, and with its paths as URIs.
-
-Paths in it (`catalog: catalog.parquet`, `output: runs/first`) are meant from the folder that the file is in, so that a
-folder with a job can be moved, and the command be called from anywhere.
-"""
+"""The job file that a command is given, and the option that changes what it says."""
 
 from __future__ import annotations
 
@@ -11,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from essp.uris import as_uri
+from essp.job_file import read_job
 from essp_common.errors import ConfigError
-from essp_common.job.documents import text_of
-from essp_common.job.spec import MOST_EPOCHS, PACKAGE, JobSpec, parse_spec
+from essp_common.job.spec import MOST_EPOCHS, JobSpec
 
 Epochs = Annotated[
     int | None,
@@ -31,33 +26,9 @@ def load_job(path: Path, epochs: int | None = None) -> JobSpec:
 
     `epochs`: those to train in place of those in the file.
     """
-    try:
-        spec = parse_spec(text_of(path), str(path))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); `essp init` writes a job") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not a text file; `essp init` writes a job") from error
-    if epochs is not None:
-        if spec.predictor is not None:
-            raise ConfigError(f"--epochs: {path} is a predict job, which trains nothing")
-        spec = spec.model_copy(update={"epochs": epochs})
-    return _placed(spec, path.absolute().parent)
-
-
-def _placed(spec: JobSpec, folder: Path) -> JobSpec:
-    """The job with URIs in place of paths."""
-
-    def uri(text: str) -> str:
-        return as_uri(text, folder) if text and not text.startswith(PACKAGE) else text
-
-    changes: dict[str, object] = {
-        "output": uri(spec.output),
-        "data": spec.data.model_copy(update={"catalog": uri(spec.data.catalog)}),
-        "trainers": {
-            name: trainer.model_copy(update={"weights": trainer.weights and uri(trainer.weights)})
-            for name, trainer in spec.trainers.items()
-        },
-    }
-    if spec.predictor is not None:
-        changes["predictor"] = spec.predictor.model_copy(update={"model": uri(spec.predictor.model)})
-    return spec.model_copy(update=changes)
+    spec = read_job(path)
+    if epochs is None:
+        return spec
+    if not spec.trainers:
+        raise ConfigError(f"--epochs: {path} has no trainers")
+    return spec.model_copy(update={"epochs": epochs})

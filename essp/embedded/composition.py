@@ -61,8 +61,10 @@ class EmbeddedOptions:
     """The preflight of just this, if it was made before; None: the master makes it at the start."""
     serve: int = 0
     """Port of localhost for the REST API; 0: none."""
+    decoders: int = 0
+    """Child processes that decode; 0: as the settings say."""
     consumers: Consumers | None = None
-    """Builds the consumers in place of trainers or predictor (benchmarks)."""
+    """Builds the consumers in place of trainers or predictor (loops of the user's own, benchmarks)."""
 
 
 class Embedded:
@@ -74,24 +76,28 @@ class Embedded:
         settings = embedded_settings(spec, settings)
         worker = worker_name(settings)
         self.adapters = Adapters.from_settings(settings)
-        self._control = ControlFeed(self.adapters.bus)
+        self.control = ControlFeed(self.adapters.bus)
+        """The master's commands."""
         self._dead_letter_sink = DeadLetterSink(
             self.adapters.bus, OutputEntryStore(self.adapters.stores.under(spec.output)), spec.name
         )
         self.master: Master = build_master(self.adapters, _settings(MasterSettings, settings), worker)
-        workers: list[Service] = [build_decoder(self.adapters, _settings(DecoderSettings, settings), worker)]
+        decoder = _settings(DecoderSettings, settings)
+        if options.decoders:
+            decoder = decoder.model_copy(update={"decoder_processes": options.decoders})
+        workers: list[Service] = [build_decoder(self.adapters, decoder, worker)]
         features = sorted({s.feature for s in spec.streams.values() if s.feature != "rgb"})
         if features:
             extractor = _settings(ExtractorSettings, settings).model_copy(update={"features": tuple(features)})
             workers.append(build_extractor(self.adapters, extractor, worker))
-        workers += (options.consumers or job_consumers)(spec, self.adapters, self._control, settings)
+        workers += (options.consumers or job_consumers)(spec, self.adapters, self.control, settings)
         if options.serve:
             workers.append(_api(self.master, settings, options.serve))
         self._workers = _Workers(workers)
         self._options = options
         self._failure: BaseException | None = None
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="essp-embedded")
+        self._thread = threading.Thread(target=self._run, name="essp-embedded", daemon=True)
 
     def __enter__(self) -> Self:
         """Start the services, then the job. Raises `ConfigError` for a job that cannot run."""
@@ -115,7 +121,7 @@ class Embedded:
         self.master.drain()  # last: it accounts for what the others finish
         self._thread.join()
         self._dead_letter_sink.close()
-        self._control.close()
+        self.control.close()
         self.adapters.close()
 
     def ended(self, timeout_s: float) -> bool:

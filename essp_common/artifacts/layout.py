@@ -9,6 +9,7 @@ trainers/<trainer>/history.json                  the metrics of every phase
 model/manifest.json                              the fused model: classes, streams, members, evidence; written last
 model/<trainer>.safetensors                      the weights of one member: `model/` can be copied and used alone
 predictor/...                                    (predict jobs) what is scored so far (see partial_scores.py)
+consumers/<name>.json                            (jobs with consumers) where a loop of the user's own begins
 predictions.parquet                              (predict jobs)
 segments.parquet                                 (predict jobs that ask for it) where in each video
 history/<number>                                 what became of its clips, a few seconds each (see history.py)
@@ -29,6 +30,7 @@ MODEL_MANIFEST = "model/manifest.json"
 PREDICTIONS = "predictions.parquet"
 SEGMENTS = "segments.parquet"
 PARTS = "predictor/"
+CONSUMERS = "consumers/"
 REPORT = "report/"
 DEADLETTERS = "deadletters/"
 FENCES = "fences/"
@@ -70,6 +72,11 @@ def latest(trainer: str) -> str:
 def scores(trainer: str, purpose: str, epoch: int) -> str:
     """The scores of one evaluation phase."""
     return f"trainers/{trainer}/scores/{purpose}-{epoch:04d}.parquet"
+
+
+def consumer(name: str) -> str:
+    """Where a loop of the user's own begins."""
+    return f"{CONSUMERS}{name}.json"
 
 
 def model_weights(trainer: str) -> str:

@@ -1,7 +1,7 @@
 """The job specification, which a user writes as YAML or JSON.
 
 The sequence of seeds depends on this document and the catalog alone, not on the number of workers.
-A predict job has a `predictor` in place of `trainers`.
+A predict job has a `predictor` in place of `trainers`; a job that feeds loops of the user's own has `consumers`.
 """
 
 from __future__ import annotations
@@ -164,6 +164,9 @@ class DataSpec(_Section):
     the catalog stay together."""
     test: Label | None = "test"
     """Split that the final figures are measured on. There is no test if this is null or the catalog lacks the split."""
+    consumed: Literal["train", "validation", "test"] = "train"
+    """Which of these three `consumers` get: of training, clips as `sampling.kind` draws them; of the others, clips at
+    even distances over each video. With `validation: null` nothing is set aside from the training split."""
 
 
 _OF_POOLED = ("clips_per_visit", "window")
@@ -191,11 +194,21 @@ class SamplingSpec(_Section):
     """`pooled`: indices within which the clips of all visits are mixed, a multiple of `clips_per_visit`. Two clips of a
     visit are at least `window / clips_per_visit / 2` clips apart, so batches up to that size never hold two. So many
     clips have to fit into `limits.budget`."""
+    ranks: int = Field(1, ge=1, le=4096)
+    """`consumers`: processes that share the clips of an epoch, each with a job of its own, as `essp.Loader` does."""
+    rank: int = Field(0, ge=0, le=4095)
+    """Which of `ranks` this job is: it makes every `ranks`-th clip, from clip `rank` on."""
 
     @property
     def issue_window(self) -> int:
         """Indices within which the clips of one video are issued together; 0: each clip at its turn."""
         return self.window if self.kind == "pooled" else self.locality
+
+    @model_validator(mode="after")
+    def _rank_is_one_of_ranks(self) -> SamplingSpec:
+        if self.rank >= self.ranks:
+            raise ValueError(f"rank: {self.rank} is none of {self.ranks} ranks, which count from 0")
+        return self
 
     @model_validator(mode="after")
     def _fields_of_the_kind(self) -> SamplingSpec:
@@ -354,6 +367,15 @@ class PredictorSpec(_Section):
     resolution: the distance between clips has to be shorter than the shortest action."""
 
 
+class ConsumerSpec(_Section):
+    """A loop of the user's own that takes a stream (`essp.Loader`)."""
+
+    stream: str
+    """The stream to take, one of `streams`."""
+    batch_size: int = Field(32, ge=1, le=65_536)
+    """Clips that the loop takes together."""
+
+
 class LimitsSpec(_Section):
     """Bounds on memory and on the damage that bad input can do."""
 
@@ -382,7 +404,7 @@ class LimitsSpec(_Section):
 
 
 class JobSpec(_Section):
-    """A job. Exactly one of `trainers` and `predictor` is given."""
+    """A job. Exactly one of `trainers`, `predictor` and `consumers` is given."""
 
     name: Name
     """Names the job in messages, cache keys and the API: lower-case letters, digits, `-` and `_`."""
@@ -405,13 +427,23 @@ class JobSpec(_Section):
     """How the streams are fused into one classifier."""
     predictor: PredictorSpec | None = None
     """Predict with a trained model instead of training."""
+    consumers: dict[Name, ConsumerSpec] = {}
+    """Loops of your own in place of trainers, by name."""
     limits: LimitsSpec = LimitsSpec()
     """Bounds on memory, retries and failures."""
 
     @model_validator(mode="after")
     def _consistent(self) -> JobSpec:
-        if bool(self.trainers) == (self.predictor is not None):
-            raise ValueError("give either `trainers` (to train) or `predictor` (to predict)")
+        if bool(self.trainers) + bool(self.consumers) + (self.predictor is not None) != 1:
+            raise ValueError(
+                "give one of `trainers` (to train), `predictor` (to predict) and `consumers` (for a loop of your own)"
+            )
+        if self.sampling.ranks > 1 and not self.consumers:
+            raise ValueError("sampling.ranks: only a job with `consumers` has it; trainers share batches by themselves")
+        for name, consumer in self.consumers.items():
+            if consumer.stream not in self.streams:
+                known = suggested(consumer.stream, self.streams)
+                raise ValueError(f"consumers.{name}.stream: no stream {consumer.stream!r}; {known}")
         for name, trainer in self.trainers.items():
             if trainer.stream not in self.streams:
                 known = suggested(trainer.stream, self.streams)
@@ -421,20 +453,22 @@ class JobSpec(_Section):
 
     def _check_readers(self) -> None:
         """The ledger has one bit for each reader of a clip, in a number of 64."""
-        consumers = self.consumers()
+        consumers = self.readers()
         extracted = {stream for stream in consumers.values() if self.streams[stream].feature != "rgb"}
         if len(consumers) + len(extracted) > MOST_READERS:
-            what = "trainers" if self.predictor is None else "streams"
+            what = "trainers" if self.trainers else "consumers" if self.consumers else "streams"
             raise ValueError(
                 f"{what}: {len(consumers)} of them and {len(extracted)} extracted streams make "
                 f"{len(consumers) + len(extracted)} readers of each clip, and {MOST_READERS} are the most; share "
                 "streams, or make several jobs"
             )
 
-    def consumers(self) -> dict[str, str]:
+    def readers(self) -> dict[str, str]:
         """The consumers that ack clips and features: consumer id -> stream."""
         if self.predictor is not None:
             return {ids.predictor_consumer(stream): stream for stream in self.streams}
+        if self.consumers:
+            return {ids.loop_consumer(name): consumer.stream for name, consumer in self.consumers.items()}
         return {ids.trainer_consumer(name): trainer.stream for name, trainer in self.trainers.items()}
 
 

@@ -14,6 +14,8 @@ from pydantic import BaseModel, ConfigDict
 from essp_common.pb.v1.messages_pb2 import PREDICT, TEST, TRAIN, VALIDATION
 
 PurposeName = Literal["train", "validation", "test", "predict"]
+JobKind = Literal["train", "predict", "feed"]
+"""`feed`: loops of the user's own take its clips."""
 PURPOSES: dict[int, PurposeName] = {TRAIN: "train", VALIDATION: "validation", TEST: "test", PREDICT: "predict"}
 """The names of purposes."""
 
@@ -205,7 +207,7 @@ class JobStatus(_Model):
     """All there is to know of a job."""
 
     name: str
-    kind: Literal["train", "predict"]
+    kind: JobKind
     state: JobState
     reason: str
     """Why it failed or was stopped; otherwise empty."""
@@ -235,7 +237,7 @@ class JobSummary(_Model):
     """A job in a list."""
 
     name: str
-    kind: Literal["train", "predict"]
+    kind: JobKind
     state: JobState
     reason: str
     created: datetime

@@ -14,7 +14,7 @@ _MODES = {"none": Resize.NONE, "short_side": Resize.SHORT_SIDE, "exact": Resize.
 def recipe_of(spec: JobSpec) -> Recipe:
     """The recipe of every phase of a job."""
     readers: dict[str, list[str]] = {stream: [] for stream in spec.streams}
-    for consumer, stream in spec.consumers().items():
+    for consumer, stream in spec.readers().items():
         readers[stream].append(consumer)
     return Recipe(
         resize=resize_of(spec.clip.resize),

@@ -1,7 +1,8 @@
 """The phases of a job: in which order, over which videos, by which plan.
 
 A training job is [train 0, validation 0, train 1, validation 1, ..., test 0], the last one only if there is a test
-split; a prediction is one phase over every usable video of its catalog.
+split; a prediction is one phase over every usable video of its catalog; a job for loops of the user's own is one split,
+epoch after epoch.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import PREDICT, TEST, TRAIN, VALIDATION, PhasePlan, Purpose
 from essp_common.planning.plan import plan_of
 from essp_common.planning.planned_clip import Plan
-from essp_common.planning.splits import splits_of
+from essp_common.planning.splits import consumed_view, splits_of
 
+_CONSUMED: Mapping[str, Purpose] = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
 _DIGESTED = 256
 """Clips of each phase that go into the digest: enough to tell two plans apart, few enough to cost nothing."""
 
@@ -44,12 +46,17 @@ class Phases:
         return self._views[self.order[number][0]]
 
     def digest(self) -> int:
-        """A number that is equal for equal seeds: 256 clips of each phase of the first epoch go into it."""
+        """A number that is equal for equal seeds: 256 clips of each phase of the first epoch go into it.
+
+        It is the same for every rank.
+        """
         crc = 0
-        for number, (_, epoch) in enumerate(self.order):
+        sampling = self.spec.sampling.model_copy(update={"ranks": 1, "rank": 0})
+        for number, (purpose, epoch) in enumerate(self.order):
             if epoch:
                 continue
-            plan, rows = self.plan(number), self.view(number).rows
+            view = self.view(number)
+            plan, rows = plan_of(view, self.spec.clip, sampling, purpose, epoch), view.rows
             for index in range(0, len(plan), max(1, len(plan) // _DIGESTED)):
                 clip = plan.clip(index)
                 text = f"{number} {index} {clip.class_id} {rows[clip.video].id} {clip.first_frame}\n"
@@ -67,6 +74,8 @@ def _views(spec: JobSpec, catalog: Catalog) -> Mapping[Purpose, CatalogView]:
         if not len(view):
             raise ConfigError("data.catalog: no video in it can be used; `essp catalog show --problems` says why")
         return {PREDICT: view}
+    if spec.consumers:
+        return {_CONSUMED[spec.data.consumed]: consumed_view(catalog, spec.data)}
     splits = splits_of(catalog, spec.data)
     views = {TRAIN: splits.train, VALIDATION: splits.validation}
     return views if splits.test is None else {**views, TEST: splits.test}
@@ -75,5 +84,7 @@ def _views(spec: JobSpec, catalog: Catalog) -> Mapping[Purpose, CatalogView]:
 def _order(spec: JobSpec, views: Mapping[Purpose, CatalogView]) -> tuple[tuple[Purpose, int], ...]:
     if PREDICT in views:
         return ((PREDICT, 0),)
+    if spec.consumers:
+        return tuple((purpose, epoch) for epoch in range(spec.epochs) for purpose in views)
     epochs = [(purpose, epoch) for epoch in range(spec.epochs) for purpose in (TRAIN, VALIDATION)]
     return tuple(epochs + [(TEST, 0)] * (TEST in views))

@@ -22,6 +22,7 @@ from essp_common.planning.class_balanced import ClassBalanced
 from essp_common.planning.even import RoundRobin, Uniform
 from essp_common.planning.planned_clip import Plan
 from essp_common.planning.pooled import Pooled
+from essp_common.planning.share import Share
 
 
 def class_balanced(
@@ -68,7 +69,12 @@ def uniform(view: CatalogView, clip: ClipSpec, clips_per_video: int, locality: i
 
 
 def plan_of(view: CatalogView, clip: ClipSpec, sampling: SamplingSpec, purpose: Purpose, epoch: int) -> Plan:
-    """The plan of one phase of a job over the videos it draws from."""
+    """The plan of one phase of a job over the videos it draws from; of a job of one rank, this rank's share."""
+    whole = _whole_plan(view, clip, sampling, purpose, epoch)
+    return whole if sampling.ranks == 1 else Share(whole, sampling.rank, sampling.ranks, equal=purpose == TRAIN)
+
+
+def _whole_plan(view: CatalogView, clip: ClipSpec, sampling: SamplingSpec, purpose: Purpose, epoch: int) -> Plan:
     if purpose != TRAIN:
         return uniform(view, clip, sampling.clips_per_video, sampling.issue_window)
     size = sampling.clips_per_epoch or len(view)

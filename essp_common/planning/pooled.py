@@ -8,7 +8,9 @@ Within each window of W indices, the clips of its n = W / clips_per_visit visits
 every visit has one clip, in an order of its own: the first half of the visits, mixed, then the second half, mixed. So
 
 - two clips of a visit are at least n / 2 indices apart,
-- any n / 2 clips in a row are of different visits, and so are the n clips of a turn.
+- any n / 2 clips in a row are of different visits, and so are the n clips of a turn,
+- where n is a multiple of 16, all clips of a visit have the same index modulo 8: 2, 4 or 8 ranks that take every
+  second, fourth or eighth clip (`share.py`) have whole visits each, and no two of them decode for the same visit.
 
 Everything follows from (seed, purpose, epoch, index). A window is drawn at once and kept for a while, so a clip costs
 O(1) on average.
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from math import gcd
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +36,8 @@ from essp_common.planning.planned_clip import PlannedClip
 _PLACES, _ORDER = 1 << 62, 1 << 63
 """Bits that tell the streams of random numbers of a phase apart; those of the visits have neither."""
 _KEPT_WINDOWS = 4
+_LANES = 8
+"""Ranks that can have whole visits."""
 
 
 class _Window(NamedTuple):
@@ -106,6 +111,15 @@ class Pooled(ClassBalanced):
         turns = -(-count // visits)
         keys = self._order_rng.table(begin, begin + turns * visits)[:, 0].reshape(turns, visits)
         half = visits // 2
-        halves = (np.argsort(keys[:, :half], axis=1), half + np.argsort(keys[:, half:], axis=1))
+        lanes = gcd(half, visits - half, _LANES)
+        halves = (_mixed(keys[:, :half], lanes), half + _mixed(keys[:, half:], lanes))
         order = np.concatenate(halves, axis=1).reshape(-1)[:count]
         return order, np.repeat(np.arange(turns), visits)[:count]
+
+
+def _mixed(keys: NDArray[np.uint64], lanes: int) -> NDArray[np.int64]:
+    """The columns of each row in the order of their keys, each lane (the columns that are equal modulo `lanes`) apart:
+    what is drawn for a lane stays in it. Columns are drawn independently, so that biases nothing."""
+    turns, columns = keys.shape
+    by_lane = np.argsort(keys.reshape(turns, columns // lanes, lanes), axis=1)
+    return (by_lane * lanes + np.arange(lanes)).reshape(turns, columns)

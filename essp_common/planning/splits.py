@@ -63,6 +63,18 @@ def splits_of(catalog: Catalog, data: DataSpec) -> Splits:
     return Splits(left, catalog.view_of(row for row in train.rows if row.id in held_out), test, carved=True)
 
 
+def consumed_view(catalog: Catalog, data: DataSpec) -> CatalogView:
+    """The videos that loops of the user's own get. Raises `ConfigError`, naming the splits there are."""
+    if data.consumed == "train" and data.validation is None:
+        return _named(catalog, canonical_split(data.train), "data.train")
+    splits = splits_of(catalog, data)
+    view = {"train": splits.train, "validation": splits.validation, "test": splits.test}[data.consumed]
+    if view is None:
+        there = suggested("test", [split or "(none)" for split in catalog.splits])
+        raise ConfigError(f"data.consumed: the catalog has no split {data.test or 'test'!r}; {there}")
+    return view
+
+
 def carve(rows: tuple[VideoRow, ...], fraction: float) -> frozenset[str]:
     """Ids of the videos to set aside: of each class about this share, at least one, and never all of it.
 

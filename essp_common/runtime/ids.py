@@ -17,6 +17,7 @@ Consumer groups on the bus. Workers that share records are in one group:
 Consumers. Bytes in the cache are freed when all consumers that their key names have acked them:
 
     trainer.<trainer>  predictor.<stream>         they take a stream of their job
+    consumer.<name>                               a loop of the user's own takes one, too
     extractor.<stream>                            takes the frames of which it makes the stream
 """
 
@@ -30,6 +31,7 @@ TRAINER = "trainer"
 AGGREGATOR = "aggregator"
 PREDICTOR = "predictor"
 MASTER = "master"
+CONSUMER = "consumer"
 
 
 def service_of(identity: str) -> str:
@@ -88,6 +90,11 @@ def consumer_group(consumer: str, job: str) -> str:
 def trainer_consumer(trainer: str) -> str:
     """The id under which a trainer acks."""
     return f"{TRAINER}.{trainer}"
+
+
+def loop_consumer(name: str) -> str:
+    """The id under which a loop of the user's own acks."""
+    return f"{CONSUMER}.{name}"
 
 
 def predictor_consumer(stream: str) -> str:

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 
 import torch
 
@@ -253,6 +254,7 @@ class Trainer:
             loaders=settings.loaders,
             wanted_frames=assignment.stream.params.get("frames", 1) if assignment.stream.feature == "rgb" else None,
             name=assignment.trainer,
+            set_up_loader=partial(torch.set_num_threads, 1),
         )
         return Prefetch(intake, assignment.phases, start, _view(assignment), options)
 

@@ -210,7 +210,7 @@ class Run:
     ) -> None:
         """Start it. With `hold_at` the consumers stop after so many clips each, until `hold` or `go`."""
         self.name = spec.name
-        self.taken: dict[str, list[Delivery]] = {consumer: [] for consumer in spec.consumers()}
+        self.taken: dict[str, list[Delivery]] = {consumer: [] for consumer in spec.readers()}
         self._deployment, self._master, self._adapters, self._spec = deployment, master, adapters, spec
         self._hold_at = hold_at
         self._errors: list[BaseException] = []
@@ -227,7 +227,7 @@ class Run:
         self._phases = list(started.snapshot.phases)
         self._threads = [
             threading.Thread(target=self._consume, args=(consumer, stream), name=f"test-{consumer}")
-            for consumer, stream in spec.consumers().items()
+            for consumer, stream in spec.readers().items()
         ]
         for thread in self._threads:
             thread.start()

@@ -135,7 +135,7 @@ class Fleet:
 
     def open(self, phases: list[PhasePlan], start: dict[str, Position]) -> None:
         """Have the consumers begin."""
-        for consumer, stream in self.job.consumers().items():
+        for consumer, stream in self.job.readers().items():
             options = IntakeOptions(self.job.name, consumer, stream, self.job.streams[stream].feature)
             position = start.get(consumer, Position(0, 0))
             self.intakes[consumer] = OrderedIntake(self.adapters.bus, self.adapters.cache, options, phases, position)

@@ -23,6 +23,7 @@ class Stage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TRAINER: _ClassVar[Stage]
     AGGREGATOR: _ClassVar[Stage]
     PREDICTOR: _ClassVar[Stage]
+    CONSUMER: _ClassVar[Stage]
 
 class FailureKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -57,6 +58,7 @@ EXTRACTOR: Stage
 TRAINER: Stage
 AGGREGATOR: Stage
 PREDICTOR: Stage
+CONSUMER: Stage
 FAILURE_KIND_UNSPECIFIED: FailureKind
 ERROR: FailureKind
 DAMAGED: FailureKind

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from essp_common.job.spec import parse_spec
-from essp_common.job.status import JobState, JobStatus, JobSummary
+from essp_common.job.status import JobKind, JobState, JobStatus, JobSummary
 from essp_master.api.idempotency import Answers, fingerprint
 from essp_master.api.pages import PAGE_SIZE, PAGE_SIZE_MOST, page
 from essp_master.api.problems import answers_of
@@ -35,7 +35,7 @@ def router(master: Master) -> APIRouter:
     @routes.get("", operation_id="list_jobs", responses=answers_of(401, 403, 422, 503))
     def list_jobs(
         state: Annotated[list[JobState] | None, Query(description="Only jobs in one of these states.")] = None,
-        kind: Annotated[Literal["train", "predict"] | None, Query(description="Only jobs of this kind.")] = None,
+        kind: Annotated[JobKind | None, Query(description="Only jobs of this kind.")] = None,
         page_size: Annotated[int, Query(ge=1, le=PAGE_SIZE_MOST)] = PAGE_SIZE,
         page_token: Annotated[str, Query(max_length=500, description="From the answer before.")] = "",
     ) -> JobPage:

@@ -53,7 +53,7 @@ def _of_classes(phases: Phases) -> Iterator[str]:
 
 def _of_splits(phases: Phases) -> Iterator[str]:
     spec = phases.spec
-    if spec.predictor is not None:
+    if not spec.trainers:
         return
     if spec.data.validation is None:
         yield "data.validation is null: the last weights are taken in place of the best, and all streams count the same"
@@ -90,12 +90,14 @@ def _of_pooling(phases: Phases) -> Iterator[str]:
     if sampling.kind != "pooled" or sampling.clips_per_visit == 1:
         return
     apart = sampling.window // sampling.clips_per_visit // 2
-    for name, trainer in phases.spec.trainers.items():
-        if trainer.batch_size > apart:
+    readers = {f"trainers.{name}": trainer.batch_size for name, trainer in phases.spec.trainers.items()}
+    readers |= {f"consumers.{name}": consumer.batch_size for name, consumer in phases.spec.consumers.items()}
+    for name, batch_size in readers.items():
+        if batch_size > apart:
             yield (
-                f"trainers.{name}.batch_size = {trainer.batch_size}: batches may hold several clips of one video, "
+                f"{name}.batch_size = {batch_size}: batches may hold several clips of one video, "
                 f"which are {max(1, apart)} clips apart; raise sampling.window to "
-                f"{2 * trainer.batch_size * sampling.clips_per_visit}"
+                f"{2 * batch_size * sampling.clips_per_visit}"
             )
 
 

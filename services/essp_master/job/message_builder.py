@@ -35,7 +35,7 @@ class MessageBuilder:
     def __init__(self, spec: JobSpec, phases: Phases, fence: int) -> None:
         self._job = spec.name
         self._features = {name: stream.feature for name, stream in spec.streams.items()}
-        self._consumers = spec.consumers()
+        self._consumers = spec.readers()
         self._phases = phases
         self._fence = fence
         self._whole = recipe_of(spec)

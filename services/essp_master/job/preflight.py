@@ -9,7 +9,7 @@ whole. Nothing is written; `start_run.py` does that.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from essp_common.artifacts import layout
@@ -27,7 +27,7 @@ from essp_master.job.advice import advice, of_more_epochs
 from essp_master.job.message_builder import MessageBuilder
 from essp_master.job.model_inputs import with_inputs_of_model
 from essp_master.job.resume import ResumePoints, resume_points
-from essp_master.job.sizing import bounds_of, parts_of, unit_clips
+from essp_master.job.sizing import bounds_of, enough_budget, parts_of, unit_clips
 from essp_master.job.trainer_checks import check_trainers, layouts_of
 from essp_master.ledger.instructions import IssueUnit
 from essp_master.ledger.parts import ClipParts
@@ -57,6 +57,13 @@ class Preflight:
     warnings: tuple[str, ...]
     """What a user should know although the job can run."""
 
+    def with_budget(self, least_clips: int) -> Preflight:
+        """The same job with a budget that is enough, and holds so many clips at least."""
+        budget = max(least_clips * self.max_clip_bytes, enough_budget(self.spec, self.bounds))
+        limits = self.spec.limits.model_copy(update={"budget": budget})
+        spec = self.spec.model_copy(update={"limits": limits})
+        return replace(self, spec=spec, unit_clips=unit_clips(spec, self.bounds))
+
     @property
     def max_clip_bytes(self) -> int:
         """Upper bound of a clip and its features together."""
@@ -64,15 +71,25 @@ class Preflight:
 
 
 def preflight(
-    spec: JobSpec, stores: Stores, fresh: bool = False, declared: Mapping[str, DeclaredFeature] | None = None
+    spec: JobSpec,
+    stores: Stores,
+    fresh: bool = False,
+    declared: Mapping[str, DeclaredFeature] | None = None,
+    *,
+    of_loader: bool = False,
 ) -> Preflight:
     """Check a job, and complete what a predict job takes from its model.
 
     Raises `ConfigError`, which names the field and the remedy, and `BadCheckpoint`.
 
     `fresh`: the job is to begin anew, whatever its output holds. `declared`: features that are registered, and whose
-    code is not installed here.
+    code is not installed here. `of_loader`: a loop in this process is the consumer.
     """
+    if spec.consumers and not of_loader:
+        raise ConfigError(
+            "consumers: such a job is run by `essp.Loader`, in the process of the loop; give `trainers`, or read the "
+            "streams of this file with essp.Loader.of(FILE, STREAM)"
+        )
     spec = with_inputs_of_model(spec, stores)
     _check_size(spec)
     catalog = _catalog_of(spec, stores)
@@ -172,7 +189,7 @@ def _catalog_of(spec: JobSpec, stores: Stores) -> Catalog:
 
 
 def _check_labels(spec: JobSpec, catalog: Catalog) -> None:
-    if spec.predictor is None and catalog.classes == ("",):
+    if spec.trainers and catalog.classes == ("",):
         raise ConfigError(
             "data.catalog: its videos have no labels; put videos in class folders (FOLDER/CLASS/video.mp4), or give a "
             "CSV file with the columns path and label, and make the catalog again with `essp catalog build`"

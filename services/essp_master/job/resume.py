@@ -1,4 +1,5 @@
-"""Where the consumers of a job resume: trainers from their newest checkpoints, predictors after what they scored."""
+"""Where the consumers of a job resume: trainers from their newest checkpoints, predictors after what they scored, loops
+of the user's own where their saved state stands."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Self
 
 from essp_common.artifacts.checkpoint import Manifest, latest_name, read_latest
 from essp_common.artifacts.fused_model import open_model
+from essp_common.artifacts.loop_position import read_position
 from essp_common.artifacts.partial_scores import PartialScores
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.job.spec import JobSpec
@@ -35,7 +37,7 @@ class ResumePoints:
     @classmethod
     def of_nothing(cls, spec: JobSpec) -> Self:
         """Nothing has been done yet."""
-        return cls({}, {name: Position(0, 0) for name in spec.consumers()})
+        return cls({}, {name: Position(0, 0) for name in spec.readers()})
 
 
 def resume_points(
@@ -48,9 +50,10 @@ def resume_points(
     manifests = {
         name: found for name in spec.trainers if (found := _newest(output, name, spec.epochs, known.get(name)))
     }
-    start = {name: Position(0, 0) for name in spec.consumers()}
+    start = {name: Position(0, 0) for name in spec.readers()}
     start |= {ids.trainer_consumer(name): _position(found, phases) for name, found in manifests.items()}
     start |= _scored(spec, stores, phases)
+    start |= {ids.loop_consumer(name): read_position(output, name) for name in spec.consumers}
     return ResumePoints(manifests, start)
 
 
@@ -77,6 +80,6 @@ def _scored(spec: JobSpec, stores: Stores, phases: Phases) -> dict[str, Position
     [plan] = phases.plans
     return {
         consumer: Position(0, stop)
-        for consumer, stream in spec.consumers().items()
+        for consumer, stream in spec.readers().items()
         if (stop := scored.stop(stream, plan.clips))
     }

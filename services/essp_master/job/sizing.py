@@ -38,7 +38,7 @@ _MIB = 2**20
 
 def parts_of(spec: JobSpec) -> ClipParts:
     """The parts of each clip of a job."""
-    return ClipParts({name: stream.feature for name, stream in spec.streams.items()}, spec.consumers())
+    return ClipParts({name: stream.feature for name, stream in spec.streams.items()}, spec.readers())
 
 
 def bounds_of(
@@ -77,6 +77,11 @@ def uncoupled_budget(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
     return 2 * (len(spec.trainers) - 1) * _at_once(spec, batches=2) * _largest(bounds)
 
 
+def enough_budget(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
+    """The smallest budget, in bytes, that lets consumers take one batch while the next ones are made."""
+    return _at_once(spec, batches=4) * _largest(bounds)
+
+
 def unit_clips(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
     """Most clips of one work unit. Raises `ConfigError` if the budget is too small for the job to proceed."""
     largest, needed, window = _largest(bounds), _at_once(spec), spec.sampling.issue_window
@@ -107,7 +112,11 @@ def _largest(bounds: Sequence[Sequence[int]]) -> int:
 def _batch(spec: JobSpec) -> tuple[int, str]:
     """The largest number of clips that are freed together, and the field that sets it."""
     return max(
-        ((trainer.batch_size, f"trainers.{name}.batch_size") for name, trainer in spec.trainers.items()),
+        (
+            (reader.batch_size, f"{kind}.{name}.batch_size")
+            for kind, readers in (("trainers", spec.trainers), ("consumers", spec.consumers))
+            for name, reader in readers.items()
+        ),
         default=(_PREDICTOR_BATCH, "the predictor's batch"),
     )
 

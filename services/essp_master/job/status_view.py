@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Literal
 
 from essp_common.cache.port import CacheUsage
 from essp_common.errors import ConfigError
 from essp_common.failures import kind_word, stage_word
 from essp_common.job import status
-from essp_common.job.spec import stored_spec
-from essp_common.job.status import JobState
+from essp_common.job.spec import JobSpec, stored_spec
+from essp_common.job.status import JobKind, JobState
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.runtime import ids
 from essp_master.job.activity import purpose_name
@@ -24,7 +23,7 @@ def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobSta
     backlog = ledger.backlog()
     return status.JobStatus(
         name=job.name,
-        kind=_kind(job),
+        kind=_kind(job.run.preflight.spec),
         state=job.state,
         reason=job.life.reason,
         output=spec.output,
@@ -87,7 +86,7 @@ def status_of_unreadable(failed: Control) -> status.JobStatus:
     now = datetime.now(UTC)
     return status.JobStatus(
         name=failed.job,
-        kind="train" if spec is None or spec.predictor is None else "predict",
+        kind="train" if spec is None else _kind(spec),
         state=JobState.FAILED,
         reason=failed.reason,
         output="" if spec is None else spec.output,
@@ -117,7 +116,7 @@ def summary_of(job: Job, now_s: float) -> status.JobSummary:
     progress = _progress(job, now_s)
     return status.JobSummary(
         name=job.name,
-        kind=_kind(job),
+        kind=_kind(job.run.preflight.spec),
         state=job.state,
         reason=job.life.reason,
         created=job.life.created,
@@ -145,8 +144,10 @@ def summary_of_past(past: status.JobStatus) -> status.JobSummary:
     )
 
 
-def _kind(job: Job) -> Literal["train", "predict"]:
-    return "train" if job.run.preflight.spec.predictor is None else "predict"
+def _kind(spec: JobSpec) -> JobKind:
+    if spec.consumers:
+        return "feed"
+    return "train" if spec.predictor is None else "predict"
 
 
 def _progress(job: Job, now_s: float) -> status.ProgressStatus:

@@ -34,9 +34,12 @@ class Counts:
         return {counter.name: getattr(self, counter.name) for counter in fields(self)}
 
     def failing(self, clips: int, dead_ratio: float) -> str:
-        """The reason why a job of so many clips cannot go on: too many attempts failed. Empty if it can."""
+        """The reason why a job of so many clips cannot go on: too many attempts failed. Empty if it can.
+
+        Where none may fail, the first one decides; else a share needs a sample.
+        """
         tried = self.failed + self.decoded
-        if tried < min(_SAMPLE, clips) or self.failed <= dead_ratio * tried:
+        if (dead_ratio and tried < min(_SAMPLE, clips)) or self.failed <= dead_ratio * tried:
             return ""
         return (
             f"{self.failed} of the first {tried} clips could not be made, more than limits.dead_ratio "

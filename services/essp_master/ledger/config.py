@@ -33,8 +33,8 @@ class LedgerConfig:
     locality: int
     replacements: int
     dead_ratio: float
-    last_stage: Stage
-    """The stage whose `Finished` completes the job."""
+    last_stage: Stage | None
+    """The stage whose `Finished` completes the job; None: it is complete when every clip is closed."""
     lag: float = 0.5
     """A consumer is a straggler if it is behind by more than this share of the clips outstanding (`stragglers.py`)."""
     catch_up_bytes: int = 0

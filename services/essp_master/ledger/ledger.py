@@ -99,6 +99,9 @@ class Ledger:
         out: list[Instruction] = []
         if not self.paused and not self.ended:
             self._issuer.issue(out)
+        if self._config.last_stage is None and self.closed == self._clips and not self.ended:
+            out.append(CompleteJob("", {}))
+            self.ended = True
         return out
 
     def account(self, progress: Progress) -> list[Instruction]:

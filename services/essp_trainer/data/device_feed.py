@@ -11,10 +11,12 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
 from essp_common.messages.ordered import Delivery, PhaseEnd
+from essp_common.runtime.retry import retry_transient
 from essp_trainer.data.device import enough_memory, transfer_to
 from essp_trainer.data.prefetch import Batch, Prefetch
 
@@ -24,8 +26,13 @@ _NEXT_S = 0.1
 class DeviceFeed:
     """The batches of a training, in order. `next` and `release` are used from one thread."""
 
-    def __init__(self, prefetch: Prefetch, device: torch.device, name: str) -> None:
-        """Takes over `prefetch` and closes it."""
+    def __init__(self, prefetch: Prefetch, device: torch.device, name: str, finish_sent: bool = False) -> None:
+        """Takes over `prefetch` and closes it.
+
+        `finish_sent`: give clips back as soon as the device's batch holds them, for a consumer that keeps no account
+        of what it learned from them; it does not call `release`.
+        """
+        self._finish_sent = finish_sent
         self._prefetch = prefetch
         self._device = device
         self._transfer = transfer_to(device)
@@ -80,10 +87,14 @@ class DeviceFeed:
                 self._changed.notify_all()
 
     def _sent(self, item: Batch | PhaseEnd) -> Batch | PhaseEnd:
-        if not isinstance(item, Batch) or not item.frames:
+        if not isinstance(item, Batch):
             return item
-        with enough_memory(self._device, len(item.frames)):
-            return replace(item, frames=(), input=self._transfer(item.frames))
+        if item.frames:
+            with enough_memory(self._device, len(item.frames)):
+                item = replace(item, frames=(), input=self._transfer(item.frames))
+        if self._finish_sent:
+            retry_transient(partial(self._prefetch.finish, item.items), lambda: self._closing)
+        return item
 
     def _offer(self, item: Batch | PhaseEnd) -> None:
         with self._changed:

@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from essp_common.errors import BadFrames, ConfigError
@@ -97,6 +96,8 @@ class PrefetchOptions:
     wanted_frames: int | None
     """How many evenly spaced frames of each clip to decode (None: all)."""
     name: str
+    set_up_loader: Callable[[], None] | None = None
+    """Called once in each loader, before its first clip."""
 
 
 class Prefetch:
@@ -121,7 +122,7 @@ class Prefetch:
         self._failure: BaseException | None = None
         self._phase_index, self._begin = start
         self._partial: list[tuple[Delivery, Frames | None]] = []
-        self._pool = ThreadPoolExecutor(options.loaders, f"essp-load-{options.name}", torch.set_num_threads, (1,))
+        self._pool = ThreadPoolExecutor(options.loaders, f"essp-load-{options.name}", options.set_up_loader)
         self._thread = threading.Thread(target=self._run, name=f"essp-intake-{options.name}", daemon=True)
         self._thread.start()
 
@@ -155,6 +156,10 @@ class Prefetch:
     def release(self, items: Sequence[Delivery]) -> None:
         """Free the bytes of these clips and report them as done."""
         self._intake.release(items)
+
+    def finish(self, items: Sequence[Delivery]) -> None:
+        """`release` clips that need no redelivery either."""
+        self._intake.finish(items)
 
     def close(self) -> None:
         """Stop preparing. Clips that were not released are delivered again."""

@@ -46,10 +46,10 @@ def test_kinds_and_words_map_one_to_one(kind: FailureKind) -> None:
     assert not kind or kind_named(kind_word(kind)) == kind
 
 
-@pytest.mark.parametrize("word", ["decoder", "extractor", "trainer", "aggregator", "predictor"])
+@pytest.mark.parametrize("word", ["decoder", "extractor", "trainer", "aggregator", "predictor", "consumer"])
 def test_services_and_words_map_one_to_one(word: str) -> None:
     assert stage_word(stage_named(word)) == word
-    assert len(Stage.values()) == 6
+    assert len(Stage.values()) == 7
 
 
 def test_errors_have_the_kind_they_say() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -159,6 +160,13 @@ def test_too_many_failures_fail_the_job_with_the_reason() -> None:
     assert sim.handle(Progress(trained=Trained())) == []
 
 
+def test_where_none_may_fail_the_first_failure_ends_the_job() -> None:
+    sim = LedgerSimulation(ledger_config(clips=100, videos=10, dead_ratio=0.0, budget=BOTH, unit_clips=1), bad=[0])
+    sim.run()
+    assert isinstance(sim.end, FailJob)
+    assert sim.ledger.counts.failed == 1
+
+
 def test_few_failures_in_few_clips_say_nothing_yet() -> None:
     sim = LedgerSimulation(ledger_config(clips=100, videos=10, dead_ratio=0.2, budget=BOTH, unit_clips=1), bad=[0])
     index = 0
@@ -238,7 +246,16 @@ def test_a_final_checkpoint_is_noted_and_the_last_stage_completes_the_job() -> N
     assert sim.ledger.ended
 
 
-@pytest.mark.parametrize("stage", ["trainer", "aggregator", "predictor"])
+def test_without_a_last_stage_a_job_is_complete_when_every_clip_is_closed() -> None:
+    sim = LedgerSimulation(replace(ledger_config(epochs=2, clips=6), last_stage=None), bad=[0])
+    sim.run()
+    check_at_rest(sim)
+    assert sim.end == CompleteJob("", {})
+    assert sim.ledger.closed == len(every(sim))
+    assert sim.ledger.ended
+
+
+@pytest.mark.parametrize("stage", ["trainer", "aggregator", "predictor", "consumer"])
 def test_a_stage_that_gives_up_fails_the_job(stage: str) -> None:
     sim = LedgerSimulation(ledger_config())
     out = sim.handle(Progress(failed=Failed(stage=stage_named(stage), reason="loss is not finite", kind=ERROR)))

@@ -374,6 +374,7 @@ def test_workers_may_end_as_soon_as_they_are_started_for_days(clock: Clock) -> N
         driver.close()
 
 
+@pytest.mark.processes
 def test_workers_that_end_as_soon_as_they_are_started_are_told_of_and_not_started_all_the_time(clock: Clock) -> None:
     program = [sys.executable, "-c", "raise SystemExit(3)"]
     driver = ProcessDriver({"decoder": 1}, program, clock)

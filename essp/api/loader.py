@@ -1,0 +1,542 @@
+"""`essp.Loader`: clips for a training loop of one's own, straight from compressed video.
+
+    loader = essp.Loader("catalog.parquet", clip=essp.Clip(frames=16, stride=4, size=224), batch_size=32)
+    for batch in loader:                        # one epoch
+        step(batch.frames, batch.labels)        # (B, T, H, W, C) uint8 and (B,) int64
+
+A loader runs a job in this process (`essp/embedded/feed.py`): child processes decode, and nothing is written but small
+files in a temporary folder. The clips of an epoch and their order are a function of the catalog and the arguments, so
+two integers say where a loop is (`Loader.state_dict`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from tempfile import gettempdir
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from torch import Tensor
+from torch.utils.data import IterableDataset, get_worker_info
+
+from essp.embedded.feed import Feed, FeedOptions
+from essp.job_file import read_job
+from essp.uris import as_uri
+from essp_common.catalog.table import VideoRow
+from essp_common.errors import ConfigError
+from essp_common.job.spec import ClipSpec, JobSpec, SamplingSpec
+from essp_common.messages.ordered import Delivery, PhaseEnd
+from essp_common.planning.position import Position
+from essp_common.runtime.config import Settings
+from essp_common.runtime.process import cpu_count
+from essp_common.validation import problems, suggested
+from essp_common.wiring import Stores
+from essp_master.job.preflight import Preflight, preflight
+from essp_trainer.config import Rendezvous
+from essp_trainer.data.prefetch import Batch as PreparedBatch
+
+log = logging.getLogger(__name__)
+
+Frames = NDArray[Any]
+Transform = Callable[[Frames, np.random.Generator], Frames]
+
+_NAME = "loop"
+_EPOCHS = 1000
+"""Epochs of a job; a loader that goes on beyond them begins another one."""
+_CLIPS_A_DECODER = 4
+"""Clips that the default budget holds at least, for each of them: one in the making, and some on the way."""
+_ARGUMENTS = {
+    f"consumers.{_NAME}.batch_size": "batch_size",
+    f"streams.{_NAME}.": "",
+    "data.catalog": "catalog",
+    "data.train": "split",
+    "limits.budget": "memory",
+    "limits.dead_ratio": "dead_ratio",
+    "clip.resize": "clip.size",
+    "clip.resize.height": "clip.size",
+    "clip.resize.width": "clip.size",
+    "sampling.": "",
+    "sampling: ": "",
+}
+"""Field of a job -> argument of a loader, in messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """What a clip is: how many frames, how far apart, how large."""
+
+    frames: int = 16
+    """Frames of a clip."""
+    stride: int = 1
+    """Distance between them, in frames of the video. A video shorter than a clip gives its last frame again."""
+    size: int | tuple[int, int] = 224
+    """Height and width in pixels, or the side of a square. A frame is scaled until it covers that, and its centre cut
+    out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Clips that a loop takes together."""
+
+    frames: Tensor
+    """`(B, T, H, W, C)` on the loader's device: uint8, RGB, as decoded; of other features `(B, T', H, W, C)`, uint8 for
+    networks, and float32 for descriptors."""
+    labels: Tensor
+    """`(B,)` int64 on the CPU: class ids, positions in `Loader.classes`."""
+    meta: dict[str, list[Any]]
+    """B values each: `video` (its id), `uri`, `class_name`, `split` and `group` as in the catalog, `first_frame` and
+    `last_frame` in the file, `epoch`, and `index`, that of the clip in its epoch."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: torch.device | str, **options: Any) -> Batch:
+        """The batch with frames and labels on `device`. `options`: those of `Tensor.to`."""
+        return replace(self, frames=self.frames.to(device, **options), labels=self.labels.to(device, **options))
+
+
+class Loader(IterableDataset[Batch]):
+    """The clips of a catalog in batches, for a loop of one's own. Each `for` over it is one epoch, in a new order.
+
+        if __name__ == "__main__":
+            loader = essp.Loader("catalog.parquet", clip=essp.Clip(frames=16, stride=4), batch_size=32)
+            for epoch in range(10):
+                for batch in loader:
+                    loss = step(batch.frames.to("cuda"), batch.labels.to("cuda"))
+                torch.save({"model": model.state_dict(), "loader": loader.state_dict()}, "checkpoint.pt")
+
+    `state_dict` is where the loop is: call it after the step, and the batch in hand counts as done. `load_state_dict`
+    goes on there, in the middle of an epoch too, with the very clips that would have come. After a `break` the next
+    `for` is the next epoch.
+
+    On several ranks (`torchrun`, or any launcher that sets RANK and WORLD_SIZE) each process has a loader with the same
+    arguments and gets its share of the clips; `batch_size` is that of one rank. A state may be loaded on another number
+    of ranks.
+
+    A loader is an `IterableDataset` of batches: give it to `DataLoader(loader, batch_size=None)` where a framework asks
+    for one, with `num_workers=0`, since decoding has processes of its own.
+
+    A video that cannot be decoded is replaced by another one of its class, and the log says so. Leaving the process, by
+    Ctrl-C or an error too, ends what belongs to a loader; `close`, or a `with` block, ends it earlier.
+    """
+
+    def __init__(
+        self,
+        catalog: str | Path,
+        *,
+        split: str = "train",
+        clip: Clip = Clip(),
+        batch_size: int = 32,
+        feature: str = "rgb",
+        params: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        transform: Transform | None = None,
+        clips_per_epoch: int | None = None,
+        clips_per_visit: int = 1,
+        window: int | None = None,
+        clips_per_video: int = 3,
+        validation_fraction: float = 0.15,
+        drop_last: bool = False,
+        device: str | torch.device = "cpu",
+        decoders: int = 0,
+        memory: int | str | None = None,
+        dead_ratio: float = 0.2,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        """Read the catalog and check the arguments; nothing is started before the first batch is asked for.
+
+        catalog: path or URI, as `essp catalog build` wrote it.
+        split: `train` is drawn from at random, class by class; of `validation` and `test` each epoch has
+            `clips_per_video` clips of each video, at even distances. A catalog without a validation split gets one set
+            aside from its training videos. Any other name is a split of the catalog to train on.
+        clip: frames of a clip and their size; for `flow` of length L, frames = L + 1.
+        batch_size: clips of a batch of this rank; the last one of an epoch may have fewer (see `drop_last`).
+        feature, params: what to make of the clips (`essp.features()`; `essp extractor describe NAME`).
+        seed: the same seed, the same clips in the same order.
+        transform: called with each clip `(T, H, W, C)`, not to be written to, and a random generator that depends on
+            seed, epoch and clip alone; what it returns is stacked. It runs in a thread.
+        clips_per_epoch: default: as many as there are training videos.
+        clips_per_visit: clips of each video that is drawn, which one decode makes: 8 costs 3 to 5 times less than 1.
+            They are mixed with those of other videos within `window` clips (default: 64 videos), which have to fit
+            into memory.
+        clips_per_video: see `split`.
+        validation_fraction: the share of the training videos that is set aside; 0: none is.
+        drop_last: leave out the last batch of an epoch if it is smaller.
+        device: where `Batch.frames` are to be; they are sent ahead of the loop, from pinned memory.
+        decoders: child processes that decode; 0: one per CPU, shared by the ranks of this machine.
+        memory: bytes for clips on the way (`"2GiB"`); default: what `batch_size` and `window` need.
+        dead_ratio: if more than this share of the clips cannot be decoded, the loop gets an `EsspError` that names a
+            video; 0: at the first one.
+        rank, world_size: default: those of torch.distributed or of RANK and WORLD_SIZE.
+
+        Raises `ConfigError`, which names the argument and the remedy.
+        """
+        ranks = _rendezvous(rank, world_size)
+        pooled = {"kind": "pooled", "clips_per_visit": clips_per_visit, "window": window or 64 * clips_per_visit}
+        if window is not None and clips_per_visit == 1:
+            raise ConfigError("window: only has a meaning with clips_per_visit; set that to 8")
+        height, width = (clip.size, clip.size) if isinstance(clip.size, int) else clip.size
+        document = {
+            "name": _NAME,
+            "output": as_uri(gettempdir()),
+            "epochs": _EPOCHS,
+            "data": {"catalog": as_uri(str(catalog)), **_split(split, validation_fraction)},
+            "clip": {
+                "frames": clip.frames,
+                "stride": clip.stride,
+                "resize": {"mode": "crop", "height": height, "width": width},
+            },
+            "sampling": {
+                **(pooled if clips_per_visit != 1 else {}),
+                "seed": seed,
+                "clips_per_epoch": clips_per_epoch,
+                "clips_per_video": clips_per_video,
+                "rank": ranks.rank,
+                "ranks": ranks.world_size,
+            },
+            "streams": {_NAME: {"feature": feature, "params": _params(feature, params, clip.frames)}},
+            "consumers": {_NAME: {"stream": _NAME, "batch_size": batch_size}},
+            "limits": {"dead_ratio": dead_ratio, **({} if memory is None else {"budget": memory})},
+        }
+        self._set_up(document, memory is not None, ranks, transform, drop_last, device, decoders)
+
+    @classmethod
+    def of(
+        cls,
+        job: str | Path,
+        stream: str | None = None,
+        *,
+        split: str = "train",
+        batch_size: int | None = None,
+        transform: Transform | None = None,
+        drop_last: bool = False,
+        device: str | torch.device = "cpu",
+        decoders: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> Self:
+        """A loader of the clips that the trainers of a job file get: its catalog, clips, sampling and limits.
+
+        job: path of the file. stream: one of its `streams`; may be left out if there is one. batch_size: default: that
+        of the trainer of the stream. The other arguments are those of `Loader`. Nothing of the job's `output` is read
+        or written, and nothing is cropped, mirrored or normalised.
+        """
+        spec = read_job(Path(job))
+        if stream is None and len(spec.streams) == 1:
+            [stream] = spec.streams
+        if stream not in spec.streams:
+            raise ConfigError(f"stream: {job} has no stream {stream!r}; {suggested(stream or '', spec.streams)}")
+        sizes = [trainer.batch_size for trainer in spec.trainers.values() if trainer.stream == stream]
+        ranks = _rendezvous(rank, world_size)
+        sampling = spec.sampling.model_dump() | {"rank": ranks.rank, "ranks": ranks.world_size}
+        document = {
+            "name": _NAME,
+            "output": as_uri(gettempdir()),
+            "epochs": _EPOCHS,
+            "data": spec.data.model_dump() | _consumed(split),
+            "clip": spec.clip.model_dump(),
+            "sampling": sampling,
+            "streams": {_NAME: spec.streams[stream].model_dump()},
+            "consumers": {_NAME: {"stream": _NAME, "batch_size": batch_size or max(sizes, default=32)}},
+            "limits": spec.limits.model_dump(),
+        }
+        loader = cls.__new__(cls)
+        loader._set_up(document, True, ranks, transform, drop_last, device, decoders)
+        return loader
+
+    def _set_up(
+        self,
+        document: Mapping[str, Any],
+        bounded: bool,
+        ranks: Rendezvous,
+        transform: Transform | None,
+        drop_last: bool,
+        device: str | torch.device,
+        decoders: int,
+    ) -> None:
+        self._settings = Settings()
+        self._ranks = ranks
+        self._transform = transform
+        self._drop_last = drop_last
+        if decoders < 0:
+            raise ConfigError(f"decoders: {decoders} are too few; 0 is one per CPU")
+        self._device = _device(device)
+        self._decoders = decoders or max(1, cpu_count() // ranks.local_world_size)
+        self._bounded = bounded
+        self._job = self._checked(_spec_of(document))
+        self._epoch = 0
+        self._clips_done = 0
+        """Of the epoch, by all ranks."""
+        self._begun = False
+        """An iteration over the present epoch has begun, so the next one is for the next epoch."""
+        self._feed: Feed | None = None
+        self._iteration = 0
+
+    # --- what it has ---
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names; a label is a position in them."""
+        return self._job.classes
+
+    @property
+    def clip(self) -> ClipSpec:
+        """Frames, stride and size: `essp.decode(row, first_frame, clip=loader.clip)` gives the frames of a clip."""
+        return self._job.spec.clip
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next `for` shows, or that is being shown; from 0."""
+        return self._epoch
+
+    def __len__(self) -> int:
+        """Batches of an epoch, of this rank."""
+        clips = self._job.phases.plans[0].clips
+        return clips // self._batch_size if self._drop_last else -(-clips // self._batch_size)
+
+    # --- iterating ---
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches of the next epoch, or what is left of the one whose state was loaded."""
+        if get_worker_info() is not None:
+            raise ConfigError("a loader cannot be used in worker processes; give DataLoader num_workers=0")
+        if self._begun:
+            self._epoch, self._clips_done = self._epoch + 1, 0
+        self._begun = True
+        self._iteration += 1
+        return self._batches(self._iteration)
+
+    def _batches(self, iteration: int) -> Iterator[Batch]:
+        feed = self._feed_at(Position(self._epoch, self._clips_done // self._ranks.world_size))
+        whole = False
+        try:
+            while not isinstance(item := feed.next(), PhaseEnd):
+                self._clips_done = item.stop * self._ranks.world_size
+                if item.input is not None and not (self._drop_last and item.stop - item.begin < self._batch_size):
+                    yield self._batch(item)
+                    if iteration != self._iteration:
+                        raise RuntimeError("another iteration over this loader has begun; one at a time")
+            whole = True
+            if iteration == self._iteration:
+                self._epoch, self._clips_done, self._begun = self._epoch + 1, 0, False
+        finally:
+            if not whole and iteration == self._iteration:
+                self.close()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Have the next `for` show this epoch, from its beginning, unless it is the present one anyway."""
+        if epoch != self._epoch or self._begun:
+            self._epoch, self._clips_done, self._begun = epoch, 0, False
+
+    def close(self) -> None:
+        """End the processes and threads of this loader. It can be iterated over again. Idempotent."""
+        feed, self._feed = self._feed, None
+        if feed is not None:
+            self._abandoned.detach()
+            feed.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- where it is ---
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the loop is, the batch in hand included: two integers, and one that says of which plan they are.
+
+        `epoch`: counts from 0. `clip`: how many clips of that epoch all ranks have taken; every rank has the same
+        state.
+        """
+        return {"epoch": self._epoch, "clip": self._clips_done, "plan": self._plan}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on where `state` was taken, on this or another number of ranks.
+
+        Raises `ConfigError` for the state of a loader whose clips are not the same ones.
+        """
+        try:
+            epoch, clip, plan = (int(state[name]) for name in ("epoch", "clip", "plan"))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"state: {state!r} is no state of a loader") from error
+        if plan != self._plan:
+            raise ConfigError(
+                "state: it is of other clips; catalog, split, clip, seed and sampling have to be those that it was "
+                "taken with"
+            )
+        if epoch < 0 or not 0 <= clip <= len(self) * self._batch_size * self._ranks.world_size:
+            raise ConfigError(f"state: there is no clip {clip} of epoch {epoch}")
+        if clip % self._ranks.world_size:
+            raise ConfigError(
+                f"state: {clip} clips are done, which {self._ranks.world_size} ranks cannot share; use a number of "
+                "ranks that divides it"
+            )
+        self.close()
+        self._epoch, self._clips_done, self._begun = epoch, clip, False
+
+    # --- how it does that ---
+
+    @property
+    def _batch_size(self) -> int:
+        return self._job.spec.consumers[_NAME].batch_size
+
+    @cached_property
+    def _plan(self) -> int:
+        return self._job.phases.digest()
+
+    @cached_property
+    def _rows(self) -> dict[str, VideoRow]:
+        return {row.id: row for row in self._job.phases.view(0).rows}
+
+    def _checked(self, spec: JobSpec) -> Preflight:
+        with _in_words_of_a_loader():
+            settings = self._settings
+            stores = Stores((*settings.stores, f"file://{os.path.realpath(gettempdir())}"))
+            found = preflight(spec, stores, of_loader=True)
+        for warning in found.warnings:
+            log.warning("%s", _as_arguments(warning))
+        return found
+
+    def _feed_at(self, start: Position) -> Feed:
+        feed = self._feed
+        if feed is not None and feed.pid == os.getpid() and feed.position == start:
+            return feed
+        self.close()
+        if start.phase_index >= self._job.spec.epochs:
+            epochs = (start.phase_index // _EPOCHS + 1) * _EPOCHS
+            self._job = self._checked(self._job.spec.model_copy(update={"epochs": epochs}))
+        job = self._job if self._bounded else self._job.with_budget(_CLIPS_A_DECODER * self._decoders)
+        view = _View(self._transform, job.spec.sampling)
+        self._feed = feed = Feed(job, start, self._settings, FeedOptions(_NAME, view, self._device, self._decoders))
+        self._abandoned = weakref.finalize(self, _close_in_a_thread, feed)
+        self._abandoned.atexit = False  # at the end of the process the feed closes itself
+        return feed
+
+    def _batch(self, prepared: PreparedBatch) -> Batch:
+        if prepared.input is None:
+            raise ValueError("a batch without clips")
+        items = prepared.clips
+        rows = [self._rows[item.clip.video_id] for item in items]
+        meta: dict[str, list[Any]] = {
+            "video": [row.id for row in rows],
+            "uri": [row.uri for row in rows],
+            "class_name": [row.class_name for row in rows],
+            "split": [row.split for row in rows],
+            "group": [row.group for row in rows],
+            "first_frame": [item.clip.first_frame for item in items],
+            "last_frame": [item.clip.last_frame for item in items],
+            "epoch": [item.clip.epoch for item in items],
+            "index": [_index_of(item, self._job.spec.sampling) for item in items],
+        }
+        return Batch(prepared.input.here(), torch.from_numpy(prepared.labels()), meta)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy, for another process, starts processes of its own."""
+        own = {name: value for name, value in self.__dict__.items() if name not in ("_rows", "_abandoned")}
+        return own | {"_feed": None, "_job": self._job.spec}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._job = self._checked(state["_job"])
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What the loop sees of a clip. Does not know the loader, which would live as long as its feed otherwise."""
+
+    transform: Transform | None
+    sampling: SamplingSpec
+
+    def __call__(self, item: Delivery, frames: Frames) -> Frames:
+        if self.transform is None:
+            return frames
+        identity = (self.sampling.seed, item.clip.epoch, _index_of(item, self.sampling))
+        return self.transform(frames, np.random.default_rng(identity))
+
+
+def _index_of(item: Delivery, sampling: SamplingSpec) -> int:
+    """Of a clip, in the epoch of all ranks."""
+    return item.clip.index * sampling.ranks + sampling.rank
+
+
+def _spec_of(document: Mapping[str, Any]) -> JobSpec:
+    with _in_words_of_a_loader():
+        try:
+            return JobSpec.model_validate(document)
+        except ValidationError as error:
+            raise ConfigError("; ".join(problems(error, JobSpec))) from error
+
+
+def _split(name: str, validation_fraction: float) -> dict[str, Any]:
+    """The `data` of a job that feeds a loop with this split."""
+    if name not in ("train", "validation", "test"):
+        return {"train": name, "validation": None}
+    if not validation_fraction and name == "train":
+        return {"validation": None}
+    return {"validation_fraction": validation_fraction, **_consumed(name)}
+
+
+def _consumed(split: str) -> dict[str, Any]:
+    return {"consumed": split}
+
+
+def _params(feature: str, params: Mapping[str, Any] | None, frames: int) -> dict[str, Any]:
+    """Without parameters, `rgb` is all frames of the clip."""
+    return dict(params) if params is not None else {"frames": frames} if feature == "rgb" else {}
+
+
+def _rendezvous(rank: int | None, world_size: int | None) -> Rendezvous:
+    """Which of how many ranks this process is."""
+    found = Rendezvous.of_environment()
+    distributed = torch.distributed
+    if rank is None and world_size is None:
+        if distributed.is_available() and distributed.is_initialized():
+            rank, world_size = distributed.get_rank(), distributed.get_world_size()
+        else:
+            return found
+    if rank is None or world_size is None or not 0 <= rank < world_size:
+        raise ConfigError(f"rank: {rank} is none of {world_size} ranks; give both, and count from 0")
+    return found.model_copy(update={"rank": rank, "world_size": world_size})
+
+
+def _device(name: str | torch.device) -> torch.device:
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device: cuda is not available here; use cpu, or install torch for CUDA")
+    return device
+
+
+@contextmanager
+def _in_words_of_a_loader() -> Iterator[None]:
+    """Errors of this block name arguments of a loader in place of fields of a job."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(_as_arguments(str(error))) from error
+
+
+def _as_arguments(text: str) -> str:
+    for field in sorted(_ARGUMENTS, key=len, reverse=True):
+        text = text.replace(field, _ARGUMENTS[field])
+    return text
+
+
+def _close_in_a_thread(feed: Feed) -> None:
+    """The garbage collector may run in a thread that `close` waits for."""
+    threading.Thread(target=feed.close, name="essp-loader-close", daemon=True).start()

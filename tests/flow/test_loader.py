@@ -1,0 +1,296 @@
+"""`essp.Loader` on real videos: the very clips, once each, in the same order for everybody, from any position."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader
+
+import essp
+from essp.catalog.build import BuildOptions, build
+from tests.flow.conftest import MakeJob
+
+CLIP = essp.Clip(frames=4, stride=2, size=40)
+
+
+def loader(catalog: Path, **options: Any) -> essp.Loader:
+    return essp.Loader(catalog, **{"clip": CLIP, "batch_size": 4, "clips_per_epoch": 10, "decoders": 1, **options})
+
+
+def taken(batches: Any) -> list[tuple[int, int, str, int, int]]:
+    """What identifies each clip: epoch, index, video, first frame, a sum over its pixels."""
+    return [
+        (*values, int(frames.sum()))
+        for batch in batches
+        for frames, *values in zip(
+            batch.frames, *(batch.meta[name] for name in ("epoch", "index", "video", "first_frame")), strict=True
+        )
+    ]
+
+
+def test_batches_are_the_decoded_frames(catalog: Path) -> None:
+    with loader(catalog) as clips:
+        assert len(clips) == 3
+        batches = list(clips)
+        again = list(clips)
+    rows = {row.id: row for row in essp.open_catalog(catalog).rows}
+    assert [batch.frames.shape for batch in batches] == [(4, 4, 40, 40, 3), (4, 4, 40, 40, 3), (2, 4, 40, 40, 3)]
+    for batch in batches:
+        assert batch.frames.dtype is torch.uint8
+        assert [clips.classes[label] for label in batch.labels] == batch.meta["class_name"]
+        for frames, video, first in zip(batch.frames, batch.meta["video"], batch.meta["first_frame"], strict=True):
+            assert np.array_equal(frames.numpy(), essp.decode(rows[video], first, clip=clips.clip))
+    assert [entry[:2] for entry in taken(again)] == [(1, index) for index in range(10)]
+    assert taken(batches) != taken(again)
+
+
+def test_a_state_goes_on_with_the_very_clips(catalog: Path) -> None:
+    with loader(catalog, clips_per_visit=2, window=8) as one:
+        first, states = [], []
+        for batch in one:
+            first.append(batch)
+            states.append(one.state_dict())
+        second = list(one)
+    with loader(catalog, clips_per_visit=2, window=8) as other:
+        other.load_state_dict(states[0])
+        assert taken(other) == taken(first[1:])
+        assert taken(other) == taken(second)
+        other.load_state_dict(states[-1])
+        assert taken(other) == []
+        assert other.epoch == 1
+    for changed in ({"seed": 1}, {"clip": essp.Clip(frames=4, size=40)}, {"clips_per_visit": 4}):
+        with pytest.raises(essp.ConfigError, match="it is of other clips"):
+            loader(catalog, **{"clips_per_visit": 2, "window": 8, **changed}).load_state_dict(states[0])
+
+
+def test_ranks_share_the_batches_of_one(catalog: Path) -> None:
+    """And a state of two ranks goes on with one."""
+    with loader(catalog) as alone:
+        whole = taken(alone)
+    shares, states = [], []
+    for rank in range(2):
+        with loader(catalog, batch_size=2, rank=rank, world_size=2) as share:
+            own = []
+            for batch in share:
+                own += taken([batch])
+                states.append(share.state_dict())
+            shares.append(own)
+    assert sorted(entry for share in shares for entry in share) == whole
+    assert states[:3] == states[3:]
+    with loader(catalog) as alone:
+        alone.load_state_dict(states[1])
+        assert taken(alone) == whole[8:]
+
+
+def test_a_loop_that_breaks_leaves_nothing_and_goes_on_with_the_next_epoch(catalog: Path) -> None:
+    clips = loader(catalog)
+    for _ in clips:
+        break
+    assert clips.state_dict()["clip"] == 4
+
+    def fail() -> None:
+        for batch in clips:
+            raise ValueError(f"in epoch {batch.meta['epoch'][0]}")
+
+    with pytest.raises(ValueError, match="in epoch 1"):
+        fail()
+    clips.set_epoch(0)
+    again = iter(clips)
+    assert next(again).meta["epoch"] == [0] * 4
+    again.close()  # type: ignore[attr-defined]
+    clips.close()
+
+
+def test_evaluation_shows_each_video_alike_in_each_epoch(catalog: Path) -> None:
+    with loader(catalog, split="validation", clips_per_video=2, clips_per_epoch=None) as clips:
+        first, second = taken(clips), taken(clips)
+    assert [entry[1:] for entry in first] == [entry[1:] for entry in second]
+    assert set(Counter(video for _, _, video, _, _ in first).values()) == {2}
+    assert {video.split("/")[0] for _, _, video, _, _ in first} == {"validation"}
+
+
+def test_features_are_those_of_the_extractors(catalog: Path, make_job: MakeJob, tmp_path: Path) -> None:
+    """By arguments, and by a job file; a loop that is not in the main process decodes all the same."""
+    make_job("mine")
+    with essp.Loader.of(tmp_path / "mine.yaml", "flow", decoders=1) as clips:
+        flow = next(iter(clips))
+    clip = essp.Clip(frames=4, size=40)
+    with loader(catalog, clip=clip, clips_per_epoch=12, seed=3) as clips:
+        frames = next(iter(clips))
+    assert flow.meta == frames.meta
+    for made, source in zip(flow.frames, frames.frames, strict=True):
+        assert np.array_equal(made, essp.compute_feature(source.numpy(), "flow", method="dis", length=3))
+
+
+def test_a_transform_has_random_numbers_of_its_own_for_each_clip(catalog: Path) -> None:
+    def crop(frames: NDArray[Any], random: np.random.Generator) -> NDArray[Any]:
+        top = random.integers(9)
+        return frames[:, top : top + 32, :32]
+
+    with loader(catalog, transform=crop) as clips:
+        whole = taken(clips)
+        state = {**clips.state_dict(), "epoch": 0, "clip": 4}
+        clips.load_state_dict(state)
+        assert taken(clips) == whole[4:]
+
+    def broken(frames: NDArray[Any], random: np.random.Generator) -> NDArray[Any]:
+        raise ZeroDivisionError("in the transform")
+
+    with loader(catalog, transform=broken) as clips, pytest.raises(ZeroDivisionError, match="in the transform"):
+        next(iter(clips))
+
+
+def test_torch_takes_it_for_a_data_set(catalog: Path) -> None:
+    clips = loader(catalog, drop_last=True)
+    assert len(clips) == 2
+    wrapped = DataLoader(clips, batch_size=None)
+    assert [len(batch) for batch in wrapped] == [4, 4]
+    copy = pickle.loads(pickle.dumps(clips))  # noqa: S301
+    assert copy.state_dict() == clips.state_dict()
+    clips.close()
+
+
+@pytest.mark.processes
+def test_workers_of_torch_are_refused(catalog: Path) -> None:
+    wrapped = DataLoader(loader(catalog), batch_size=None, num_workers=1)
+    with pytest.raises(essp.ConfigError, match="num_workers=0"):
+        next(iter(wrapped))
+
+
+def test_a_video_that_cannot_be_decoded_is_replaced_or_named(
+    videos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    damaged, catalog = tmp_path / "videos", tmp_path / "catalog.parquet"
+    shutil.copytree(videos, damaged)
+    build(f"file://{damaged}", f"file://{catalog}", ("file:///",), BuildOptions("folders"))
+    (damaged / "train" / "left" / "0.mp4").unlink()
+    with loader(catalog, clips_per_epoch=24) as clips:
+        shown = taken(clips)
+    assert len(shown) == 24
+    assert "train/left/0.mp4" not in {video for _, _, video, _, _ in shown}
+    assert "vanished" in caplog.text
+    assert "train/left/0.mp4" in caplog.text
+    with (
+        loader(catalog, clips_per_epoch=24, dead_ratio=0) as clips,
+        pytest.raises(essp.EsspError, match=r"train/left/0\.mp4"),
+    ):
+        list(clips)
+
+
+_LOOP = """
+import json, os, sys, essp
+
+catalog, state, log, steps = sys.argv[1:]
+loader = essp.Loader(catalog, clip=essp.Clip(4, 2, 40), batch_size=2, clips_per_epoch=10, decoders=1)
+if os.path.exists(state):
+    loader.load_state_dict(json.load(open(state)))
+for batch in loader:
+    with open(log, "a") as lines:
+        print(*batch.meta["index"], int(batch.frames.sum()), file=lines, flush=True)
+    with open(state + ".new", "w") as file:
+        json.dump(loader.state_dict(), file)
+    os.replace(state + ".new", state)
+    steps = int(steps) - 1
+    if not steps:
+        os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.processes
+def test_a_loop_killed_twice_has_each_clip_once(catalog: Path, tmp_path: Path) -> None:
+    """A script without the guard of `__main__`, which a killed process cannot tidy up after."""
+    script = tmp_path / "loop.py"
+    script.write_text(_LOOP)
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    ends = []
+    for steps in ("2", "1", "9"):
+        command = [sys.executable, str(script), str(catalog), str(tmp_path / "state"), str(tmp_path / "log"), steps]
+        ends.append(subprocess.run(command, env=environment, check=False).returncode)
+    assert ends == [-signal.SIGKILL, -signal.SIGKILL, 0]
+    lines = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
+    assert [int(index) for line in lines for index in line[:-1]] == list(range(10))
+    assert json.loads((tmp_path / "state").read_text())["clip"] == 10
+    with essp.Loader(catalog, clip=CLIP, batch_size=2, clips_per_epoch=10, decoders=1) as clips:
+        assert [int(line[-1]) for line in lines] == [int(batch.frames.sum()) for batch in clips]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"split": "trian"}, r"^split: .*'trian'.*did you mean train"),
+        ({"batch_size": 0}, r"^batch_size"),
+        ({"memory": "1MiB", "clip": essp.Clip(64, 1, 224)}, r"^memory: 1.0 MiB hold .*batch_size = 4.*raise it to"),
+        ({"window": 64}, "clips_per_visit"),
+        ({"clips_per_visit": 8, "window": 20}, r"^window: 20 is no multiple"),
+        ({"feature": "flwo"}, r"did you mean flow"),
+        ({"feature": "flow", "params": {"length": 60}}, r"clip.frames is 4; set it to 61"),
+        ({"rank": 2, "world_size": 2}, r"^rank: 2"),
+        ({"rank": 1}, r"^rank"),
+        ({"clip": essp.Clip(frames=0)}, r"clip.frames"),
+        ({"decoders": -1}, r"^decoders"),
+        ({"device": "cuda"}, r"^device: cuda"),
+        ({"catalog": "nowhere.parquet"}, r"^catalog: .*essp catalog build"),
+    ],
+)
+def test_wrong_arguments_are_named(
+    catalog: Path, options: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(essp.ConfigError, match=words):
+        loader(**{"catalog": catalog, **options})
+
+
+def test_states_that_are_none_are_refused(catalog: Path) -> None:
+    clips = loader(catalog)
+    good = clips.state_dict()
+    for state in ({}, {**good, "clip": 11 + 4}, {**good, "epoch": -1}, {**good, "clip": "x"}):
+        with pytest.raises(essp.ConfigError, match="state:"):
+            clips.load_state_dict(state)  # type: ignore[arg-type]
+    with pytest.raises(essp.ConfigError, match="ranks that divides it"):
+        loader(catalog, rank=0, world_size=2, batch_size=2).load_state_dict({**good, "clip": 3})
+
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+_RUN = """
+import runpy, sys
+import essp_common.learning.torchvision_compat  # torchvision from PyPI does not load beside a torch for CPUs
+
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def example(name: str, folder: Path, *arguments: str) -> list[str]:
+    """The lines that an example prints, run as it stands."""
+    command = [sys.executable, "-c", _RUN, str(EXAMPLES / name), *arguments]
+    return subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+
+
+@pytest.mark.processes
+def test_the_example_of_a_3d_network_trains_and_resumes(catalog: Path, tmp_path: Path) -> None:
+    for epochs in ("1", "2"):
+        small = ("--epochs", epochs, "--size", "32", "--frames", "4", "--batch-size", "4")
+        [line] = example("finetune_3d.py", tmp_path, str(catalog), *small)
+        assert line.startswith(f"epoch {epochs}: validation ")
+        saved = torch.load(tmp_path / "finetune_3d.pt", weights_only=True)["loader"]
+        assert (saved["epoch"], saved["clip"]) == (int(epochs), 0)
+
+
+@pytest.mark.processes
+def test_the_example_of_eight_rates_shows_each(catalog: Path, tmp_path: Path) -> None:
+    lines = example("learning_rates.py", tmp_path, str(catalog), "--epochs", "1", "--size", "32")
+    assert len(lines) == 8
+    assert all(line.startswith("lr ") and "% of 12 validation clips" in line for line in lines)
