@@ -14,6 +14,7 @@ from benchmarks.__main__ import ROOT, document, line
 from benchmarks.embedded import NullJob
 from benchmarks.figures import Aim, Figure, Scale, clips_of, units_of
 from benchmarks.inputs import RealClips, VideoSet, make
+from benchmarks.loading import loader_of
 from benchmarks.measure import Cost
 from benchmarks.plot import draw
 from benchmarks.progress import Progress, seconds_of
@@ -116,6 +117,14 @@ def test_the_bare_loops_make_the_frames_that_the_decoder_makes(catalog: Path, st
                 assert reader.read([seed], resize, [expected]) == [None]
             for made in (peers.PyAv()(clip, 32), peers.PyAv(keep_open=1)(clip, 32), shared):
                 np.testing.assert_array_equal(made, expected)
+
+
+def test_a_loader_gives_the_frames_of_the_bare_loop(catalog: Path, tmp_path: Path) -> None:
+    job = NullJob(catalog, size=32, frames=5)
+    with loader_of(job, 10, tmp_path) as loader:
+        made = [frames.numpy() for batch in loader for frames in batch.frames]
+    expected = [peers.PyAv()(clip, 32) for clip in clips_of(job, 10)]
+    np.testing.assert_array_equal(made, expected)
 
 
 @pytest.mark.parametrize("locality", [0, 4])
