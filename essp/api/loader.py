@@ -485,10 +485,8 @@ def _spec_of(document: Mapping[str, Any]) -> JobSpec:
 
 def _split(name: str, validation_fraction: float) -> dict[str, Any]:
     """The `data` of a job that feeds a loop with this split."""
-    if name not in ("train", "validation", "test"):
-        return {"train": name, "validation": None}
-    if not validation_fraction and name == "train":
-        return {"validation": None}
+    if name not in ("train", "validation", "test") or (name == "train" and not validation_fraction):
+        return {"train": name, "validation": name}  # nothing is set aside
     return {"validation_fraction": validation_fraction, **_consumed(name)}
 
 

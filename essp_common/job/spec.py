@@ -158,7 +158,8 @@ class DataSpec(_Section):
     train: Label = "train"
     """Split to train on."""
     validation: Label | None = "validation"
-    """Split that selects checkpoints and fusion weights. `validation_fraction` applies if the catalog lacks it."""
+    """Split that selects checkpoints and fusion weights. `validation_fraction` applies if the catalog lacks it, or if
+    this is null."""
     validation_fraction: float = Field(0.15, gt=0, lt=1)
     """Share of each class's training videos set aside when the catalog has no validation split. Videos of one group of
     the catalog stay together."""
@@ -166,7 +167,7 @@ class DataSpec(_Section):
     """Split that the final figures are measured on. There is no test if this is null or the catalog lacks the split."""
     consumed: Literal["train", "validation", "test"] = "train"
     """Which of these three `consumers` get: of training, clips as `sampling.kind` draws them; of the others, clips at
-    even distances over each video. With `validation: null` nothing is set aside from the training split."""
+    even distances over each video. To have nothing set aside, name the training split as `validation`, too."""
 
 
 _OF_POOLED = ("clips_per_visit", "window")

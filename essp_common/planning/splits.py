@@ -65,8 +65,6 @@ def splits_of(catalog: Catalog, data: DataSpec) -> Splits:
 
 def consumed_view(catalog: Catalog, data: DataSpec) -> CatalogView:
     """The videos that loops of the user's own get. Raises `ConfigError`, naming the splits there are."""
-    if data.consumed == "train" and data.validation is None:
-        return _named(catalog, canonical_split(data.train), "data.train")
     splits = splits_of(catalog, data)
     view = {"train": splits.train, "validation": splits.validation, "test": splits.test}[data.consumed]
     if view is None:

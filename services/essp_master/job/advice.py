@@ -56,7 +56,10 @@ def _of_splits(phases: Phases) -> Iterator[str]:
     if not spec.trainers:
         return
     if spec.data.validation is None:
-        yield "data.validation is null: the last weights are taken in place of the best, and all streams count the same"
+        yield (
+            f"data.validation is null: {spec.data.validation_fraction:.0%} of the training videos are set aside, "
+            "whatever splits the catalog has"
+        )
     if spec.data.test is not None and all(purpose != TEST for purpose, _ in phases.order):
         yield (
             f"the catalog has no split {spec.data.test!r}, so nothing is measured on videos that had no say in the "

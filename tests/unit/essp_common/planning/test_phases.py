@@ -46,14 +46,15 @@ def test_what_is_set_aside_for_validation_is_not_trained_on() -> None:
     assert drawn["train"] | drawn["validation"] == set(whole.rows)
     assert not drawn["train"] & drawn["validation"]
     assert drawn["validation"]
-    assert set(phases(whole, {"validation": None}).view(0).rows) == set(whole.rows)
+    assert set(phases(whole, {"validation": "train"}).view(0).rows) == set(whole.rows)
+    assert set(phases(whole, {"validation": None}).view(0).rows) == drawn["train"]
 
 
 def test_a_split_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match=r"data\.consumed: the catalog has no split 'test'; there are: train"):
         phases(catalog("train"), {"consumed": "test"})
     with pytest.raises(ConfigError, match=r"data\.train: .*'trian'.*did you mean train"):
-        phases(catalog("train"), {"train": "trian", "validation": None})
+        phases(catalog("train"), {"train": "trian"})
 
 
 def test_the_digest_tells_plans_apart_and_not_ranks() -> None:
