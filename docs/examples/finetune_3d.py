@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
-from torchvision.models.video import r3d_18
+from torchvision.models.video import mc3_18
 
 import essp
 
@@ -50,7 +50,7 @@ def main() -> None:
     )
     validation = essp.Loader(options.catalog, split="validation", clip=clip, batch_size=options.batch_size)
 
-    network = r3d_18(num_classes=len(loader.classes)).to(device)
+    network = mc3_18(num_classes=len(loader.classes)).to(device)
     model: nn.Module = DistributedDataParallel(network) if several else network
     optimizer = torch.optim.SGD(network.parameters(), options.lr, momentum=0.9)
     if options.checkpoint.exists():

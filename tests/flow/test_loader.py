@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import runpy
 import shutil
 import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -264,33 +266,38 @@ def test_states_that_are_none_are_refused(catalog: Path) -> None:
 
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
-_RUN = """
-import runpy, sys
-import essp_common.learning.torchvision_compat  # torchvision from PyPI does not load beside a torch for CPUs
-
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
 
 
-def example(name: str, folder: Path, *arguments: str) -> list[str]:
-    """The lines that an example prints, run as it stands."""
-    command = [sys.executable, "-c", _RUN, str(EXAMPLES / name), *arguments]
-    return subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+@pytest.fixture
+def example(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., list[str]]:
+    """Runs an example as it stands, in a folder of its own; the lines that it prints."""
+    import essp_common.learning.torchvision_compat  # noqa: F401  torchvision of PyPI does not load beside a torch for CPUs
+
+    monkeypatch.chdir(tmp_path)
+
+    def run(name: str, *arguments: str) -> list[str]:
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out.splitlines()
+
+    return run
 
 
-@pytest.mark.processes
-def test_the_example_of_a_3d_network_trains_and_resumes(catalog: Path, tmp_path: Path) -> None:
+def test_the_example_of_a_3d_network_trains_and_resumes(
+    catalog: Path, tmp_path: Path, example: Callable[..., list[str]]
+) -> None:
     for epochs in ("1", "2"):
-        small = ("--epochs", epochs, "--size", "32", "--frames", "4", "--batch-size", "4")
-        [line] = example("finetune_3d.py", tmp_path, str(catalog), *small)
+        [line] = example(
+            "finetune_3d.py", str(catalog), "--epochs", epochs, "--size", "32", "--frames", "4", "--batch-size", "4"
+        )
         assert line.startswith(f"epoch {epochs}: validation ")
         saved = torch.load(tmp_path / "finetune_3d.pt", weights_only=True)["loader"]
         assert (saved["epoch"], saved["clip"]) == (int(epochs), 0)
 
 
-@pytest.mark.processes
-def test_the_example_of_eight_rates_shows_each(catalog: Path, tmp_path: Path) -> None:
-    lines = example("learning_rates.py", tmp_path, str(catalog), "--epochs", "1", "--size", "32")
+def test_the_example_of_eight_rates_shows_each(catalog: Path, example: Callable[..., list[str]]) -> None:
+    lines = example("learning_rates.py", str(catalog), "--epochs", "1", "--size", "32")
     assert len(lines) == 8
     assert all(line.startswith("lr ") and "% of 12 validation clips" in line for line in lines)
