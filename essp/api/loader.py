@@ -71,6 +71,8 @@ _ARGUMENTS = {
     "sampling: ": "",
 }
 """Field of a job -> argument of a loader, in messages."""
+_ARGUMENTS_OF = {f"consumers.{_NAME}.batch_size": "batch_size", "data.consumed": "split"}
+"""The same where the job is a file of the user's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +213,7 @@ class Loader(IterableDataset[Batch]):
             "consumers": {_NAME: {"stream": _NAME, "batch_size": batch_size}},
             "limits": {"dead_ratio": dead_ratio, **({} if memory is None else {"budget": memory})},
         }
-        self._set_up(document, memory is not None, ranks, transform, drop_last, device, decoders)
+        self._set_up(document, _ARGUMENTS, memory is not None, ranks, transform, drop_last, device, decoders)
 
     @classmethod
     def of(
@@ -254,12 +256,14 @@ class Loader(IterableDataset[Batch]):
             "limits": spec.limits.model_dump(),
         }
         loader = cls.__new__(cls)
-        loader._set_up(document, True, ranks, transform, drop_last, device, decoders)
+        words = _ARGUMENTS_OF | {f"streams.{_NAME}.": f"streams.{stream}."}
+        loader._set_up(document, words, True, ranks, transform, drop_last, device, decoders)
         return loader
 
     def _set_up(
         self,
         document: Mapping[str, Any],
+        words: Mapping[str, str],
         bounded: bool,
         ranks: Rendezvous,
         transform: Transform | None,
@@ -276,7 +280,8 @@ class Loader(IterableDataset[Batch]):
         self._device = _device(device)
         self._decoders = decoders or max(1, cpu_count() // ranks.local_world_size)
         self._bounded = bounded
-        self._job = self._checked(_spec_of(document))
+        self._words = words
+        self._job = self._checked(_spec_of(document, words))
         self._epoch = 0
         self._clips_done = 0
         """Of the epoch, by all ranks."""
@@ -405,12 +410,12 @@ class Loader(IterableDataset[Batch]):
         return {row.id: row for row in self._job.phases.view(0).rows}
 
     def _checked(self, spec: JobSpec) -> Preflight:
-        with _in_words_of_a_loader():
+        with _in_words(self._words):
             settings = self._settings
             stores = Stores((*settings.stores, f"file://{os.path.realpath(gettempdir())}"))
             found = preflight(spec, stores, of_loader=True)
         for warning in found.warnings:
-            log.warning("%s", _as_arguments(warning))
+            log.warning("%s", _said(warning, self._words))
         return found
 
     def _feed_at(self, start: Position) -> Feed:
@@ -475,8 +480,8 @@ def _index_of(item: Delivery, sampling: SamplingSpec) -> int:
     return item.clip.index * sampling.ranks + sampling.rank
 
 
-def _spec_of(document: Mapping[str, Any]) -> JobSpec:
-    with _in_words_of_a_loader():
+def _spec_of(document: Mapping[str, Any], words: Mapping[str, str]) -> JobSpec:
+    with _in_words(words):
         try:
             return JobSpec.model_validate(document)
         except ValidationError as error:
@@ -521,17 +526,17 @@ def _device(name: str | torch.device) -> torch.device:
 
 
 @contextmanager
-def _in_words_of_a_loader() -> Iterator[None]:
+def _in_words(words: Mapping[str, str]) -> Iterator[None]:
     """Errors of this block name arguments of a loader in place of fields of a job."""
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(_as_arguments(str(error))) from error
+        raise ConfigError(_said(str(error), words)) from error
 
 
-def _as_arguments(text: str) -> str:
-    for field in sorted(_ARGUMENTS, key=len, reverse=True):
-        text = text.replace(field, _ARGUMENTS[field])
+def _said(text: str, words: Mapping[str, str]) -> str:
+    for field in sorted(words, key=len, reverse=True):
+        text = text.replace(field, words[field])
     return text
 
 

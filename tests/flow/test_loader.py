@@ -255,6 +255,14 @@ def test_wrong_arguments_are_named(
         loader(**{"catalog": catalog, **options})
 
 
+def test_a_job_file_is_told_of_in_its_own_words(make_job: MakeJob, tmp_path: Path) -> None:
+    make_job("mine", budget="16KiB")
+    with pytest.raises(essp.ConfigError, match=r"limits\.budget: .*but batch_size = 4 need 4"):
+        essp.Loader.of(tmp_path / "mine.yaml", "flow")
+    with pytest.raises(essp.ConfigError, match=r"stream: .*no stream 'flwo'.*did you mean flow"):
+        essp.Loader.of(tmp_path / "mine.yaml", "flwo")
+
+
 def test_states_that_are_none_are_refused(catalog: Path) -> None:
     clips = loader(catalog)
     good = clips.state_dict()
