@@ -39,6 +39,8 @@ def main() -> None:
 
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
     several = "RANK" in os.environ
     if several:
         distributed.init_process_group("nccl" if cuda else "gloo")
@@ -75,7 +77,7 @@ def main() -> None:
         with torch.inference_mode():
             for batch in validation:
                 found = network(network_input(batch.frames, device)).argmax(1).cpu()
-                counts += torch.tensor([(found == batch.labels).sum(), len(batch)])
+                counts += torch.tensor([(found == batch.labels).sum(), len(batch)], device=device)
         if several:
             distributed.all_reduce(counts)
         right, clips = counts.tolist()

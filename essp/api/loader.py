@@ -36,7 +36,7 @@ from essp.job_file import read_job
 from essp.uris import as_uri
 from essp_common.catalog.table import VideoRow
 from essp_common.errors import ConfigError
-from essp_common.job.spec import ClipSpec, JobSpec, SamplingSpec
+from essp_common.job.spec import MOST_EPOCHS, ClipSpec, JobSpec, SamplingSpec
 from essp_common.messages.ordered import Delivery, PhaseEnd
 from essp_common.planning.position import Position
 from essp_common.runtime.config import Settings
@@ -62,6 +62,8 @@ _ARGUMENTS = {
     f"streams.{_NAME}.": "",
     "data.catalog": "catalog",
     "data.train": "split",
+    "data.consumed": "split",
+    "data.validation_fraction": "validation_fraction",
     "limits.budget": "memory",
     "limits.dead_ratio": "dead_ratio",
     "clip.resize": "clip.size",
@@ -112,12 +114,11 @@ class Batch:
 class Loader(IterableDataset[Batch]):
     """The clips of a catalog in batches, for a loop of one's own. Each `for` over it is one epoch, in a new order.
 
-        if __name__ == "__main__":
-            loader = essp.Loader("catalog.parquet", clip=essp.Clip(frames=16, stride=4), batch_size=32)
-            for epoch in range(10):
-                for batch in loader:
-                    loss = step(batch.frames.to("cuda"), batch.labels.to("cuda"))
-                torch.save({"model": model.state_dict(), "loader": loader.state_dict()}, "checkpoint.pt")
+        loader = essp.Loader("catalog.parquet", clip=essp.Clip(frames=16, stride=4), batch_size=32)
+        for epoch in range(10):
+            for batch in loader:
+                loss = step(batch.frames.to("cuda"), batch.labels.to("cuda"))
+            torch.save({"model": model.state_dict(), "loader": loader.state_dict()}, "checkpoint.pt")
 
     `state_dict` is where the loop is: call it after the step, and the batch in hand counts as done. `load_state_dict`
     goes on there, in the middle of an epoch too, with the very clips that would have come. After a `break` the next
@@ -171,7 +172,7 @@ class Loader(IterableDataset[Batch]):
         transform: called with each clip `(T, H, W, C)`, not to be written to, and a random generator that depends on
             seed, epoch and clip alone; what it returns is stacked. It runs in a thread.
         clips_per_epoch: default: as many as there are training videos.
-        clips_per_visit: clips of each video that is drawn, which one decode makes: 8 costs 3 to 5 times less than 1.
+        clips_per_visit: clips of each video that is drawn, which one decode makes, so that a clip costs less CPU.
             They are mixed with those of other videos within `window` clips (default: 64 videos), which have to fit
             into memory.
         clips_per_video: see `split`.
@@ -187,7 +188,11 @@ class Loader(IterableDataset[Batch]):
         Raises `ConfigError`, which names the argument and the remedy.
         """
         ranks = _rendezvous(rank, world_size)
-        pooled = {"kind": "pooled", "clips_per_visit": clips_per_visit, "window": window or 64 * clips_per_visit}
+        pooled = {
+            "kind": "pooled",
+            "clips_per_visit": clips_per_visit,
+            "window": 64 * clips_per_visit if window is None else window,
+        }
         if window is not None and clips_per_visit == 1:
             raise ConfigError("window: only has a meaning with clips_per_visit; set that to 8")
         height, width = (clip.size, clip.size) if isinstance(clip.size, int) else clip.size
@@ -252,7 +257,9 @@ class Loader(IterableDataset[Batch]):
             "clip": spec.clip.model_dump(),
             "sampling": sampling,
             "streams": {_NAME: spec.streams[stream].model_dump()},
-            "consumers": {_NAME: {"stream": _NAME, "batch_size": batch_size or max(sizes, default=32)}},
+            "consumers": {
+                _NAME: {"stream": _NAME, "batch_size": max(sizes, default=32) if batch_size is None else batch_size}
+            },
             "limits": spec.limits.model_dump(),
         }
         loader = cls.__new__(cls)
@@ -343,6 +350,8 @@ class Loader(IterableDataset[Batch]):
 
     def set_epoch(self, epoch: int) -> None:
         """Have the next `for` show this epoch, from its beginning, unless it is the present one anyway."""
+        if not 0 <= epoch < MOST_EPOCHS:
+            raise ConfigError(f"epoch: {epoch} is none of 0 to {MOST_EPOCHS - 1}")
         if epoch != self._epoch or self._begun:
             self._epoch, self._clips_done, self._begun = epoch, 0, False
 
@@ -378,14 +387,14 @@ class Loader(IterableDataset[Batch]):
         """
         try:
             epoch, clip, plan = (int(state[name]) for name in ("epoch", "clip", "plan"))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ConfigError(f"state: {state!r} is no state of a loader") from error
         if plan != self._plan:
             raise ConfigError(
                 "state: it is of other clips; catalog, split, clip, seed and sampling have to be those that it was "
                 "taken with"
             )
-        if epoch < 0 or not 0 <= clip <= len(self) * self._batch_size * self._ranks.world_size:
+        if not 0 <= epoch < MOST_EPOCHS or not 0 <= clip <= len(self) * self._batch_size * self._ranks.world_size:
             raise ConfigError(f"state: there is no clip {clip} of epoch {epoch}")
         if clip % self._ranks.world_size:
             raise ConfigError(
@@ -519,9 +528,16 @@ def _rendezvous(rank: int | None, world_size: int | None) -> Rendezvous:
 
 
 def _device(name: str | torch.device) -> torch.device:
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"device: {name!r} is none; use cpu or cuda") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device: batches cannot be sent to {device} ahead; use cpu, and `batch.to({str(device)!r})`")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device: cuda is not available here; use cpu, or install torch for CUDA")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device: there is no {device} here; GPUs: {torch.cuda.device_count()}, counted from 0")
     return device
 
 

@@ -14,13 +14,12 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import shutil
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from tempfile import TemporaryDirectory
-from types import TracebackType
-from typing import Self
+from tempfile import mkdtemp
 
 import torch
 
@@ -75,8 +74,11 @@ class Feed:
         """Where the batch that `next` gives begins."""
         self.pid = os.getpid()
         self._closing = threading.Lock()
+        self._told = 0
+        """Failures that are in the log."""
         with ExitStack() as stack:
-            folder = stack.enter_context(TemporaryDirectory(prefix="essp-loader-"))
+            folder = mkdtemp(prefix="essp-loader-")  # a `TemporaryDirectory` is removed by any fork that ends
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
             root = f"file://{os.path.realpath(folder)}"
             spec = found.spec.model_copy(update={"output": f"{root}/{_OUTPUT}"})
             settings = settings.model_copy(
@@ -94,14 +96,6 @@ class Feed:
             self._device_feed = stack.enter_context(closing(feed))
             self._resources = stack.pop_all()
         _open.add(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def next(self) -> Batch | PhaseEnd:
         """The next batch, or the end of an epoch after its last batch; waits for it.
@@ -167,9 +161,14 @@ class Feed:
         )
 
     def _tell_of_failures(self) -> None:
-        """In the log, once an epoch: clips are missing or stand in for others, and the loop cannot see that."""
-        counts = self._embedded.status().counts
-        for failure in self._embedded.status().failures:
+        """In the log, after an epoch with new ones: clips are missing or stand in for others, and the loop cannot see
+        that."""
+        status = self._embedded.status()
+        counts = status.counts
+        if counts.failed == self._told:
+            return
+        self._told = counts.failed
+        for failure in status.failures:
             named = ", ".join(example.video for example in failure.examples)
             log.warning("%d clips could not be made (%s, %s): of %s", failure.count, failure.stage, failure.kind, named)
         if counts.skipped:

@@ -25,6 +25,9 @@ def read_position(output: ObjectStore, consumer: str) -> Position:
         return Position(0, 0)
     try:
         found = json.loads(text)
-        return Position(int(found["phase_index"]), int(found["index"]))
-    except (ValueError, TypeError, KeyError) as error:
+        position = Position(int(found["phase_index"]), int(found["index"]))
+        if min(position) < 0:
+            raise ValueError("positions count from 0")
+        return position
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise PermanentError(f"{output.uri(key)} holds no position; delete it to begin anew") from error

@@ -244,6 +244,10 @@ def test_a_loop_killed_twice_has_each_clip_once(catalog: Path, tmp_path: Path) -
         ({"clip": essp.Clip(frames=0)}, r"clip.frames"),
         ({"decoders": -1}, r"^decoders"),
         ({"device": "cuda"}, r"^device: cuda"),
+        ({"device": "gpu"}, r"^device: 'gpu' is none"),
+        ({"device": "meta"}, r"^device: .*meta"),
+        ({"clips_per_visit": 8, "window": 0}, r"window: has to be 1 or more"),
+        ({"split": "validation", "validation_fraction": 0}, r"^validation_fraction"),
         ({"catalog": "nowhere.parquet"}, r"^catalog: .*essp catalog build"),
     ],
 )
@@ -261,6 +265,8 @@ def test_a_job_file_is_told_of_in_its_own_words(make_job: MakeJob, tmp_path: Pat
         essp.Loader.of(tmp_path / "mine.yaml", "flow")
     with pytest.raises(essp.ConfigError, match=r"stream: .*no stream 'flwo'.*did you mean flow"):
         essp.Loader.of(tmp_path / "mine.yaml", "flwo")
+    with pytest.raises(essp.ConfigError, match=r"^batch_size: has to be 1 or more"):
+        essp.Loader.of(tmp_path / "mine.yaml", "flow", batch_size=0)
 
 
 def test_states_that_are_none_are_refused(catalog: Path) -> None:
@@ -271,6 +277,13 @@ def test_states_that_are_none_are_refused(catalog: Path) -> None:
             clips.load_state_dict(state)  # type: ignore[arg-type]
     with pytest.raises(essp.ConfigError, match="ranks that divides it"):
         loader(catalog, rank=0, world_size=2, batch_size=2).load_state_dict({**good, "clip": 3})
+    for epoch in (-1, 10**9):
+        with pytest.raises(essp.ConfigError, match=r"epoch"):
+            clips.set_epoch(epoch)
+        with pytest.raises(essp.ConfigError, match="state:"):
+            clips.load_state_dict({**good, "epoch": epoch})
+    with pytest.raises(essp.ConfigError, match="state:"):
+        clips.load_state_dict({**good, "clip": float("inf")})  # type: ignore[dict-item]
 
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"

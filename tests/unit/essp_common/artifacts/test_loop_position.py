@@ -22,7 +22,18 @@ def test_it_begins_where_it_was_told_and_else_at_the_beginning(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"[]", b"{}", b'{"phase_index": 1}', b'{"phase_index": "x", "index": 0}', b"\xff"]
+    "text",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"phase_index": 1}',
+        b'{"phase_index": "x", "index": 0}',
+        b"\xff",
+        b'{"phase_index": 0, "index": -1}',
+        b'{"phase_index": 1e400, "index": 0}',
+        b"[" * 9999,
+    ],
 )
 def test_what_is_no_position_is_refused(tmp_path: Path, text: bytes) -> None:
     output = open_store(f"file://{tmp_path}")
