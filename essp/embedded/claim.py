@@ -1,9 +1,13 @@
 """One process at a time runs a job in an output: `essp run` twice on the same one would train everything twice.
 
 The holder is an object `locks/<number>` that says which process it is. Like fences they are numbered, and each number
-can be written once, so of two that find a stale one only one takes the next. A process of this machine that is gone
-(killed, or the machine went down) leaves a stale one, which is replaced without asking. Whether a process of
-another machine lives cannot be known: then the message names the object that a person may delete.
+can be written once, so of two that find a stale one only one takes the next. A listing is no snapshot: during one, the
+next may have been written and the stale one deleted, and neither is in it. So whoever has written a number looks
+again, before it deletes any other, and gives way to one that is there.
+
+A process of this machine that is gone (killed, or the machine went down) leaves a stale one, which is replaced without
+asking. Whether a process of another machine lives cannot be known: then the message names the object that a person
+may delete.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ class Claim:
     def __enter__(self) -> Self:
         while not self._number:
             held = self._locks.numbers()
-            self._refuse_if_alive(held[-1:])
+            self._refuse_if_alive(held)
             number = 1 + max(held, default=0)
             try:
                 self._locks.write(number, json.dumps(_this_process()).encode())
@@ -43,7 +47,13 @@ class Claim:
             except Conflict:
                 if self._locks.numbers() == held:  # nobody was first: something else is in the way
                     raise
-        for stale in held:
+        others = [number for number in self._locks.numbers() if number != self._number]
+        try:
+            self._refuse_if_alive(others)
+        except Conflict:
+            self._locks.delete(self._number)
+            raise
+        for stale in others:
             self._locks.delete(stale)
         return self
 
@@ -53,8 +63,8 @@ class Claim:
         self._locks.delete(self._number)
         self._number = 0
 
-    def _refuse_if_alive(self, newest: list[int]) -> None:
-        for number in newest:
+    def _refuse_if_alive(self, numbers: list[int]) -> None:
+        for number in numbers:
             try:
                 holder = json.loads(self._locks.read(number))
             except (NotFound, ValueError):

@@ -31,7 +31,6 @@ from essp_common.objects.port import ObjectStore
 
 log = logging.getLogger(__name__)
 
-_KEPT = 4
 """Entries that stay: the last one, and some for people to read."""
 
 Number = Annotated[int, Field(ge=0, lt=2**64)]
@@ -171,9 +170,7 @@ class Ownership:
 
     def tidy(self) -> None:
         """Remove old entries."""
-        for number in self._latest.entries.numbers():
-            if number <= self._number - _KEPT:
-                self._latest.entries.delete(number)
+        self._latest.entries.prune(self._number)
 
     def _check(self) -> None:
         last = self._latest.last()

@@ -23,7 +23,6 @@ MOST_SPEC_BYTES = MAX_MESSAGE_BYTES // 4
 _MOST_BYTES = MAX_MESSAGE_BYTES // 2
 """Of a snapshot in a message."""
 _MOST_STORED_BYTES = 2**30
-_KEPT = 3
 
 
 def is_large(snapshot: JobSnapshot) -> bool:
@@ -37,9 +36,7 @@ def store_if_large(output: ObjectStore, snapshot: JobSnapshot, fence: int) -> No
         return
     stored = NumberedLog(output, layout.SNAPSHOTS)
     output.put(stored.key(fence), zstandard.ZstdCompressor(write_checksum=True).compress(snapshot.SerializeToString()))
-    for old in stored.numbers():
-        if old < fence - _KEPT:
-            stored.delete(old)
+    stored.prune(fence)
 
 
 def in_message(snapshot: JobSnapshot) -> JobSnapshot:

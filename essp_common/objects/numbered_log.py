@@ -4,7 +4,11 @@
 
 A number is written only if there is no object of that number (`if_absent`), so of several writers that want the same
 one exactly one succeeds and the others get `Conflict`. Fences, locks, the history of a job and registrations are such
-logs. Numbers begin with 1. Old objects may be deleted as long as the newest one stays: numbers only grow.
+logs. Numbers begin with 1 and only grow.
+
+Old objects may go, but the newest few stay (`prune`). A listing is no snapshot: if the newest alone stayed, a listing
+during which the next is written and this one deleted may have neither, and its reader take a number from long ago for
+free. Of several it finds one, and each number after that is taken.
 
 After `Unavailable` it is not known whether the object was written. The adapters repeat such a request and recognise
 their own object, so `Conflict` always means that another writer was first.
@@ -18,6 +22,7 @@ from essp_common.errors import Conflict
 from essp_common.objects.port import ObjectStore
 
 _DIGITS = 10
+_KEPT = 4
 _NUMBER = re.compile(rf"[0-9]{{{_DIGITS}}}")
 
 
@@ -72,3 +77,9 @@ class NumberedLog:
     def delete(self, number: int) -> None:
         """Remove an object; removing what is not there is not an error."""
         self._store.delete(self.key(number))
+
+    def prune(self, newest: int) -> None:
+        """Remove the objects long before `newest`, which the caller has written."""
+        for number in self.numbers():
+            if number <= newest - _KEPT:
+                self.delete(number)

@@ -104,8 +104,7 @@ def _claim(output: ObjectStore, spec: JobSpec, fresh: bool) -> None:
 def _take_fence(output: ObjectStore) -> int:
     fences = NumberedLog(output, layout.FENCES)
     number = fences.append(b"{}")
-    for old in range(max(1, number - 3), number):
-        fences.delete(old)
+    fences.prune(number)
     return number
 
 

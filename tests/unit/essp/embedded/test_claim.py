@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,9 @@ import pytest
 from essp.embedded.claim import Claim
 from essp_common.artifacts import layout
 from essp_common.errors import Conflict
+from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.numbered_log import numbered
+from essp_common.objects.port import ObjectInfo
 from essp_common.wiring import Stores
 from tests.harness.waiting import LONGEST_S
 
@@ -82,6 +86,27 @@ def test_of_another_machine_nothing_is_assumed(tmp_path: Path) -> None:
     STORES.under(uri).put(numbered(layout.LOCKS, 1), json.dumps(json.loads(mine) | {"host": "elsewhere"}).encode())
     with pytest.raises(Conflict, match=f"on elsewhere .*if it is gone, delete {uri}/locks/"), Claim(uri, STORES):
         pass
+
+
+def test_a_listing_that_a_take_over_has_overtaken_lets_nobody_else_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"file://{tmp_path}/run"
+    with Claim(uri, STORES):
+        mine = STORES.under(uri).get(numbered(layout.LOCKS, 1))
+    STORES.under(uri).put(numbered(layout.LOCKS, 1), json.dumps(json.loads(mine) | {"began": "1"}).encode())
+    with ExitStack() as stack:
+        listing = DirectoryStore.list
+
+        def overtaken(store: DirectoryStore, prefix: str = "") -> Iterator[ObjectInfo]:
+            monkeypatch.setattr(DirectoryStore, "list", listing)
+            stack.enter_context(Claim(uri, STORES))  # writes 2 behind the place of the listing, deletes 1 before it
+            return iter([])
+
+        monkeypatch.setattr(DirectoryStore, "list", overtaken)
+        with pytest.raises(Conflict, match="in use"), Claim(uri, STORES):
+            pass
+        assert [info.key for info in STORES.under(uri).list()] == [numbered(layout.LOCKS, 2)]
 
 
 def test_of_many_that_find_a_stale_one_a_single_one_goes_on(tmp_path: Path) -> None:

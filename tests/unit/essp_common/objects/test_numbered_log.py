@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from essp_common.errors import Conflict, NotFound
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.numbered_log import NumberedLog
+from essp_common.objects.port import ObjectInfo
 
 
 @pytest.fixture
@@ -95,3 +97,40 @@ def test_threads_that_append_at_once_get_numbers_of_their_own(log: NumberedLog) 
     for thread in threads:
         thread.join()
     assert sorted(taken) == list(range(1, 41))
+
+
+class Overtaken(DirectoryStore):
+    """Before it lists the object at `at`, others write and remove objects, once."""
+
+    def __init__(self, root: str, at: int, meanwhile: Callable[[], None]) -> None:
+        super().__init__(root)
+        self._folder = root
+        self._at, self._meanwhile = at, [meanwhile]
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        for place, info in enumerate([*super().list(prefix), None]):
+            if (place >= self._at or info is None) and self._meanwhile:
+                self._meanwhile.pop()()
+            if info is not None and os.path.exists(os.path.join(self._folder, info.key)):
+                yield info
+
+
+@given(before=st.integers(0, 8), at=st.integers(0, 4), others=st.integers(0, 3))
+def test_a_listing_overtaken_by_others_gives_no_number_from_long_ago(before: int, at: int, others: int) -> None:
+    with TemporaryDirectory() as folder:
+        log = NumberedLog(DirectoryStore(folder), "log/")
+
+        def append(count: int) -> None:
+            for _ in range(count):
+                log.prune(log.append(b""))
+
+        append(before)
+        overtaken = NumberedLog(Overtaken(folder, at, lambda: append(others)), "log/")
+        assert overtaken.append(b"") == before + others + 1
+
+
+def test_the_newest_few_stay(log: NumberedLog) -> None:
+    for _ in range(9):
+        log.append(b"")
+    log.prune(8)
+    assert log.numbers() == [5, 6, 7, 8, 9]
