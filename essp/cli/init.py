@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +12,12 @@ import typer
 from essp.uris import as_uri
 from essp_common.catalog.table import Catalog, read_catalog
 from essp_common.errors import ConfigError
-from essp_common.job.spec import PACKAGE, PACKAGED_WEIGHTS, parse_spec
+from essp_common.job.spec import PACKAGE, PACKAGED_WEIGHTS, SamplingSpec, parse_spec
+from essp_common.planning.decode_cost import decode_cost
+from essp_common.planning.phases import Phases
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
+from essp_master.job.sizing import MOST_UNIT_CLIPS, bounds_of, enough_budget, parts_of
 
 TEMPLATE = """\
 # An ESSP job. Check it with `essp validate {file}`, run it with `essp run {file}`.
@@ -37,8 +41,7 @@ clip:
   codec: {{name: raw}}          # raw | jpeg | zstd; jpeg where the network to Redis is the limit
 
 sampling:
-  kind: class_balanced        # class, then video, then offset, all at random; or pooled, uniform
-  seed: 0                     # the same seed gives the same clips, however many workers run
+{sampling}  seed: 0                     # the same seed gives the same clips, however many workers run
   # clips_per_epoch: 1000     # default: one for each training video
   clips_per_video: 3          # evaluation: clips at even distances, scores averaged by video
 
@@ -63,11 +66,29 @@ aggregation:
   strategies: [average, product, best, weighted, weighted_product]
 
 limits:
-  budget: 512MiB              # clips and features outstanding at once
+  budget: {budget:<20}# clips and features outstanding at once
   coupled: true               # trainers keep in step; false: one that lags is left behind, its clips decoded again
   replacements: 5             # videos of the same class tried in place of one that cannot be decoded
   dead_ratio: 0.2             # the job fails when more of its clips than this could not be decoded
 """
+
+_CLASS_BALANCED = """\
+  kind: class_balanced        # class, then video, then offset, all at random; or pooled, uniform
+"""
+_POOLED = """\
+  # pooled: {per_visit} clips of each video that is drawn, made by one decode, mixed with those of {others} others.
+  # The {videos} training videos outnumber the window, so of clips drawn one by one hardly any share a decode.
+  # By the catalog's keyframes that decodes {times:.1f} times fewer frames. An epoch then visits fewer videos.
+  kind: pooled                # or class_balanced: class, then video, then offset, all at random; or uniform
+  clips_per_visit: {per_visit}
+  window: {window}                 # clips that are mixed; all of them have to fit into limits.budget
+"""
+_VISITS = SamplingSpec(kind="pooled")
+_WORTH = 1.3
+"""Times fewer frames to decode, from which on `pooled` is proposed."""
+_MIB = 2**20
+_BUDGET = 512 * _MIB
+_STEP = 64 * _MIB
 
 
 def main(
@@ -104,7 +125,8 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str) -> str:
     short = shorts[len(shorts) // 2]
     height = (min(short, 128 if model == "small" else 256) // 16) * 16 or 16
     stem = re.sub(r"[^a-z0-9]+", "-", Path(uri).stem.lower()).strip("-") or "job"
-    return TEMPLATE.format(
+    write = partial(
+        TEMPLATE.format,
         file=file,
         name=stem,
         output=_output(uri, stem),
@@ -121,6 +143,32 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str) -> str:
         model=model,
         weights=f"    weights: {PACKAGE}{model}   # ImageNet\n" if model in PACKAGED_WEIGHTS else "",
     )
+    text = write(sampling=_CLASS_BALANCED, budget=_mebibytes(_BUDGET))
+    spec = parse_spec(text, file).model_copy(update={"sampling": _VISITS})
+    try:
+        phases = Phases(spec, catalog)
+    except ConfigError:  # of its splits, which `essp validate` tells about
+        return text
+    view = phases.view(0)
+    if len(view) <= _VISITS.window:
+        return text
+    budget = enough_budget(spec, bounds_of(phases, parts_of(spec)))
+    cost = decode_cost(phases.plan(0), view, _VISITS.window, MOST_UNIT_CLIPS)
+    if cost.times_less < _WORTH:
+        return text
+    per_visit, window = _VISITS.clips_per_visit, _VISITS.window
+    pooled = _POOLED.format(
+        per_visit=per_visit,
+        window=window,
+        others=window // per_visit - 1,
+        videos=len(view),
+        times=cost.times_less,
+    )
+    return write(sampling=pooled, budget=_mebibytes(max(_BUDGET, -(-budget // _STEP) * _STEP)))
+
+
+def _mebibytes(count: int) -> str:
+    return f"{count // _MIB}MiB"
 
 
 def _output(catalog_uri: str, name: str) -> str:

@@ -19,10 +19,14 @@ from essp.embedded.devices import check_devices
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import phase_title
 from essp_common.pb.v1.messages_pb2 import Purpose
+from essp_common.planning.decode_cost import decode_cost
 from essp_common.quantities import size
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores, open_cache
 from essp_master.job.preflight import Preflight, preflight
+
+_SHARED = 1.05
+"""Clips that each decode feeds, from which on they are said to be shared."""
 
 
 def main(
@@ -73,7 +77,21 @@ def _facts(found: Preflight) -> dict[str, Any]:
         "clips": clips,
         "most_bytes_per_clip": largest,
         "clips_within_budget": found.spec.limits.budget // largest,
+        "decoding": _decoding(found),
         "resumes_at": {trainer: _resumes_at(found, trainer) for trainer in found.spec.trainers},
+    }
+
+
+def _decoding(found: Preflight) -> dict[str, Any]:
+    """What decoding the first phase costs, from the catalog's keyframes, beside decoding the same clips one by one."""
+    phases = found.phases
+    cost = decode_cost(phases.plan(0), phases.view(0), found.spec.sampling.issue_window, found.unit_clips)
+    return {
+        "sample_clips": cost.clips,
+        "clips_per_pass": round(cost.clips_per_pass, 2),
+        "frames_per_clip": round(cost.frames / cost.clips, 1),
+        "frames_per_clip_alone": round(cost.frames_alone / cost.clips, 1),
+        "times_less": round(cost.times_less, 2),
     }
 
 
@@ -97,9 +115,19 @@ def _print(facts: dict[str, Any]) -> None:
         table.add_row(purpose, f"{videos} videos{groups}, {facts['clips'][purpose]} clips")
     largest = size(facts["most_bytes_per_clip"])
     table.add_row("in flight at once", f"{facts['clips_within_budget']} clips of {largest} at most, with features")
+    table.add_row("decoding", _said(facts["decoding"]))
     for trainer, position in facts["resumes_at"].items():
         table.add_row(f"trainer {trainer}", position)
     open_console().print(table)
+
+
+def _said(decoding: dict[str, Any]) -> str:
+    if decoding["clips_per_pass"] < _SHARED:
+        return f"{decoding['frames_per_clip_alone']:.0f} frames a clip, each clip by itself"
+    return (
+        f"each decode feeds {decoding['clips_per_pass']:.1f} clips: {decoding['frames_per_clip']:.0f} frames a clip, "
+        f"{decoding['times_less']:.1f} times fewer than clip by clip, by the catalog's keyframes"
+    )
 
 
 def _room(spec: JobSpec, settings: Settings) -> tuple[str, ...]:

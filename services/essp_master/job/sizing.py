@@ -29,7 +29,7 @@ from essp_common.video.codec import max_encoded_bytes
 from essp_common.video.geometry import output_size
 from essp_master.ledger.parts import ClipParts
 
-_UNIT_CLIPS = 32
+MOST_UNIT_CLIPS = 32
 """Most clips of one work unit: enough to share decoding from a keyframe, and few enough to use several decoders."""
 _PREDICTOR_BATCH = 16
 """Clips that a predictor scores and frees together."""
@@ -95,7 +95,7 @@ def unit_clips(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
             "or lower those, clip.frames or clip.resize"
         )
     held = (catch_up_bytes(spec, bounds) or spec.limits.budget) // largest
-    return min(_UNIT_CLIPS, window or held - needed + 1)
+    return min(MOST_UNIT_CLIPS, window or held - needed + 1)
 
 
 def decoded_clips(spec: JobSpec, view: CatalogView) -> set[ArraySpec]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from essp_common.catalog.table import Catalog, VideoRow, write_catalog
 from essp_common.errors import ConfigError
 from essp_common.job.spec import parse_spec
 from essp_common.objects.directory import DirectoryStore
+from tests.harness.command_line import essp
 
 ROWS = tuple(
     VideoRow(f"{split}/{n}.mp4", f"file:///v/{split}/{n}.mp4", label, split, 1, "e", width=320, height=240)
@@ -50,3 +53,44 @@ def test_a_file_that_is_not_text_is_no_job(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_bytes(b"PAR1\xbc\xff")
     with pytest.raises(ConfigError, match="not a text file"):
         load_job(tmp_path / "job.yaml")
+
+
+def videos(count: int, keyframe_every: int) -> Catalog:
+    places = tuple(range(0, 300, keyframe_every))
+    return Catalog(
+        tuple(
+            VideoRow(
+                f"{n:04}.mp4", f"file:///v/{n:04}.mp4", f"c{n % 10}", "train", 1, "e", width=320, height=240,
+                frame_count=300, last_frame=299, seekable=True, keyframe_pts=places, keyframe_frame=places,
+                keyframe_offset=(-1,) * len(places),
+            )
+            for n in range(count)
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("model", ["small", "resnet18"])
+def test_visits_are_proposed_where_videos_outnumber_the_window(tmp_path: Path, model: str) -> None:
+    """With the reason, and with a budget that holds the window."""
+    catalog = videos(1000, keyframe_every=150)
+    write_catalog(DirectoryStore(str(tmp_path)), "set.parquet", catalog)
+    text = job_text(catalog, f"file://{tmp_path}/set.parquet", "job.yaml", model)
+    file = tmp_path / "job.yaml"
+    file.write_text(text)
+    spec = load_job(file)
+    assert (spec.sampling.kind, spec.sampling.clips_per_visit, spec.sampling.window) == ("pooled", 8, 512)
+    told = re.search(r"# The (\d+) training videos outnumber the window.* decodes ([\d.]+) times", text, re.DOTALL)
+    assert told
+    done = essp("validate", str(file), "--json")
+    found = json.loads(done.stdout)
+    assert found["warnings"] == []
+    assert found["videos"]["train"] == int(told[1])
+    assert round(found["decoding"]["times_less"], 1) == float(told[2]) > 2
+    assert f"{told[2]} times fewer than clip by clip" in " ".join(essp("validate", str(file)).stdout.split())
+
+
+@pytest.mark.parametrize(("count", "keyframe_every"), [(400, 150), (1000, 1)])
+def test_visits_are_not_proposed_where_they_save_nothing(count: int, keyframe_every: int) -> None:
+    """Of few videos, and of videos in which every frame can be decoded by itself."""
+    text = job_text(videos(count, keyframe_every), "set.parquet", "job.yaml", "small")
+    assert parse_spec(text).sampling.kind == "class_balanced"

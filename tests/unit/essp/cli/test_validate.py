@@ -51,6 +51,18 @@ def test_what_init_writes_is_sound(file: Path) -> None:
     assert done.stderr == ""
 
 
+def test_what_decoding_costs_is_said(file: Path) -> None:
+    """Files of 50 frames without keyframes, clips of 11: each is decoded from the start of its file."""
+    decoding = json.loads(validate(file, "--json").stdout)["decoding"]
+    assert decoding["frames_per_clip"] <= decoding["frames_per_clip_alone"]
+    assert 11 <= decoding["frames_per_clip_alone"] <= 50
+    assert "frames a clip, " in " ".join(validate(file).stdout.split())
+    rewrite(file, "kind: class_balanced", "kind: pooled\n  clips_per_visit: 2\n  window: 64")
+    shared = json.loads(validate(file, "--json").stdout)["decoding"]
+    assert shared["clips_per_pass"] > 1
+    assert shared["times_less"] > 1
+
+
 def test_a_test_split_that_the_catalog_lacks_is_said(file: Path) -> None:
     rewrite(file, "test: null", "test: test")
     assert "warning: the catalog has no split 'test', so nothing is measured" in validate(file).stderr
