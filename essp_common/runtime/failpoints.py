@@ -64,6 +64,10 @@ class Failpoints:
         self._armed: dict[str, list[tuple[int, str]]] = {}
         self._passed: dict[str, int] = {}
         self._lock = threading.Lock()
+        self.arm(armed)
+
+    def arm(self, armed: str) -> None:
+        """Arm these, too. For a process that was forked after its parent had imported this module."""
         for item in filter(None, armed.split(",")):
             name, _, rest = item.partition(":")
             nth, _, action = rest.partition(":")
@@ -84,9 +88,7 @@ class Failpoints:
                 ACTIONS[action](name)
 
 
-def _off(name: str) -> None:
-    """Nothing is armed."""
-
-
-failpoint: Callable[[str], None] = Failpoints(os.environ[VARIABLE]).hit if os.environ.get(VARIABLE) else _off
+PROCESS = Failpoints(os.environ.get(VARIABLE, ""))
+"""Those of this process."""
+failpoint: Callable[[str], None] = PROCESS.hit
 """Pass the failpoint of this name. Names are `service.what-has-just-happened`."""

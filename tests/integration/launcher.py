@@ -1,4 +1,4 @@
-"""Starts `essp ...` processes quickly, by forking a process that has loaded the libraries but no module of ESSP.
+"""Starts `essp ...` processes quickly, by forking a process that has loaded all that they import.
 
     test ──arguments, environment, log──▶ preloaded ──fork──▶ keeper ──fork──▶ essp ...
       ▲                                                         │
@@ -7,8 +7,9 @@
 Each started process has its own session, environment and log. Its keeper runs outside that session, and only waits for
 it to end.
 
-Modules of ESSP are imported after the environment is set, because they read failpoints on import. There are two
-preloaded processes, with and without torch, because loading torch takes seconds and only some commands need it.
+What is imported may not depend on the environment, which a process gets after it was forked. Failpoints do, so they
+are armed then. There are two preloaded processes, with and without torch, because loading torch takes seconds and only
+some commands need it.
 
 When a test process ends, for any reason, all processes started for it end, too.
 """
@@ -32,27 +33,39 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-_LIBRARIES = (
+from essp_common.runtime import failpoints
+
+_MODULES = (
+    "anyio._backends._asyncio",
     "av",
-    "boto3.session",
+    "boto3.s3.inject",
     "botocore.retries.standard",
     "cv2",
+    "essp.cli.extractor",
+    "essp.cli.main",
+    "essp_aggregator.main",
+    "essp_common.bus.kafka",
+    "essp_common.cache.redis",
+    "essp_common.objects.s3",
+    "essp_decoder.main",
+    "essp_extractor.features.flow",
+    "essp_extractor.features.rgb",
+    "essp_extractor.main",
+    "essp_master.main",
+    "essp_trainer.main",
     "fastapi",
     "hiredis",
     "httpx",
-    "kafka",
-    "numpy",
-    "prometheus_client",
-    "pyarrow.parquet",
-    "pydantic_settings",
+    "numpy.ma",
+    "pydantic.v1",
     "redis.cluster",
-    "rich.console",
-    "typer",
-    "uvicorn",
-    "yaml",
+    "typer._adapters",
+    "uvicorn.loops.asyncio",
 )
-_WITH_TORCH = ("torch", "torch.distributed", "essp_common.learning.torchvision_compat", "safetensors.torch")
-_TORCH_COMMANDS = frozenset({"trainer", "aggregator", "predictor"})
+"""What a process has imported at its end, or a module that imports it."""
+_WITH_TORCH = ("essp_predictor.main", "essp_trainer.distributed.ranks", "essp_trainer.service")
+_ESSP, RANK = "essp.cli.main:main", "essp_trainer.main:as_process"
+_TORCH_COMMANDS = frozenset({"trainer", "predictor", RANK})
 _ROOT = Path(__file__).parents[2]
 _PR_SET_PDEATHSIG = 1
 _LARGEST_REQUEST = 1 << 18
@@ -105,10 +118,10 @@ class Forked:
         return int(_NUMBER.unpack(data)[0])
 
 
-def start(arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> Forked:
-    """Start `essp ARGUMENTS`, which writes to `log`."""
-    channel = _preloaded(arguments[0] in _TORCH_COMMANDS)
-    request = json.dumps([list(arguments), dict(environment)]).encode()
+def start(arguments: Sequence[str], environment: Mapping[str, str], log: Path, entry: str = _ESSP) -> Forked:
+    """Start `essp ARGUMENTS`, which writes to `log`; or another entry point: `RANK`."""
+    channel = _preloaded(not _TORCH_COMMANDS.isdisjoint((entry, arguments[0])))
+    request = json.dumps([list(arguments), dict(environment), entry]).encode()
     read, write = os.pipe()
     with log.open("wb") as output:
         socket.send_fds(channel, [request], [output.fileno(), write])
@@ -136,8 +149,8 @@ def _preloaded(torch: bool) -> socket.socket:
     return ours
 
 
-def _serve(channel: socket.socket) -> list[str] | None:
-    """Fork one process for each request until nobody can ask any more; its arguments, in that process alone."""
+def _serve(channel: socket.socket) -> tuple[list[str], str] | None:
+    """Fork one process for each request until nobody can ask any more; its arguments and entry, in that process alone."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for keepers
     while True:
         request, descriptors, _, _ = socket.recv_fds(channel, _LARGEST_REQUEST, 2)
@@ -148,11 +161,12 @@ def _serve(channel: socket.socket) -> list[str] | None:
             channel.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             _keep(*descriptors)
-            arguments, environment = json.loads(request)
+            arguments, environment, entry = json.loads(request)
             os.environ.clear()
             os.environ.update(environment)
             sys.path[1:1] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
-            return list(arguments)
+            failpoints.PROCESS.arm(environment.get(failpoints.VARIABLE, ""))
+            return arguments, entry
         for descriptor in descriptors:
             os.close(descriptor)
 
@@ -180,17 +194,17 @@ def _main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for library in (*_LIBRARIES, *(_WITH_TORCH if sys.argv[2:] else ())):
-            import_module(library)
+        for module in (*_MODULES, *(_WITH_TORCH if sys.argv[2:] else ())):
+            import_module(module)
     gc.freeze()
-    arguments = _serve(channel)
-    if arguments is None:
+    request = _serve(channel)
+    if request is None:
         return
-    sys.argv = ["essp", *arguments]
-    sys.orig_argv = [sys.executable, "-m", "essp.cli.main", *arguments]  # a master starts its workers likewise
-    from essp.cli.main import main
-
-    main()
+    arguments, entry = request
+    module, _, function = entry.partition(":")
+    sys.argv = [module, *arguments]
+    sys.orig_argv = [sys.executable, "-m", module, *arguments]  # a master starts its workers likewise
+    getattr(import_module(module), function)()
 
 
 if __name__ == "__main__":

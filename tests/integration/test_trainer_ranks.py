@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Self
 
@@ -29,10 +28,11 @@ from essp_common.wiring import open_bus, open_cache
 from essp_trainer.distributed.supervisor import EXIT_RANK_LOST
 from tests.harness.training_jobs import Stage, job_spec, phase_plans, train
 from tests.harness.waiting import LONGEST_S
-from tests.integration.rank_process import start
+from tests.integration import launcher
 
 pytestmark = pytest.mark.integration
 
+TRAINER = ["--job", "tiny", "--trainer", "one"]
 ONE_RANK = [
     # It saves after each batch of 4 and at the end of each epoch: at 4, 8, 10; after 6 clips of validation at 20, ...
     "trainer.trained:2",  # the second batch, without anything of it being said
@@ -81,12 +81,13 @@ class Servers:
             own = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
             own[VARIABLE] = ",".join(f"{point}:kill" for armed, point in failpoints if armed == rank)
             logs.append(self._folder / f"{self._lives:02}-{rank}.log")
-            processes.append(start(self.environment | own, logs[-1]))
+            environment = {**os.environ, **self.environment, **own}
+            processes.append(launcher.start(TRAINER, environment, logs[-1], launcher.RANK))
         try:
-            self.until("all ranks have ended", lambda: all(process.exitcode is not None for process in processes))
+            self.until("all ranks have ended", lambda: all(process.poll() is not None for process in processes))
         finally:
             end(processes)
-        return [(process.exitcode, log.read_text()) for process, log in zip(processes, logs, strict=True)]
+        return [(process.returncode, log.read_text()) for process, log in zip(processes, logs, strict=True)]
 
     def until(self, what: str, condition: Callable[[], bool]) -> None:
         """Make lost clips again until this holds."""
@@ -106,10 +107,10 @@ class Servers:
         self.stage.cache.close()
 
 
-def end(processes: Sequence[ForkServerProcess]) -> None:
+def end(processes: Sequence[launcher.Forked]) -> None:
     for process in processes:
         process.kill()
-        process.join()
+        process.wait()
 
 
 @pytest.fixture
@@ -180,7 +181,7 @@ class Launched:
         self._log = log
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, *command, "--job", "tiny", "--trainer", "one"],
+                [sys.executable, *command, *TRAINER],
                 env={**os.environ, **servers.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
