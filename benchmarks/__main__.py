@@ -20,7 +20,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks import autoscaling, decoding, features, gpus, loading, master, pooling, training, transport
+from benchmarks import autoscaling, decoding, features, gpus, loading, master, pixels, pooling, training, transport
 from benchmarks.figures import Figure, Scale
 from benchmarks.plot import draw
 from benchmarks.progress import Progress, seconds_of
@@ -38,6 +38,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
         decoding.cores,
         pooling.planned,
         loading.loader_overhead,
+        pixels.pixels,
         training.dataloader_one_stream,
         training.three_streams,
         training.three_streams_locality,

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from essp.uris import as_uri
 from essp_common.catalog.table import Catalog, VideoRow, read_catalog
+from essp_common.colour import pictures
 from essp_common.errors import BadVideo, ConfigError, NotFound
 from essp_common.job.spec import ClipSpec
 from essp_common.messages.recipe import resize_of
@@ -25,13 +26,14 @@ from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek
 from essp_common.planning.plan import seek_to
 from essp_common.runtime.config import Settings
 from essp_common.video.container import VideoFile
-from essp_common.video.geometry import output_size
+from essp_common.video.geometry import GRAY, YUV420, frame_shape
 from essp_common.video.probe import probe
 from essp_common.video.reader import Reader
 from essp_common.wiring import Stores
 
 Interpolation = Literal["bilinear", "bicubic", "area"]
 Clips = NDArray[np.uint8]
+_KEPT = (YUV420, GRAY)
 
 
 def open_catalog(uri: str | Path) -> Catalog:
@@ -72,7 +74,8 @@ def decode(
     frames, stride: T frames, each `stride` after the one before. Frames past the end repeat the last one.
     short_side: scale the picture, with its aspect ratio kept, so that its shorter side has so many pixels.
     size: `(height, width)` to scale to. Neither: as the video is displayed, its rotation applied.
-    clip: frames, stride and size in one, as a model was trained: `clip=model.clip`.
+    clip: frames, stride, size and colours in one, as a model was trained: `clip=model.clip`. Of `gray` clips
+        `(T, H, W, 1)`.
     strict: raise for a damaged frame; otherwise the frame shown last stands in for it.
 
         essp.decode("a.mp4", 100).shape                               # (16, 240, 320, 3)
@@ -83,7 +86,7 @@ def decode(
     """
     starts = [start] if isinstance(start, int) else list(start)
     if clip is not None:
-        frames, stride, resize = clip.frames, clip.stride, resize_of(clip.resize)
+        frames, stride, resize = clip.frames, clip.stride, resize_of(clip)
     else:
         resize = _resize(short_side, size, interpolation)
     if frames < 1 or stride < 1:
@@ -91,12 +94,15 @@ def decode(
     with ExitStack() as stack:
         file = _opened(stack, video)
         row = video if isinstance(video, VideoRow) else _row(str(video), file)
-        clips = np.zeros((len(starts), frames, *output_size(resize, row.height, row.width), 3), np.uint8)
+        clips = np.zeros((len(starts), frames, *frame_shape(resize, row.height, row.width)), np.uint8)
         seeds = [_seed(row, first, frames, stride) for first in starts]
         with Reader(file, lookahead=row.lookahead) as reader:
             for error in reader.read(seeds, resize, list(clips), strict=strict):
                 if error is not None:
                     raise error
+            made = [pictures(each, colour) for each, colour in zip(clips, reader.colours, strict=True)]
+    if resize.pixels in _KEPT:
+        clips = np.stack(made)
     return clips[0] if isinstance(start, int) else clips
 
 

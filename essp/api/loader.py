@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from tempfile import gettempdir
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -88,6 +88,10 @@ class Clip:
     size: int | tuple[int, int] = 224
     """Height and width in pixels, or the side of a square. A frame is scaled until it covers that, and its centre cut
     out."""
+    pixels: Literal["rgb", "yuv420", "gray"] = "rgb"
+    """How frames travel to the loop. `yuv420`: as in the video, half the bytes, and decoders scale them for a third of
+    the cost; `Batch.frames` are RGB all the same, converted on the loader's device (with a `transform`, before it).
+    `gray`: luma alone, for flow, or for frames with one channel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +99,8 @@ class Batch:
     """Clips that a loop takes together."""
 
     frames: Tensor
-    """`(B, T, H, W, C)` on the loader's device: uint8, RGB, as decoded; of other features `(B, T', H, W, C)`, uint8 for
-    networks, and float32 for descriptors."""
+    """`(B, T, H, W, C)` on the loader's device: uint8, RGB, as decoded, or one channel of grey levels
+    (`Clip.pixels`); of other features `(B, T', H, W, C)`, uint8 for networks, and float32 for descriptors."""
     labels: Tensor
     """`(B,)` int64 on the CPU: class ids, positions in `Loader.classes`."""
     meta: dict[str, list[Any]]
@@ -204,6 +208,7 @@ class Loader(IterableDataset[Batch]):
             "clip": {
                 "frames": clip.frames,
                 "stride": clip.stride,
+                "pixels": clip.pixels,
                 "resize": {"mode": "crop", "height": height, "width": width},
             },
             "sampling": {
@@ -437,7 +442,9 @@ class Loader(IterableDataset[Batch]):
             self._job = self._checked(self._job.spec.model_copy(update={"epochs": epochs}))
         job = self._job if self._bounded else self._job.with_budget(_CLIPS_A_DECODER * self._decoders)
         view = _View(self._transform, job.spec.sampling)
-        self._feed = feed = Feed(job, start, self._settings, FeedOptions(_NAME, view, self._device, self._decoders))
+        on_device = self._transform is None and self._device.type != "cpu"
+        options = FeedOptions(_NAME, view, self._device, convert=not on_device, decoders=self._decoders)
+        self._feed = feed = Feed(job, start, self._settings, options)
         self._abandoned = weakref.finalize(self, _close_in_a_thread, feed)
         self._abandoned.atexit = False  # at the end of the process the feed closes itself
         return feed

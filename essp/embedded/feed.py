@@ -58,6 +58,8 @@ class FeedOptions:
     view: View
     """What the caller sees of a clip; runs in a thread."""
     device: torch.device
+    convert: bool = True
+    """Clips in YUV 4:2:0 become pictures before `view` sees them; False: on the device, after it."""
     decoders: int = 0
     """Child processes that decode; 0: as the settings say."""
 
@@ -157,6 +159,7 @@ class Feed:
                 loaders=trainer_settings.loaders,
                 wanted_frames=stream.params.get("frames", 1) if stream.feature == "rgb" else None,
                 name=options.consumer,
+                convert=options.convert,
             ),
         )
 

@@ -21,12 +21,13 @@ from essp_common.catalog.table import VideoRow
 from essp_common.errors import ConfigError, EsspError
 from essp_common.features import registry
 from essp_common.features.drawing import Picture, pictures
+from essp_common.features.intermediates import Intermediates, extract_with
 from essp_common.features.port import SignedExtractor
 from essp_common.features.quantization import Usage, usage
 from essp_common.job.spec import JobSpec, StreamSpec
 from essp_common.messages.recipe import recipe_of
 from essp_common.pb.v1.messages_pb2 import Seed
-from essp_common.video.geometry import output_size
+from essp_common.video.geometry import frame_shape
 from essp_common.video.reader import Reader
 from essp_common.wiring import Stores
 
@@ -75,8 +76,8 @@ def read_samples(run: Run, stores: Stores, positions: Sequence[int]) -> list[Sam
         if row is None:
             continue
         try:
-            clip = read_clip(run.spec, row, stores)
-            made = {name: _made(stream, clip) for name, stream in run.model.streams.items() if stream.feature != "rgb"}
+            read = _read(run.spec, row, stores)
+            made = {name: _made(stream, read) for name, stream in run.model.streams.items() if stream.feature != "rgb"}
         except EsspError as error:
             log.warning("no sample of %s: %s", row.id, error)
             continue
@@ -87,7 +88,7 @@ def read_samples(run: Run, stores: Stores, positions: Sequence[int]) -> list[Sam
                 label=run.model.classes[run.fused.class_id[position]],
                 predicted=run.model.classes[predicted],
                 score=float(run.fused.probabilities[position, predicted]),
-                clip=clip,
+                clip=read.clip,
                 features={name: drawn for name, (drawn, _) in made.items() if drawn is not None},
                 codes={name: codes for name, (_, codes) in made.items() if codes is not None},
             )
@@ -97,18 +98,24 @@ def read_samples(run: Run, stores: Stores, positions: Sequence[int]) -> list[Sam
 
 def read_clip(spec: JobSpec, row: VideoRow, stores: Stores) -> NDArray[np.uint8]:
     """The clip in the middle of a video, `(T, H, W, 3) uint8`, as the job resizes it. Raises `BadVideo`, `NotFound`."""
+    return _read(spec, row, stores).clip
+
+
+def _read(spec: JobSpec, row: VideoRow, stores: Stores) -> Intermediates:
+    """The same in the colours of the job's clips."""
     store, key = stores.resolve(row.uri, video=True)
     resize = recipe_of(spec).resize
     span = (spec.clip.frames - 1) * spec.clip.stride + 1
     first = max(row.first_frame, (row.first_frame + row.last_frame + 1 - span) // 2)
     seed = Seed(first_frame=first, frame_count=spec.clip.frames, stride=spec.clip.stride, last_frame=row.last_frame)
-    clip = np.zeros((spec.clip.frames, *output_size(resize, row.height, row.width), 3), np.uint8)
+    clip = np.zeros((spec.clip.frames, *frame_shape(resize, row.height, row.width)), np.uint8)
     path = store.local_path(key)
     with Reader(store.open(key) if path is None else path) as reader:
         (error,) = reader.read([seed], resize, [clip], strict=spec.limits.strict)
+        colour = reader.colours[0]
     if error is not None:
         raise error
-    return clip
+    return Intermediates(clip, colour)
 
 
 def draw_samples(samples: Sequence[Sample], theme: Theme) -> bytes:
@@ -148,11 +155,11 @@ def code_shares(samples: Sequence[Sample]) -> dict[str, str]:
     return found
 
 
-def _made(stream: StreamSpec, clip: NDArray[np.uint8]) -> tuple[Picture | None, Usage | None]:
+def _made(stream: StreamSpec, clip: Intermediates) -> tuple[Picture | None, Usage | None]:
     """The middle one of a stream's pictures (None: the feature is not of pictures), and how flow uses its codes."""
     extractor = registry.create(stream.feature, stream.params)
     extractor.setup()
-    feature = extractor.extract(clip)
+    feature = extract_with(extractor, clip)
     codes = usage(feature) if isinstance(extractor, SignedExtractor) else None
     try:
         drawn = pictures(stream.feature, feature)

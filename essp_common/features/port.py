@@ -8,7 +8,7 @@ from it, and a trainer its input layer. `setup` imports libraries such as OpenCV
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from pydantic import BaseModel, ConfigDict
 from essp_common.job.feature_layout import FeatureLayout
 
 P = TypeVar("P", bound="FeatureParams")
+Needs = Literal["colours", "luma"]
+"""What a feature is computed from: the colours of frames, or their grey levels alone. A class may say so in `needs`;
+one that does not gets colours, and is refused where clips have none (`clip.pixels: gray`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from pydantic_core import ErrorDetails
 
 from essp_common.errors import ConfigError
 from essp_common.features.declared import DeclaredFeature
-from essp_common.features.port import ArraySpec, Extractor, FeatureParams
+from essp_common.features.port import ArraySpec, Extractor, FeatureParams, Needs
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.validation import requirement, suggested
 
@@ -79,6 +79,14 @@ def layout_of(feature: str, declared: Mapping[str, DeclaredFeature] | None = Non
         return elsewhere.layout
     layout: FeatureLayout = getattr(extractor_class(feature), "layout", FeatureLayout())
     return layout
+
+
+def needs_of(feature: str, declared: Mapping[str, DeclaredFeature] | None = None) -> Needs:
+    """What a feature is computed from. Raises `ConfigError` for one that is neither installed nor `declared`."""
+    if _elsewhere(feature, declared) is not None:
+        return "colours"
+    needs: Needs = getattr(extractor_class(feature), "needs", "colours")
+    return needs
 
 
 def extractor_class(name: str) -> type[Extractor]:

@@ -145,8 +145,27 @@ class ClipSpec(_Section):
     """Distance between those frames in the video."""
     resize: ResizeSpec = ResizeSpec()
     """Size of the frames."""
+    pixels: Literal["rgb", "yuv420", "gray"] = "rgb"
+    """`rgb`: as libswscale converts. `yuv420`: frames stay YUV 4:2:0, as in the video, until they are learned from:
+    half the bytes, and a third of the cost to scale; `rgb` streams get RGB all the same. `gray`: luma alone, a third of
+    the bytes, for `flow` and other features that need no colours. See docs/pixels.md."""
     codec: CodecSpec = CodecSpec()
     """How the clip's frames are stored in the cache."""
+
+    @model_validator(mode="after")
+    def _fits_into_planes(self) -> ClipSpec:
+        if self.pixels != "yuv420":
+            return self
+        if self.codec.name == "jpeg":
+            raise ValueError("codec.name: jpeg holds rgb or gray, not pixels: yuv420; use raw or zstd")
+        sides = {"short_side": ("height",), "exact": ("height", "width"), "crop": ("height", "width")}
+        for side in sides.get(self.resize.mode, ()):
+            if (length := getattr(self.resize, side)) % 2:
+                raise ValueError(
+                    f"resize.{side}: {length} is odd, and pixels: yuv420 has one colour for 2 x 2 pixels; "
+                    f"use {length - 1} or {length + 1}"
+                )
+        return self
 
 
 class DataSpec(_Section):

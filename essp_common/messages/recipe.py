@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from essp_common.job.spec import CodecSpec, JobSpec, ResizeSpec
+from essp_common.job.spec import ClipSpec, CodecSpec, JobSpec
 from essp_common.pb.v1.messages_pb2 import FrameCodec, Recipe, Resize, StreamRequest
 from essp_common.runtime import ids
 
@@ -17,7 +17,7 @@ def recipe_of(spec: JobSpec) -> Recipe:
     for consumer, stream in spec.readers().items():
         readers[stream].append(consumer)
     return Recipe(
-        resize=resize_of(spec.clip.resize),
+        resize=resize_of(spec.clip),
         codec=_codec(spec.clip.codec),
         streams=[
             StreamRequest(
@@ -35,10 +35,15 @@ def recipe_of(spec: JobSpec) -> Recipe:
     )
 
 
-def resize_of(resize: ResizeSpec) -> Resize:
-    """The size of decoded frames as the reader takes it."""
+def resize_of(clip: ClipSpec) -> Resize:
+    """The size and the colours of decoded frames, as the reader takes them."""
+    resize = clip.resize
     return Resize(
-        mode=_MODES[resize.mode], height=resize.height, width=resize.width, interpolation=resize.interpolation
+        mode=_MODES[resize.mode],
+        height=resize.height,
+        width=resize.width,
+        interpolation=resize.interpolation,
+        pixels=clip.pixels,
     )
 
 

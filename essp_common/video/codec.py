@@ -10,7 +10,7 @@ The first axis is time. Each frame is compressed separately, so `decode(value, f
 
 Layout, little-endian:
 
-    64 bytes       header: magic, version, codec, dimensions, parts, payload bytes, dtype, shape, CRC-32
+    64 bytes       header: magic, version, codec, dimensions, colour, parts, payload bytes, dtype, shape, CRC-32
     8 bytes/part   size and CRC-32 of the part (none for raw), covered by the header's CRC-32
     payload        the raw array in C order, or the parts one after another
 
@@ -40,6 +40,7 @@ import zstandard
 from numpy.typing import DTypeLike, NDArray
 
 from essp_common.cache.port import Buffer
+from essp_common.colour import COLOURS, Colour
 from essp_common.errors import BadFrames, ConfigError
 from essp_common.pb.v1.messages_pb2 import FrameCodec
 
@@ -48,7 +49,7 @@ MAX_BYTES = 2**32
 
 _MAGIC = b"ESSP"
 _VERSION = 1
-_HEAD = struct.Struct("<4sBBBxIQ8s8I")
+_HEAD = struct.Struct("<4sBBBBIQ8s8I")
 _CRC = struct.Struct("<I")
 _HEAD_BYTES = _HEAD.size + _CRC.size
 _PART = struct.Struct("<II")
@@ -69,6 +70,8 @@ class FrameHeader:
     dtype: np.dtype[Any]
     parts: tuple[tuple[int, int], ...]
     """Size and CRC-32 of each compressed part; empty for raw."""
+    colour: Colour | None = None
+    """What the numbers mean where frames are kept as YUV 4:2:0 or luma (`essp_common/colour.py`)."""
 
     @property
     def nbytes(self) -> int:
@@ -81,14 +84,16 @@ class FrameHeader:
         return _HEAD_BYTES + _PART.size * len(self.parts)
 
 
-def encode(array: NDArray[Any], codec: FrameCodec) -> Buffer:
+def encode(array: NDArray[Any], codec: FrameCodec, colour: Colour | None = None) -> Buffer:
     """`array` as a value of the cache. Strides and byte order are arbitrary; the first axis is time.
 
-    Raises `ConfigError` if the codec cannot hold such an array.
+    `colour`: of frames that are kept as YUV 4:2:0 or luma. Raises `ConfigError` if the codec cannot hold such an array.
     """
     if codec.name in ("", "raw"):
         value, frames = frame_buffer(array.shape, array.dtype)
         frames[...] = array
+        if colour is not None:
+            set_colour(value, colour)
         return value
     dtype = _storable(array.shape, array.dtype)
     if codec.name == "jpeg":
@@ -98,7 +103,7 @@ def encode(array: NDArray[Any], codec: FrameCodec) -> Buffer:
     else:
         raise ConfigError(f"codec {codec.name!r}: use one of {', '.join(_CODECS)}")
     table = [(len(part), zlib.crc32(part)) for part in parts]
-    return b"".join([_pack_header(codec.name, array.shape, dtype, table), *parts])
+    return b"".join([_pack_header(codec.name, array.shape, dtype, table, colour), *parts])
 
 
 def frame_buffer(
@@ -115,6 +120,12 @@ def frame_buffer(
     value = memoryview(bytearray(size)) if into is None else into[:size]
     value[:_HEAD_BYTES] = _pack_header("raw", shape, stored, [])
     return value, np.ndarray(tuple(shape), stored, buffer=value, offset=_HEAD_BYTES)
+
+
+def set_colour(value: memoryview, colour: Colour) -> None:
+    """Write into a raw value what its numbers mean, which is not known before its first frame is decoded."""
+    found = header(value)
+    value[:_HEAD_BYTES] = _pack_header("raw", found.shape, found.dtype, [], colour)
 
 
 def raw_bytes(shape: Sequence[int], dtype: DTypeLike) -> int:
@@ -189,11 +200,18 @@ def _storable(shape: Sequence[int], dtype: np.dtype[Any]) -> np.dtype[Any]:
     return stored
 
 
-def _pack_header(codec: str, shape: Sequence[int], dtype: np.dtype[Any], table: Sequence[tuple[int, int]]) -> bytes:
+def _pack_header(
+    codec: str,
+    shape: Sequence[int],
+    dtype: np.dtype[Any],
+    table: Sequence[tuple[int, int]],
+    colour: Colour | None = None,
+) -> bytes:
     payload = sum(size for size, _ in table) if table else math.prod(shape) * dtype.itemsize
     padded = (*shape, *[0] * (_MAX_DIMENSIONS - len(shape)))
+    of_colour = 0 if colour is None else 1 + COLOURS.index((colour.matrix, colour.full))
     head = _HEAD.pack(
-        _MAGIC, _VERSION, _CODECS.index(codec), len(shape), len(table), payload, dtype.str.encode(), *padded
+        _MAGIC, _VERSION, _CODECS.index(codec), len(shape), of_colour, len(table), payload, dtype.str.encode(), *padded
     )
     packed = b"".join(_PART.pack(size, crc) for size, crc in table)
     return head + _CRC.pack(zlib.crc32(packed, zlib.crc32(head))) + packed
@@ -203,7 +221,7 @@ def _unpack_header(view: memoryview) -> FrameHeader:
     """The header, with every field checked. The CRC finds damage; the other checks find forged headers."""
     if len(view) < _HEAD_BYTES:
         raise BadFrames(f"{len(view)} bytes are no frames: the header alone has {_HEAD_BYTES}")
-    magic, version, codec, dimensions, parts, payload, dtype, *shape = _HEAD.unpack_from(view)
+    magic, version, codec, dimensions, colour, parts, payload, dtype, *shape = _HEAD.unpack_from(view)
     if magic != _MAGIC:
         raise BadFrames(f"no frames: the value begins with {magic!r}, not {_MAGIC!r}")
     if version != _VERSION:
@@ -215,11 +233,29 @@ def _unpack_header(view: memoryview) -> FrameHeader:
     name = dtype.rstrip(b"\0").decode("ascii", "replace")
     if codec >= len(_CODECS) or name not in _DTYPES or not _MIN_DIMENSIONS <= dimensions <= _MAX_DIMENSIONS:
         raise BadFrames(f"frames of unknown kind: codec {codec}, type {name!r}, {dimensions} dimensions")
-    found = FrameHeader(_CODECS[codec], tuple(shape[:dimensions]), np.dtype(name), tuple(_PART.iter_unpack(table)))
+    if colour > len(COLOURS):
+        raise BadFrames(f"frames of unknown colour: {colour}")
+    found = FrameHeader(
+        _CODECS[codec],
+        tuple(shape[:dimensions]),
+        np.dtype(name),
+        tuple(_PART.iter_unpack(table)),
+        Colour(*COLOURS[colour - 1]) if colour else None,
+    )
+    if found.colour is not None and not _has_colour(found):
+        raise BadFrames(f"impossible frames: {found.dtype} of shape {found.shape} of a video's own colours")
     promised = found.nbytes if found.codec == "raw" else sum(size for size, _ in found.parts)
     if parts != _parts_expected(found) or payload != promised or found.nbytes > MAX_BYTES:
         raise BadFrames(f"impossible frames: {found.codec} of shape {found.shape} in {parts} parts, {payload} bytes")
     return found
+
+
+def _has_colour(found: FrameHeader) -> bool:
+    """Whether these can be frames of YUV 4:2:0, `(T, 3H/2, W)`, or of luma, `(T, H, W, 1)`."""
+    if found.dtype != np.uint8:
+        return False
+    planar = len(found.shape) == 3 and found.shape[1] % 3 == 0 and found.shape[2] % 2 == 0
+    return planar or (len(found.shape) == 4 and found.shape[3] == 1)
 
 
 def _parts_expected(found: FrameHeader) -> int:

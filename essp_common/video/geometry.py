@@ -1,21 +1,57 @@
-"""Computes the size of a clip's frames from a `Resize`. No other module does."""
+"""Computes the size of a clip's frames, and the shape of their array, from a `Resize`. No other module does."""
 
 from __future__ import annotations
 
+from essp_common.errors import ConfigError
 from essp_common.pb.v1.messages_pb2 import Resize
+
+YUV420, GRAY = "yuv420", "gray"
+"""`Resize.pixels`, where it is not `rgb` (or empty)."""
 
 
 def output_size(resize: Resize, height: int, width: int) -> tuple[int, int]:
-    """(height, width) of the frames that `resize` makes of a video displayed at `height` x `width`."""
+    """(height, width) of the frames that `resize` makes of a video displayed at `height` x `width`.
+
+    The sides that YUV 4:2:0 gets by `SHORT_SIDE` are even.
+    """
     if resize.mode == Resize.NONE:
         return height, width
     if resize.mode == Resize.SHORT_SIDE:
-        short = min(height, width)
-        return max(1, round(height * resize.height / short)), max(1, round(width * resize.height / short))
+        short, step = min(height, width), 2 if resize.pixels == YUV420 else 1
+        return _side(height * resize.height / short, step), _side(width * resize.height / short, step)
     return resize.height, resize.width
 
 
-def covering_size(height: int, width: int, target_height: int, target_width: int) -> tuple[int, int]:
-    """(height, width) of the smallest picture that covers the target and keeps its aspect ratio."""
+def frame_shape(resize: Resize, height: int, width: int) -> tuple[int, ...]:
+    """The shape of one frame that `resize` makes of such a video; `essp_common/colour.py` has the layouts.
+
+    Raises `ConfigError` for YUV 4:2:0 of odd sides, which it cannot have.
+    """
+    height, width = output_size(resize, height, width)
+    if resize.pixels == GRAY:
+        return height, width, 1
+    if resize.pixels != YUV420:
+        return height, width, 3
+    if height % 2 or width % 2:
+        raise ConfigError(
+            f"clip.pixels: yuv420 has one colour for 2 x 2 pixels, so frames of {width} x {height} cannot be kept in "
+            "it; choose even sides (clip.resize), or rgb"
+        )
+    return height * 3 // 2, width
+
+
+def covering_size(
+    height: int, width: int, target_height: int, target_width: int, *, even: bool = False
+) -> tuple[int, int]:
+    """(height, width) of the smallest picture that covers the target and keeps its aspect ratio.
+
+    `even`: with even sides, as those of the target are.
+    """
+    step = 2 if even else 1
     scale = max(target_height / height, target_width / width)
-    return max(target_height, round(height * scale)), max(target_width, round(width * scale))
+    return max(target_height, _side(height * scale, step)), max(target_width, _side(width * scale, step))
+
+
+def _side(length: float, step: int) -> int:
+    """The nearest multiple of `step`, at least one of them."""
+    return max(1, round(length / step)) * step

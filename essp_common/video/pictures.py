@@ -1,4 +1,9 @@
-"""Converts decoded frames to RGB pictures of the wanted size, in one pass of libswscale."""
+"""Converts decoded frames to pictures of the wanted size and colours, in one pass of libswscale.
+
+To RGB, libswscale converts in C, by the frame's matrix and range. To YUV 4:2:0 it only scales, with its vector code,
+which takes a third of the time; matrix and range stay those of the frame (`colour_of`). Sources of other samplings and
+depths (4:2:2, 4:4:4, 10 bits, grey, RGB) become 8-bit 4:2:0 on the way.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +11,31 @@ from typing import Any, cast
 
 import numpy as np
 from av.video.frame import VideoFrame
-from av.video.reformatter import VideoReformatter
+from av.video.plane import VideoPlane
+from av.video.reformatter import ColorRange, Colorspace, VideoReformatter
 from numpy.typing import NDArray
 
+from essp_common.colour import Colour
 from essp_common.pb.v1.messages_pb2 import Resize
-from essp_common.video.geometry import covering_size
+from essp_common.video.geometry import GRAY, YUV420, covering_size
 
 _INTERPOLATION = {"": "BILINEAR", "nearest": "POINT"}
+_BT601 = "bt601"
+_MATRICES = {1: "bt709", 4: "fcc", 7: "smpte240m", 9: "bt2020", 10: "bt2020"}
+"""`AVColorSpace` (ITU-T H.273, table 4) -> matrix. Others, unspecified ones too, count as BT.601, as in libswscale."""
+_SPACES = {
+    "bt601": Colorspace.ITU601,
+    "bt709": Colorspace.ITU709,
+    "bt2020": Colorspace.BT2020,
+    "fcc": Colorspace.FCC,
+    "smpte240m": Colorspace.SMPTE240M,
+}
+_FULL = 2
+"""`AVCOL_RANGE_JPEG`."""
+_ANY_RANGE = ColorRange.JPEG
+"""Named for source and target alike, so that no range is converted. The full one, since grey has no other."""
+_WITHOUT_MATRIX = ("gray", "rgb", "bgr", "gbr", "argb", "abgr", "pal8", "0rgb", "0bgr", "ya", "mono")
+"""Beginnings of the names of formats that are not YUV: of the full range, and converted by BT.601."""
 
 
 class Pictures:
@@ -21,32 +44,79 @@ class Pictures:
     def __init__(self) -> None:
         self._reformatter = VideoReformatter()
 
-    def write(self, frame: VideoFrame, resize: Resize, target: NDArray[np.uint8]) -> None:
-        """Fill `target`, `(H, W, 3) uint8, RGB`, with the frame as displayed.
+    def write(self, frame: VideoFrame, resize: Resize, target: NDArray[np.uint8]) -> Colour | None:
+        """Fill `target` with the frame as displayed; returns what its numbers mean, where it is not RGB.
 
-        The whole target is filled. Only `Resize.CROP` keeps the aspect ratio of the frame.
+        target: as `resize.pixels` says, `(H, W, 3)` RGB, `(3H/2, W)` YUV 4:2:0 or `(H, W, 1)` luma; contiguous. The
+        whole target is filled. Only `Resize.CROP` keeps the aspect ratio of the frame.
         """
         turns = quarter_turns(frame)
-        height, width = target.shape[:2]
+        planar, kept = resize.pixels == YUV420, resize.pixels in (YUV420, GRAY)
+        height, width = (target.shape[0] * 2 // 3, target.shape[1]) if planar else target.shape[:2]
+        whole = height, width
         if resize.mode == Resize.CROP:
             shown = (frame.width, frame.height) if turns % 2 else (frame.height, frame.width)
-            height, width = covering_size(*shown, height, width)
-        picture = self._convert(frame, *((width, height) if turns % 2 else (height, width)), resize.interpolation)
-        if turns:
-            picture = np.rot90(picture, turns)
-        top, left = (height - target.shape[0]) // 2, (width - target.shape[1]) // 2
-        target[...] = picture[top : top + target.shape[0], left : left + target.shape[1]]
+            whole = covering_size(*shown, height, width, even=kept)
+        colour = colour_of(frame) if kept else None
+        scaled = self._scaled(frame, whole[::-1] if turns % 2 else whole, resize, colour)
+        top, left = (whole[0] - height) // 2, (whole[1] - width) // 2
+        if kept:  # where a square of 2 x 2 pixels begins
+            top, left = top // 2 * 2, left // 2 * 2
+        if not planar:
+            _place(scaled.planes[0], turns, target, top, left)
+            return colour
+        flat = target.reshape(-1)
+        sizes = (height * width, height * width // 4, height * width // 4)
+        begin = 0
+        for plane, size, half in zip(scaled.planes, sizes, (1, 2, 2), strict=True):
+            part = flat[begin : begin + size].reshape(height // half, width // half, 1)
+            _place(plane, turns, part, top // half, left // half)
+            begin += size
+        return colour
 
-    def _convert(self, frame: VideoFrame, height: int, width: int, interpolation: str) -> NDArray[np.uint8]:
-        """The converted frame, `(height, width, 3) uint8, RGB`, as a view."""
-        method = _INTERPOLATION.get(interpolation) or interpolation.upper()
-        scaled = self._reformatter.reformat(
-            frame, width=width, height=height, format="rgb24", interpolation=method, threads=1
+    def _scaled(self, frame: VideoFrame, size: tuple[int, int], resize: Resize, colour: Colour | None) -> VideoFrame:
+        """The frame in its own orientation, `size` = (height, width)."""
+        method = _INTERPOLATION.get(resize.interpolation) or resize.interpolation.upper()
+        if colour is None:
+            return self._reformatter.reformat(
+                frame, width=size[1], height=size[0], format="rgb24", interpolation=method, threads=1
+            )
+        # Luma alone has no matrix; libswscale would convert from another one than BT.601.
+        space = _SPACES[_BT601 if resize.pixels == GRAY else colour.matrix]
+        return self._reformatter.reformat(
+            frame,
+            width=size[1],
+            height=size[0],
+            format="yuv420p" if resize.pixels == YUV420 else "gray",
+            src_colorspace=space,
+            dst_colorspace=space,
+            src_color_range=_ANY_RANGE,
+            dst_color_range=_ANY_RANGE,
+            interpolation=method,
+            threads=1,
         )
-        plane = scaled.planes[0]
-        return np.ndarray((height, width, 3), np.uint8, memoryview(cast(Any, plane)), strides=(plane.line_size, 3, 1))
+
+
+def colour_of(frame: VideoFrame) -> Colour:
+    """What the numbers of a decoded frame mean; where it does not say, BT.601 and the limited range."""
+    name = frame.format.name
+    if name.startswith(_WITHOUT_MATRIX):
+        return Colour(_BT601, full=True)
+    return Colour(
+        _MATRICES.get(int(frame.colorspace), _BT601), int(frame.color_range) == _FULL or name.startswith("yuvj")
+    )
 
 
 def quarter_turns(frame: VideoFrame) -> int:
     """Quarter turns, counter-clockwise, from the picture as coded to the picture as displayed."""
     return round(frame.rotation / 90) % 4
+
+
+def _place(plane: VideoPlane, turns: int, target: NDArray[np.uint8], top: int, left: int) -> None:
+    """Fill `target`, `(H, W, C)`, from row `top` and column `left` of the plane as displayed."""
+    channels = target.shape[2]
+    shape, strides = (plane.height, plane.width, channels), (plane.line_size, channels, 1)
+    picture: NDArray[np.uint8] = np.ndarray(shape, np.uint8, memoryview(cast(Any, plane)), strides=strides)
+    if turns:
+        picture = np.rot90(picture, turns)
+    target[...] = picture[top : top + target.shape[0], left : left + target.shape[1]]

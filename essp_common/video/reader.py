@@ -31,6 +31,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
+from essp_common.colour import Colour
 from essp_common.errors import BadVideo
 from essp_common.objects.ranged import expect
 from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek
@@ -42,7 +43,7 @@ _KEYFRAME_WEIGHT = 12
 """Approximate size of a keyframe, relative to other frames."""
 
 Target = NDArray[np.uint8]
-"""(T, H, W, 3) uint8, RGB: the array that receives a seed's frames."""
+"""uint8, the array that receives a seed's frames: `(T, H, W, 3)` RGB, or as `Resize.pixels` says (`colour.py`)."""
 
 
 class Reader:
@@ -55,6 +56,8 @@ class Reader:
         self._lookahead = lookahead
         self._pictures = Pictures()
         self.tally = Tally()
+        self.colours: list[Colour | None] = []
+        """Of the seeds that were read last: what the numbers mean of frames that are not RGB."""
         self._open()
 
     def __enter__(self) -> Reader:
@@ -81,17 +84,24 @@ class Reader:
         Otherwise damaged packets are skipped, and the last shown frame replaces missing ones.
         """
         outcomes: list[BadVideo | None] = [None] * len(seeds)
+        output = _Output(self._pictures, resize, targets)
+        self.colours = output.colours
         runs = _runs(seeds)
         if not isinstance(self._file, str):
             expect(self._file, [needed for run in runs if (needed := run.byte_range())])
         for run in runs:
             try:
-                self._read_run(run, resize, targets, strict)
+                self._read_run(run, output, strict)
             except BadVideo as error:
                 for want in run.wants[run.filled :]:
                     outcomes[want.seed] = error
             self.tally.wanted += run.filled
             self.tally.shared += run.shared
+        for seed in output.recoloured:
+            outcomes[seed] = outcomes[seed] or BadVideo(
+                "the frames of this clip change their matrix or range, so they have no colours in common; use "
+                "clip.pixels: rgb for such videos"
+            )
         return outcomes
 
     def frames(self, seek: Seek | None = None, *, strict: bool = True) -> Iterator[tuple[int, VideoFrame]]:
@@ -125,20 +135,20 @@ class Reader:
         except (av.error.FFmpegError, BadVideo):
             return
 
-    def _read_run(self, run: _Run, resize: Resize, targets: Sequence[Target], strict: bool) -> None:
+    def _read_run(self, run: _Run, output: _Output, strict: bool) -> None:
         if self._lookahead and run.seek is not None:
-            if self._read_selected(run, run.seek, resize, targets):
+            if self._read_selected(run, run.seek, output):
                 return
             self._distrust()
-        self._read_counted(run, resize, targets, strict)
+        self._read_counted(run, output, strict)
 
-    def _read_selected(self, run: _Run, seek: Seek, resize: Resize, targets: Sequence[Target]) -> bool:
+    def _read_selected(self, run: _Run, seek: Seek, output: _Output) -> bool:
         """Fill the wanted frames by timestamps. False: not all were found; those that were found are filled."""
         wants = run.wants
         for number, frame in self.selected(seek, {want.frame for want in wants}):
             if number != wants[run.filled].frame or frame.is_corrupt:
                 return False
-            run.fill(number, frame, self._pictures, resize, targets)
+            run.fill(number, frame, output)
         return run.filled == len(wants)
 
     def _distrust(self) -> None:
@@ -147,7 +157,7 @@ class Reader:
         self._container.close()
         self._open()
 
-    def _read_counted(self, run: _Run, resize: Resize, targets: Sequence[Target], strict: bool) -> None:
+    def _read_counted(self, run: _Run, output: _Output, strict: bool) -> None:
         wants = run.wants
         frame: VideoFrame | None = None
         for number, frame in self.frames(run.seek, strict=strict):
@@ -156,13 +166,13 @@ class Reader:
                 continue
             if strict and frame.is_corrupt:
                 raise BadVideo(f"frame {number} is damaged")
-            run.fill(number, frame, self._pictures, resize, targets)
+            run.fill(number, frame, output)
             if run.filled == len(wants):
                 return
         if strict or frame is None:
             raise BadVideo(f"the video ends before its frame {wants[run.filled].frame}", "truncated")
         while run.filled < len(wants):
-            run.fill(wants[run.filled].frame, frame, self._pictures, resize, targets)
+            run.fill(wants[run.filled].frame, frame, output)
 
     def _open(self) -> None:
         try:
@@ -208,6 +218,41 @@ class _Want:
     slot: int
 
 
+class _Output:
+    """Where frames go, and in which size and colours."""
+
+    def __init__(self, pictures: Pictures, resize: Resize, targets: Sequence[Target]) -> None:
+        self._pictures = pictures
+        self._resize = resize
+        self._targets = targets
+        self._written = [False] * len(targets)
+        self.colours: list[Colour | None] = [None] * len(targets)
+        self.recoloured: set[int] = set()
+        """Seeds whose frames have different colours."""
+
+    def convert(self, frame: VideoFrame, want: _Want) -> tuple[NDArray[np.uint8], Colour | None]:
+        """Convert a frame into its place. Returns that place, and the frame's colour."""
+        place = self._targets[want.seed][want.slot]
+        colour = self._pictures.write(frame, self._resize, place)
+        self._note(want.seed, colour)
+        return place, colour
+
+    def copy(self, done: tuple[NDArray[np.uint8], Colour | None], want: _Want) -> bool:
+        """Copy a converted frame into the place of another want. False: that has another shape."""
+        place = self._targets[want.seed][want.slot]
+        if done[0].shape != place.shape:
+            return False
+        place[...] = done[0]
+        self._note(want.seed, done[1])
+        return True
+
+    def _note(self, seed: int, colour: Colour | None) -> None:
+        if not self._written[seed]:
+            self._written[seed], self.colours[seed] = True, colour
+        elif colour != self.colours[seed]:
+            self.recoloured.add(seed)
+
+
 @dataclass(slots=True)
 class _Run:
     """Wanted frames, by index, that are read by decoding forward from one position."""
@@ -231,19 +276,14 @@ class _Run:
         share = min(1.0, (reach + _KEYFRAME_WEIGHT) / (frames + _KEYFRAME_WEIGHT))
         return first.byte_offset, last.byte_offset + int(share * (last.next_offset - last.byte_offset))
 
-    def fill(
-        self, number: int, frame: VideoFrame, pictures: Pictures, resize: Resize, targets: Sequence[Target]
-    ) -> None:
+    def fill(self, number: int, frame: VideoFrame, output: _Output) -> None:
         """Write frame `number` to each target that wants it: convert it once, and copy it to the others."""
-        done: NDArray[np.uint8] | None = None
+        done: tuple[NDArray[np.uint8], Colour | None] | None = None
         while self.filled < len(self.wants) and (want := self.wants[self.filled]).frame == number:
-            place = targets[want.seed][want.slot]
-            if done is not None and done.shape == place.shape:
-                place[...] = done
+            if done is not None and output.copy(done, want):
                 self.shared += 1
             else:
-                pictures.write(frame, resize, place)
-                done = place
+                done = output.convert(frame, want)
             self.filled += 1
 
 

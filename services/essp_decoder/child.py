@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from essp_common.cache.port import Buffer
 from essp_common.errors import BadVideo, EsspError, PermanentError, TransientError
 from essp_common.runtime.failpoints import failpoint
-from essp_common.video.codec import encode, frame_buffer, raw_bytes
+from essp_common.video.codec import encode, frame_buffer, raw_bytes, set_colour
 from essp_common.video.container import Limits
 from essp_common.video.selection import Tally
 from essp_common.wiring import Stores
@@ -84,13 +84,16 @@ class Child:
         if any(errors):
             self._videos.drop(unit.video)
         clips: list[int | dict[str, Any]] = []
-        for array, slot, error in zip(frames, request.slots, errors, strict=True):
+        for array, slot, colour, error in zip(frames, request.slots, reader.colours, errors, strict=True):
             if error is not None:
                 clips.append(_failure(error))
             elif raw:
-                clips.append(raw_bytes(array.shape, array.dtype))
+                size = raw_bytes(array.shape, array.dtype)
+                if colour is not None:
+                    set_colour(self._memory[slot.start : slot.start + size], colour)
+                clips.append(size)
             else:
-                clips.append(self._store(encode(array, unit.recipe.codec), slot))
+                clips.append(self._store(encode(array, unit.recipe.codec, colour), slot))
         return clips
 
     def _raw_frames(self, shape: Shape, slot: Slot) -> NDArray[np.uint8]:

@@ -22,7 +22,7 @@ from functools import lru_cache
 from essp_common.errors import PermanentError
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, FrameCodec
 from essp_common.video.codec import max_encoded_bytes
-from essp_common.video.geometry import output_size
+from essp_common.video.geometry import frame_shape
 from essp_decoder.memory import Slot
 
 READY = b"ready"
@@ -31,8 +31,8 @@ _LENGTH = struct.Struct("<I")
 _HEAD = struct.Struct("<QI")
 _SLOT = struct.Struct("<QQ")
 
-Shape = tuple[int, int, int, int]
-"""(T, H, W, 3)."""
+Shape = tuple[int, ...]
+"""`(T, H, W, 3)` for RGB; `essp_common/colour.py` has the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +111,14 @@ class Channel:
 
 
 def clip_shapes(unit: DecodeSeed) -> list[Shape]:
-    """The shape of each seed's frames. Raises `PermanentError` for a seed without frames."""
-    height, width = output_size(unit.recipe.resize, unit.video.height, unit.video.width)
+    """The shape of each seed's frames. Raises `PermanentError` for a seed without frames, and for frames that the
+    recipe's colours cannot have."""
+    shape = frame_shape(unit.recipe.resize, unit.video.height, unit.video.width)
     shapes = []
     for seed in unit.seeds:
-        if not (height and width and seed.frame_count and seed.stride):
+        if not (all(shape) and seed.frame_count and seed.stride):
             raise PermanentError(f"{unit.video.id}: a seed asks for no frames, or the video has no size")
-        shapes.append((seed.frame_count, height, width, 3))
+        shapes.append((seed.frame_count, *shape))
     return shapes
 
 

@@ -88,12 +88,13 @@ class ExtractStage:
         if not streams or ready.skipped or self._control.ended(job, fence) or self._control.of_earlier_run(job, fence):
             return
         try:
-            clip: NDArray[np.uint8] = codec.decode(self._cache.get(ready.key))
+            value = self._cache.get(ready.key)
+            clip: NDArray[np.uint8] = codec.decode(value)
         except (CacheMiss, BadFrames) as error:
             self._have_made_again(ready, streams, error)
             return
         failpoint("extractor.read")
-        shared = Intermediates(clip)
+        shared = Intermediates(clip, codec.header(value).colour)
         missing = [stream for stream in streams if stream.stream not in self._made]
         errors = [problem for stream in missing if (problem := self._error_of(ready, stream, shared)) is not None]
         self._bus.flush()

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from essp_common.artifacts.fused_model import FusedModel, Member, member_weights
 from essp_common.cache.port import Buffer
+from essp_common.colour import pictures
 from essp_common.errors import DeviceLost, OutOfMemory
 from essp_common.features.sampling import evenly_spaced
 from essp_common.job.feature_layout import FeatureLayout
@@ -43,8 +44,9 @@ class StreamScorer:
     def views(self, value: Buffer) -> dict[View, Frames]:
         """What the members see of a stored clip, `(T, crop, crop, C)` for each view. Raises `BadFrames`."""
         wanted = self._wanted
-        frames = None if wanted is None else evenly_spaced(codec.header(value).shape[0], wanted)
-        clip = codec.decode(value, frames)
+        header = codec.header(value)
+        frames = None if wanted is None else evenly_spaced(header.shape[0], wanted)
+        clip = pictures(codec.decode(value, frames), header.colour)
         return {view: evaluation_view(clip, *view) for view in self.distinct_views}
 
     def score(self, clips: Sequence[Mapping[View, Frames]]) -> dict[str, NDArray[np.floating[Any]]]:

@@ -59,6 +59,31 @@ def test_batches_are_the_decoded_frames(catalog: Path) -> None:
     assert taken(batches) != taken(again)
 
 
+@pytest.mark.parametrize("pixels", ["yuv420", "gray"])
+def test_frames_that_stay_in_the_colours_of_their_video_become_pictures(catalog: Path, pixels: Any) -> None:
+    """In a loader's thread, or where a device is asked to, once they are there: the same integers."""
+    clip = essp.Clip(frames=4, stride=2, size=40, pixels=pixels)
+    rows = {row.id: row for row in essp.open_catalog(catalog).rows}
+    with loader(catalog, clip=clip) as clips:
+        batches = list(clips)
+        for batch in batches:
+            assert batch.frames.shape[1:] == (4, 40, 40, 3 if pixels == "yuv420" else 1)
+            for frames, video, first in zip(batch.frames, batch.meta["video"], batch.meta["first_frame"], strict=True):
+                assert np.array_equal(frames.numpy(), essp.decode(rows[video], first, clip=clips.clip))
+    with loader(catalog, clip=clip, transform=lambda frames, random: frames[:2]) as clips:
+        assert torch.equal(next(iter(clips)).frames, batches[0].frames[:, :2])
+
+
+def test_flow_of_luma_is_flow_of_yuv(catalog: Path) -> None:
+    taken = []
+    for pixels in ("gray", "yuv420"):
+        clip = essp.Clip(frames=4, size=40, pixels=pixels)
+        with loader(catalog, clip=clip, feature="flow", params={"length": 3}, clips_per_epoch=4) as clips:
+            taken.append(next(iter(clips)).frames)
+    assert taken[0].shape == (4, 1, 40, 40, 6)
+    assert torch.equal(*taken)
+
+
 def test_a_state_goes_on_with_the_very_clips(catalog: Path) -> None:
     with loader(catalog, clips_per_visit=2, window=8) as one:
         first, states = [], []

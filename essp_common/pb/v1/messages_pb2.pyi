@@ -159,7 +159,7 @@ class Seed(_message.Message):
     def __init__(self, index: _Optional[int] = ..., attempt: _Optional[int] = ..., class_id: _Optional[int] = ..., first_frame: _Optional[int] = ..., frame_count: _Optional[int] = ..., stride: _Optional[int] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ..., last_frame: _Optional[int] = ...) -> None: ...
 
 class Resize(_message.Message):
-    __slots__ = ("mode", "height", "width", "interpolation")
+    __slots__ = ("mode", "height", "width", "interpolation", "pixels")
     class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         NONE: _ClassVar[Resize.Mode]
@@ -174,11 +174,13 @@ class Resize(_message.Message):
     HEIGHT_FIELD_NUMBER: _ClassVar[int]
     WIDTH_FIELD_NUMBER: _ClassVar[int]
     INTERPOLATION_FIELD_NUMBER: _ClassVar[int]
+    PIXELS_FIELD_NUMBER: _ClassVar[int]
     mode: Resize.Mode
     height: int
     width: int
     interpolation: str
-    def __init__(self, mode: _Optional[_Union[Resize.Mode, str]] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., interpolation: _Optional[str] = ...) -> None: ...
+    pixels: str
+    def __init__(self, mode: _Optional[_Union[Resize.Mode, str]] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., interpolation: _Optional[str] = ..., pixels: _Optional[str] = ...) -> None: ...
 
 class FrameCodec(_message.Message):
     __slots__ = ("name", "quality", "subsampling")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from essp_common.features.intermediates import Intermediates
-from essp_common.features.port import ArraySpec, FeatureParams
+from essp_common.features.port import ArraySpec, FeatureParams, Needs
 from essp_common.features.sampling import centre_window
 from essp_common.job.feature_layout import DESCRIPTOR, FeatureLayout
 from essp_extractor.motion.fields import FlowFields, FlowMethod, MethodParams
@@ -60,6 +60,8 @@ class HofParams(MbhParams):
 class _OnGrid(ABC):
     """A descriptor of each volume of a grid, over a clip's middle frames."""
 
+    needs: ClassVar[Needs] = "luma"
+
     def __init__(self, grid: VolumeGrid, method: FlowMethod, *, frames: int, channels: int) -> None:
         """`frames`: how many frames of the clip to describe. `channels`: values per volume."""
         self._grid = grid
@@ -84,7 +86,7 @@ class _OnGrid(ABC):
         return self.extract_from(Intermediates(clip))
 
     def extract_from(self, shared: Intermediates) -> NDArray[np.float32]:
-        return self._described(shared, centre_window(len(shared.clip), self._frames).start)
+        return self._described(shared, centre_window(shared.frames, self._frames).start)
 
     @abstractmethod
     def _described(self, shared: Intermediates, first: int) -> NDArray[np.float32]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from essp_common.features.intermediates import Intermediates
-from essp_common.features.port import ArraySpec
+from essp_common.features.port import ArraySpec, Needs
 from essp_common.features.sampling import centre_window
 from essp_extractor.motion.fields import Field as FlowField
 from essp_extractor.motion.fields import FlowFields, FlowMethod, MethodParams
@@ -38,6 +38,7 @@ class StackedFlow(ABC):
     """A feature made of flow fields."""
 
     signed_codes: ClassVar[bool] = True
+    needs: ClassVar[Needs] = "luma"
 
     def __init__(self, params: StackedFlowParams, method: FlowMethod) -> None:
         self._method = method
@@ -58,8 +59,8 @@ class StackedFlow(ABC):
         return self.extract_from(Intermediates(clip))
 
     def extract_from(self, shared: Intermediates) -> NDArray[np.uint8]:
-        first = centre_window(len(shared.clip), self._length + 1).start
-        bound_px = self._bound * min(shared.clip.shape[1:3])
+        first = centre_window(shared.frames, self._length + 1).start
+        bound_px = self._bound * min(shared.size)
         return self._flow.stacked(self._fields(shared, first), bound_px)
 
     @abstractmethod

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from essp_common.features.intermediates import Intermediates
-from essp_common.features.port import ArraySpec, FeatureParams
+from essp_common.features.port import ArraySpec, FeatureParams, Needs
 from essp_common.features.sampling import centre_window
 from essp_common.job.feature_layout import DESCRIPTOR, FeatureLayout
 from essp_extractor.motion.camera import CameraMotion
@@ -88,6 +88,7 @@ class Trajectories:
     name: ClassVar[str] = "trajectories"
     summary: ClassVar[str] = "Dense trajectories with shape, HOG, HOF and MBH (local motion)."
     layout: ClassVar[FeatureLayout] = DESCRIPTOR
+    needs: ClassVar[Needs] = "luma"
 
     Params: ClassVar[type[FeatureParams]] = TrajectoryParams
 
@@ -115,14 +116,14 @@ class Trajectories:
         return self.extract_from(Intermediates(clip))
 
     def extract_from(self, shared: Intermediates) -> _Floats:
-        frames, height, width, _ = shared.clip.shape
+        frames, (height, width) = shared.frames, shared.size
         centre_window(frames, self.frames_needed())  # raises for a clip that is too short
         found: list[tuple[_Floats, _Floats]] = []
         for scale, *size in scale_sizes(self._settings, height, width):
             tracker = Tracker(self._cv2, self._settings, scale, frames - 1)
             for frame in range(frames - 1):
                 tracker.advance(self._step(shared, frame, (size[0], size[1])))
-            found += [self._rows(tracks, shared.clip.shape) for tracks in tracker.finished]
+            found += [self._rows(tracks, (frames, height, width)) for tracks in tracker.finished]
         rows, motion = (np.concatenate(parts) for parts in zip(*found, strict=True))
         most = np.argsort(-motion, kind="stable")[: self._count]
         result = np.zeros((1, self._count, 1, rows.shape[1]), np.float32)
@@ -142,7 +143,7 @@ class Trajectories:
 
     def _step(self, shared: Intermediates, frame: int, size: Size) -> Step:
         grey = self._grey(shared, frame, size)
-        if size == shared.clip.shape[1:3]:
+        if size == shared.size:
             flow = self._fields.between(shared, frame, frame + 1)
         else:
             flow = self._fields.of(grey, self._grey(shared, frame + 1, size))
@@ -162,12 +163,12 @@ class Trajectories:
         smaller: Grey = self._cv2.resize(grey, size[::-1], interpolation=self._cv2.INTER_AREA)
         return smaller
 
-    def _rows(self, tracks: Tracks, clip: tuple[int, ...]) -> tuple[_Floats, _Floats]:
+    def _rows(self, tracks: Tracks, clip: tuple[int, int, int]) -> tuple[_Floats, _Floats]:
         """The rows of the tracks that are kept, and the amount of motion of each."""
         points, motions = tracks.points * np.float32(tracks.scale), tracks.motions * np.float32(tracks.scale)
         kept = tracks.alive & sound(points) & self._of_the_scene(motions)
         path = np.linalg.norm(np.diff(points, axis=0), axis=2).sum(axis=0)
-        frames, height, width, _ = clip
+        frames, height, width = clip
         mean, end = points.mean(axis=0), tracks.start + self._settings.volume.length
         facts = np.column_stack(
             [
@@ -211,7 +212,7 @@ class ImprovedTrajectories(Trajectories):
     def _motion(self, shared: Intermediates, frame: int, flow: FlowField) -> FlowField:
         if self._camera.between(shared, frame) is None:
             return flow
-        if flow.shape[:2] == shared.clip.shape[1:3]:
+        if flow.shape[:2] == shared.size:
             return self._camera.warped_field(shared, frame)
         height, width, _ = flow.shape
         still = self._resized(self._camera.still(shared, frame), (height, width))

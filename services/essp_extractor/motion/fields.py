@@ -95,9 +95,7 @@ class FlowFields:
 
     def grey(self, shared: Intermediates, frame: int) -> Grey:
         """Frame number `frame` of the clip in grey levels; read-only."""
-        return shared.get(
-            ("grey", frame), lambda: _read_only(self._cv2.cvtColor(shared.clip[frame], self._cv2.COLOR_RGB2GRAY))
-        )
+        return shared.get(("grey", frame), lambda: _read_only(self._grey(shared, frame)))
 
     def between(self, shared: Intermediates, first: int, second: int) -> Field:
         """The field from one frame of the clip to another, by their numbers; read-only."""
@@ -125,6 +123,14 @@ class FlowFields:
         height, width, _ = codes[0].shape
         stack: NDArray[np.uint8] = self._cv2.merge(codes)
         return stack.reshape(1, height, width, 2 * len(codes))
+
+    def _grey(self, shared: Intermediates, frame: int) -> Grey:
+        made: Grey
+        if (luma := shared.luma) is not None:
+            made = luma[frame]
+            return made
+        made = self._cv2.cvtColor(shared.clip[frame], self._cv2.COLOR_RGB2GRAY)
+        return made
 
     def _dis(self, first: Grey, second: Grey) -> Field:
         made: Field = self._cv2.DISOpticalFlow.create(_PRESETS[self._method.preset]).calc(first, second, None)

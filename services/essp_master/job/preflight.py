@@ -28,7 +28,7 @@ from essp_master.job.message_builder import MessageBuilder
 from essp_master.job.model_inputs import with_inputs_of_model
 from essp_master.job.resume import ResumePoints, resume_points
 from essp_master.job.sizing import bounds_of, enough_budget, parts_of, unit_clips
-from essp_master.job.trainer_checks import check_trainers, layouts_of
+from essp_master.job.trainer_checks import check_needs, check_trainers, layouts_of
 from essp_master.ledger.instructions import IssueUnit
 from essp_master.ledger.parts import ClipParts
 
@@ -97,6 +97,7 @@ def preflight(
     _check_weights(spec, stores)
     phases = Phases(spec, catalog)
     layouts = layouts_of(spec, declared)
+    check_needs(spec, declared)
     check_trainers(phases, layouts, declared)
     parts = parts_of(spec)
     bounds = bounds_of(phases, parts, declared)

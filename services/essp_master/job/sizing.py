@@ -26,7 +26,7 @@ from essp_common.pb.v1.messages_pb2 import TEST, Resize
 from essp_common.planning.phases import Phases
 from essp_common.quantities import size
 from essp_common.video.codec import max_encoded_bytes
-from essp_common.video.geometry import output_size
+from essp_common.video.geometry import GRAY, frame_shape, output_size
 from essp_master.ledger.parts import ClipParts
 
 MOST_UNIT_CLIPS = 32
@@ -99,10 +99,26 @@ def unit_clips(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
 
 
 def decoded_clips(spec: JobSpec, view: CatalogView) -> set[ArraySpec]:
-    """The clips that decoders make of these videos: one for each size."""
+    """The clips that decoders make of these videos, as features see them: one for each size.
+
+    Frames that are kept as YUV 4:2:0 become RGB for who needs that.
+    """
+    return set(_decoded(spec, view))
+
+
+def _decoded(spec: JobSpec, view: CatalogView) -> dict[ArraySpec, ArraySpec]:
+    """Clips as features see them -> as they lie in the cache. Raises `ConfigError` for sizes that cannot be."""
     resize = recipe_of(spec).resize
-    sizes = {output_size(resize, row.height, row.width) for row in _distinct(view, resize)}
-    return {ArraySpec((spec.clip.frames, height, width, 3), "uint8") for height, width in sizes}
+    channels = 1 if resize.pixels == GRAY else 3
+    clips = {}
+    for row in _distinct(view, resize):
+        seen = ArraySpec((spec.clip.frames, *output_size(resize, row.height, row.width), channels), "uint8")
+        try:
+            stored = frame_shape(resize, row.height, row.width)
+        except ConfigError as error:
+            raise ConfigError(f"{error} (video {row.id})") from error
+        clips[seen] = ArraySpec((spec.clip.frames, *stored), "uint8")
+    return clips
 
 
 def _largest(bounds: Sequence[Sequence[int]]) -> int:
@@ -134,11 +150,11 @@ def _bounds(
     spec: JobSpec, view: CatalogView, streams: Sequence[str], declared: Mapping[str, DeclaredFeature] | None
 ) -> list[int]:
     bounds = [0] * (1 + len(streams))
-    for clip in decoded_clips(spec, view):
+    for clip, stored in _decoded(spec, view).items():
         outputs = {
             name: output_of(stream.feature, stream.params, clip, declared) for name, stream in spec.streams.items()
         }
-        made = [_max_bytes(clip, spec.clip.codec)]
+        made = [_max_bytes(stored, spec.clip.codec)]
         made += [_max_bytes(outputs[name], spec.streams[name].codec) for name in streams]
         bounds = [max(known, new) for known, new in zip(bounds, made, strict=True)]
     return bounds

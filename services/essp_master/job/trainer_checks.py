@@ -12,7 +12,7 @@ from itertools import combinations
 from essp_common.errors import ConfigError
 from essp_common.features.declared import DeclaredFeature
 from essp_common.features.port import ArraySpec
-from essp_common.features.registry import layout_of, output_of
+from essp_common.features.registry import layout_of, needs_of, output_of
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.network_limits import NETWORK_LIMITS
 from essp_common.job.spec import JobSpec
@@ -30,6 +30,22 @@ _MULTIPLE = {"colours": 3, "horizontal_motion": 2}
 def layouts_of(spec: JobSpec, declared: Mapping[str, DeclaredFeature] | None = None) -> dict[str, FeatureLayout]:
     """Stream -> how its values are read. Raises `ConfigError` for features that are not known."""
     return {name: layout_of(stream.feature, declared) for name, stream in spec.streams.items()}
+
+
+def check_needs(spec: JobSpec, declared: Mapping[str, DeclaredFeature] | None = None) -> None:
+    """Raises `ConfigError` for a stream that needs colours where clips have none.
+
+    A loop of the user's own may take grey frames as they are; networks here take photographs in colour.
+    """
+    if spec.clip.pixels != "gray":
+        return
+    for name, stream in spec.streams.items():
+        taken_as_is = stream.feature == "rgb" and spec.consumers
+        if not taken_as_is and needs_of(stream.feature, declared) == "colours":
+            raise ConfigError(
+                f"clip.pixels: gray has no colours, and {stream.feature} (streams.{name}.feature) needs them; use "
+                "yuv420 or rgb, or a feature of luma such as flow"
+            )
 
 
 def check_trainers(

@@ -17,7 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from essp_common.colour import Colour
 from essp_common.errors import ConfigError, OutOfMemory
+from essp_common.learning.colour import pictures
 
 Frames = NDArray[Any]
 
@@ -76,6 +78,19 @@ class _OnGpu:
         stream.wait_event(self._arrived)
         self._clips.record_stream(stream)  # keep its memory until this stream is done with it
         return self._clips
+
+
+class OfPlanes:
+    """Clips that travel in the colours of their videos, half the bytes of RGB, and become pictures on the device."""
+
+    def __init__(self, planes: Input, colours: Sequence[Colour], dimensions: int) -> None:
+        """`dimensions`: of the frames of one clip; 4 for luma, `(T, H, W, 1)`."""
+        self._planes = planes
+        self._colours = colours
+        self.channels = 1 if dimensions == 4 else 3
+
+    def here(self) -> Tensor:
+        return pictures(self._planes.here(), self._colours)
 
 
 def transfer_to(device: torch.device) -> Transfer:

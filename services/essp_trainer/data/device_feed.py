@@ -17,7 +17,7 @@ import torch
 
 from essp_common.messages.ordered import Delivery, PhaseEnd
 from essp_common.runtime.retry import retry_transient
-from essp_trainer.data.device import enough_memory, transfer_to
+from essp_trainer.data.device import OfPlanes, enough_memory, transfer_to
 from essp_trainer.data.prefetch import Batch, Prefetch
 
 _NEXT_S = 0.1
@@ -91,7 +91,10 @@ class DeviceFeed:
             return item
         if item.frames:
             with enough_memory(self._device, len(item.frames)):
-                item = replace(item, frames=(), input=self._transfer(item.frames))
+                sent = self._transfer(item.frames)
+                if item.colours:
+                    sent = OfPlanes(sent, item.colours, item.frames[0].ndim)
+                item = replace(item, frames=(), input=sent)
         if self._finish_sent:
             retry_transient(partial(self._prefetch.finish, item.items), lambda: self._closing)
         return item

@@ -24,6 +24,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from essp_common.colour import Colour, pictures
 from essp_common.errors import BadFrames, ConfigError
 from essp_common.features.sampling import evenly_spaced
 from essp_common.messages.ordered import Delivery, OrderedIntake, PhaseEnd
@@ -55,6 +56,8 @@ class Batch:
     """In index order, skipped ones included; without their bytes."""
     frames: tuple[Frames, ...]
     """What the model sees of each clip that was not skipped; empty once they are sent to the device."""
+    colours: tuple[Colour, ...] = ()
+    """Of `frames`, if they are still in the colours of their videos."""
     input: Input | None = None
     """The clips on the device; None: this rank has no clip of the batch."""
 
@@ -82,6 +85,15 @@ class _Prepared:
     item: Delivery
     frames: Future[Frames] | None
     """None: skipped."""
+    colour: Colour | None = None
+    """Of frames that stay in the colours of their video."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ready:
+    item: Delivery
+    frames: Frames | None
+    colour: Colour | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +108,8 @@ class PrefetchOptions:
     wanted_frames: int | None
     """How many evenly spaced frames of each clip to decode (None: all)."""
     name: str
+    convert: bool = True
+    """Loaders make pictures of clips in YUV 4:2:0 or luma, before the view sees them. False: the device does."""
     set_up_loader: Callable[[], None] | None = None
     """Called once in each loader, before its first clip."""
 
@@ -121,7 +135,7 @@ class Prefetch:
         self._closing = threading.Event()
         self._failure: BaseException | None = None
         self._phase_index, self._begin = start
-        self._partial: list[tuple[Delivery, Frames | None]] = []
+        self._partial: list[_Ready] = []
         self._pool = ThreadPoolExecutor(options.loaders, f"essp-load-{options.name}", options.set_up_loader)
         self._thread = threading.Thread(target=self._run, name=f"essp-intake-{options.name}", daemon=True)
         self._thread.start()
@@ -141,12 +155,12 @@ class Prefetch:
             prepared = self._pop(deadline)
             if prepared is None:
                 return None
-            if not isinstance(prepared, tuple):
+            if isinstance(prepared, PhaseEnd):
                 raise RuntimeError(f"phase {self._phase_index} ended before its clip {stop - 1}")
             self._partial.append(prepared)
         if self._begin >= plan.clips:
             end = self._pop(deadline)
-            if isinstance(end, tuple):
+            if isinstance(end, _Ready):
                 raise RuntimeError(f"phase {self._phase_index} has more than its {plan.clips} clips")
             if end is not None:
                 self._phase_index, self._begin = self._phase_index + 1, 0
@@ -171,12 +185,13 @@ class Prefetch:
         self._intake.close()
 
     def _cut(self, plan: PhasePlan, stop: int) -> Batch:
-        items = tuple(item for item, _ in self._partial)
-        frames = tuple(frames for _, frames in self._partial if frames is not None)
+        items = tuple(ready.item for ready in self._partial)
+        frames = tuple(ready.frames for ready in self._partial if ready.frames is not None)
+        colours = tuple(ready.colour for ready in self._partial if ready.colour is not None)
         begin, self._begin, self._partial = self._begin, stop, []
-        return Batch(self._phase_index, plan, begin, stop, items, frames)
+        return Batch(self._phase_index, plan, begin, stop, items, frames, colours)
 
-    def _pop(self, deadline: float) -> tuple[Delivery, Frames | None] | PhaseEnd | None:
+    def _pop(self, deadline: float) -> _Ready | PhaseEnd | None:
         """The head of the queue once it is ready."""
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._failure, max(0.0, deadline - time.monotonic()))
@@ -185,16 +200,17 @@ class Prefetch:
                     raise self._failure
                 return None
             head = self._queue[0]
-        ready: tuple[Delivery, Frames | None] | PhaseEnd
+        ready: _Ready | PhaseEnd
         if isinstance(head, PhaseEnd):
             ready = head
         elif head.frames is None:
-            ready = (head.item, None)
+            ready = _Ready(head.item, None, None)
         else:
             try:
-                ready = (head.item, head.frames.result(max(0.0, deadline - time.monotonic())))
+                frames = head.frames.result(max(0.0, deadline - time.monotonic()))
             except FutureTimeoutError:
                 return None
+            ready = _Ready(head.item, frames, head.colour)
         with self._changed:
             self._queue.popleft()
             self._changed.notify_all()
@@ -222,22 +238,29 @@ class Prefetch:
         if item.skipped:
             return _Prepared(item, None)
         try:
-            frames = self._decode(item)
+            frames, colour = self._decode(item)
         except BadFrames as error:
             reason = f"{item.key}: {error}"
             self._retry(lambda: self._intake.request_rebuild(item, reason))
             return None
         light = replace(item, value=b"")  # the decoded view keeps the bytes alive as long as it needs them
-        return _Prepared(light, self._pool.submit(self._view, light, frames))
+        if not self._options.convert:
+            return _Prepared(light, self._pool.submit(self._view, light, frames), colour)
+        return _Prepared(light, self._pool.submit(self._seen, light, frames, colour))
+
+    def _seen(self, item: Delivery, frames: Frames, colour: Colour | None) -> Frames:
+        return self._view(item, pictures(frames, colour))
 
     def _retry(self, call: Callable[[], T]) -> T:
         return retry_transient(call, self._closing.is_set, self._closing.wait)
 
-    def _decode(self, item: Delivery) -> Frames:
+    def _decode(self, item: Delivery) -> tuple[Frames, Colour | None]:
+        """The wanted frames, and what their numbers mean if they are not RGB or a feature."""
+        header = codec.header(item.value)
         wanted = self._options.wanted_frames
         if wanted is None:
-            return codec.decode(item.value)
-        available = codec.header(item.value).shape[0]
+            return codec.decode(item.value), header.colour
+        available = header.shape[0]
         if available < wanted:
             raise ConfigError(f"the clips have {available} frame(s), the stream needs {wanted}; raise clip.frames")
-        return codec.decode(item.value, evenly_spaced(available, wanted))
+        return codec.decode(item.value, evenly_spaced(available, wanted)), header.colour

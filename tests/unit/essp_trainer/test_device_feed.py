@@ -10,12 +10,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from essp_common.colour import Colour, pictures
 from essp_common.errors import ConfigError, OutOfMemory
 from essp_common.messages.ordered import Delivery, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import TRAIN, ClipRef, PhasePlan
@@ -34,15 +36,15 @@ class Source:
     def __init__(self, batches: int, failure: Exception | None = None) -> None:
         self.given = 0
         self.closed = False
-        self._batches = batches
         self._failure = failure
+        self.batches = [batch(number) for number in range(batches)]
         self.queued = 3
 
     def next(self, timeout_s: float) -> Batch | PhaseEnd | None:
         number, self.given = self.given, self.given + 1
-        if number < self._batches:
-            return batch(number)
-        if number == self._batches:
+        if number < len(self.batches):
+            return self.batches[number]
+        if number == len(self.batches):
             return PhaseEnd(0, PLAN)
         if self._failure is not None:
             raise self._failure
@@ -119,6 +121,23 @@ def test_a_batch_stays_as_it_is_until_the_model_has_it() -> None:
     assert there.channels == 3
     assert there.here().dtype == torch.uint8, "a quarter of the bytes of floats; normalised where the model is"
     assert torch.equal(there.here()[1], torch.from_numpy(frames[1]))
+
+
+def test_clips_in_the_colours_of_their_videos_become_pictures_on_the_device() -> None:
+    planes = np.random.default_rng(0).integers(0, 256, (2, 1, 6, 4), dtype=np.uint8)
+    luma = planes[:, :, :4, :, None]
+    for frames, channels in ((planes, 3), (luma, 1)):
+        source = Source(0)
+        source.batches = [replace(batch(0), frames=tuple(frames), colours=(Colour(), Colour("bt709", full=True)))]
+        with feeding(source) as feed:
+            item = feed.next(30)
+            assert isinstance(item, Batch)
+            assert item.input is not None
+            assert item.input.channels == channels
+            made = item.input.here()
+            assert made.shape == (2, 1, 4, 4, channels)
+            for clip, own, wanted in zip(made, item.colours, frames, strict=True):
+                assert np.array_equal(clip.numpy(), pictures(wanted, own))
 
 
 class Stream:

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
+from essp_common.colour import Colour, pictures
 from essp_common.errors import BadFrames
 from essp_common.features import registry
+from essp_common.features.intermediates import Intermediates, extract_with
 from essp_common.features.port import ArraySpec, Extractor
 from essp_common.features.quantization import ZERO, negate, quantize, usage
 from essp_common.features.sampling import centre_window, evenly_spaced
@@ -265,3 +267,23 @@ def test_clip_that_is_too_short_is_refused(name: str) -> None:
     extractor = ready(name, **BUILT_IN[name])
     with pytest.raises(BadFrames, match=r"raise clip\.frames"):
         extractor.extract(np.zeros((extractor.frames_needed() - 1, 32, 32, 3), np.uint8))
+
+
+@pytest.mark.parametrize("colour", [Colour(), Colour("bt709", full=True)], ids=str)
+@pytest.mark.parametrize("name", registry.names())
+def test_clips_in_the_colours_of_their_video_give_the_feature_of_their_pictures(name: str, colour: Colour) -> None:
+    """Features of luma take grey levels as they are: those of the pictures' RGB differ by its rounding, so they are
+    compared where chroma is neutral and RGB is grey."""
+    random = np.random.default_rng(3)
+    extractor = registry.create(name, {})
+    extractor.setup()
+    frames = extractor.frames_needed()
+    luma = random.integers(16, 236, (frames, 48, 64), dtype=np.uint8)
+    chroma = random.integers(0, 256, (frames, 24, 64), dtype=np.uint8)
+    if registry.needs_of(name) == "luma":
+        chroma[:] = 128
+        grey_only = extract_with(extractor, Intermediates(luma[..., None], colour))
+        assert np.array_equal(grey_only, extract_with(extractor, Intermediates(np.hstack([luma, chroma]), colour)))
+    planes = np.hstack([luma, chroma])
+    made = extract_with(extractor, Intermediates(planes, colour))
+    assert np.array_equal(made, extractor.extract(pictures(planes, colour)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import ValidationError
 
 from essp_common.catalog.table import Catalog, VideoRow
 from essp_common.errors import ConfigError
@@ -10,6 +11,7 @@ from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import PREDICT, TEST, TRAIN, VALIDATION
 from essp_common.planning.phases import Phases
 from essp_master.job.sizing import bounds_of, catch_up_bytes, lead_clips, parts_of, unit_clips
+from essp_master.job.trainer_checks import check_needs
 
 
 def catalog(*splits: str, sizes: tuple[tuple[int, int], ...] = ((64, 48),)) -> Catalog:
@@ -138,3 +140,54 @@ def test_clips_too_short_for_a_feature_are_refused() -> None:
     spec = job(clip={"frames": 5, "resize": {"height": 32, "width": 32}})
     with pytest.raises(ConfigError, match=r"clip\.frames"):
         bounds_of(Phases(spec, catalog("train")), parts_of(spec))
+
+
+def test_a_budget_holds_twice_as_many_clips_of_yuv_and_three_times_as_many_of_luma() -> None:
+    def bounds(pixels: str) -> list[int]:
+        clip = {"frames": 11, "resize": {"height": 32, "width": 32}, "pixels": pixels}
+        streams = {"flow": {"feature": "flow", "params": {"length": 10}}}
+        spec = job(clip=clip, streams=streams, trainers={"flow": {"stream": "flow"}})
+        phases = Phases(spec, catalog("train"))
+        return bounds_of(phases, parts_of(spec))[0]
+
+    header, samples = 64, 11 * 32 * 32
+    flow = bounds("rgb")[1]
+    assert bounds("rgb") == [header + 3 * samples, flow]
+    assert bounds("yuv420") == [header + 3 * samples // 2, flow]
+    assert bounds("gray") == [header + samples, flow]
+
+
+@pytest.mark.parametrize(
+    ("clip", "refusal"),
+    [
+        ({"codec": {"name": "jpeg"}}, "codec.name: jpeg holds rgb or gray"),
+        ({"resize": {"height": 33, "width": 32}}, "resize.height: 33 is odd, .* use 32 or 34"),
+        ({"resize": {"mode": "exact", "height": 32, "width": 31}}, "resize.width: 31 is odd"),
+        ({"resize": {"mode": "short_side", "height": 31}}, "resize.height: 31 is odd"),
+    ],
+)
+def test_yuv_is_refused_where_it_cannot_be(clip: dict[str, object], refusal: str) -> None:
+    with pytest.raises(ValidationError, match=refusal):
+        job(clip={"pixels": "yuv420", **clip})
+    job(clip={"pixels": "gray", **clip})
+
+
+def test_yuv_is_refused_for_videos_of_odd_sides_that_are_not_resized() -> None:
+    spec = job(clip={"frames": 11, "resize": {"mode": "none"}, "pixels": "yuv420"})
+    phases = Phases(spec, catalog("train", sizes=((64, 48), (65, 48))))
+    with pytest.raises(ConfigError, match=r"clip.pixels: yuv420 .* 65 x 48 .*clip.resize.*\(video train\d\)"):
+        bounds_of(phases, parts_of(spec))
+
+
+def test_colours_are_not_made_of_luma() -> None:
+    gray = {"frames": 11, "pixels": "gray"}
+    with pytest.raises(ConfigError, match=r"clip.pixels: gray has no colours, and rgb \(streams.rgb.feature\) needs"):
+        check_needs(job(clip=gray))
+    flow = {"flow": {"feature": "flow", "params": {"length": 10}}}
+    check_needs(job(clip=gray, streams=flow, trainers={"flow": {"stream": "flow"}}))
+    check_needs(job(clip=gray, streams={"rgb": {}}, trainers={}, consumers={"loop": {"stream": "rgb"}}))
+    differences = job(
+        clip=gray, streams={"d": {"feature": "frame_diff"}}, trainers={}, consumers={"loop": {"stream": "d"}}
+    )
+    with pytest.raises(ConfigError, match="frame_diff"):
+        check_needs(differences)
