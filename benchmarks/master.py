@@ -33,7 +33,7 @@ from essp_common.catalog.table import Catalog, VideoRow, write_catalog
 from essp_common.job.spec import JobSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, Made, Progress, Purpose, Seed, Trained
-from essp_common.runtime.conditions import Troubles
+from essp_common.runtime.troubles import Troubles
 from essp_common.wiring import Adapters, Stores
 from essp_common.worker.reports import RECORDS, WINDOW_S
 from essp_master.config import MasterSettings

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from importlib.util import find_spec
 
 from essp_common.errors import ConfigError
@@ -46,6 +45,8 @@ EXTRAS = {
 
 def version() -> str:
     """The version that is installed."""
+    from importlib import metadata  # takes long to load, and most processes never ask
+
     return metadata.version(NAME)
 
 

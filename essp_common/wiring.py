@@ -1,7 +1,7 @@
 """Opens the adapter that a URL names.
 
 No other module names concrete adapters. They are named by import string, so that a client library is loaded only if a
-URL asks for it.
+URL asks for it. A decoder's child loads this module each time it starts, so it has to load quickly.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol
 
 from essp_common import topics
 from essp_common.bus.port import Bus
@@ -20,8 +20,8 @@ from essp_common.errors import ConfigError, NotFound
 from essp_common.objects.port import ObjectStore
 from essp_common.objects.uris import Place, place_of
 from essp_common.runtime import logs
-from essp_common.runtime.conditions import Kind, Troubles
-from essp_common.runtime.config import NOBODY, Login, Settings
+from essp_common.runtime.login import NOBODY, Login
+from essp_common.runtime.troubles import Kind, Troubles
 
 BUSES = {
     "memory": "essp_common.bus.memory:MemoryBus",
@@ -151,6 +151,22 @@ def _root_place(root: str) -> Place:
         raise ConfigError(f"ESSP_STORES: {error}") from error
 
 
+class Servers(Protocol):
+    """Where they are: the part of a process's settings (`essp_common.runtime.config`) that this module needs."""
+
+    @property
+    def bus(self) -> str: ...
+
+    @property
+    def bus_login(self) -> Login: ...
+
+    @property
+    def cache(self) -> str: ...
+
+    @property
+    def stores(self) -> Sequence[str]: ...
+
+
 @dataclass(frozen=True)
 class Adapters:
     """The bus, frame cache and object stores of a service."""
@@ -160,7 +176,7 @@ class Adapters:
     stores: Stores
 
     @classmethod
-    def from_settings(cls, settings: Settings) -> Adapters:
+    def from_settings(cls, settings: Servers) -> Adapters:
         """Open the adapters that the settings name, and create the topics."""
         bus = open_bus(settings.bus, settings.bus_login)
         bus.ensure_topics({t: topics.partitions(t) for t in topics.FIXED})

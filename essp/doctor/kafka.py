@@ -18,7 +18,7 @@ from essp_common import topics
 from essp_common.bus.kafka import KafkaBus
 from essp_common.bus.kafka_clients import connected, mapped
 from essp_common.bus.kafka_options import KafkaOptions
-from essp_common.runtime.config import Login
+from essp_common.runtime.login import Login
 
 CHECK = "kafka"
 ROUND_TRIP_S = 10.0

@@ -26,8 +26,8 @@ from essp_common.bus.kafka_publisher import KafkaPublisher
 from essp_common.bus.kafka_subscription import KafkaSubscription
 from essp_common.bus.port import check_size
 from essp_common.errors import ConfigError, NotFound, Unavailable
-from essp_common.runtime.conditions import Kind, Troubles
-from essp_common.runtime.config import NOBODY, Login
+from essp_common.runtime.login import NOBODY, Login
+from essp_common.runtime.troubles import Kind, Troubles
 from essp_common.topics import KEPT
 
 

@@ -20,7 +20,7 @@ from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
 from essp_common.errors import ConfigError
-from essp_common.runtime.config import NOBODY, Login
+from essp_common.runtime.login import NOBODY, Login
 
 _REQUEST_TIMEOUT_MS = 15_000
 """How long one request may take; kept below the delivery timeout, so that a lost answer is asked for again."""
@@ -96,7 +96,7 @@ class KafkaOptions:
             settings |= {
                 "sasl_mechanism": self.sasl,
                 "sasl_plain_username": self.login.user,
-                "sasl_plain_password": self.login.password.get_secret_value(),
+                "sasl_plain_password": self.login.password,
             }
         return settings
 
@@ -111,7 +111,7 @@ class KafkaOptions:
                 raise ConfigError(f"bus URL {url!r}: {name}: {path} cannot be read")
         if self.sasl and self.sasl not in _MECHANISMS:
             raise ConfigError(f"bus URL {url!r}: sasl={self.sasl} is not known; there are {', '.join(_MECHANISMS)}")
-        if self.sasl and not (self.login.user and self.login.password.get_secret_value()):
+        if self.sasl and not (self.login.user and self.login.password):
             raise ConfigError(f"bus URL {url!r}: sasl needs ESSP_BUS_USER and ESSP_BUS_PASSWORD")
         if self.login.user and not self.sasl:
             raise ConfigError(f"bus URL {url!r}: ESSP_BUS_USER is set; say how to log in, as in ?sasl=SCRAM-SHA-512")

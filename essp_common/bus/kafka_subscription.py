@@ -32,8 +32,8 @@ from essp_common.bus.liveness import Membership
 from essp_common.bus.port import SUSPECTS, Record
 from essp_common.bus.watermark import Watermark
 from essp_common.errors import EsspError, NotFound, TransientError, Unavailable
-from essp_common.runtime.conditions import Troubles
 from essp_common.runtime.failpoints import failpoint
+from essp_common.runtime.troubles import Troubles
 
 log = logging.getLogger(__name__)
 

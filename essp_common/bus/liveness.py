@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from essp_common.runtime.conditions import LASTS_S, Kind
+from essp_common.runtime.troubles import LASTS_S, Kind
 
 JOIN_S = 20.0
 """How long a group may take to deal a member its share: more than the session of a member that has died, for which the

@@ -22,7 +22,7 @@ from typing import Self
 from essp_common.bus.port import SUSPECTS, Record, check_size
 from essp_common.bus.watermark import Watermark
 from essp_common.errors import ConfigError, NotFound, Unavailable
-from essp_common.runtime.conditions import Troubles
+from essp_common.runtime.troubles import Troubles
 
 RETAINED = 4096
 """Records a partition keeps although every group has committed them, for a group that comes late."""

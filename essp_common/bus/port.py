@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from essp_common.errors import PermanentError
-from essp_common.runtime.conditions import Troubles
+from essp_common.runtime.troubles import Troubles
 
 SUSPECTS = 48
 """Records of a partition that its last owner may have had in hand. They are marked for the next owner."""

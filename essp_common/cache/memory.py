@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 from essp_common.cache.port import Buffer, CacheUsage
 from essp_common.errors import CacheFull, CacheMiss, ConfigError
 from essp_common.quantities import parse_bytes
-from essp_common.runtime.conditions import Troubles
+from essp_common.runtime.troubles import Troubles
 
 DEFAULT_BYTES = 2**30
 

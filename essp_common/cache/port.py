@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from essp_common.runtime.conditions import Troubles
+from essp_common.runtime.troubles import Troubles
 
 Buffer = bytes | bytearray | memoryview
 

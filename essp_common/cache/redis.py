@@ -41,9 +41,9 @@ from essp_common.cache.port import Buffer, CacheUsage
 from essp_common.cache.wire import Labelled, PlainConnection, TlsConnection
 from essp_common.errors import CacheFull, CacheMiss, ConfigError, Unavailable
 from essp_common.runtime.certificates import advised
-from essp_common.runtime.conditions import LASTS_S, Kind, Troubles
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.silence import Silence
+from essp_common.runtime.troubles import LASTS_S, Kind, Troubles
 
 _LARGEST_VALUE = 512 * 2**20
 """Redis' own limit of one string (`proto-max-bulk-len`)."""

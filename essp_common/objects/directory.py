@@ -27,7 +27,7 @@ from essp_common.errors import ConfigError, Conflict, NotFound, StorageFull, Una
 from essp_common.objects.keys import checked, is_key
 from essp_common.objects.port import ObjectInfo
 from essp_common.objects.writes import Writes
-from essp_common.runtime.conditions import Troubles
+from essp_common.runtime.troubles import Troubles
 
 _TEMPORARY = (".essp-", ".tmp")
 _STALE_S = 3600.0

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
-from essp_common.runtime.conditions import Troubles
+from essp_common.runtime.troubles import Troubles
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,8 @@ from essp_common.objects.port import ObjectInfo
 from essp_common.objects.ranged import RangedFile
 from essp_common.objects.writes import Writes
 from essp_common.runtime.certificates import advised
-from essp_common.runtime.conditions import Troubles
 from essp_common.runtime.failpoints import failpoint
+from essp_common.runtime.troubles import Troubles
 
 _PART_BYTES = 16 * 2**20
 _TRANSFER = TransferConfig(multipart_threshold=_PART_BYTES, multipart_chunksize=_PART_BYTES, max_concurrency=4)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from essp_common.errors import EsspError, StorageFull, Unavailable
-from essp_common.runtime.conditions import LASTS_S, Kind
+from essp_common.runtime.troubles import LASTS_S, Kind
 
 _FORGOTTEN_S = 300.0
 """What nobody has met again for so long may be over."""

@@ -19,57 +19,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
 
 from essp_common.runtime import metrics
+from essp_common.runtime.troubles import MEANINGS, Kind, Troubles
 
 log = logging.getLogger(__name__)
 
 SEEN_S = 30.0
 """Within so long of its beginning everybody can know of a condition."""
-LASTS_S = 15.0
-"""What is over within so long is no condition of a process: a rebalance, a failover, a retry."""
-
-
-class Kind(StrEnum):
-    """What may be wrong. `MEANINGS` has a sentence for each, with what to do."""
-
-    UNASSIGNED = "unassigned"
-    NO_WORKERS = "no-workers"
-    CRASHING = "crashing"
-    BUS_SILENT = "bus-silent"
-    BUS_STALLED = "bus-stalled"
-    CACHE_SILENT = "cache-silent"
-    CACHE_EVICTS = "cache-evicts"
-    STORAGE_FULL = "storage-full"
-    STORAGE_SILENT = "storage-silent"
-    UNSAVED = "unsaved"
-    LOGS_LOST = "logs-lost"
-
-
-MEANINGS: Mapping[Kind, str] = {
-    Kind.UNASSIGNED: "workers are up and work waits, but the broker has dealt them no partitions; look at the broker's "
-    "log, and restart it or the workers",
-    Kind.NO_WORKERS: "work waits for a pool of which no worker is up; start one, or see why none starts",
-    Kind.CRASHING: "workers end as soon as they are started; their logs say why",
-    Kind.BUS_SILENT: "the broker does not answer; see that it runs and that the network lets it through",
-    Kind.BUS_STALLED: "the broker takes messages and does not acknowledge them; look at its log, its disk and its "
-    "replicas",
-    Kind.CACHE_SILENT: "the frame cache does not answer; see that it runs and that the network lets it through",
-    Kind.CACHE_EVICTS: "the frame cache may drop clips that nobody has read; set maxmemory, and maxmemory-policy "
-    "noeviction",
-    Kind.STORAGE_FULL: "no room is left where results are written; free some, and what failed is tried again",
-    Kind.STORAGE_SILENT: "where results are written does not answer; see that it runs and that the network lets it "
-    "through",
-    Kind.UNSAVED: "a trainer cannot save its checkpoint; make room or give it the right, and it tries again",
-    Kind.LOGS_LOST: "log lines cannot be written; make room where the logs go",
-}
-"""What each kind means and what to do, for people who know no more than that."""
-
-Troubles = Mapping[Kind, str]
-"""What a process sees of its own servers: what is wrong now, each in words with what to do."""
 Subject = tuple[Kind, str]
 """A kind, and whom it concerns: a pool, a training, `master`."""
 Source = Callable[[], Mapping[Subject, str]]

@@ -9,28 +9,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from essp_common.errors import ConfigError
 from essp_common.runtime.addresses import checked_address
+from essp_common.runtime.login import Login
 from essp_common.runtime.logs import LogFormat
 from essp_common.validation import requirement
 
 Address = Annotated[str, AfterValidator(checked_address)]
-
-
-class Login(BaseModel):
-    """The credentials of a process; the password is shown as stars."""
-
-    model_config = ConfigDict(frozen=True)
-
-    user: str = ""
-    password: SecretStr = SecretStr("")
-
-
-NOBODY = Login()
-"""For servers without authentication."""
 
 
 class Settings(BaseSettings):
@@ -65,7 +53,7 @@ class Settings(BaseSettings):
     @property
     def bus_login(self) -> Login:
         """User and password for the bus."""
-        return Login(user=self.bus_user, password=self.bus_password)
+        return Login(self.bus_user, self.bus_password.get_secret_value())
 
     def __init__(self, **values: Any) -> None:
         try:

@@ -26,7 +26,7 @@ from contextvars import ContextVar
 from typing import Any, Literal
 
 from essp_common.errors import ConfigError
-from essp_common.runtime.conditions import Kind, Troubles
+from essp_common.runtime.troubles import Kind, Troubles
 
 LogFormat = Literal["auto", "text", "json"]
 

@@ -23,6 +23,7 @@ from essp_common.runtime import conditions, logs
 from essp_common.runtime.config import Settings
 from essp_common.runtime.metrics import MetricsServer
 from essp_common.runtime.service import Service
+from essp_common.runtime.troubles import Troubles
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +31,7 @@ EXIT_INTERRUPTED = 130
 EXIT_NOT_DRAINED = 1
 
 
-def serve(
-    service: Service, settings: Settings, troubles: Callable[[], conditions.Troubles] = dict, **about: str
-) -> None:
+def serve(service: Service, settings: Settings, troubles: Callable[[], Troubles] = dict, **about: str) -> None:
     """Run one service as this process: logs, metrics endpoint, signals. Raises what stopped the service.
 
     `troubles`: what keeps its servers from working. `about`: what all that it logs is about

@@ -17,7 +17,7 @@ from essp_common import topics
 from essp_common.bus.port import Bus
 from essp_common.errors import TransientError
 from essp_common.pb.v1.messages_pb2 import Heartbeat, Progress
-from essp_common.runtime.conditions import Troubles
+from essp_common.runtime.troubles import Troubles
 
 log = logging.getLogger(__name__)
 

@@ -39,9 +39,10 @@ from essp_common.messages.control import ENDED, ControlFeed
 from essp_common.messages.parsing import BadMessage, parsed, refuse, shortened, sound
 from essp_common.pb.v1.messages_pb2 import Control, Progress
 from essp_common.runtime import conditions, ids
-from essp_common.runtime.conditions import Conditions, Kind, Subject
+from essp_common.runtime.conditions import Conditions, Subject
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.retry import Outage
+from essp_common.runtime.troubles import Kind
 from essp_common.wiring import Adapters
 from essp_common.worker.heartbeat import Heart
 from essp_master.cache_watch import CacheWatch

@@ -40,6 +40,15 @@ def test_command_line_starts_light() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.processes
+def test_a_decoders_child_starts_light() -> None:
+    """It is started for each of a decoder's processes, again when it crashes, and for each job in one process."""
+    heavy = {"asyncio", "boto3", "http.client", "prometheus_client", "pydantic", "ssl"}
+    code = f"import essp_decoder.child, sys; print(sorted({heavy} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_generated_messages_are_current() -> None:
     assert drifted() == []
 

@@ -24,7 +24,7 @@ from essp_common.bus.liveness import Membership
 from essp_common.bus.memory import MemoryBus
 from essp_common.bus.port import Bus
 from essp_common.errors import ConfigError, Unavailable
-from essp_common.runtime.conditions import Kind
+from essp_common.runtime.troubles import Kind
 from tests.contract.bus_suite import PARTITIONS, BusContract, Open, finish, numbers, own, take
 from tests.harness.proxy import Proxy
 from tests.harness.waiting import LONGEST_S, until

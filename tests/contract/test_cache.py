@@ -21,7 +21,7 @@ from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import FrameCache, clip_key
 from essp_common.cache.redis import RedisCache
 from essp_common.errors import CacheFull, CacheMiss, ConfigError, Unavailable
-from essp_common.runtime.conditions import LASTS_S, Kind
+from essp_common.runtime.troubles import LASTS_S, Kind
 from essp_common.wiring import open_cache
 from tests.contract.cache_suite import KEY, TTL_S, CacheContract
 

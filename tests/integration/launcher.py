@@ -150,7 +150,7 @@ def _preloaded(torch: bool) -> socket.socket:
 
 
 def _serve(channel: socket.socket) -> tuple[list[str], str] | None:
-    """Fork one process for each request until nobody can ask any more; its arguments and entry, in that process alone."""
+    """Fork a process for each request until nobody can ask any more; its arguments and entry, in that process alone."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for keepers
     while True:
         request, descriptors, _, _ = socket.recv_fds(channel, _LARGEST_REQUEST, 2)

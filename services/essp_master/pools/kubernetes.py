@@ -25,7 +25,8 @@ from typing import Any
 from kubernetes import client
 
 from essp_common.errors import ConfigError, PermanentError
-from essp_common.runtime.conditions import Kind, Subject
+from essp_common.runtime.conditions import Subject
+from essp_common.runtime.troubles import Kind
 from essp_master.pools.informer import TIMEOUT_S, Exists, Informer, answers
 from essp_master.pools.manifests import (
     MADE_OF,

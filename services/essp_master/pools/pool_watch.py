@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from essp_common import topics
 from essp_common.runtime import ids
-from essp_common.runtime.conditions import Kind, Lasting, Subject, Troubles
+from essp_common.runtime.conditions import Lasting, Subject
+from essp_common.runtime.troubles import Kind, Troubles
 from essp_common.worker.heartbeat import INTERVAL_S
 from essp_master.job.pool_demand import PoolDemand
 from essp_master.pools.load import queues, serves

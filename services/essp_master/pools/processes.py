@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 
 from essp_common.errors import ConfigError
 from essp_common.runtime import ids
-from essp_common.runtime.conditions import Kind, Subject
+from essp_common.runtime.conditions import Subject
 from essp_common.runtime.process import cpu_count
+from essp_common.runtime.troubles import Kind
 from essp_master.pools.port import PoolSize
 from essp_master.registrations import ExtractorRow, TrainerRow
 

@@ -18,7 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError
 from essp_common.runtime import ids
-from essp_common.runtime.conditions import Condition, Kind
+from essp_common.runtime.conditions import Condition
+from essp_common.runtime.troubles import Kind
 from essp_master.job.pool_demand import PoolDemand
 from essp_master.pools.autoscaler import Autoscaler, Decision, Limits, Saturation
 from essp_master.pools.load import PoolRates, loads

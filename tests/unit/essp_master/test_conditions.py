@@ -21,8 +21,8 @@ from essp_common.errors import StorageFull
 from essp_common.job.status import JobEvent
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import CheckpointReady, Heartbeat, Progress, Trouble
-from essp_common.runtime import conditions
-from essp_common.runtime.conditions import SEEN_S, Kind
+from essp_common.runtime.conditions import SEEN_S
+from essp_common.runtime.troubles import MEANINGS, Kind
 from essp_common.wiring import Adapters
 from essp_common.worker.heartbeat import INTERVAL_S
 from essp_master.api.app import create_app
@@ -306,5 +306,5 @@ def test_a_job_that_starts_meanwhile_is_told(bench: Bench) -> None:
 
 
 def test_every_kind_says_what_to_do() -> None:
-    assert set(conditions.MEANINGS) == set(Kind)
-    assert all(";" in meaning for meaning in conditions.MEANINGS.values()), "what it is; what to do"
+    assert set(MEANINGS) == set(Kind)
+    assert all(";" in meaning for meaning in MEANINGS.values()), "what it is; what to do"

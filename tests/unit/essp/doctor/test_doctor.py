@@ -29,7 +29,8 @@ from essp_common import topics
 from essp_common.errors import ConfigError, Unavailable
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
-from essp_common.runtime.config import NOBODY, Login, Settings
+from essp_common.runtime.config import Settings
+from essp_common.runtime.login import NOBODY, Login
 from essp_common.wiring import open_bus, open_store
 from essp_master.api.app import create_app
 from essp_master.config import MasterSettings

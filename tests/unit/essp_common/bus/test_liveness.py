@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from essp_common.bus.liveness import JOIN_S, Acknowledgements, Membership
-from essp_common.runtime.conditions import LASTS_S, SEEN_S, Kind
+from essp_common.runtime.conditions import SEEN_S
+from essp_common.runtime.troubles import LASTS_S, Kind
 from tests.harness.fleet import Clock
 
 

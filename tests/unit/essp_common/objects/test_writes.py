@@ -13,7 +13,7 @@ from essp_common.errors import Conflict, StorageFull, Unavailable
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.s3 import S3Store
 from essp_common.objects.writes import Writes
-from essp_common.runtime.conditions import LASTS_S, Kind
+from essp_common.runtime.troubles import LASTS_S, Kind
 from tests.harness.fleet import Clock
 
 

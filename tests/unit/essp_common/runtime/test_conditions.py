@@ -11,7 +11,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from essp_common.runtime import conditions, logs
-from essp_common.runtime.conditions import Conditions, Kind, Lasting, Subject
+from essp_common.runtime.conditions import Conditions, Lasting, Subject
+from essp_common.runtime.troubles import Kind
 from tests.harness.fleet import Clock
 
 SILENT: Subject = (Kind.CACHE_SILENT, "decoder")

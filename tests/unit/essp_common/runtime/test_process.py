@@ -18,9 +18,9 @@ import pytest
 from essp.servers.servers import free_port
 from essp_common.errors import ConfigError
 from essp_common.runtime import process
-from essp_common.runtime.conditions import MEANINGS, Kind
 from essp_common.runtime.config import Settings
 from essp_common.runtime.metrics import UNITS, MetricsServer
+from essp_common.runtime.troubles import MEANINGS, Kind
 from tests.harness.waiting import LONGEST_S
 
 

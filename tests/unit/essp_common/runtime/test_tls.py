@@ -12,18 +12,18 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from pydantic import SecretStr
 
 from essp.servers.servers import KafkaServer, RedisServer
 from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.bus.port import Bus
 from essp_common.errors import ConfigError, Unavailable
-from essp_common.runtime.config import Login, Settings
+from essp_common.runtime.config import Settings
+from essp_common.runtime.login import Login
 from essp_common.wiring import open_bus, open_cache
 from tests.harness.tls_front import Identity, TlsFront, make_identity
 from tests.harness.waiting import LONGEST_S
 
-LOGIN = Login(user="essp", password=SecretStr("s3cret"))
+LOGIN = Login(user="essp", password="s3cret")
 QUICKLY = "connect_timeout_ms=1500"
 
 
@@ -80,7 +80,7 @@ def test_kafka_with_tls_and_a_password(kafka: str, identity: Identity, caplog: p
 @pytest.mark.processes
 @pytest.mark.integration
 def test_kafka_refuses_a_wrong_password(kafka: str, identity: Identity, caplog: pytest.LogCaptureFixture) -> None:
-    wrong = Login(user="essp", password=SecretStr("guessed"))
+    wrong = Login(user="essp", password="guessed")
     url = f"kafka+ssl://{kafka}?ca={identity.ca}&sasl=PLAIN&{QUICKLY}"
     with closing(open_bus(url, wrong)) as bus, pytest.raises((ConfigError, Unavailable)) as raised:
         bus.ensure_topics({"t": 1})

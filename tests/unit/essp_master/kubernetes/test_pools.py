@@ -8,7 +8,7 @@ import pytest
 from kubernetes import client
 
 from essp_common.errors import ConfigError
-from essp_common.runtime.conditions import Kind
+from essp_common.runtime.troubles import Kind
 from essp_master.pools.kubernetes import COST, MAX_REPLICAS, MIN_REPLICAS, RELEASE, SCALED_BY, KubernetesDriver
 from essp_master.pools.port import PoolSize
 from essp_master.registrations import Resources

@@ -17,7 +17,8 @@ import pytest
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.features.declared import DeclaredOutput
 from essp_common.pb.v1.messages_pb2 import Heartbeat
-from essp_common.runtime.conditions import SEEN_S, Condition, Kind, Subject
+from essp_common.runtime.conditions import SEEN_S, Condition, Subject
+from essp_common.runtime.troubles import Kind
 from essp_master.config import MasterSettings
 from essp_master.job.pool_demand import PoolDemand, TrainerDemand
 from essp_master.pools.load import PoolRates, loads
