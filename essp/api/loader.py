@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from tempfile import gettempdir
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -299,6 +299,9 @@ class Loader(IterableDataset[Batch]):
         """Of the epoch, by all ranks."""
         self._begun = False
         """An iteration over the present epoch has begun, so the next one is for the next epoch."""
+        self._resuming = False
+        """A state was loaded, and nothing has been shown since."""
+        self._map: Callable[[Batch], Any] | None = None
         self._feed: Feed | None = None
         self._iteration = 0
 
@@ -321,8 +324,7 @@ class Loader(IterableDataset[Batch]):
 
     def __len__(self) -> int:
         """Batches of an epoch, of this rank."""
-        clips = self._job.phases.plans[0].clips
-        return clips // self._batch_size if self._drop_last else -(-clips // self._batch_size)
+        return self._clips // self._batch_size if self._drop_last else -(-self._clips // self._batch_size)
 
     # --- iterating ---
 
@@ -330,20 +332,23 @@ class Loader(IterableDataset[Batch]):
         """The batches of the next epoch, or what is left of the one whose state was loaded."""
         if get_worker_info() is not None:
             raise ConfigError("a loader cannot be used in worker processes; give DataLoader num_workers=0")
+        return self._batches()
+
+    def _batches(self) -> Iterator[Batch]:
+        # An epoch begins with its first batch: frameworks make iterators that they never ask for one.
         if self._begun:
             self._epoch, self._clips_done = self._epoch + 1, 0
-        self._begun = True
+        self._begun, self._resuming = True, False
         self._iteration += 1
-        return self._batches(self._iteration)
-
-    def _batches(self, iteration: int) -> Iterator[Batch]:
+        iteration = self._iteration
         feed = self._feed_at(Position(self._epoch, self._clips_done // self._ranks.world_size))
         whole = False
         try:
             while not isinstance(item := feed.next(), PhaseEnd):
                 self._clips_done = item.stop * self._ranks.world_size
                 if item.input is not None and not (self._drop_last and item.stop - item.begin < self._batch_size):
-                    yield self._batch(item)
+                    batch = self._batch(item)
+                    yield batch if self._map is None else self._map(batch)
                     if iteration != self._iteration:
                         raise RuntimeError("another iteration over this loader has begun; one at a time")
             whole = True
@@ -353,12 +358,35 @@ class Loader(IterableDataset[Batch]):
             if not whole and iteration == self._iteration:
                 self.close()
 
+    def map(self, function: Callable[[Batch], Any]) -> Self:
+        """Have each `for` give `function(batch)` in place of the batch, and return this loader.
+
+        For frameworks that want dictionaries: `loader.map(lambda batch: {"pixel_values": batch.frames, "labels":
+        batch.labels})`. It runs in the thread of the loop, so what takes long is better done by `transform`.
+        """
+        self._map = function
+        return self
+
     def set_epoch(self, epoch: int) -> None:
-        """Have the next `for` show this epoch, from its beginning, unless it is the present one anyway."""
+        """Have the next `for` show this epoch, from its beginning, unless it is the present one anyway.
+
+        Raises `ConfigError` where that would lose the place of a state that was just loaded.
+        """
         if not 0 <= epoch < MOST_EPOCHS:
             raise ConfigError(f"epoch: {epoch} is none of 0 to {MOST_EPOCHS - 1}")
+        if self._resuming and epoch != self._epoch:
+            raise ConfigError(
+                f"epoch: set_epoch({epoch}) would lose the state that was loaded, which goes on in epoch "
+                f"{self._epoch}; accelerate sets the epoch of a DataLoader that it has prepared, so give it the loader "
+                "itself"
+            )
         if epoch != self._epoch or self._begun:
             self._epoch, self._clips_done, self._begun = epoch, 0, False
+
+    @property
+    def batch_sampler(self) -> _BatchSampler:
+        """Lightning tells the epoch to the `batch_sampler.sampler` of what it iterates over: that is the loader."""
+        return _BatchSampler(self)
 
     def close(self) -> None:
         """End the processes and threads of this loader. It can be iterated over again. Idempotent."""
@@ -386,7 +414,8 @@ class Loader(IterableDataset[Batch]):
         return {"epoch": self._epoch, "clip": self._clips_done, "plan": self._plan}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on where `state` was taken, on this or another number of ranks.
+        """Go on where `state` was taken, on this or another number of ranks; after the last batch of an epoch, with the
+        next epoch.
 
         Raises `ConfigError` for the state of a loader whose clips are not the same ones.
         """
@@ -406,10 +435,18 @@ class Loader(IterableDataset[Batch]):
                 f"state: {clip} clips are done, which {self._ranks.world_size} ranks cannot share; use a number of "
                 "ranks that divides it"
             )
+        left = self._clips - clip // self._ranks.world_size
+        if left < (self._batch_size if self._drop_last else 1):
+            epoch, clip = epoch + 1, 0
         self.close()
-        self._epoch, self._clips_done, self._begun = epoch, clip, False
+        self._epoch, self._clips_done, self._begun, self._resuming = epoch, clip, False, True
 
     # --- how it does that ---
+
+    @property
+    def _clips(self) -> int:
+        """Of an epoch, of this rank."""
+        return self._job.phases.plans[0].clips
 
     @property
     def _batch_size(self) -> int:
@@ -475,6 +512,10 @@ class Loader(IterableDataset[Batch]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._job = self._checked(state["_job"])
+
+
+class _BatchSampler(NamedTuple):
+    sampler: Loader
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Unpack
@@ -41,3 +43,23 @@ def make_job(catalog: Path, tmp_path: Path) -> MakeJob:
         return parse_spec(text)
 
     return make
+
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+
+RunExample = Callable[..., list[str]]
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunExample:
+    """Runs an example as it stands, in a folder of its own; the lines that it prints."""
+    import essp_common.learning.torchvision_compat  # noqa: F401  torchvision of PyPI does not load beside a torch for CPUs
+
+    monkeypatch.chdir(tmp_path)
+
+    def run(name: str, *arguments: str) -> list[str]:
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out.splitlines()
+
+    return run

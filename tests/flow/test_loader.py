@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import runpy
 import shutil
 import signal
 import subprocess
@@ -96,8 +95,8 @@ def test_a_state_goes_on_with_the_very_clips(catalog: Path) -> None:
         assert taken(other) == taken(first[1:])
         assert taken(other) == taken(second)
         other.load_state_dict(states[-1])
-        assert taken(other) == []
-        assert other.epoch == 1
+        assert other.epoch == 1, "nothing is left of epoch 0"
+        assert taken(other) == taken(second)
     for changed in ({"seed": 1}, {"clip": essp.Clip(frames=4, size=40)}, {"clips_per_visit": 4}):
         with pytest.raises(essp.ConfigError, match="it is of other clips"):
             loader(catalog, **{"clips_per_visit": 2, "window": 8, **changed}).load_state_dict(states[0])
@@ -120,6 +119,37 @@ def test_ranks_share_the_batches_of_one(catalog: Path) -> None:
     with loader(catalog) as alone:
         alone.load_state_dict(states[1])
         assert taken(alone) == whole[8:]
+
+
+def test_an_epoch_begins_with_its_first_batch(catalog: Path) -> None:
+    """Not with an iterator that is never asked; and an epoch is over when what is left of it would be left out."""
+    with loader(catalog, drop_last=True) as clips:
+        iter(clips)
+        batches = iter(clips)
+        shown = [next(batches), next(batches)]
+        assert [batch.meta["epoch"][0] for batch in shown] == [0, 0]
+        state = clips.state_dict()
+        assert (state["epoch"], state["clip"]) == (0, 8)
+        clips.load_state_dict(state)
+        assert [entry[:2] for entry in taken(clips)] == [(1, index) for index in range(8)]
+
+
+def test_a_loaded_state_is_not_lost_by_an_epoch_that_is_set(catalog: Path) -> None:
+    with loader(catalog) as clips:
+        clips.load_state_dict({**clips.state_dict(), "epoch": 3, "clip": 8})
+        clips.set_epoch(3)
+        with pytest.raises(essp.ConfigError, match=r"set_epoch\(0\) would lose the state"):
+            clips.set_epoch(0)
+        assert [entry[:2] for entry in taken(clips)] == [(3, 8), (3, 9)]
+        clips.set_epoch(0)
+        assert clips.epoch == 0
+
+
+def test_batches_may_be_anything(catalog: Path) -> None:
+    with loader(catalog).map(lambda batch: batch.meta["index"]) as clips:
+        given: list[Any] = list(clips)
+        assert given == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+        assert clips.state_dict()["epoch"] == 1
 
 
 def test_a_loop_that_breaks_leaves_nothing_and_goes_on_with_the_next_epoch(catalog: Path) -> None:
@@ -309,26 +339,6 @@ def test_states_that_are_none_are_refused(catalog: Path) -> None:
             clips.load_state_dict({**good, "epoch": epoch})
     with pytest.raises(essp.ConfigError, match="state:"):
         clips.load_state_dict({**good, "clip": float("inf")})  # type: ignore[dict-item]
-
-
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
-
-
-@pytest.fixture
-def example(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., list[str]]:
-    """Runs an example as it stands, in a folder of its own; the lines that it prints."""
-    import essp_common.learning.torchvision_compat  # noqa: F401  torchvision of PyPI does not load beside a torch for CPUs
-
-    monkeypatch.chdir(tmp_path)
-
-    def run(name: str, *arguments: str) -> list[str]:
-        monkeypatch.setattr(sys, "argv", [name, *arguments])
-        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
-        return capsys.readouterr().out.splitlines()
-
-    return run
 
 
 def test_the_example_of_a_3d_network_trains_and_resumes(

@@ -1,0 +1,59 @@
+"""Fine-tune a video model of Hugging Face with its Trainer; started again, it goes on with the very next clip.
+
+python hugging_face_trainer.py catalog.parquet --model MCG-NJU/videomae-base
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForVideoClassification, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
+
+import essp
+
+
+def inputs(batch: essp.Batch) -> dict[str, torch.Tensor]:
+    """What the model takes: `(B, T, C, H, W)` floats, normalised as in its card, and labels."""
+    return {"pixel_values": batch.frames.permute(0, 1, 4, 2, 3) / 127.5 - 1, "labels": batch.labels}
+
+
+class ClipTrainer(Trainer):
+    """Loaders are taken as they are: each already has this rank's clips, in batches."""
+
+    def get_train_dataloader(self) -> essp.Loader:
+        return self.train_dataset
+
+    def get_eval_dataloader(self, eval_dataset: essp.Loader | None = None) -> essp.Loader:
+        return eval_dataset or self.eval_dataset
+
+
+class KeepPlace(TrainerCallback):
+    """Saves with each checkpoint where the loader is."""
+
+    def on_save(self, args: Any, state: Any, control: Any, train_dataloader: essp.Loader, **rest: Any) -> None:
+        if state.is_world_process_zero:
+            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            torch.save(train_dataloader.state_dict(), folder / "loader.pt")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("catalog")
+    parser.add_argument("--model", default="MCG-NJU/videomae-base")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--save-steps", type=int, default=100)
+    options = parser.parse_args()
+    # ignore_data_skip: the loader goes on by its own state, and decodes nothing that was trained on
+    arguments = TrainingArguments("hugging-face", num_train_epochs=options.epochs, save_steps=options.save_steps,
+                                  eval_strategy="epoch", report_to=[], ignore_data_skip=True)  # fmt: skip
+    classes = essp.open_catalog(options.catalog).classes
+    model = AutoModelForVideoClassification.from_pretrained(options.model, num_labels=len(classes))
+    clip = essp.Clip(frames=model.config.num_frames, stride=4, size=model.config.image_size)
+    clips = essp.Loader(options.catalog, clip=clip, batch_size=8, clips_per_visit=4, drop_last=True).map(inputs)
+    validation = essp.Loader(options.catalog, split="validation", clip=clip, batch_size=8).map(inputs)
+    if checkpoint := get_last_checkpoint("hugging-face") if Path("hugging-face").exists() else None:
+        clips.load_state_dict(torch.load(f"{checkpoint}/loader.pt"))
+    trainer = ClipTrainer(model, arguments, train_dataset=clips, eval_dataset=validation, callbacks=[KeepPlace()])
+    trainer.train(resume_from_checkpoint=checkpoint)
