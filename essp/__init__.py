@@ -5,6 +5,7 @@
     catalog = essp.open_catalog("catalog.parquet")
     clip = essp.decode(catalog.rows[0], start=16, frames=16, short_side=128)   # (16, H, W, 3) uint8, RGB
     flow = essp.compute_feature(clip, "flow", length=10)                       # (1, H, W, 20) uint8
+    for video, first_frame, frames in essp.stream("talk.mp4", frames=16, step=8): ...  # all of a video, in windows
     loader = essp.Loader("catalog.parquet", clip=essp.Clip(frames=16), batch_size=32)  # for a loop of your own
     answers = essp.predict(["a.mp4", "b.mp4"], "runs/ucf101")
     model = essp.load_model("runs/ucf101")
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from essp.api.loader import Batch, Clip, Loader
     from essp.api.models import Model, StreamModel, load_model
     from essp.api.prediction import Segment, VideoPrediction, predict
+    from essp.api.streaming import Stream, Window, stream
     from essp_common.catalog.table import Catalog, VideoRow
     from essp_common.errors import BadVideo, ConfigError, EsspError, NotFound, PermanentError
 
@@ -36,6 +38,7 @@ _HOMES = {
     "essp.api.loader": ("Batch", "Clip", "Loader"),
     "essp.api.models": ("Model", "StreamModel", "load_model"),
     "essp.api.prediction": ("Segment", "VideoPrediction", "predict"),
+    "essp.api.streaming": ("Stream", "Window", "stream"),
     "essp_common.catalog.table": ("Catalog", "VideoRow"),
     "essp_common.errors": ("BadVideo", "ConfigError", "EsspError", "NotFound", "PermanentError"),
 }
@@ -53,15 +56,18 @@ __all__ = [
     "NotFound",
     "PermanentError",
     "Segment",
+    "Stream",
     "StreamModel",
     "VideoPrediction",
     "VideoRow",
+    "Window",
     "compute_feature",
     "decode",
     "features",
     "load_model",
     "open_catalog",
     "predict",
+    "stream",
 ]
 
 

@@ -88,7 +88,7 @@ def decode(
     if clip is not None:
         frames, stride, resize = clip.frames, clip.stride, resize_of(clip)
     else:
-        resize = _resize(short_side, size, interpolation)
+        resize = resize_to(short_side, size, interpolation)
     if frames < 1 or stride < 1:
         raise ConfigError(f"frames={frames}, stride={stride}: both are at least 1")
     with ExitStack() as stack:
@@ -142,7 +142,8 @@ def _seed(row: VideoRow, start: int, frames: int, stride: int) -> Seed:
     return seed
 
 
-def _resize(short_side: int | None, size: tuple[int, int] | None, interpolation: str) -> Resize:
+def resize_to(short_side: int | None, size: tuple[int, int] | None, interpolation: str) -> Resize:
+    """What `short_side` and `size` ask for. Raises `ConfigError` if both do, or for a size that is none."""
     if short_side is not None and size is not None:
         raise ConfigError("give short_side or size, not both")
     if min(size or (1 if short_side is None else short_side,)) < 1:

@@ -55,6 +55,9 @@ class Reader:
         self._limits = limits or Limits()
         self._lookahead = lookahead
         self._pictures = Pictures()
+        self._onward: Iterator[tuple[int, VideoFrame]] | None = None
+        """The frames from `_next` on, of a decode from the start of the file that can be continued."""
+        self._next, self._strict = 0, True
         self.tally = Tally()
         self.colours: list[Colour | None] = []
         """Of the seeds that were read last: what the numbers mean of frames that are not RGB."""
@@ -70,6 +73,7 @@ class Reader:
 
     def close(self) -> None:
         """Close the container. A file object that was passed in stays open."""
+        self._onward = None
         self._container.close()
 
     def read(
@@ -77,8 +81,8 @@ class Reader:
     ) -> list[BadVideo | None]:
         """Fill the target of each seed. Returns for each seed None or its error; an error affects no other seed.
 
-        A seed with `seek` may be decoded from that keyframe, one without is decoded from the start of the file. Frames
-        after `last_frame` repeat that frame.
+        A seed with `seek` may be decoded from that keyframe, one without is decoded from the start of the file, or
+        from where the read before it has stopped. Frames after `last_frame` repeat that frame.
 
         `strict`: a seed fails if the decoder raises, flags one of its frames as corrupt, or the file ends early.
         Otherwise damaged packets are skipped, and the last shown frame replaces missing ones.
@@ -158,10 +162,18 @@ class Reader:
         self._open()
 
     def _read_counted(self, run: _Run, output: _Output, strict: bool) -> None:
+        try:
+            self._fill_counted(run, output, strict)
+        except BadVideo:
+            self._onward = None
+            raise
+
+    def _fill_counted(self, run: _Run, output: _Output, strict: bool) -> None:
         wants = run.wants
         frame: VideoFrame | None = None
-        for number, frame in self.frames(run.seek, strict=strict):
+        for number, frame in self._counted(run, strict):
             self.tally.decoded += 1
+            self._next = number + 1
             if number < wants[run.filled].frame:
                 continue
             if strict and frame.is_corrupt:
@@ -169,10 +181,19 @@ class Reader:
             run.fill(number, frame, output)
             if run.filled == len(wants):
                 return
+        self._onward = None
         if strict or frame is None:
             raise BadVideo(f"the video ends before its frame {wants[run.filled].frame}", "truncated")
         while run.filled < len(wants):
             run.fill(wants[run.filled].frame, frame, output)
+
+    def _counted(self, run: _Run, strict: bool) -> Iterator[tuple[int, VideoFrame]]:
+        """The frames from a keyframe or the file's start on; of the latter no frame twice, if reads go forward."""
+        if run.seek is not None:
+            return self.frames(run.seek, strict=strict)
+        if self._onward is None or run.wants[0].frame < self._next or strict != self._strict:
+            self._onward, self._strict = enumerate(self._from_start(strict)), strict
+        return self._onward
 
     def _open(self) -> None:
         try:
@@ -185,6 +206,7 @@ class Reader:
         self._untouched = True
 
     def _from_start(self, strict: bool) -> Iterator[VideoFrame]:
+        self._onward = None
         if not self._untouched:
             # Seeking to the start differs between formats; reopening does not.
             self._container.close()
@@ -195,6 +217,7 @@ class Reader:
     def _packets_from(self, seek: Seek) -> Iterator[Packet[VideoStream]] | None:
         """The packet of the keyframe and those after it; None if the file has no such keyframe there."""
         self._untouched = False
+        self._onward = None
         self._container.seek(seek.pts, stream=self._stream)
         packets = self._packets()
         first = next(packets, None)

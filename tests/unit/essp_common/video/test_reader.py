@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 
 import av
@@ -212,6 +213,31 @@ def test_what_several_clips_want_is_decoded_once(samples: dict[str, Sample]) -> 
     with Reader(sample.path, lookahead=sample.facts.lookahead) as reader:
         assert reader.read(seeds, NONE, sample.targets(seeds)) == [None] * 3
         assert reader.tally == selection.Tally(wanted=18, shared=8, decoded=10, skipped=0)
+
+
+@pytest.mark.parametrize("name", CASES)
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cuts=st.sets(st.integers(1, FRAMES - 1), max_size=5), back=st.integers(0, FRAMES - 1), strict=st.booleans())
+def test_reads_that_go_forward_decode_nothing_twice(
+    samples: dict[str, Sample], name: str, cuts: set[int], back: int, strict: bool
+) -> None:
+    """From the start of the file; a read that goes back, or to a keyframe, and one after it are exact as well."""
+    sample = samples[name]
+    edges = [0, *sorted(cuts), FRAMES]
+    pieces = [sample.seed(begin, end - begin) for begin, end in pairwise(edges)]
+    for piece in pieces:
+        piece.ClearField("seek")
+    with Reader(sample.path) as reader:
+        for piece in pieces:
+            [target] = sample.targets([piece])
+            assert reader.read([piece], NONE, [target], strict=strict) == [None]
+            np.testing.assert_array_equal(target, sample.wanted(piece))
+        assert reader.tally.decoded == FRAMES
+        again = sample.seed(back, 3)
+        for seed in (again, pieces[-1], pieces[0], again, sample.seed(FRAMES - 1, 1)):
+            [target] = sample.targets([seed])
+            assert reader.read([seed], NONE, [target], strict=strict) == [None]
+            np.testing.assert_array_equal(target, sample.wanted(seed))
 
 
 @pytest.mark.parametrize("shift", [1, -1, 10_000_000])

@@ -1,0 +1,446 @@
+"""`essp.stream`: decoded frames of videos in order, in windows, without a catalog.
+
+    for video, first_frame, frames in essp.stream(["a.mp4", "b.mp4"], frames=16, short_side=224):
+        ...                                     # frames (16, H, W, 3) uint8, RGB
+
+The child processes are those of a decoder (`essp_decoder/sandbox.py`). Each decodes a run of groups of pictures, so a
+long video is decoded by all of them; a video without usable keyframes, or with too few of them for the memory, is
+decoded by one child from its start to its end. Either way each frame is decoded once, and delivered in order: what was
+decoded ahead is within `memory`, and decoding waits when the caller does.
+
+Windows that overlap share their frames. A video that cannot be read ends with a line in `Stream.errors`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essp.api.clips import Interpolation, resize_to
+from essp.api.prediction import find
+from essp.catalog.build import file_row
+from essp.catalog.probing import ProbeOptions, Prober
+from essp_common.catalog.table import VideoRow
+from essp_common.distribution import require
+from essp_common.errors import BadVideo, ConfigError, EsspError, TransientError, VideoFault
+from essp_common.pb.v1.messages_pb2 import DecodeSeed, FrameCodec, Recipe, Resize, Seed, Seek, Video
+from essp_common.planning.plan import seek_to
+from essp_common.quantities import parse_bytes
+from essp_common.quantities import size as in_words
+from essp_common.runtime.process import cpu_count
+from essp_common.video.codec import decode as frames_of
+from essp_common.video.geometry import frame_shape
+from essp_common.wiring import Stores
+from essp_decoder.config import DecoderSettings
+from essp_decoder.sandbox import Sandbox, SandboxOptions
+from essp_decoder.service import sandbox_options
+
+log = logging.getLogger(__name__)
+
+Frames = NDArray[np.uint8]
+
+_AHEAD = 2
+"""Units in the making or made, for each child: one to work at, one in reserve."""
+_TRIES = 5
+"""Of a unit whose store does not answer."""
+
+
+class Window(NamedTuple):
+    """Frames of a video that follow one another."""
+
+    video: str
+    """As it was given; of a folder's files, the path below the folder added; of a catalog's row, its id."""
+    first_frame: int
+    """From 0; of a labelled segment, from its first frame."""
+    frames: Frames
+    """`(T, H, W, 3)` uint8, RGB."""
+
+
+def stream(
+    videos: str | Path | VideoRow | Sequence[str | Path | VideoRow],
+    *,
+    frames: int = 16,
+    stride: int = 1,
+    step: int | None = None,
+    short_side: int | None = None,
+    size: tuple[int, int] | None = None,
+    interpolation: Interpolation = "area",
+    drop_last: bool = False,
+    decoders: int = 0,
+    memory: int | str = "512MiB",
+) -> Stream:
+    """All frames of videos of any length, in order, as windows of `frames` frames; each frame is decoded once.
+
+    videos: files, folders of them (all videos in them), their URIs, or rows of a catalog; one or several.
+    frames, stride: frames of a window, each `stride` after the one before.
+    step: from the first frame of a window to that of the next; default: `frames * stride`, so that each frame is in one
+        window. Less: windows overlap. More: frames are left out.
+    short_side, size, interpolation: as in `essp.decode`.
+    drop_last: leave out a window that reaches past the end of its video; otherwise the last frame is repeated in it.
+    decoders: child processes that decode; 0: one per CPU.
+    memory: bytes for frames that are decoded ahead.
+
+        if __name__ == "__main__":
+            windows = essp.stream(["talk.mp4", "match.mkv"], frames=16, step=8, short_side=224)
+            for video, first_frame, frames in windows:
+                print(video, first_frame, frames.shape)  # talk.mp4 0 (16, 224, 398, 3)
+            print(windows.errors)  # {"match.mkv": BadVideo("...")}
+
+    A video that cannot be read, or not to its end, is in `errors` and in the log; the others go on. Files that are
+    given by their names are checked first, as `essp catalog build` does, in a child process; a script needs the guard
+    for that. Rows of a catalog need neither. `break`, errors, Ctrl-C and `close()` end the processes.
+
+    Raises `ConfigError` for arguments that make no window, and for memory that does not hold one.
+    """
+    for name, value in (("frames", frames), ("stride", stride), ("step", 1 if step is None else step)):
+        if value < 1:
+            raise ConfigError(f"{name}={value}: has to be 1 or more")
+    if decoders < 0:
+        raise ConfigError(f"decoders={decoders}: 0 is one per CPU")
+    require("essp.stream", "av")
+    given = [videos] if isinstance(videos, str | Path | VideoRow) else list(videos)
+    windows = _Windows(frames, stride, step or frames * stride, drop_last)
+    resize = resize_to(short_side, size, interpolation)
+    return Stream(given, windows, resize, decoders or cpu_count(), _bytes(memory))
+
+
+class Stream:
+    """The windows of `essp.stream`, and what could not be read. Iterated over once, by one thread."""
+
+    def __init__(
+        self, videos: Sequence[str | Path | VideoRow], windows: _Windows, resize: Resize, decoders: int, memory: int
+    ) -> None:
+        self.errors: dict[str, EsspError] = {}
+        """Video -> why it, or the rest of it, could not be read; complete when the iteration has ended."""
+        self._videos = videos
+        self._windows = windows
+        self._resize = resize
+        self._decoders = decoders
+        self._unit_bytes = memory // (_AHEAD * decoders + 1)
+        self._iterator = self._run()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Window:
+        return next(self._iterator)
+
+    def close(self) -> None:
+        """End the processes. Idempotent."""
+        self._iterator.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self) -> Generator[Window, None, None]:
+        settings = DecoderSettings()
+        with ExitStack() as stack:
+            rows = stack.enter_context(closing(_rows(self._videos, settings.stores)))
+            lanes = stack.enter_context(closing(_Lanes(sandbox_options(settings), self._decoders)))
+            units = self._units(rows)
+            waiting: deque[_Unit] = deque()
+            cutter: _Cutter | None = None
+            while True:
+                while len(waiting) < _AHEAD * self._decoders and (unit := next(units, None)) is not None:
+                    lanes.add(unit)
+                    waiting.append(unit)
+                if not waiting:
+                    return
+                unit = waiting.popleft()
+                unit.done.wait()
+                if cutter is None or cutter.row is not unit.row:
+                    cutter = _Cutter(unit.row, self._windows)
+                if unit.row.id in self.errors:
+                    continue  # of the rest of a video that cannot be read
+                if unit.error is not None:
+                    self._failed(unit.row, unit.error)
+                    continue
+                yield from cutter.cut(unit)
+
+    def _units(self, rows: Iterator[VideoRow]) -> Iterator[_Unit]:
+        """What there is to decode, in order."""
+        for row in rows:
+            if row.error is not None:
+                kind, _, reason = row.error.partition(": ")
+                known = kind in get_args(VideoFault)
+                self._failed(row, BadVideo(reason, kind) if known else EsspError(row.error))  # type: ignore[arg-type]
+                continue
+            frame_bytes = int(np.prod(frame_shape(self._resize, row.height, row.width)))
+            most = self._unit_bytes // frame_bytes
+            if most < 1:
+                raise ConfigError(
+                    f"memory: {in_words(self._unit_bytes)} for each of {_AHEAD * self._decoders + 1} units does not "
+                    f"hold a frame of {row.id} ({in_words(frame_bytes)}); raise it, or give short_side"
+                )
+            for unit in _units_of(row, self._windows, most, self._resize):
+                if row.id in self.errors:
+                    break
+                yield unit
+
+    def _failed(self, row: VideoRow, error: EsspError) -> None:
+        self.errors[row.id] = error
+        log.warning("%s cannot be read: %s", row.id, error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Windows:
+    """Which frames of a video make a window."""
+
+    frames: int
+    stride: int
+    step: int
+    drop_last: bool
+
+    def starts(self, length: int) -> range:
+        """The first frames of the windows of a video of so many frames."""
+        span = (self.frames - 1) * self.stride + 1
+        if self.drop_last:
+            return range(0, max(0, length - span + 1), self.step)
+        more = -(-max(0, length - span) // self.step)
+        return range(0, min(length, more * self.step + 1), self.step)
+
+    def wanted(self, start: int, length: int) -> list[int]:
+        """The frames of a window; past the end, the last one again."""
+        return [min(start + i * self.stride, length - 1) for i in range(self.frames)]
+
+
+@dataclass(slots=True)
+class _Unit:
+    """Frames of a video that a child decodes at once."""
+
+    row: VideoRow
+    frames: list[int]
+    """Numbers in the video's segment, rising."""
+    message: DecodeSeed
+    chain: _Chain | None
+    """The units of a video that one child has to decode, one after the other."""
+    parts: list[Frames] = field(default_factory=list)
+    """The frames, as the seeds divide them."""
+    error: EsspError | None = None
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(slots=True)
+class _Chain:
+    lane: int | None = None
+
+
+def _units_of(row: VideoRow, windows: _Windows, most: int, resize: Resize) -> Iterator[_Unit]:
+    """All frames that the windows of a video want, in units of `most` frames at most."""
+    length = row.last_frame - row.first_frame + 1
+    starts = windows.starts(length)
+    keyframes = _keyframes(row)
+    wanted = _wanted(windows, starts, length)
+    groups = _by_keyframe(wanted, keyframes)
+    chain = None if all(len(group) <= most for group in groups) else _Chain()
+    pieces = _packed(groups, most) if chain is None else _pieces(wanted, most)
+    for frames in pieces:
+        yield _Unit(row, frames, _message(row, frames, resize, from_keyframes=chain is None), chain)
+
+
+def _wanted(windows: _Windows, starts: range, length: int) -> list[int]:
+    """The frames that are in any window, rising."""
+    found: set[int] = set()
+    for start in starts:
+        found.update(windows.wanted(start, length))
+    return sorted(found)
+
+
+def _keyframes(row: VideoRow) -> list[int]:
+    """Where decoding may begin, counted as the frames of the segment; without usable keyframes nowhere."""
+    return [frame - row.first_frame for frame in row.keyframe_frame] if row.seekable else []
+
+
+def _by_keyframe(frames: Sequence[int], keyframes: Sequence[int]) -> list[list[int]]:
+    """The frames of each group of pictures that has any."""
+    places = np.searchsorted(np.asarray(keyframes, np.int64), np.asarray(frames, np.int64), side="right")
+    groups: list[list[int]] = []
+    known = -1
+    for frame, place in zip(frames, places.tolist(), strict=True):
+        if place != known:
+            groups.append([])
+            known = place
+        groups[-1].append(frame)
+    return groups
+
+
+def _packed(groups: Sequence[list[int]], most: int) -> Iterator[list[int]]:
+    """Groups of pictures that follow one another, together as far as they fit."""
+    held: list[int] = []
+    for group in groups:
+        if held and len(held) + len(group) > most:
+            yield held
+            held = []
+        held = held + group
+    if held:
+        yield held
+
+
+def _pieces(frames: Sequence[int], most: int) -> Iterator[list[int]]:
+    for begin in range(0, len(frames), most):
+        yield list(frames[begin : begin + most])
+
+
+def _message(row: VideoRow, frames: Sequence[int], resize: Resize, from_keyframes: bool) -> DecodeSeed:
+    video = Video(
+        id=row.id, uri=row.uri, size_bytes=row.size_bytes, etag=row.etag, frame_count=row.frame_count, width=row.width,
+        height=row.height, seekable=row.seekable, lookahead=row.lookahead,
+    )  # fmt: skip
+    unit = DecodeSeed(
+        job="stream", video=video, recipe=Recipe(resize=resize, codec=FrameCodec(name="raw"), strict=True)
+    )
+    for run in _even(frames):
+        first = row.first_frame + run.start
+        seed = Seed(first_frame=first, frame_count=len(run), stride=run.step, last_frame=row.last_frame)
+        seek = Seek()
+        if from_keyframes and seek_to(row, first, seek):
+            seed.seek.CopyFrom(seek)
+        unit.seeds.append(seed)
+    return unit
+
+
+def _even(frames: Sequence[int]) -> list[range]:
+    """The same numbers, as few ranges."""
+    runs: list[range] = []
+    for frame in frames:
+        last = runs[-1] if runs else range(0)
+        if len(last) == 1:
+            runs[-1] = range(last[0], frame + 1, frame - last[0])
+        elif last and frame == last[-1] + last.step:
+            runs[-1] = range(last[0], frame + 1, last.step)
+        else:
+            runs.append(range(frame, frame + 1))
+    return runs
+
+
+class _Cutter:
+    """Makes windows of the frames of a video that arrive in order. Keeps those that later windows want, too."""
+
+    def __init__(self, row: VideoRow, windows: _Windows) -> None:
+        self.row = row
+        self._windows = windows
+        self._length = row.last_frame - row.first_frame + 1
+        self._left = deque(windows.starts(self._length))
+        self._held: dict[int, Frames] = {}
+
+    def cut(self, unit: _Unit) -> Iterator[Window]:
+        """The windows that are complete with this unit."""
+        for number, frame in zip(unit.frames, (frame for part in unit.parts for frame in part), strict=True):
+            self._held[number] = frame
+        reached = unit.frames[-1]
+        while self._left and (wanted := self._windows.wanted(self._left[0], self._length))[-1] <= reached:
+            start = self._left.popleft()
+            frames = np.stack([self._held[number] for number in wanted])
+            oldest = self._left[0] if self._left else self._length
+            self._held = {number: frame for number, frame in self._held.items() if number >= oldest}
+            yield Window(self.row.id, start, frames)
+
+
+class _Lanes:
+    """Threads with a child process each, which decode units. Every unit that was added becomes done."""
+
+    def __init__(self, options: SandboxOptions, count: int) -> None:
+        self._options = options
+        self._todo: deque[_Unit] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._work, args=(lane,), name=f"essp-stream-{lane}", daemon=True)
+            for lane in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def add(self, unit: _Unit) -> None:
+        with self._changed:
+            self._todo.append(unit)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Finish the units in hand; then no thread or process is left."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            if thread is not threading.current_thread():  # where the garbage collector closes a stream
+                thread.join()
+
+    def _work(self, lane: int) -> None:
+        with closing(Sandbox(self._options)) as sandbox:
+            while (unit := self._next(lane)) is not None:
+                try:
+                    unit.parts = _decoded(sandbox, unit.message)
+                except EsspError as error:
+                    unit.error = error
+                except BaseException as error:  # noqa: BLE001  the caller waits for this unit
+                    unit.error = EsspError(f"{type(error).__name__}: {error}")
+                finally:
+                    unit.done.set()
+
+    def _next(self, lane: int) -> _Unit | None:
+        """The first unit that this lane may decode; None: there will be none."""
+        with self._changed:
+            while not self._closed:
+                for unit in self._todo:
+                    if unit.chain is None or unit.chain.lane in (None, lane):
+                        if unit.chain is not None:
+                            unit.chain.lane = lane
+                        self._todo.remove(unit)
+                        return unit
+                self._changed.wait()
+        return None
+
+
+def _decoded(sandbox: Sandbox, message: DecodeSeed) -> list[Frames]:
+    for attempt in range(_TRIES):
+        try:
+            outcomes = sandbox.decode(message)
+            break
+        except TransientError as error:
+            if attempt == _TRIES - 1:
+                raise
+            threading.Event().wait(error.retry_after_s * 2**attempt)
+    parts: list[Frames] = []
+    for outcome in outcomes:
+        if isinstance(outcome, EsspError):
+            raise outcome
+        parts.append(frames_of(outcome))
+    return parts
+
+
+def _rows(videos: Sequence[str | Path | VideoRow], roots: Sequence[str]) -> Generator[VideoRow, None, None]:
+    """A row for each video, with what its file holds or why it cannot be used; files are read one ahead."""
+    stores = Stores(roots)
+    found: list[VideoRow] = []
+    for video in videos:
+        found += [video] if isinstance(video, VideoRow) else find([str(video)], stores)
+    unread = [row.uri for row in found if row.error is None and not row.frame_count]
+    with Prober(roots, ProbeOptions()) as prober:
+        outcomes = prober.read(unread)
+        for row in found:
+            yield row if row.error is not None or row.frame_count else file_row(row, next(outcomes))
+
+
+def _bytes(memory: int | str) -> int:
+    try:
+        found = parse_bytes(memory)
+    except ValueError as error:
+        raise ConfigError(f"memory: {error}") from error
+    if not isinstance(found, int) or found < 1:
+        raise ConfigError(f"memory={memory!r}: give bytes, such as '512MiB'")
+    return found
