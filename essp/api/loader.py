@@ -34,7 +34,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from essp.embedded.feed import Feed, FeedOptions
 from essp.job_file import read_job
 from essp.uris import as_uri
-from essp_common.catalog.table import VideoRow
+from essp_common.catalog.table import ById
 from essp_common.errors import ConfigError
 from essp_common.job.spec import MOST_EPOCHS, ClipSpec, JobSpec, SamplingSpec
 from essp_common.messages.ordered import Delivery, PhaseEnd
@@ -457,8 +457,8 @@ class Loader(IterableDataset[Batch]):
         return self._job.phases.digest()
 
     @cached_property
-    def _rows(self) -> dict[str, VideoRow]:
-        return {row.id: row for row in self._job.phases.view(0).rows}
+    def _videos(self) -> ById:
+        return ById(self._job.phases.view(0).rows)
 
     def _checked(self, spec: JobSpec) -> Preflight:
         with _in_words(self._words):
@@ -490,13 +490,11 @@ class Loader(IterableDataset[Batch]):
         if prepared.input is None:
             raise ValueError("a batch without clips")
         items = prepared.clips
-        rows = [self._rows[item.clip.video_id] for item in items]
+        rows = self._job.phases.view(0).rows
+        places = [self._videos.place(item.clip.video_id) for item in items]
         meta: dict[str, list[Any]] = {
-            "video": [row.id for row in rows],
-            "uri": [row.uri for row in rows],
-            "class_name": [row.class_name for row in rows],
-            "split": [row.split for row in rows],
-            "group": [row.group for row in rows],
+            "video": [item.clip.video_id for item in items],
+            **{name: [rows.text(name, place) for place in places] for name in ("uri", "class_name", "split", "group")},
             "first_frame": [item.clip.first_frame for item in items],
             "last_frame": [item.clip.last_frame for item in items],
             "epoch": [item.clip.epoch for item in items],
@@ -506,7 +504,7 @@ class Loader(IterableDataset[Batch]):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy, for another process, starts processes of its own."""
-        own = {name: value for name, value in self.__dict__.items() if name not in ("_rows", "_abandoned")}
+        own = {name: value for name, value in self.__dict__.items() if name not in ("_videos", "_abandoned")}
         return own | {"_feed": None, "_job": self._job.spec}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from essp_common.catalog.table import Catalog, read_catalog
+from essp_common.catalog.table import PLANNED, Catalog, read_catalog
 from essp_common.job.spec import JobSpec
 from essp_common.planning.digest import as_text, clip_digest, joined
 from essp_common.planning.phases import Phases
@@ -57,10 +57,10 @@ class _Plan:
 
     def _clip(self, number: int, index: int, attempt: int) -> int:
         clip = self._phases.plan(number).clip(index, attempt)
-        video = self._phases.view(number).rows[clip.video].id
+        video = self._phases.view(number).rows.text("id", clip.video)
         return clip_digest(number, index, attempt, video, clip.first_frame)
 
 
 def planned(spec: JobSpec, stores: Stores) -> Planned:
     """The plan of a job. Raises what reading the catalog raises."""
-    return Planned(spec, read_catalog(*stores.resolve(spec.data.catalog)))
+    return Planned(spec, read_catalog(*stores.resolve(spec.data.catalog), PLANNED))

@@ -171,7 +171,7 @@ def _check_writable(store: ObjectStore, key: str) -> None:
         raise ConfigError(f"--out: {uri} cannot be written: {error}") from error
 
 
-def _previous(store: ObjectStore, key: str) -> tuple[VideoRow, ...]:
+def _previous(store: ObjectStore, key: str) -> Sequence[VideoRow]:
     """The rows of the catalog that is to be replaced, if there is one. What is not a catalog is not overwritten."""
     try:
         return read_catalog(store, key).rows
@@ -221,12 +221,15 @@ def _check_names(listing: Listing) -> None:
 
 def _credible(catalog: Catalog) -> Catalog:
     """The catalog; a video that claims what no catalog can hold is unusable in it, so that the others can be read."""
+    found = tuple(row_problems(catalog))
+    if not found:
+        return catalog
     rows = list(catalog.rows)
-    for problem in row_problems(catalog):
+    for problem in found:
         row = rows[problem.row]
         unread = VideoRow(row.id, row.uri, row.class_name, row.split, row.size_bytes, row.etag, group=row.group)
         rows[problem.row] = replace(unread, error=f"damaged: {problem.column}: {problem.what}")
-    return replace(catalog, rows=tuple(rows))
+    return Catalog(rows, catalog.source)
 
 
 def _row(entry: Entry, file: VideoRow | None) -> VideoRow:

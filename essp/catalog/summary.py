@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
-from essp_common.catalog.table import Catalog, VideoRow
+import numpy as np
+from numpy.typing import NDArray
+
+from essp_common.catalog.table import Catalog, Rows
 from essp_common.catalog.timing import Timing
 from essp_common.planning.splits import straddling
 
@@ -83,66 +87,123 @@ class Summary:
 
 def summarize(catalog: Catalog, examples: int = 3) -> Summary:
     """The figures of a catalog, with so many examples of each problem."""
-    usable = [row for row in catalog.rows if row.error is None]
-    splits: defaultdict[str, list[VideoRow]] = defaultdict(list)
-    classes: dict[str, Counter[str]] = {name: Counter() for name in catalog.classes}
-    for row in usable:
-        splits[row.split].append(row)
-        classes[row.class_name][row.split] += 1
+    usable = catalog.rows.where(catalog.rows.usable)
+    splits = {name: usable.where(usable.has("split", name)) for name in usable.names("split")}
+    varies = usable.lengths("timestamps") > 0
     return Summary(
         source=catalog.source,
         rows=len(catalog.rows),
         usable=_amount(usable),
-        splits={name: _amount(splits[name]) for name in sorted(splits)},
-        classes={name: dict(sorted(counts.items())) for name, counts in classes.items()},
-        codecs=_ranked(f"{row.container}/{row.codec}/{row.pixel_format}" for row in usable),
-        sizes=_ranked(f"{row.width}x{row.height}" for row in usable),
-        frame_rates=_ranked("variable" if row.timestamps else f"{row.fps:.5g}" for row in usable),
-        seekable=sum(row.seekable for row in usable),
+        splits={name: _amount(rows) for name, rows in splits.items()},
+        classes=_classes(catalog, splits),
+        codecs=_ranked(_codecs(usable)),
+        sizes=_ranked(_sizes(usable)),
+        frame_rates=_ranked(_frame_rates(usable, varies)),
+        seekable=int(usable.numbers("seekable").sum()),
         gop=_gop_lengths(usable),
-        groups={name: len(found) for name in sorted(splits) if (found := {row.group for row in splits[name]} - {""})},
+        groups={name: rows.groups for name, rows in splits.items() if rows.groups},
         straddling=straddling(splits.items()),
-        variable_rate=sum(bool(row.timestamps) for row in usable),
-        problems=_problems(catalog.rows, examples),
+        variable_rate=int(varies.sum()),
+        problems=_problems(catalog.rows.where(~catalog.rows.usable), examples),
     )
 
 
-def _amount(rows: Sequence[VideoRow]) -> Amount:
-    frames = [row.last_frame - row.first_frame + 1 for row in rows]
-    timings = [(Timing(row), row) for row in rows if row.fps]
-    seconds = sum(timing.shown_s(row.last_frame + 1) - timing.shown_s(row.first_frame) for timing, row in timings)
-    return Amount(len(rows), sum(frames), seconds / 3600, sum({row.uri: row.size_bytes for row in rows}.values()))
+def _classes(catalog: Catalog, splits: Mapping[str, Rows]) -> dict[str, dict[str, int]]:
+    counts: dict[str, dict[str, int]] = {name: {} for name in catalog.classes}
+    for split, rows in splits.items():
+        codes, names = rows.words("class_name")
+        for code, videos in zip(*_counted(codes), strict=True):
+            counts[names.value(code)][split] = videos
+    return counts
 
 
-def _ranked(values: Iterable[str]) -> dict[str, int]:
-    counts = Counter(values)
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+def _amount(rows: Rows) -> Amount:
+    first, last = (rows.numbers(name).astype(np.int64) for name in ("first_frame", "last_frame"))
+    files = _files(rows)
+    seconds = _seconds(rows, last - first + 1)
+    return Amount(len(rows), int((last - first + 1).sum()), seconds / 3600, int(files.numbers("size_bytes").sum()))
 
 
-def _gop_lengths(usable: Sequence[VideoRow]) -> GopLengths | None:
-    lengths: Counter[int] = Counter()
-    for row in {row.uri: row for row in usable}.values():
-        # A file that can be entered only at its start is one long group.
-        starts = row.keyframe_frame if row.seekable and row.keyframe_frame else (0,)
-        lengths.update(end - start for start, end in pairwise((*starts, row.frame_count)))
-    if not lengths:
+def _files(rows: Rows) -> Rows:
+    """One row of each file."""
+    _, first = np.unique(rows.alike("uri"), return_index=True)
+    return rows.where(first)
+
+
+def _seconds(rows: Rows, frames: NDArray[np.int64]) -> float:
+    fps, varies = rows.numbers("fps"), rows.lengths("timestamps") > 0
+    steady = (fps > 0) & ~varies
+    timings = ((Timing(row), row) for row in rows.where(varies & (fps > 0)))
+    return float((frames[steady] / fps[steady]).sum()) + sum(
+        timing.shown_s(row.last_frame + 1) - timing.shown_s(row.first_frame) for timing, row in timings
+    )
+
+
+def _codecs(rows: Rows) -> Iterator[tuple[str, int]]:
+    columns = [rows.words(name) for name in ("container", "codec", "pixel_format")]
+    codes = np.stack([codes.astype(np.int64) for codes, _ in columns])
+    found, videos = np.unique(codes, axis=1, return_counts=True)
+    for each, count in zip(found.T.tolist(), videos.tolist(), strict=True):
+        yield "/".join(words.value(code) for code, (_, words) in zip(each, columns, strict=True)), count
+
+
+def _sizes(rows: Rows) -> Iterator[tuple[str, int]]:
+    sizes = rows.numbers("width").astype(np.int64) << 32 | rows.numbers("height")
+    for each, count in zip(*_counted(sizes), strict=True):
+        yield f"{each >> 32}x{each & 0xFFFFFFFF}", count
+
+
+def _frame_rates(rows: Rows, varies: NDArray[np.bool_]) -> Iterator[tuple[str, int]]:
+    yield "variable", int(varies.sum())
+    for fps, count in zip(*_counted(rows.numbers("fps")[~varies]), strict=True):
+        yield f"{fps:.5g}", count
+
+
+def _counted(values: NDArray[Any]) -> tuple[list[Any], list[int]]:
+    found, counts = np.unique(values, return_counts=True)
+    return found.tolist(), counts.tolist()
+
+
+def _ranked(found: Iterable[tuple[str, int]]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for name, count in found:
+        counts[name] += count
+    return dict(sorted((+counts).items(), key=lambda item: (-item[1], item[0])))
+
+
+def _gop_lengths(usable: Rows) -> GopLengths | None:
+    files = _files(usable)
+    if not len(files):
         return None
-    ordered = sorted(lengths.elements())
+    counts, owners, frames = files.lists("keyframe_frame")
+    entered = files.numbers("seekable") & (counts > 0)
+    frames, owners = frames[entered[owners]], owners[entered[owners]]
+    # A file that can be entered only at its start is one long group.
+    whole = np.flatnonzero(~entered)
+    starts = np.concatenate([frames.astype(np.int64), np.zeros(len(whole), np.int64)])
+    owners = np.concatenate([owners, whole])
+    order = np.argsort(owners, kind="stable")
+    starts, owners = starts[order], owners[order]
+    ends = np.append(starts[1:], 0)
+    last = np.append(owners[1:] != owners[:-1], True)
+    ends[last] = files.numbers("frame_count")[owners[last]]
+    lengths = np.sort(ends - starts)
+    edges = np.searchsorted(lengths, [0, *GOP_BOUNDS], "right")
     bounds = [0, *GOP_BOUNDS]
-    counts = {_span(low + 1, high): sum(lengths[n] for n in range(low + 1, high + 1)) for low, high in pairwise(bounds)}
-    counts[f">{GOP_BOUNDS[-1]}"] = sum(count for n, count in lengths.items() if n > GOP_BOUNDS[-1])
-    return GopLengths(ordered[0], ordered[len(ordered) // 2], ordered[-1], counts)
+    held = {_span(low + 1, high): int(n) for (low, high), n in zip(pairwise(bounds), np.diff(edges), strict=True)}
+    held[f">{GOP_BOUNDS[-1]}"] = len(lengths) - int(edges[-1])
+    return GopLengths(int(lengths[0]), int(lengths[len(lengths) // 2]), int(lengths[-1]), held)
 
 
 def _span(low: int, high: int) -> str:
     return str(high) if low == high else f"{low}-{high}"
 
 
-def _problems(rows: Iterable[VideoRow], examples: int) -> tuple[Problem, ...]:
+def _problems(rows: Rows, examples: int) -> tuple[Problem, ...]:
     found: defaultdict[str, list[str]] = defaultdict(list)
-    for row in rows:
-        if row.error is not None:
-            kind, _, reason = row.error.partition(": ")
-            found[kind].append(f"{row.id}: {reason or kind}")
+    codes, words = rows.words("error")
+    for row, code in enumerate(codes.tolist()):
+        kind, _, reason = words.value(code).partition(": ")
+        found[kind].append(f"{rows.text('id', row)}: {reason or kind}")
     ranked = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
     return tuple(Problem(kind, len(lines), tuple(lines[:examples])) for kind, lines in ranked)

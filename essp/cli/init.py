@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 
 from essp.uris import as_uri
@@ -113,16 +114,16 @@ def main(
 
 def job_text(catalog: Catalog, uri: str, file: str, model: str) -> str:
     """The job file for a catalog: frame size by what the videos have, crop 7/8 of it."""
-    usable = [row for row in catalog.rows if row.error is None]
-    if not usable:
+    usable = catalog.view(None).rows
+    if not len(usable):
         raise ConfigError(f"{uri} has no usable video; `essp catalog show {uri} --problems` says why")
-    if not any(row.class_name for row in usable):
+    if usable.has("class_name", "").all():
         raise ConfigError(
             f"{uri}: its videos have no labels, so there is nothing to train; put videos in class folders "
             "(FOLDER/CLASS/video.mp4), or give a CSV file with a label column, and build the catalog again"
         )
-    shorts = sorted(min(row.width, row.height) for row in usable)
-    short = shorts[len(shorts) // 2]
+    shorts = np.sort(np.minimum(usable.numbers("width"), usable.numbers("height")))
+    short = int(shorts[len(shorts) // 2])
     height = (min(short, 128 if model == "small" else 256) // 16) * 16 or 16
     stem = re.sub(r"[^a-z0-9]+", "-", Path(uri).stem.lower()).strip("-") or "job"
     write = partial(
@@ -133,8 +134,8 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str) -> str:
         catalog=uri,
         videos=len(usable),
         classes=len(catalog.classes),
-        splits=", ".join(sorted({row.split for row in usable if row.split})) or "none",
-        test="test" if any(row.split == "test" for row in usable) else "null",
+        splits=", ".join(split for split in usable.names("split") if split) or "none",
+        test="test" if "test" in usable.names("split") else "null",
         epochs=20,
         step=15,
         height=height,

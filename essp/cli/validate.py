@@ -69,11 +69,7 @@ def _facts(found: Preflight) -> dict[str, Any]:
         "output": found.spec.output,
         "classes": len(found.classes),
         "videos": {_name(purpose): len(view) for purpose, view in phases.views},
-        "groups": {
-            _name(purpose): len(groups)
-            for purpose, view in phases.views
-            if (groups := {r.group for r in view.rows} - {""})
-        },
+        "groups": {_name(purpose): groups for purpose, view in phases.views if (groups := view.rows.groups)},
         "clips": clips,
         "most_bytes_per_clip": largest,
         "clips_within_budget": found.spec.limits.budget // largest,

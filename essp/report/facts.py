@@ -13,7 +13,7 @@ from essp_common.artifacts.checkpoint import PhaseRecord
 from essp_common.artifacts.figures import Figures
 from essp_common.artifacts.fused_model import Evaluation, FusedModel, read_model
 from essp_common.artifacts.scores import VideoScores
-from essp_common.catalog.table import VideoRow, read_catalog
+from essp_common.catalog.table import ById, VideoRow, read_catalog
 from essp_common.errors import EsspError, NotFound
 from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.objects.port import ObjectStore
@@ -98,10 +98,9 @@ def _common(parts: Mapping[str, VideoScores], model: FusedModel) -> tuple[dict[s
     return chosen, scores.fuse(chosen, model.weights, model.rule)
 
 
-def _rows(spec: JobSpec, stores: Stores) -> dict[str, VideoRow]:
+def _rows(spec: JobSpec, stores: Stores) -> Mapping[str, VideoRow]:
     """The videos' facts, for the samples; a report without a catalog is better than none."""
     try:
-        store, key = stores.resolve(spec.data.catalog)
-        return {row.id: row for row in read_catalog(store, key).rows}
+        return ById(read_catalog(*stores.resolve(spec.data.catalog)).rows)
     except EsspError:
         return {}

@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from essp_common.catalog.columns import Column, Lists, Numbers, Words, value_of
+
 LONGEST_TEXT = 4096
 """Bytes of an id or a URI."""
 LONGEST_NAME = 512
@@ -24,9 +26,31 @@ _LARGEST_FILE = 2**50
 _LARGEST_SIDE = 2**16
 _LARGEST_RATE = 1e6
 
-Columns = Mapping[str, Any]
-"""Name -> `pyarrow.ChunkedArray`."""
 _Bad = NDArray[np.bool_]
+
+
+class Columns(NamedTuple):
+    """The columns of a catalog, and what they lack. Those that are `sound_alone` may be left out."""
+
+    by_name: dict[str, Column]
+    empty: dict[str, NDArray[np.int64]]
+    """Column -> the rows without a value."""
+    holes: dict[str, NDArray[np.int64]]
+    """Column of lists -> the rows in which an entry has no value."""
+
+    def numbers(self, name: str) -> Numbers:
+        """A column of numbers."""
+        column = self.by_name[name]
+        if not isinstance(column, np.ndarray):
+            raise TypeError(f"{name} is no column of numbers")
+        return column
+
+    def lengths(self, name: str) -> NDArray[Any]:
+        """The bytes of each text of a column."""
+        column = self.by_name[name]
+        if isinstance(column, np.ndarray | Lists):
+            raise TypeError(f"{name} is no column of texts")
+        return column.lengths
 
 
 class Problem(NamedTuple):
@@ -47,67 +71,70 @@ def type_problems(schema: pa.Schema, expected: Mapping[str, pa.DataType]) -> Ite
             yield f"column {name} holds {schema.field(place).type}, not {kind}"
 
 
+def sound_alone(name: str, column: Column) -> bool:
+    """Whether a column that no other is compared with holds nothing but what it may; false for all others."""
+    if name in _COMPARED:
+        return False
+    if isinstance(column, np.ndarray):
+        return name not in _NUMBERS or bool(_NUMBERS[name][0](column).all())
+    return not isinstance(column, Lists) and not (column.lengths > _TEXTS.get(name, LARGEST_COUNT)).any()
+
+
 def problems(columns: Columns, optional: str = "error") -> Iterator[Problem]:
     """The values that cannot be, column by column. Only `optional` may hold nulls."""
-    empty = [name for name, column in columns.items() if column.null_count and name != optional]
-    for name in empty:
-        yield from (Problem(int(row), name, "it is empty") for row in np.flatnonzero(_array(columns[name].is_null())))
+    empty = {name: rows for name, rows in columns.empty.items() if len(rows) and name != optional}
+    for name, rows in empty.items():
+        yield from (Problem(row, name, "it is empty") for row in rows.tolist())
     if empty:  # the checks below need every value
         return
-    usable = _array(columns[optional].is_null())
+    words = columns.by_name[optional]
+    usable = words.codes < 0 if isinstance(words, Words) else np.ones(0, np.bool_)
     for name, what, bad in _bad(columns, usable):
         for row in np.flatnonzero(bad).tolist():
-            yield Problem(row, name, f"{_shown(columns[name][row].as_py())} {what}")
+            yield Problem(row, name, f"{_shown(value_of(columns.by_name[name], row))} {what}")
 
 
 def _bad(columns: Columns, usable: _Bad) -> Iterator[tuple[str, str, _Bad]]:
     for name, longest in _TEXTS.items():
-        if name in columns:
-            yield name, f"is longer than {longest} bytes", _array(pc.binary_length(columns[name])) > longest
-    yield "id", "is no id", _array(pc.binary_length(columns["id"])) == 0
-    yield "id", "is there twice", _repeated(columns["id"])
-    yield "uri", "is no URI", usable & (_array(pc.binary_length(columns["uri"])) == 0)
+        if name in columns.by_name:
+            yield name, f"is longer than {longest} bytes", columns.lengths(name) > longest
+    yield "id", "is no id", columns.lengths("id") == 0
+    yield "id", "is there twice", _repeated(columns.by_name["id"])
+    yield "uri", "is no URI", usable & (columns.lengths("uri") == 0)
     for name, (right, what) in _NUMBERS.items():
-        if name in columns:
-            yield name, what, ~right(_array(columns[name]))
-    if {"width", "height", "frame_count"} <= columns.keys():
-        for name in ("width", "height"):
-            shown = usable & (_array(columns["frame_count"]) > 0)
-            yield name, "is not the size of a picture", shown & (_array(columns[name]) == 0)
-    yield from _bad_frames(columns, usable)
+        if name in columns.by_name:
+            yield name, what, ~right(columns.numbers(name))
+    count, first, last = (columns.numbers(name) for name in ("frame_count", "first_frame", "last_frame"))
+    for name in ("width", "height"):
+        yield name, "is not the size of a picture", usable & (count > 0) & (columns.numbers(name) == 0)
+    yield "first_frame", "is not a frame of the video", usable & ((first < 0) | (first > last))
+    yield "last_frame", "is not a frame of the video", usable & (last >= np.maximum(count, 1))
     yield from _bad_keyframes(columns, usable)
 
 
-def _bad_frames(columns: Columns, usable: _Bad) -> Iterator[tuple[str, str, _Bad]]:
-    if {"frame_count", "first_frame", "last_frame"} <= columns.keys():
-        count, first, last = (_array(columns[name]) for name in ("frame_count", "first_frame", "last_frame"))
-        yield "first_frame", "is not a frame of the video", usable & ((first < 0) | (first > last))
-        yield "last_frame", "is not a frame of the video", usable & (last >= np.maximum(count, 1))
-
-
 def _bad_keyframes(columns: Columns, usable: _Bad) -> Iterator[tuple[str, str, _Bad]]:
-    lists = {name: columns[name].combine_chunks() for name in _KEYFRAMES if name in columns}
-    counts = {name: _array(pc.list_value_length(values)) for name, values in lists.items()}
-    for name, values in lists.items():
-        inner = values.flatten()
-        owner = np.repeat(np.arange(len(values)), counts[name])
-        if inner.null_count:
-            yield name, "holds an empty entry", _rows(len(values), owner[_array(inner.is_null())])
+    lists = {name: column for name in _KEYFRAMES if isinstance(column := columns.by_name[name], Lists)}
+    frames = lists["keyframe_frame"]
+    for name, column in lists.items():
+        numbers, edges = column.numbers, column.edges
+        if len(columns.holes.get(name, ())):
+            yield name, "holds an empty entry", _rows(len(column), columns.holes[name])
             return
-        numbers = inner.to_numpy(zero_copy_only=False)
         if name != "keyframe_offset":
-            falls = (np.diff(numbers) <= 0) & (np.diff(owner) == 0)
-            yield name, "does not rise", _rows(len(values), owner[1:][falls])
+            falls = numbers[1:] <= numbers[:-1]
+            begins = edges[1:-1]
+            falls[begins[(begins > 0) & (begins < len(numbers))] - 1] = False  # the first of a list follows nothing
+            yield name, "does not rise", _rows(len(column), column.owners(1 + np.flatnonzero(falls)))
         if name == "keyframe_frame":
-            yield name, "begins before the video", _rows(len(values), owner[numbers < 0])
-            if "frame_count" in columns:
-                beyond = numbers >= np.maximum(_array(columns["frame_count"]), 1)[owner]
-                yield name, "goes beyond the video", usable & _rows(len(values), owner[beyond])
+            yield name, "begins before the video", _rows(len(column), column.owners(np.flatnonzero(numbers < 0)))
+            held = np.flatnonzero(np.diff(edges))
+            beyond = numbers[edges[1:][held] - 1] >= np.maximum(columns.numbers("frame_count")[held], 1)
+            yield name, "goes beyond the video", usable & _rows(len(column), held[beyond])
         if name == "keyframe_offset":
-            beyond = (numbers < -1) | (numbers >= _LARGEST_FILE)
-            yield name, "is not a place in the file", _rows(len(values), owner[beyond])
-        if "keyframe_frame" in counts:
-            yield name, "is not as long as keyframe_frame", counts[name] != counts["keyframe_frame"]
+            outside = (numbers < -1) | (numbers >= _LARGEST_FILE)
+            yield name, "is not a place in the file", _rows(len(column), column.owners(np.flatnonzero(outside)))
+        if edges is not frames.edges:
+            yield name, "is not as long as keyframe_frame", np.diff(edges) != np.diff(frames.edges)
 
 
 def _between(low: float, high: float) -> Callable[[NDArray[Any]], _Bad]:
@@ -130,14 +157,20 @@ _NUMBERS: dict[str, tuple[Callable[[NDArray[Any]], _Bad], str]] = {
     "frame_count": (_between(0, LARGEST_COUNT), "is not a number of frames"),
     "lookahead": (_between(0, 1024), "is not a number of packets"),
 }
+_COMPARED = frozenset({"id", "uri", "width", "height", "frame_count", "first_frame", "last_frame", "error"})
 _KEYFRAMES = ("keyframe_frame", "keyframe_pts", "keyframe_offset")
 
 
-def _repeated(column: Any) -> _Bad:
-    codes = column.combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
-    _, first = np.unique(codes, return_index=True)
-    bad = np.ones(len(codes), np.bool_)
-    bad[first] = False
+def _repeated(ids: Column) -> _Bad:
+    """Which ids an earlier row has."""
+    array = ids.arrow()  # type: ignore[union-attr]
+    bad = np.zeros(len(array), np.bool_)
+    if pc.all(pc.less(array[:-1], array[1:]), min_count=0).as_py():  # as they are written
+        return bad
+    order = pc.array_sort_indices(array)
+    ordered = array.take(order)
+    equal = pc.equal(ordered[:-1], ordered[1:]).to_numpy(False)
+    bad[order.to_numpy()[1:][equal]] = True
     return bad
 
 
@@ -147,13 +180,6 @@ def _rows(count: int, found: NDArray[Any]) -> _Bad:
     return bad
 
 
-def _array(column: Any) -> NDArray[Any]:
-    """Without nulls: a null is 0."""
-    values = column.fill_null(False if pa.types.is_boolean(column.type) else 0)
-    found: NDArray[Any] = values.to_numpy() if isinstance(values, pa.ChunkedArray) else values.to_numpy(False)
-    return found
-
-
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = repr(list(value) if isinstance(value, tuple) else value)
     return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"

@@ -1,7 +1,9 @@
-"""The catalog: one row a video, stored as Parquet.
+"""The catalog: one row a video, stored as Parquet, in memory as columns.
 
-Built by `build.py`, read here, divided into training, validation and test by `splits.py`. `CatalogView` is the part
-of it that plans draw from: the usable videos of one split, as arrays, in an order that depends on the rows alone.
+Built by `build.py`, read here, divided into training, validation and test by `splits.py`. `Rows` are some of its rows,
+and a `VideoRow` is made of the columns when somebody asks for it. `CatalogView` is the part that plans draw from: the
+usable videos of one split, as arrays, in an order that depends on the rows alone. Nothing here is done row by row, so
+a catalog of a million videos is read in seconds.
 
 The file's metadata names the version of the schema; a file of another version is refused, since it takes one
 command to build it again. Columns are the fields of `VideoRow`, with `time_base` as two. Every value is checked when it
@@ -10,17 +12,32 @@ is read (`checks.py`), since it goes into plans and messages.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from itertools import repeat
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from essp_common.catalog.checks import Problem, problems, type_problems
+from essp_common.catalog.checks import LARGEST_COUNT, Columns, Problem, problems, sound_alone, type_problems
+from essp_common.catalog.columns import (
+    Blobs,
+    Column,
+    Lists,
+    Numbers,
+    Texts,
+    Words,
+    arrow_of,
+    made_of,
+    narrow,
+    taken,
+    value_of,
+    values_of,
+)
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.objects import tables
 from essp_common.objects.port import ObjectStore
@@ -28,6 +45,10 @@ from essp_common.objects.port import ObjectStore
 VERSION = "3"
 _VERSION_KEY = b"essp.catalog.version"
 _SOURCE_KEY = b"essp.catalog.source"
+_AT_ONCE = 4096
+"""Rows that are made at once where all are asked for."""
+_PIECE = 2**16
+"""Rows of a column that are read at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,39 +102,248 @@ class VideoRow:
     """Why the video cannot be used; null: it can."""
 
 
-@dataclass(frozen=True)
+class Rows(Sequence[VideoRow]):
+    """Some rows of a catalog. Each is made when it is asked for; whole columns cost no more than a few rows."""
+
+    def __init__(self, columns: Mapping[str, Column], places: NDArray[Any]) -> None:
+        """`places`: of these rows in the columns."""
+        self.columns = columns
+        self.places = places
+
+    @classmethod
+    def of(cls, rows: Iterable[VideoRow]) -> Rows:
+        """These rows as columns, in the order of ids; rows that are columns already, as they are."""
+        return rows if isinstance(rows, Rows) else Catalog(rows).rows
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @overload
+    def __getitem__(self, place: int) -> VideoRow: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Rows: ...
+
+    def __getitem__(self, place: int | slice) -> VideoRow | Rows:
+        if isinstance(place, slice):
+            return Rows(self.columns, self.places[place])
+        at = self.places[place]
+        return _row({name: value_of(column, at) for name, column in self.columns.items()})
+
+    def __iter__(self) -> Iterator[VideoRow]:
+        for begin in range(0, len(self), _AT_ONCE):
+            places = self.places[begin : begin + _AT_ONCE]
+            values = [values_of(column, places) for column in self.columns.values()]
+            for row in zip(*values, strict=True):
+                yield _row(dict(zip(self.columns, row, strict=True)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(one == another for one, another in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def where(self, chosen: NDArray[Any]) -> Rows:
+        """Some of the rows: places among them, or yes or no for each."""
+        return Rows(self.columns, self.places[chosen])
+
+    def numbers(self, name: str) -> Numbers:
+        """The values of a column of numbers."""
+        column = self.columns[name]
+        if not isinstance(column, np.ndarray):
+            raise TypeError(f"{name} is no column of numbers")
+        values: Numbers = column[self.places]
+        return values
+
+    def words(self, name: str) -> tuple[Numbers, Texts]:
+        """The code of each row in one of `WORDS`, and the words that the codes stand for."""
+        column = self._words(name)
+        return column.codes[self.places], column.words
+
+    def distinct(self, name: str) -> NDArray[np.int64]:
+        """The codes of one of `WORDS` that these rows have."""
+        return self._words(name).used(self.places)
+
+    def lengths(self, name: str) -> NDArray[Any]:
+        """The bytes of each text of a column."""
+        column = self.columns[name]
+        if not isinstance(column, Blobs):
+            raise TypeError(f"{name} is no column of texts")
+        found: NDArray[Any] = column.lengths[self.places]
+        return found
+
+    def lists(self, name: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Of a column of lists: how long each row's is; the row of each number in them; the numbers."""
+        column = self.columns[name]
+        if not isinstance(column, Lists):
+            raise TypeError(f"{name} is no column of lists")
+        counts = np.diff(column.edges)[self.places]
+        owners = np.repeat(np.arange(len(self), dtype=np.int32), counts)
+        begins = column.edges[self.places] - (np.cumsum(counts) - counts)
+        return counts, owners, column.numbers[np.arange(len(owners)) + begins[owners]]
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """The words that these rows have in one of `WORDS`, sorted."""
+        words = self._words(name).words
+        return tuple(sorted(words.value(code) for code in self.distinct(name).tolist()))
+
+    def has(self, name: str, word: str) -> NDArray[np.bool_]:
+        """Which of the rows have this word in one of `WORDS`."""
+        column = self._words(name)
+        found: NDArray[np.bool_] = column.codes[self.places] == column.code(word)
+        return found
+
+    @property
+    def groups(self) -> int:
+        """How many groups the rows are of."""
+        column = self._words("group")
+        return int(np.count_nonzero(column.used(self.places) != column.code("")))
+
+    @property
+    def usable(self) -> NDArray[np.bool_]:
+        """Which of the videos can be used."""
+        found: NDArray[np.bool_] = self._words("error").codes[self.places] < 0
+        return found
+
+    def alike(self, name: str) -> NDArray[Any]:
+        """A number for each row, below that of the rows, which is equal for those with equal texts."""
+        column = self.columns[name]
+        if not isinstance(column, Blobs):
+            raise TypeError(f"{name} is no column of texts")
+        return column.alike(self.places)
+
+    def encoded(self, name: str) -> Iterator[memoryview | bytes]:
+        """The texts of a column, as UTF-8."""
+        column = self.columns[name]
+        if not isinstance(column, Blobs):
+            raise TypeError(f"{name} is no column of texts")
+        return column.each(self.places)
+
+    def text(self, name: str, row: int) -> str:
+        """One text of one row."""
+        found: str = value_of(self.columns[name], self.places[row])
+        return found
+
+    def _words(self, name: str) -> Words:
+        column = self.columns[name]
+        if not isinstance(column, Words):
+            raise TypeError(f"{name} is no column of words")
+        return column
+
+
+class ById(Mapping[str, VideoRow]):
+    """Rows by their id; nothing is made before it is asked for."""
+
+    def __init__(self, rows: Rows) -> None:
+        """`rows`: in the order of ids, as those of catalogs and views are."""
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[str]:
+        return (str(name, "utf-8") for name in self._rows.encoded("id"))
+
+    def __getitem__(self, video: str) -> VideoRow:
+        return self._rows[self.place(video)]
+
+    def place(self, video: str) -> int:
+        """The place of a video among the rows. Raises `KeyError`."""
+        rows = self._rows
+        place = bisect_left(range(len(rows)), video, key=lambda row: rows.text("id", row))
+        if place == len(rows) or rows.text("id", place) != video:
+            raise KeyError(video)
+        return place
+
+
 class CatalogView:
     """The usable videos of one split, indexed 0..n-1."""
 
-    rows: tuple[VideoRow, ...]
-    classes: tuple[str, ...]
-    """All class names of the catalog, sorted; a class id is a position in it, the same for every split."""
-    class_id: NDArray[np.int32]
-    """(n,) class of each video."""
-    by_class: tuple[NDArray[np.int32], ...]
-    """For each class id, the videos in it (may be empty)."""
+    def __init__(self, rows: Rows, classes: tuple[str, ...], class_id: NDArray[np.int32]) -> None:
+        self.rows = rows
+        """By id."""
+        self.classes = classes
+        """All class names of the catalog, sorted; a class id is a position in it, the same for every split."""
+        self.class_id = class_id
+        """(n,) class of each video."""
+        self.in_classes = np.argsort(narrow(class_id), kind="stable").astype(np.int32)
+        """(n,) the videos, class by class."""
+        self.class_begin = np.searchsorted(class_id[self.in_classes], np.arange(len(classes) + 1)).astype(np.int64)
+        """(classes + 1,) where each class begins in `in_classes`, and the end of the last one."""
+        self._starts: tuple[int, NDArray[Any]] | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @cached_property
-    def first_frame(self) -> NDArray[np.int64]:
-        """(n,) first frame of each video's segment."""
-        return np.fromiter((row.first_frame for row in self.rows), np.int64, len(self.rows))
+    def by_class(self) -> tuple[NDArray[np.int32], ...]:
+        """For each class id, the videos in it (may be empty)."""
+        return tuple(np.split(self.in_classes, self.class_begin[1:-1])) if self.classes else ()
 
     @cached_property
-    def length(self) -> NDArray[np.int64]:
+    def first_frame(self) -> NDArray[Any]:
+        """(n,) first frame of each video's segment."""
+        return _frames(self.rows.numbers("first_frame"))
+
+    @cached_property
+    def length(self) -> NDArray[Any]:
         """(n,) frames of each video's segment, at least 1."""
-        return np.fromiter((row.last_frame - row.first_frame + 1 for row in self.rows), np.int64, len(self.rows))
+        first, last = self.rows.numbers("first_frame"), self.rows.numbers("last_frame")
+        return _frames(last.astype(np.int64) - first + 1)
+
+    @cached_property
+    def sizes(self) -> dict[tuple[int, int], int]:
+        """Height and width of the videos -> the first video of that size."""
+        sizes = self.rows.numbers("height").astype(np.int64) << 32 | self.rows.numbers("width")
+        found, first = np.unique(sizes, return_index=True)
+        pairs = ((size >> 32, size & 0xFFFFFFFF) for size in found.tolist())
+        return dict(zip(pairs, first.tolist(), strict=True))
+
+    def starts(self, span: int) -> NDArray[Any]:
+        """(n,) how many places a clip over so many frames can start at; one in a video that is shorter, whose last
+        frame is repeated."""
+        if self._starts is None or self._starts[0] != span:
+            most = min(span, LARGEST_COUNT)
+            self._starts = span, np.maximum(self.length, most) - (most - 1)
+        return self._starts[1]
 
 
-@dataclass(frozen=True)
 class Catalog:
     """All rows, those that cannot be used too, by id."""
 
-    rows: tuple[VideoRow, ...]
-    source: str = ""
-    """What it was built from."""
+    def __init__(self, rows: Iterable[VideoRow] = (), source: str = "") -> None:
+        """`source`: what it was built from."""
+        values = list(rows)
+        values.sort(key=lambda row: row.id)
+        self._take(_columns_of(values), len(values), source)
+
+    @classmethod
+    def of_columns(cls, columns: Mapping[str, Column], source: str) -> Catalog:
+        """A catalog of these columns, whose rows may be in any order."""
+        catalog = cls.__new__(cls)
+        ids = columns["id"]
+        places = np.arange(len(ids), dtype=np.int32)
+        if not _rises(ids):
+            places = pc.array_sort_indices(ids.arrow()).to_numpy()  # type: ignore[union-attr]
+            columns = {name: taken(column, places) for name, column in columns.items()}
+        catalog._take(columns, len(places), source)
+        return catalog
+
+    def _take(self, columns: Mapping[str, Column], count: int, source: str) -> None:
+        self.rows = Rows(columns, np.arange(count, dtype=np.int32))
+        self.source = source
+        """What it was built from."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Catalog):
+            return NotImplemented
+        return self.source == other.source and self.rows == other.rows
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Catalog({len(self.rows)} rows of {self.source or 'nothing'!r})"
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
@@ -121,26 +351,42 @@ class Catalog:
 
         Usable videos without a label are of class `""`.
         """
-        return tuple(sorted({row.class_name for row in self.rows if row.class_name or row.error is None}))
+        return self._classes[0]
 
     @cached_property
     def splits(self) -> tuple[str, ...]:
         """Names of the splits, sorted."""
-        return tuple(sorted({row.split for row in self.rows}))
+        return self.rows.names("split")
 
     def view(self, split: str | None) -> CatalogView:
         """The usable videos of a split (None: of all), by id. Empty for a split that is not there."""
-        return self.view_of(row for row in self.rows if split is None or row.split == split)
+        rows = self.rows
+        return self._view(rows.usable if split is None else rows.usable & rows.has("split", split))
 
-    def view_of(self, rows: Iterable[VideoRow]) -> CatalogView:
-        """The usable ones of these rows, by id, under the class ids of the whole catalog."""
-        usable = tuple(sorted((row for row in rows if row.error is None), key=lambda row: row.id))
-        number = {name: class_id for class_id, name in enumerate(self.classes)}
-        class_id = np.fromiter((number[row.class_name] for row in usable), np.int32, len(usable))
-        order = np.argsort(class_id, kind="stable").astype(np.int32)
-        bounds = np.searchsorted(class_id[order], np.arange(1, len(number)))
-        by_class = tuple(np.split(order, bounds)) if number else ()
-        return CatalogView(usable, self.classes, class_id, by_class)
+    def view_of(self, rows: Rows) -> CatalogView:
+        """The usable ones of these rows of the catalog, by id, under the class ids of the whole catalog."""
+        chosen = np.zeros(len(self.rows), np.bool_)
+        chosen[rows.places] = True
+        return self._view(chosen & self.rows.usable)
+
+    @cached_property
+    def _classes(self) -> tuple[tuple[str, ...], NDArray[np.int32]]:
+        """Class names, and the class id of each code."""
+        codes, names = self.rows.words("class_name")
+        used = {code: names.value(code) for code in self.rows.distinct("class_name").tolist()}
+        unlabelled = [code for code, name in used.items() if not name]
+        if unlabelled and not (self.rows.usable & (codes == unlabelled[0])).any():
+            del used[unlabelled[0]]
+        ordered = sorted(used, key=used.__getitem__)
+        number = np.full(len(names), -1, np.int32)
+        number[ordered] = np.arange(len(ordered))
+        return tuple(used[code] for code in ordered), number
+
+    def _view(self, chosen: NDArray[np.bool_]) -> CatalogView:
+        rows = self.rows.where(chosen)
+        names, number = self._classes
+        codes, _ = rows.words("class_name")
+        return CatalogView(rows, names, number[codes])
 
 
 _INTEGERS, _STRING = pa.list_(pa.int64()), pa.string()
@@ -178,31 +424,46 @@ _REMEDY = "make it again with `essp catalog build`"
 _REQUIRED = ("id", "uri", "class_name", "split", "size_bytes", "etag", "error")
 
 
+WORDS = frozenset({"class_name", "split", "container", "codec", "pixel_format", "group", "error"})
+"""The columns of `Words`."""
+SCHEMA = pa.schema(list(_COLUMNS.items()), metadata={_VERSION_KEY: VERSION})
+"""The file's columns."""
+_KEYFRAMES = ("keyframe_pts", "keyframe_frame", "keyframe_offset")
+_DIFFERENT = ("id", "uri", "etag", "size_bytes", "timestamps")
+_IN_TURN = ("group", *(name for name in _COLUMNS if name != "group"))
+"""The order in which columns are read: first what takes most memory while it is read."""
+_RECURRING = tuple(
+    f"{name}.list.element" if name in _KEYFRAMES else name for name in _COLUMNS if name not in _DIFFERENT
+)
+"""The columns in which the same values recur, by their paths in a file."""
+PLANNED = (
+    *("width", "height", "frame_count", "first_frame", "last_frame", "seekable", "lookahead", "group"),
+    *_KEYFRAMES,
+)
+"""The columns that plans and messages need, beside those that name a video."""
+
+
 def write_catalog(store: ObjectStore, key: str, catalog: Catalog) -> None:
     """Store a catalog, rows by id; what lay at `key` is replaced whole. Equal rows give equal bytes.
 
     Raises `ConfigError` for a value that would be refused when it is read.
     """
+    _check(store.uri(key), Columns(dict(catalog.rows.columns), {}, {}), "it was not written")
     table = to_table(catalog)
-    _check(store.uri(key), table, "it was not written")
-    store.put(key, tables.packed(table.schema, [table]))
+    store.put(key, tables.packed(table.schema, [table], _RECURRING))
 
 
 def row_problems(catalog: Catalog) -> Iterator[Problem]:
     """The values that no catalog can have; `Problem.row` counts by id."""
-    table = to_table(catalog)
-    return problems({name: table.column(name) for name in table.column_names})
+    return problems(Columns(dict(catalog.rows.columns), {}, {}))
 
 
 def to_table(catalog: Catalog) -> Any:
     """The `pyarrow.Table` of a catalog, rows by id, unchecked."""
-    rows = sorted(catalog.rows, key=lambda row: row.id)
-    values: dict[str, list[Any]] = {f.name: [getattr(row, f.name) for row in rows] for f in fields(VideoRow)}
-    values["time_base_num"] = [row.time_base[0] for row in rows]
-    values["time_base_den"] = [row.time_base[1] for row in rows]
+    columns = catalog.rows.columns
     return pa.table(
-        {name: pa.array(values[name], kind) for name, kind in _COLUMNS.items()},
-        schema=pa.schema(list(_COLUMNS.items()), metadata={_VERSION_KEY: VERSION, _SOURCE_KEY: catalog.source}),
+        [arrow_of(columns[name], kind) for name, kind in _COLUMNS.items()],
+        schema=SCHEMA.with_metadata({_VERSION_KEY: VERSION, _SOURCE_KEY: catalog.source}),
     )
 
 
@@ -210,46 +471,106 @@ def read_catalog(store: ObjectStore, key: str, columns: Collection[str] | None =
     """The catalog at `key`; with `columns`, other fields than these (and what names a video) keep their defaults.
 
     Raises `NotFound`, `PermanentError` for what is not a catalog, `ConfigError` for one of another version, or with a
-    value that cannot be, by its row and column.
+    value that cannot be in any of its columns, by its row and column.
     """
     uri = store.uri(key)
-    table = _read_table(store, key, uri, columns)
-    values = {name: table.column(name).to_pylist() for name in table.column_names}
-    if "time_base_num" in values:
-        values["time_base"] = list(zip(values.pop("time_base_num"), values.pop("time_base_den"), strict=True))
-    for name in ("keyframe_pts", "keyframe_frame", "keyframe_offset"):
-        if name in values:
-            values[name] = [tuple(frames) for frames in values[name]]
-    fieldwise = (values.get(f.name) or repeat(f.default, table.num_rows) for f in fields(VideoRow))
-    rows = tuple(map(VideoRow, *fieldwise))
-    return Catalog(rows, table.schema.metadata.get(_SOURCE_KEY, b"").decode("utf-8", "replace"))
-
-
-def _read_table(store: ObjectStore, key: str, uri: str, columns: Collection[str] | None) -> Any:
-    wanted = tuple(_COLUMNS)
+    wanted = frozenset(_COLUMNS)
     if columns is not None:
         named = {*_REQUIRED, *columns}
-        wanted = tuple(name for name in _COLUMNS if name.removesuffix("_num").removesuffix("_den") in named)
+        wanted = frozenset(name for name in _COLUMNS if name.removesuffix("_num").removesuffix("_den") in named)
+    read, source = _read(store, key, uri, wanted)
+    _check(uri, read, _REMEDY)
+    return Catalog.of_columns({name: read.by_name[name] for name in _COLUMNS if name in wanted}, source)
+
+
+def _read(store: ObjectStore, key: str, uri: str, wanted: Collection[str]) -> tuple[Columns, str]:
+    """The columns that are wanted, and those that have to be compared with others or have something wrong."""
     path = store.local_path(key)
+    read = Columns({}, {}, {})
     try:
-        with tables.opened(path if path is not None else pa.BufferReader(store.get(key))) as file:
-            _check_version(uri, file.schema_arrow.metadata or {})
-            expected = {name: _COLUMNS[name] for name in wanted}
-            if found := list(type_problems(file.schema_arrow, expected)):
+        data = None if path is not None else store.get(key)
+        with _opened(path, data) as file:
+            metadata = file.schema_arrow.metadata or {}
+            _check_version(uri, metadata)
+            if found := list(type_problems(file.schema_arrow, _COLUMNS)):
                 raise ConfigError(f"{uri}: {'; '.join(found)}; {_REMEDY}")
-            table = file.read(columns=list(wanted)).select(list(wanted))
-            table.validate(full=True)
+        with _opened(path, data, WORDS) as file:
+            for name in _IN_TURN:
+                _read_column(file, name, name in wanted, read)
     except FileNotFoundError as error:
         raise NotFound(f"{uri}: no such catalog") from error
     except tables.UNREADABLE as error:
         raise PermanentError(f"{uri} cannot be read as a catalog: {error}") from error
-    _check(uri, table, _REMEDY)
-    return table
+    return read, metadata.get(_SOURCE_KEY, b"").decode("utf-8", "replace")
 
 
-def _check(uri: str, table: Any, remedy: str) -> None:
-    for problem in problems({name: table.column(name) for name in table.column_names}):
-        video = table.column("id")[problem.row].as_py()
+def _read_column(file: Any, name: str, wanted: bool, read: Columns) -> None:
+    """Add a column to those that were read. What is read of a file at a time is a part of one column."""
+    ids = read.by_name.get("id")
+    beside = ids if name == "uri" and isinstance(ids, Texts) and ids.arrow().type == pa.string() else None
+    column, empty, holes = made_of(_COLUMNS[name], _pieces(file, name), name in WORDS, beside)
+    if wanted or len(empty) or len(holes) or not sound_alone(name, column):
+        read.by_name[name], read.empty[name], read.holes[name] = column, empty, holes
+        if name in _KEYFRAMES:
+            _share_edges(read.by_name)
+
+
+def _opened(path: str | None, data: bytes | None, words: Collection[str] = ()) -> Any:
+    return tables.opened(path if path is not None else pa.BufferReader(data), words)
+
+
+def _pieces(file: Any, name: str) -> Iterator[Any]:
+    if name in WORDS or file.metadata.num_rows <= _PIECE:
+        column = file.read(columns=[name], use_threads=False).column(name)
+        column.validate(full=True)
+        yield from column.chunks
+    else:
+        for batch in file.iter_batches(batch_size=_PIECE, columns=[name], use_threads=False):
+            batch.validate(full=True)
+            yield batch.column(0)
+    pa.default_memory_pool().release_unused()
+
+
+def _share_edges(made: dict[str, Column]) -> None:
+    """Lists of equal lengths need to say only once where each begins."""
+    lists = [(name, column) for name, column in made.items() if isinstance(column, Lists)]
+    (_, first), (name, last) = lists[0], lists[-1]
+    if np.array_equal(first.edges, last.edges):
+        made[name] = Lists(first.edges, last.numbers)
+
+
+def _columns_of(rows: Sequence[VideoRow]) -> dict[str, Column]:
+    values: dict[str, list[Any]] = {f.name: [getattr(row, f.name) for row in rows] for f in fields(VideoRow)}
+    values["time_base_num"] = [row.time_base[0] for row in rows]
+    values["time_base_den"] = [row.time_base[1] for row in rows]
+    arrays = {name: pa.array(values[name], kind) for name, kind in _COLUMNS.items()}
+    return {
+        name: made_of(_COLUMNS[name], [array.dictionary_encode() if name in WORDS else array], name in WORDS).column
+        for name, array in arrays.items()
+    }
+
+
+def _row(values: dict[str, Any]) -> VideoRow:
+    if "time_base_num" in values:
+        values["time_base"] = values.pop("time_base_num"), values.pop("time_base_den")
+    return VideoRow(**values)
+
+
+def _rises(ids: Column) -> bool:
+    """Whether each id is greater than the one before it."""
+    array = ids.arrow()  # type: ignore[union-attr]
+    return bool(pc.all(pc.less(array[:-1], array[1:]), min_count=0).as_py())
+
+
+def _frames(numbers: NDArray[Any]) -> NDArray[Any]:
+    """Numbers of frames, which 32 bits hold in any catalog that was checked."""
+    found = narrow(numbers)
+    return found if found.dtype == np.int64 else found.astype(np.int32)
+
+
+def _check(uri: str, columns: Columns, remedy: str) -> None:
+    for problem in problems(columns):
+        video = value_of(columns.by_name["id"], problem.row)
         where = f"row {problem.row + 1} ({video!r:.100}), column {problem.column}"
         raise ConfigError(f"{uri}: {where}: {problem.what}; {remedy}")
 

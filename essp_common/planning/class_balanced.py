@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,21 +24,19 @@ class ClassBalanced(PlanBase):
         super().__init__(view, clip, size, locality)
         self._rng = CounterRng(seed, stream)
         # A class without videos could never be drawn from; `empty_classes` names those.
-        self._videos: list[list[int]] = [videos.tolist() for videos in view.by_class if len(videos)]
-        self._names = [name for name, videos in zip(view.classes, view.by_class, strict=True) if len(videos)]
-        # The same as arrays, for whole stretches: how many videos each class has, and all of them class by class.
-        self._places = np.array([len(videos) for videos in self._videos], np.uint64)
-        self._class_begin = np.cumsum(self._places) - self._places
-        self._by_class = np.concatenate([np.array(videos, np.int64) for videos in self._videos])
-        self._starts_of = np.array(self._starts, np.uint64)
-        self._class_of, self._first_of = view.class_id, view.first_frame
+        counts = np.diff(view.class_begin)
+        drawn = np.flatnonzero(counts)
+        self._names = [view.classes[class_id] for class_id in drawn.tolist()]
+        self._begins, self._counts = view.class_begin[drawn], counts[drawn].astype(np.uint64)
+        self._videos = view.in_classes
+        """Class by class, as `_begins` and `_counts` say."""
         self._ahead = _AHEAD
         self._block: Callable[[int], list[PlannedClip]] = lru_cache(maxsize=2)(self._draw)
 
     def clip(self, index: int, attempt: int = 0) -> PlannedClip:
         self._check(index)
         video, words = self._video(index, attempt)
-        return self._planned(index, attempt, video, below(words, self._starts[video]))
+        return self._planned(index, attempt, video, below(words, int(self._starts[video])))
 
     def _stretch(self, start: int, stop: int) -> list[PlannedClip]:
         clips: list[PlannedClip] = []
@@ -53,7 +50,7 @@ class ClassBalanced(PlanBase):
     def _draw(self, block: int) -> list[PlannedClip]:
         start, stop = block * _AHEAD, min(self._size, (block + 1) * _AHEAD)
         words, videos, refused = self._drawn_videos(start, stop)
-        offsets, more = below_each(words, self._starts_of[videos])
+        offsets, more = below_each(words, self._starts[videos].astype(np.uint64))
         clips = self._planned_all(range(start, stop), videos, offsets)
         for i in np.flatnonzero(refused | more).tolist():
             clips[i] = self.clip(start + i)
@@ -62,38 +59,23 @@ class ClassBalanced(PlanBase):
     def _video(self, draw: int, attempt: int) -> tuple[int, Iterator[int]]:
         """The video of a draw, or the one that replaces it; the words left."""
         words = self._rng.words(draw)
-        drawn = below(words, len(self._videos))
-        videos = self._videos[drawn]
-        place = below(words, len(videos))
+        drawn = below(words, len(self._counts))
+        place = below(words, int(self._counts[drawn]))
         if attempt:
             place, words = self._replacement(draw, attempt, drawn, place)
-        return videos[place], words
+        return int(self._videos[self._begins[drawn] + place]), words
 
     def _drawn_videos(self, start: int, stop: int) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.bool_]]:
         """Of the draws `start..stop`: the next word, the video, and whether `_video` might come to another one."""
         words = self._rng.table(start, stop)
-        classes = np.full(stop - start, len(self._videos), np.uint64)
+        classes = np.full(stop - start, len(self._counts), np.uint64)
         drawn, refused = below_each(words[:, 0], classes)
-        place, more = below_each(words[:, 1], self._places[drawn])
-        return words[:, 2], self._by_class[self._class_begin[drawn].astype(np.int64) + place], refused | more
-
-    def _planned_all(
-        self, indices: Iterable[int], videos: NDArray[np.int64], offsets: NDArray[np.int64]
-    ) -> list[PlannedClip]:
-        columns = (
-            indices,
-            repeat(0),
-            self._class_of[videos].tolist(),
-            videos.tolist(),
-            (self._first_of[videos] + offsets).tolist(),
-            repeat(self._frames),
-            repeat(self._stride),
-        )
-        return list(map(PlannedClip._make, zip(*columns, strict=False)))
+        place, more = below_each(words[:, 1], self._counts[drawn])
+        return words[:, 2], self._videos[self._begins[drawn] + place].astype(np.int64), refused | more
 
     def _replacement(self, draw: int, attempt: int, drawn: int, place: int) -> tuple[int, Iterator[int]]:
         """The place, within its class, of a video that no earlier attempt at this draw took; the words left."""
-        places = len(self._videos[drawn])
+        places = int(self._counts[drawn])
         if attempt >= places:
             raise LookupError(f"class {self._names[drawn]!r} has no other video ({places} in all)")
         taken = [place]

@@ -56,10 +56,10 @@ class Phases:
             if epoch:
                 continue
             view = self.view(number)
-            plan, rows = plan_of(view, self.spec.clip, sampling, purpose, epoch), view.rows
+            plan = plan_of(view, self.spec.clip, sampling, purpose, epoch)
             for index in range(0, len(plan), max(1, len(plan) // _DIGESTED)):
                 clip = plan.clip(index)
-                text = f"{number} {index} {clip.class_id} {rows[clip.video].id} {clip.first_frame}\n"
+                text = f"{number} {index} {clip.class_id} {view.rows.text('id', clip.video)} {clip.first_frame}\n"
                 crc = zlib.crc32(text.encode(), crc)
         return crc
 

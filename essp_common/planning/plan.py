@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
+import numpy as np
+
 from essp_common.catalog.table import CatalogView, VideoRow
 from essp_common.job.spec import ClipSpec, SamplingSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN, Purpose, Seek
@@ -90,7 +92,7 @@ def _whole_plan(view: CatalogView, clip: ClipSpec, sampling: SamplingSpec, purpo
 
 def empty_classes(view: CatalogView) -> tuple[str, ...]:
     """Classes that no video of the view can be drawn for: worth a warning before training."""
-    return tuple(name for name, videos in zip(view.classes, view.by_class, strict=True) if not len(videos))
+    return tuple(view.classes[class_id] for class_id in np.flatnonzero(np.diff(view.class_begin) == 0).tolist())
 
 
 def seek_to(row: VideoRow, first_frame: int, seek: Seek) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from essp_common.catalog.table import CatalogView
 from essp_common.errors import ConfigError
@@ -57,10 +59,7 @@ class PlanBase(ABC):
         self._frames = clip.frames
         self._stride = clip.stride
         self._locality = locality
-        self._class_id: list[int] = view.class_id.tolist()
-        self._first: list[int] = view.first_frame.tolist()
-        # How many places a clip can start at; one for a video shorter than a clip, whose last frame is repeated.
-        self._starts: list[int] = np.maximum(view.length - span + 1, 1).tolist()
+        self._class_id, self._first, self._starts = view.class_id, view.first_frame, view.starts(span)
 
     def __len__(self) -> int:
         return self._size
@@ -88,8 +87,23 @@ class PlanBase(ABC):
             raise IndexError(f"the plan has clips 0..{self._size - 1}, not {index}")
 
     def _planned(self, index: int, attempt: int, video: int, offset: int) -> PlannedClip:
-        first_frame = self._first[video] + offset
-        return PlannedClip(index, attempt, self._class_id[video], video, first_frame, self._frames, self._stride)
+        first_frame = int(self._first[video]) + offset
+        return PlannedClip(index, attempt, int(self._class_id[video]), video, first_frame, self._frames, self._stride)
+
+    def _planned_all(
+        self, indices: Iterable[int], videos: NDArray[np.int64], offsets: NDArray[np.int64]
+    ) -> list[PlannedClip]:
+        """The same for many, none of them a replacement."""
+        columns = (
+            indices,
+            repeat(0),
+            self._class_id[videos].tolist(),
+            videos.tolist(),
+            (self._first[videos] + offsets).tolist(),
+            repeat(self._frames),
+            repeat(self._stride),
+        )
+        return list(map(PlannedClip._make, zip(*columns, strict=False)))
 
 
 def _runs(clips: Sequence[PlannedClip]) -> list[list[PlannedClip]]:

@@ -86,7 +86,7 @@ class Pooled(ClassBalanced):
         video, words = self._video(visit, attempt)
         if turn:
             words = self._places_rng.words(visit * self._per_visit + turn, attempt)
-        return self._planned(index, attempt, video, below(words, self._starts[video]))
+        return self._planned(index, attempt, video, below(words, int(self._starts[video])))
 
     def _draw_window(self, number: int) -> _Window:
         begin = number * self._window
@@ -97,7 +97,7 @@ class Pooled(ClassBalanced):
         table = self._places_rng.table(first * self._per_visit, (first + visits) * self._per_visit)
         place_words = table[:, 0].reshape(visits, self._per_visit)
         place_words[:, 0] = words  # as in `class_balanced`
-        offsets, more = below_each(place_words, self._starts_of[videos][:, None])
+        offsets, more = below_each(place_words, self._starts[videos].astype(np.uint64)[:, None])
         visit, turn = self._dealt(begin, count, visits)
         clips = self._planned_all(range(begin, begin + count), videos[visit], offsets[visit, turn])
         for i in np.flatnonzero((refused[:, None] | more)[visit, turn]).tolist():

@@ -8,11 +8,14 @@ one side: the segments cut from one file, and the videos of one group (a person,
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from essp_common.catalog.table import Catalog, CatalogView, VideoRow
+import numpy as np
+from numpy.typing import NDArray
+
+from essp_common.catalog.table import Catalog, CatalogView, Rows, VideoRow
 from essp_common.errors import ConfigError
 from essp_common.job.spec import DataSpec
 from essp_common.validation import suggested
@@ -53,14 +56,14 @@ def splits_of(catalog: Catalog, data: DataSpec) -> Splits:
     test = _optional(catalog, data.test, _DEFAULT.test, "data.test")
     if validation is not None:
         return Splits(train, validation, test, carved=False)
-    held_out = carve(train.rows, data.validation_fraction)
-    if not held_out:
+    held_out = _held_out(train.rows, data.validation_fraction)
+    if not held_out.any():
         raise ConfigError(
             f"data.validation: the catalog has no such split, and split {train_name!r} has no class with videos to "
             "set aside (two files at least, and of more than one group); add videos or name a split"
         )
-    left = catalog.view_of(row for row in train.rows if row.id not in held_out)
-    return Splits(left, catalog.view_of(row for row in train.rows if row.id in held_out), test, carved=True)
+    left, aside = (catalog.view_of(train.rows.where(chosen)) for chosen in (~held_out, held_out))
+    return Splits(left, aside, test, carved=True)
 
 
 def consumed_view(catalog: Catalog, data: DataSpec) -> CatalogView:
@@ -73,72 +76,146 @@ def consumed_view(catalog: Catalog, data: DataSpec) -> CatalogView:
     return view
 
 
-def carve(rows: tuple[VideoRow, ...], fraction: float) -> frozenset[str]:
+def carve(rows: Iterable[VideoRow], fraction: float) -> frozenset[str]:
     """Ids of the videos to set aside: of each class about this share, at least one, and never all of it.
 
     Files and groups stay whole, so a class with few large groups can be far from its share: it comes as near as it can
     without changing the others' order.
     """
-    clusters = [(cluster, Counter(row.class_name for row in cluster)) for cluster in _clusters(rows)]
-    left = Counter(row.class_name for row in rows)
-    wanted = {name: max(1, round(count * fraction)) for name, count in left.items()}
-    taken: Counter[str] = Counter()
-    held_out: set[str] = set()
+    columns = Rows.of(rows)
+    return frozenset(columns.text("id", row) for row in np.flatnonzero(_held_out(columns, fraction)).tolist())
 
-    def take(cluster: Sequence[VideoRow], classes: Counter[str]) -> None:
-        taken.update(classes)
-        left.subtract(classes)
-        held_out.update(row.id for row in cluster)
 
-    def spared(classes: Counter[str]) -> bool:
-        return all(left[name] > count for name, count in classes.items())
+def straddling(sides: Iterable[tuple[str, Rows]]) -> dict[str, tuple[str, ...]]:
+    """Groups with videos on several sides, all of one catalog -> the names of those sides, both sorted."""
+    by_side = [(name, rows, rows.distinct("group")) for name, rows in sides]
+    if not by_side:
+        return {}
+    groups, times = np.unique(np.concatenate([codes for _, _, codes in by_side]), return_counts=True)
+    several = groups[times > 1]
+    found: defaultdict[int, set[str]] = defaultdict(set)
+    for name, _, codes in by_side:
+        for code in np.intersect1d(codes, several).tolist():
+            found[code].add(name)
+    _, words = by_side[0][1].words("group")
+    named = {words.value(code): tuple(sorted(names)) for code, names in found.items()}
+    return {group: names for group, names in sorted(named.items()) if group and len(names) > 1}
 
-    def gain(classes: Counter[str]) -> int:
-        """How much nearer to the wanted numbers this brings them, summed over the classes."""
-        return sum(abs(taken[n] - wanted[n]) - abs(taken[n] + count - wanted[n]) for n, count in classes.items())
 
-    for cluster, classes in clusters:
-        if gain(classes) > 0 and spared(classes):
-            take(cluster, classes)
+def _held_out(rows: Rows, fraction: float) -> NDArray[np.bool_]:
+    """Which of the rows, which are in the order of ids, `carve` sets aside."""
+    used, (codes, _) = rows.distinct("class_name"), rows.words("class_name")
+    number = np.zeros(1 + int(max(used, default=0)), np.int32)
+    number[used] = np.arange(len(used))
+    classes = number[codes]
+    sizes = np.bincount(classes, minlength=len(used)).tolist()
+    wanted = [max(1, round(size * fraction)) for size in sizes]
+    cluster, count = _clusters(rows)
+    if count == len(rows):
+        return _first_ones(classes, cluster, [min(share, size - 1) for share, size in zip(wanted, sizes, strict=True)])
+    chosen = np.zeros(count, np.bool_)
+    chosen[_chosen(_Parts(cluster, classes, count, len(used)), sizes, wanted)] = True
+    return chosen[cluster]
+
+
+def _first_ones(classes: NDArray[np.int32], order: NDArray[np.int64], shares: list[int]) -> NDArray[np.bool_]:
+    """So many videos of each class, by their order: what `_chosen` gives where nothing has to stay together."""
+    by_class = np.lexsort((order, classes))
+    begins = np.searchsorted(classes[by_class], np.arange(len(shares)))
+    place = np.arange(len(classes)) - begins[classes[by_class]]
+    found = np.zeros(len(classes), np.bool_)
+    found[by_class[place < np.array(shares, np.int64)[classes[by_class]]]] = True
+    return found
+
+
+class _Parts:
+    """How many videos of which classes each cluster has."""
+
+    def __init__(self, cluster: NDArray[np.int64], classes: NDArray[np.int32], count: int, of: int) -> None:
+        keys, videos = np.unique(cluster * of + classes, return_counts=True)
+        self._classes: list[int] = (keys % of).tolist()
+        self._videos: list[int] = videos.tolist()
+        self._begins: list[int] = np.searchsorted(keys, np.arange(count + 1) * of).tolist()
+        self.sizes = np.bincount(cluster, minlength=count)
+        self._owners, self._of_class = keys // of, keys % of
+
+    def __len__(self) -> int:
+        return len(self._begins) - 1
+
+    def __getitem__(self, cluster: int) -> list[tuple[int, int]]:
+        """(class, videos) of a cluster."""
+        begin, end = self._begins[cluster], self._begins[cluster + 1]
+        return list(zip(self._classes[begin:end], self._videos[begin:end], strict=True))
+
+    def of_classes(self, classes: list[int]) -> NDArray[np.int64]:
+        """The clusters with videos of these classes, the small ones first."""
+        found = np.unique(self._owners[np.isin(self._of_class, classes)])
+        return found[np.argsort(self.sizes[found], kind="stable")]
+
+
+def _chosen(parts: _Parts, left: list[int], wanted: list[int]) -> list[int]:
+    """The clusters to set aside. `left`: videos of each class, which this counts down."""
+    taken = [0] * len(left)
+    chosen: list[int] = []
+
+    def take(cluster: int, videos: list[tuple[int, int]]) -> None:
+        chosen.append(cluster)
+        for of, count in videos:
+            taken[of] += count
+            left[of] -= count
+
+    def spared(videos: list[tuple[int, int]]) -> bool:
+        return all(left[of] > count for of, count in videos)
+
+    def gain(videos: list[tuple[int, int]]) -> int:
+        """How much nearer to the wanted numbers these bring them, summed over the classes."""
+        return sum(abs(taken[of] - wanted[of]) - abs(taken[of] + count - wanted[of]) for of, count in videos)
+
+    for cluster in range(len(parts)):
+        if gain(videos := parts[cluster]) > 0 and spared(videos):
+            take(cluster, videos)
     # A class of which every group is more than twice its share has got none yet: the smallest one does least harm.
-    for cluster, classes in sorted(clusters, key=lambda item: len(item[0])):
-        if any(not taken[name] for name in classes) and spared(classes):
-            take(cluster, classes)
-    return frozenset(held_out)
+    for cluster in parts.of_classes([of for of, count in enumerate(taken) if not count]).tolist():
+        videos = parts[cluster]
+        if any(not taken[of] for of, _ in videos) and spared(videos):
+            take(cluster, videos)
+    return chosen
 
 
-def straddling(sides: Iterable[tuple[str, Iterable[VideoRow]]]) -> dict[str, tuple[str, ...]]:
-    """Groups with videos on several sides -> the names of those sides, both sorted."""
-    found: defaultdict[str, set[str]] = defaultdict(set)
-    for name, rows in sides:
-        for row in rows:
-            if row.group:
-                found[row.group].add(name)
-    return {group: tuple(sorted(names)) for group, names in sorted(found.items()) if len(names) > 1}
+def _clusters(rows: Rows) -> tuple[NDArray[np.int64], int]:
+    """Rows that have to stay together, by a file or a group that they share, directly or through others: the number of
+    the cluster of each, and how many there are. They are numbered in the order of a hash of their first id."""
+    labels = _together(rows)
+    count = int(labels.max(initial=-1)) + 1
+    first = np.zeros(count, np.int64)
+    first[labels[::-1]] = np.arange(len(labels))[::-1]
+    ids = rows.where(first).encoded("id")
+    digests = b"".join(hashlib.blake2b(name, digest_size=16).digest() for name in ids)
+    words = np.frombuffer(digests, ">u8").reshape(-1, 2)
+    rank = np.empty(count, np.int64)
+    rank[np.lexsort((words[:, 1], words[:, 0]))] = np.arange(count)
+    return rank[labels], count
 
 
-def _clusters(rows: Iterable[VideoRow]) -> list[list[VideoRow]]:
-    """Rows that have to stay together, by a file or a group that they share, directly or through others."""
-    parent: dict[tuple[str, str], tuple[str, str]] = {}
-
-    def root(of: tuple[str, str]) -> tuple[str, str]:
-        parent.setdefault(of, of)
-        while parent[of] != of:
-            parent[of] = of = parent[parent[of]]
-        return of
-
-    rows = list(rows)
-    for row in rows:
-        if row.group:
-            parent[root(("group", row.group))] = root(("file", row.uri))
-    clusters: defaultdict[tuple[str, str], list[VideoRow]] = defaultdict(list)
-    for row in rows:
-        clusters[root(("file", row.uri))].append(row)
-    return sorted(clusters.values(), key=_rank)
-
-
-def _rank(cluster: list[VideoRow]) -> bytes:
-    return hashlib.blake2b(min(row.id for row in cluster).encode(), digest_size=16).digest()
+def _together(rows: Rows) -> NDArray[np.int64]:
+    """For each row a number, from 0 on, that is equal for rows that have to stay together."""
+    label = rows.alike("uri").astype(np.int64)
+    groups, words = rows.words("group")
+    grouped = np.flatnonzero(~rows.has("group", ""))
+    of_group = groups[grouped]
+    while len(grouped):
+        least = np.full(len(words), len(label), np.int64)
+        np.minimum.at(least, of_group, label[grouped])
+        lower = least[of_group]
+        if (lower == label[grouped]).all():
+            break
+        joined = np.arange(len(label))  # each label to a lower one
+        np.minimum.at(joined, label[grouped], lower)
+        while not np.array_equal(further := joined[joined], joined):
+            joined = further
+        label = joined[label]
+    _, numbered = np.unique(label, return_inverse=True)
+    return numbered
 
 
 def _named(catalog: Catalog, name: str, field: str) -> CatalogView:

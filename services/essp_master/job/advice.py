@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from essp_common.job.spec import JobSpec, TrainerSpec
 from essp_common.pb.v1.messages_pb2 import TEST, Purpose
 from essp_common.planning.phases import Phases
@@ -47,7 +49,8 @@ def _of_classes(phases: Phases) -> Iterator[str]:
     view = phases.view(0)
     if missing := empty_classes(view):
         yield f"no usable training video of {len(missing)} of {len(view.classes)} classes: {_few(missing)}"
-    if single := [name for name, videos in zip(view.classes, view.by_class, strict=True) if len(videos) == 1]:
+    videos = np.diff(view.class_begin)
+    if single := [view.classes[class_id] for class_id in np.flatnonzero(videos == 1).tolist()]:
         yield f"a single training video of {len(single)} of {len(view.classes)} classes: {_few(single)}"
 
 

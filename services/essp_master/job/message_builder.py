@@ -84,7 +84,7 @@ class MessageBuilder:
             index=clip.index,
             attempt=clip.attempt,
             class_id=clip.class_id,
-            video_id=self._phases.view(phase_index).rows[clip.video].id,
+            video_id=self._phases.view(phase_index).rows.text("id", clip.video),
             first_frame=clip.first_frame,
         )
 

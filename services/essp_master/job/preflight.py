@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from essp_common.artifacts import layout
-from essp_common.catalog.table import Catalog, read_catalog
+from essp_common.catalog.table import PLANNED, Catalog, read_catalog
 from essp_common.errors import ConfigError, NotFound
 from essp_common.features.declared import DeclaredFeature
 from essp_common.job.feature_layout import FeatureLayout
@@ -171,7 +171,7 @@ def _try_seeds(phases: Phases, parts: ClipParts, unit_clips: int) -> None:
             try:
                 messages.unit(IssueUnit(number, (clip,), parts.consumers))
             except (ValueError, TypeError, OverflowError) as error:
-                video = phases.view(number).rows[clip.video].id
+                video = phases.view(number).rows.text("id", clip.video)
                 raise ConfigError(
                     f"data.catalog: no clip can be made of video {video!r}, planned at index {index}: {error}; "
                     "build the catalog anew"
@@ -182,7 +182,7 @@ def _catalog_of(spec: JobSpec, stores: Stores) -> Catalog:
     if not spec.data.catalog:
         raise ConfigError("data.catalog: is required; make one with `essp catalog build`")
     try:
-        return read_catalog(*stores.resolve(spec.data.catalog))
+        return read_catalog(*stores.resolve(spec.data.catalog), PLANNED)
     except NotFound as error:
         raise ConfigError(f"data.catalog: {error}; make one with `essp catalog build`") from error
     except ConfigError as error:

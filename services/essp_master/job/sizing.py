@@ -13,9 +13,10 @@ for all trainers but one. Each share has to hold two batches: one in training an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import islice
 
-from essp_common.catalog.table import CatalogView, VideoRow
+from essp_common.catalog.table import CatalogView
 from essp_common.errors import ConfigError
 from essp_common.features.declared import DeclaredFeature
 from essp_common.features.port import ArraySpec
@@ -110,13 +111,14 @@ def _decoded(spec: JobSpec, view: CatalogView) -> dict[ArraySpec, ArraySpec]:
     """Clips as features see them -> as they lie in the cache. Raises `ConfigError` for sizes that cannot be."""
     resize = recipe_of(spec).resize
     channels = 1 if resize.pixels == GRAY else 3
+    alike = resize.mode in (Resize.EXACT, Resize.CROP)
     clips = {}
-    for row in _distinct(view, resize):
-        seen = ArraySpec((spec.clip.frames, *output_size(resize, row.height, row.width), channels), "uint8")
+    for (height, width), video in islice(view.sizes.items(), 1 if alike else None):
+        seen = ArraySpec((spec.clip.frames, *output_size(resize, height, width), channels), "uint8")
         try:
-            stored = frame_shape(resize, row.height, row.width)
+            stored = frame_shape(resize, height, width)
         except ConfigError as error:
-            raise ConfigError(f"{error} (video {row.id})") from error
+            raise ConfigError(f"{error} (video {view.rows.text('id', video)})") from error
         clips[seen] = ArraySpec((spec.clip.frames, *stored), "uint8")
     return clips
 
@@ -158,13 +160,6 @@ def _bounds(
         made += [_max_bytes(outputs[name], spec.streams[name].codec) for name in streams]
         bounds = [max(known, new) for known, new in zip(bounds, made, strict=True)]
     return bounds
-
-
-def _distinct(view: CatalogView, resize: Resize) -> Iterable[VideoRow]:
-    """One video of each size; a single one if `resize` makes all equal."""
-    if resize.mode in (Resize.EXACT, Resize.CROP):
-        return view.rows[:1]
-    return {(row.height, row.width): row for row in view.rows}.values()
 
 
 def _max_bytes(array: ArraySpec, codec: CodecSpec) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -299,10 +300,9 @@ def test_carving_keeps_groups_together(drawn: list[tuple[str, str, int]], fracti
         for place, (name, group, file) in enumerate(drawn)
     ]
     held_out = carve(tuple(rows), fraction)
-    sides = [
-        ("train", [r for r in rows if r.id not in held_out]),
-        ("validation", [r for r in rows if r.id in held_out]),
-    ]
+    catalog = Catalog(tuple(rows))
+    aside = np.array([r.id in held_out for r in catalog.rows])
+    sides = [("train", catalog.rows.where(~aside)), ("validation", catalog.rows.where(aside))]
     assert straddling(sides) == {}
     assert len({(r.uri, r.id in held_out) for r in rows}) == len({r.uri for r in rows})
     assert {r.class_name for r in sides[0][1]} == {r.class_name for r in rows}

@@ -8,6 +8,7 @@ from essp_common.pb.v1.messages_pb2 import DecodeSeed, Seed, Video
 from essp_common.planning.phases import Phases
 from essp_master.job.message_builder import MessageBuilder
 from essp_master.ledger.instructions import IssueUnit
+from tests.harness.pinned import CATALOG, POOLED, digest, job
 
 ROW = VideoRow(
     id="a.mp4",
@@ -60,3 +61,17 @@ def test_each_seed_names_the_last_keyframe_before_it() -> None:
     for seed in seeds:
         assert seed.seek.frame_index == (30 if seed.first_frame >= 30 else 0)
         assert seed.last_frame == ROW.last_frame
+
+
+def test_decoders_are_told_what_they_were_told_before() -> None:
+    phases = Phases(job(POOLED), CATALOG)
+    messages = MessageBuilder(phases.spec, phases, fence=3)
+    told = []
+    for number in range(len(phases.order)):
+        plan = phases.plan(number)
+        for clips in plan.units(0, len(plan)):
+            key, message = messages.unit(IssueUnit(number, tuple(clips), ("trainer.rgb",)))
+            unit = DecodeSeed.FromString(message)
+            unit.ClearField("recipe")
+            told.append((key, str(unit)))
+    assert digest(told) == "42603e503c696f57"
