@@ -103,7 +103,7 @@ def png(figure: Figure, theme: Theme) -> bytes:
     sink = io.BytesIO()
     # No date or version in the file: equal runs give equal pictures.
     FigureCanvasAgg(figure)
-    exact: dict[str, Any] = {"metadata": {"Software": None}, "pil_kwargs": {"optimize": True}}
+    exact: dict[str, Any] = {"metadata": {"Software": None}}
     figure.savefig(sink, format="png", bbox_inches="tight", pad_inches=0.08, **exact)
     return sink.getvalue()
 
