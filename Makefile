@@ -51,6 +51,7 @@ check: setup  ## Style, types, layers, generated code.
 	$(BIN)/python -m tools.proto_drift
 	$(BIN)/python -m tools.job_reference
 	$(BIN)/python -m tools.chart_reference
+	$(BIN)/python -m tools.python_reference
 
 fix: setup  ## Fix style, as far as ruff can.
 	$(BIN)/ruff check --fix .
@@ -62,10 +63,11 @@ hooks: setup  ## Run ruff and mypy before each commit.
 proto: setup  ## Generate the message classes.
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. proto/essp_common/pb/v1/messages.proto
 
-docs: setup  ## The references of job fields, of the REST API and of the chart's values.
+docs: setup  ## The references of job fields, of Python, of the REST API and of the chart's values.
 	$(BIN)/python -m tools.job_reference --write
 	$(BIN)/python -m tools.openapi
 	$(BIN)/python -m tools.chart_reference --write
+	$(BIN)/python -m tools.python_reference --write
 
 bench: setup  ## Measure the hot path against its limit and its alternatives.
 	$(BIN)/python -m benchmarks --publish

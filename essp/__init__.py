@@ -1,20 +1,54 @@
-"""ESSP in Python: catalogs, clips, features, predictions and trained models as plain functions.
+"""ESSP in Python: clips for training loops, frames, features, predictions and trained models.
 
-    import essp
+A training loop of one's own takes a catalog (`essp catalog build videos --out catalog.parquet`) and an `essp.Loader`.
+Each `for` over it is an epoch; killed and started again, this one goes on with the very next clip:
 
-    catalog = essp.open_catalog("catalog.parquet")
-    clip = essp.decode(catalog.rows[0], start=16, frames=16, short_side=128)   # (16, H, W, 3) uint8, RGB
+    import os, torch, essp
+
+    loader = essp.Loader("catalog.parquet", clip=essp.Clip(frames=16, stride=4, size=112), batch_size=8)
+    model = torch.nn.Sequential(
+        torch.nn.Conv3d(3, 32, (1, 7, 7), stride=2), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool3d(1),
+        torch.nn.Flatten(), torch.nn.Linear(32, len(loader.classes)),
+    )
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    if os.path.exists("loop.pt"):
+        saved = torch.load("loop.pt")
+        model.load_state_dict(saved["model"])
+        loader.load_state_dict(saved["loader"])
+    for epoch in range(loader.epoch, 10):
+        for batch in loader:  # batch.frames (8, 16, 112, 112, 3) uint8, batch.labels (8,) int64, batch.meta
+            pixels = batch.frames.permute(0, 4, 1, 2, 3) / 127.5 - 1  # (B, C, T, H, W) float32
+            loss = torch.nn.functional.cross_entropy(model(pixels), batch.labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            torch.save({"model": model.state_dict(), "loader": loader.state_dict()}, "loop.new")
+            os.replace("loop.new", "loop.pt")  # a kill leaves the old file or the new one
+
+Optical flow is `(B, 1, H, W, 20)` uint8, with 128 for no motion, so `Conv3d(20, ...)`:
+
+    flow = {"feature": "flow", "params": {"length": 10}, "clip": essp.Clip(frames=11, size=112)}
+    loader = essp.Loader("catalog.parquet", batch_size=8, **flow)
+
+`split="validation"` shows the videos that were set aside, `device="cuda"` sends batches ahead, `clips_per_visit=8`
+decodes less, `rank` and `world_size` are those of `torchrun`. docs/loader.md has Lightning, accelerate, the Trainer of
+Hugging Face and notebooks.
+
+Everything else is plain functions:
+
+    catalog = essp.open_catalog("catalog.parquet")                             # rows, classes, splits
+    clip = essp.decode("talk.mp4", start=16, frames=16, short_side=128)        # (16, H, W, 3) uint8, RGB, frame-exact
     flow = essp.compute_feature(clip, "flow", length=10)                       # (1, H, W, 20) uint8
-    for video, first_frame, frames in essp.stream("talk.mp4", frames=16, step=8): ...  # all of a video, in windows
-    loader = essp.Loader("catalog.parquet", clip=essp.Clip(frames=16), batch_size=32)  # for a loop of your own
-    answers = essp.predict(["a.mp4", "b.mp4"], "runs/ucf101")
-    model = essp.load_model("runs/ucf101")
+    for video, first_frame, frames in essp.stream("talk.mp4", frames=16): ...  # all of a video, in windows
+    answers = essp.predict(["a.mp4", "b.mp4"], "runs/ucf101")                  # class scores of each video
+    model = essp.load_model("runs/ucf101")                                     # the networks, and how they fuse
 
 Importing `essp` loads no library: each name loads what it needs when it is first used, and a library that is not
 installed is then a `ConfigError` that names the extra to install. All errors that ESSP raises on purpose are
 `EsspError`: `BadVideo` for a file that cannot be decoded, `NotFound`, `ConfigError` for what the caller has to change.
 
 Paths may be URIs (`file:///...`, `s3://bucket/...`); the environment variable `ESSP_STORES` names the object stores.
+docs/python.md is all of this as a page.
 """
 
 from __future__ import annotations

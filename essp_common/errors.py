@@ -25,7 +25,15 @@ from typing import Literal
 
 
 class EsspError(Exception):
-    """Root of all errors that ESSP raises on purpose."""
+    """Root of all errors that ESSP raises on purpose.
+
+    For example:
+
+        try:
+            train(loader)
+        except essp.EsspError as error:
+            print(error.kind, error)
+    """
 
     kind = "error"
     """The word under which failures are counted and listed; `failures.py` has them all."""
@@ -58,7 +66,13 @@ class StorageFull(Unavailable):
 
 
 class PermanentError(EsspError):
-    """Trying again gives the same answer."""
+    """Trying again gives the same answer.
+
+    For example:
+
+        except essp.PermanentError as error:
+            report(error)  # and go on with the rest
+    """
 
 
 VideoFault = Literal[
@@ -78,7 +92,13 @@ VideoFault = Literal[
 
 
 class BadVideo(PermanentError):
-    """A video that cannot be decoded as its catalog row promises."""
+    """A video that cannot be decoded as its catalog row promises; `kind` says why, in a word.
+
+    For example:
+
+        except essp.BadVideo as error:
+            print(error.kind, error)  # truncated the video ends before its frame 90
+    """
 
     def __init__(self, message: str, kind: VideoFault = "damaged") -> None:
         super().__init__(message)
@@ -92,7 +112,13 @@ class BadFrames(PermanentError):
 
 
 class NotFound(PermanentError):
-    """No such object, job or key."""
+    """No such object, job or key.
+
+    For example:
+
+        except essp.NotFound:
+            build_the_catalog()
+    """
 
     kind = "vanished"
 
@@ -133,4 +159,10 @@ class CacheMiss(EsspError):
 
 
 class ConfigError(EsspError):
-    """Something the user has to change; the message names the field and the remedy."""
+    """Something the user has to change; the message names the field and the remedy.
+
+    For example:
+
+        except essp.ConfigError as error:
+            sys.exit(str(error))  # batch_size: has to be 1 or more
+    """

@@ -17,6 +17,8 @@ def features() -> list[str]:
     """The names of the features that are installed, sorted: ESSP's own, and those that other packages register.
 
     `essp extractor describe NAME` shows the parameters of one.
+
+        "flow" in essp.features()  # True
     """
     return registry.names()
 

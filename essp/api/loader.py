@@ -79,7 +79,12 @@ _ARGUMENTS_OF = {f"consumers.{_NAME}.batch_size": "batch_size", "data.consumed":
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """What a clip is: how many frames, how far apart, how large."""
+    """What a clip is: how many frames, how far apart, how large, in which colours.
+
+    For example:
+
+        essp.Clip(frames=16, stride=4, size=224)  # spans 61 frames of the video
+    """
 
     frames: int = 16
     """Frames of a clip."""
@@ -96,7 +101,16 @@ class Clip:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Clips that a loop takes together."""
+    """Clips that a loop takes together: `frames`, `labels` and `meta`; its length is their number B.
+
+    For example:
+
+        batch = next(iter(loader))
+        batch.frames.shape      # (B, T, H, W, C), uint8
+        batch.labels            # (B,) int64, positions in loader.classes
+        batch.meta["video"][0]  # what the catalog says of the first clip's video
+        batch = batch.to("cuda")
+    """
 
     frames: Tensor
     """`(B, T, H, W, C)` on the loader's device: uint8, RGB, as decoded, or one channel of grey levels
@@ -242,9 +256,12 @@ class Loader(IterableDataset[Batch]):
     ) -> Self:
         """A loader of the clips that the trainers of a job file get: its catalog, clips, sampling and limits.
 
-        job: path of the file. stream: one of its `streams`; may be left out if there is one. batch_size: default: that
-        of the trainer of the stream. The other arguments are those of `Loader`. Nothing of the job's `output` is read
-        or written, and nothing is cropped, mirrored or normalised.
+        job: path of the file.
+        stream: one of its `streams`; may be left out if there is one.
+        batch_size: default: that of the trainer of the stream.
+
+        The other arguments are those of `Loader`. Nothing of the job's `output` is read or written, and nothing is
+        cropped, mirrored or normalised.
         """
         spec = read_job(Path(job))
         if stream is None and len(spec.streams) == 1:

@@ -25,7 +25,13 @@ from essp_common.wiring import Stores
 
 @dataclass(frozen=True)
 class StreamModel:
-    """One trained network of a model, and what it sees."""
+    """One trained network of a model, and what it sees.
+
+    For example:
+
+        rgb = essp.load_model("runs/ucf101").streams["rgb"]
+        rgb.score(essp.compute_feature(clip, rgb.feature, **rgb.params))  # (K,) float32
+    """
 
     trainer: str
     stream: str
@@ -59,7 +65,13 @@ class StreamModel:
 
 @dataclass(frozen=True)
 class Model:
-    """A trained model: a network for each stream that counts, and how their scores become one."""
+    """A trained model: a network for each stream that counts, and how their scores become one.
+
+    For example:
+
+        model = essp.load_model("runs/ucf101")
+        model.fuse({name: scores[name] for name in model.streams})  # (V, K) float64
+    """
 
     classes: tuple[str, ...]
     clip: ClipSpec

@@ -40,7 +40,13 @@ Watch = Callable[[JobStatus, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A part of a video in which a class is seen."""
+    """A part of a video in which a class is seen.
+
+    For example:
+
+        [answer] = essp.predict("talk.mp4", "runs/ucf101", segments=60)
+        [(s.class_name, s.start_s, s.end_s) for s in answer.segments if s.score > 0.5]
+    """
 
     class_name: str
     start_s: float
@@ -66,7 +72,13 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class VideoPrediction:
-    """What a model says of one video."""
+    """What a model says of one video.
+
+    For example:
+
+        [answer] = essp.predict("a.mp4", "runs/ucf101")
+        answer.class_name or answer.error, list(answer.scores.items())[:5]
+    """
 
     video: str
     """As it was given; of a folder's files, the path below the folder added."""

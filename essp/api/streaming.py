@@ -56,7 +56,12 @@ _TRIES = 5
 
 
 class Window(NamedTuple):
-    """Frames of a video that follow one another."""
+    """Frames of a video that follow one another.
+
+    For example:
+
+        video, first_frame, frames = next(essp.stream("talk.mp4", frames=16))
+    """
 
     video: str
     """As it was given; of a folder's files, the path below the folder added; of a catalog's row, its id."""
@@ -83,8 +88,8 @@ def stream(
 
     videos: files, folders of them (all videos in them), their URIs, or rows of a catalog; one or several.
     frames, stride: frames of a window, each `stride` after the one before.
-    step: from the first frame of a window to that of the next; default: `frames * stride`, so that each frame is in one
-        window. Less: windows overlap. More: frames are left out.
+    step: from the first frame of a window to that of the next; default: `frames * stride`, so that windows follow one
+        another. Less: they overlap. More: frames between them are left out.
     short_side, size, interpolation: as in `essp.decode`.
     drop_last: leave out a window that reaches past the end of its video; otherwise the last frame is repeated in it.
     decoders: child processes that decode; 0: one per CPU.
@@ -115,13 +120,21 @@ def stream(
 
 
 class Stream:
-    """The windows of `essp.stream`, and what could not be read. Iterated over once, by one thread."""
+    """The windows of `essp.stream`. Iterated over once, by one thread.
+
+    `errors`: each video that could not be read, or not to its end, with its `EsspError`; complete when the iteration
+    has ended.
+
+    For example:
+
+        with essp.stream(["a.mp4", "b.mp4"], frames=16) as windows:
+            first = next(windows)  # leaving the block ends the processes
+    """
 
     def __init__(
         self, videos: Sequence[str | Path | VideoRow], windows: _Windows, resize: Resize, decoders: int, memory: int
     ) -> None:
         self.errors: dict[str, EsspError] = {}
-        """Video -> why it, or the rest of it, could not be read; complete when the iteration has ended."""
         self._videos = videos
         self._windows = windows
         self._resize = resize

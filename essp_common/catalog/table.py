@@ -53,7 +53,13 @@ _PIECE = 2**16
 
 @dataclass(frozen=True, slots=True)
 class VideoRow:
-    """One video, or one labelled segment of one (then several rows share a `uri`)."""
+    """One video, or one labelled segment of one (then several rows share a `uri`).
+
+    For example:
+
+        row = essp.open_catalog("catalog.parquet").rows[0]
+        row.id, row.class_name, row.last_frame - row.first_frame + 1, row.error
+    """
 
     id: str
     """Unique and stable: the path below the source, plus `#start-end` for a segment."""
@@ -310,7 +316,13 @@ class CatalogView:
 
 
 class Catalog:
-    """All rows, those that cannot be used too, by id."""
+    """All rows, those that cannot be used too, by id.
+
+    For example:
+
+        catalog = essp.open_catalog("catalog.parquet")
+        len(catalog.view("train")), catalog.classes, [row.id for row in catalog.rows if row.error]
+    """
 
     def __init__(self, rows: Iterable[VideoRow] = (), source: str = "") -> None:
         """`source`: what it was built from."""
