@@ -65,6 +65,11 @@ class Run:
             for number, marks in enumerate(self.done[name]):
                 marks[: self.first(name, number)] = 1
 
+    @property
+    def lasting(self) -> list[str]:
+        """The consumers that have to get every clip, without loops, which come, go, and take clips once more."""
+        return [name for name in self.done if ids.service_of(name) != ids.CONSUMER]
+
     def first(self, consumer: str, number: int) -> int:
         """The first clip of a phase that this run had to do; those before it were done in earlier runs."""
         start = self.start[consumer]
@@ -238,7 +243,7 @@ def open_clips(run: Run) -> int:
     count = 0
     for number, issued in enumerate(run.issued):
         everyone = np.ones_like(issued)
-        for consumer in run.done:
+        for consumer in run.lasting:
             everyone &= run.gone(consumer, number)
         count += int(np.count_nonzero((issued > 0) & (everyone == 0)))
     return count

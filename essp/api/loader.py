@@ -4,9 +4,10 @@
     for batch in loader:                        # one epoch
         step(batch.frames, batch.labels)        # (B, T, H, W, C) uint8 and (B,) int64
 
-A loader runs a job in this process (`essp/embedded/feed.py`): child processes decode, and nothing is written but small
-files in a temporary folder. The clips of an epoch and their order are a function of the catalog and the arguments, so
-two integers say where a loop is (`Loader.state_dict`).
+A loader runs a job in this process (`essp/loops/`): child processes decode, and nothing is written but small files in a
+temporary folder. Or it takes part in a job of a cluster (`Loader.connect`). Several loops may share one job, and with
+it each decode. The clips of an epoch and their order are a function of the catalog and the arguments, so two integers
+say where a loop is (`Loader.state_dict`).
 """
 
 from __future__ import annotations
@@ -31,12 +32,13 @@ from pydantic import ValidationError
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from essp.embedded.feed import Feed, FeedOptions
 from essp.job_file import read_job
+from essp.loops.feed import Feed, FeedOptions
+from essp.loops.source import ClusterSource, OwnSource, Source
 from essp.uris import as_uri
 from essp_common.catalog.table import ById
-from essp_common.errors import ConfigError
-from essp_common.job.spec import MOST_EPOCHS, ClipSpec, JobSpec, SamplingSpec
+from essp_common.errors import ConfigError, EsspError
+from essp_common.job.spec import MOST_EPOCHS, MOST_READERS, ClipSpec, JobSpec, SamplingSpec
 from essp_common.messages.ordered import Delivery, PhaseEnd
 from essp_common.planning.position import Position
 from essp_common.runtime.config import Settings
@@ -54,9 +56,7 @@ Transform = Callable[[Frames, np.random.Generator], Frames]
 
 _NAME = "loop"
 _EPOCHS = 1000
-"""Epochs of a job; a loader that goes on beyond them begins another one."""
-_CLIPS_A_DECODER = 4
-"""Clips that the default budget holds at least, for each of them: one in the making, and some on the way."""
+"""Epochs of a job; a loader that goes on beyond them begins another one, unless it shares the job."""
 _ARGUMENTS = {
     f"consumers.{_NAME}.batch_size": "batch_size",
     f"streams.{_NAME}.": "",
@@ -174,6 +174,7 @@ class Loader(IterableDataset[Batch]):
         decoders: int = 0,
         memory: int | str | None = None,
         dead_ratio: float = 0.2,
+        loops: int = 1,
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
@@ -201,6 +202,7 @@ class Loader(IterableDataset[Batch]):
         memory: bytes for clips on the way (`"2GiB"`); default: what `batch_size` and `window` need.
         dead_ratio: if more than this share of the clips cannot be decoded, the loop gets an `EsspError` that names a
             video; 0: at the first one.
+        loops: how many loops may share the clips and their decodes: this one, and those that `another` makes.
         rank, world_size: default: those of torch.distributed or of RANK and WORLD_SIZE.
 
         Raises `ConfigError`, which names the argument and the remedy.
@@ -213,6 +215,8 @@ class Loader(IterableDataset[Batch]):
         }
         if window is not None and clips_per_visit == 1:
             raise ConfigError("window: only has a meaning with clips_per_visit; set that to 8")
+        names = _names(loops)
+        words = {**_ARGUMENTS, **{f"consumers.{name}.batch_size": "batch_size" for name in names}}
         height, width = (clip.size, clip.size) if isinstance(clip.size, int) else clip.size
         document = {
             "name": _NAME,
@@ -234,10 +238,11 @@ class Loader(IterableDataset[Batch]):
                 "ranks": ranks.world_size,
             },
             "streams": {_NAME: {"feature": feature, "params": _params(feature, params, clip.frames)}},
-            "consumers": {_NAME: {"stream": _NAME, "batch_size": batch_size}},
+            "consumers": {name: {"stream": _NAME, "batch_size": batch_size} for name in names},
             "limits": {"dead_ratio": dead_ratio, **({} if memory is None else {"budget": memory})},
         }
-        self._set_up(document, _ARGUMENTS, memory is not None, ranks, transform, drop_last, device, decoders)
+        source = _own_source(document, words, ranks, decoders, bounded=memory is not None)
+        self._set_up(source, source.add(self), ranks, transform, drop_last, device)
 
     @classmethod
     def of(
@@ -286,31 +291,83 @@ class Loader(IterableDataset[Batch]):
         }
         loader = cls.__new__(cls)
         words = _ARGUMENTS_OF | {f"streams.{_NAME}.": f"streams.{stream}."}
-        loader._set_up(document, words, True, ranks, transform, drop_last, device, decoders)
+        source = _own_source(document, words, ranks, decoders, bounded=True)
+        loader._set_up(source, source.add(loader), ranks, transform, drop_last, device)
         return loader
+
+    @classmethod
+    def connect(
+        cls,
+        job: str,
+        consumer: str | None = None,
+        *,
+        transform: Transform | None = None,
+        drop_last: bool = False,
+        device: str | torch.device = "cpu",
+        bus: str | None = None,
+        cache: str | None = None,
+    ) -> Self:
+        """A loader that takes part in a job of a cluster, as one of the `consumers` of its file.
+
+        Its first epoch is the next one that the job begins. If a state is loaded, or `set_epoch` says otherwise, what
+        was issued before then is decoded again for this loop; the others do not wait for it.
+
+        job: its name. consumer: one of its `consumers`; may be left out if there is one. One process at a time has that
+        name: a later one replaces it. bus, cache: URLs; default: ESSP_BUS and ESSP_CACHE. ESSP_STORES names the stores
+        that hold catalog and output. The other arguments are those of `Loader`.
+
+        Raises `ConfigError` for a job that is not there or has no such consumer, and `EsspError` for one that has
+        ended.
+        """
+        urls = {name: url for name, url in (("bus", bus), ("cache", cache)) if url is not None}
+        ranks = _rendezvous(None, None)
+        if ranks.world_size > 1:
+            raise ConfigError(
+                "rank: one process takes part under one name; name a consumer for each rank, each of which gets all "
+                "clips, or use essp.Loader(...), which gives each rank its share"
+            )
+        source = ClusterSource(job, Settings(**urls))
+        loader = cls.__new__(cls)
+        loader._set_up(source, source.name_of(consumer), ranks, transform, drop_last, device)
+        loader._late = True
+        return loader
+
+    def another(self) -> Self:
+        """Another loop over the same clips, with the same arguments: each clip is decoded once for all of them.
+
+        Each goes at its own pace, in a thread of its own or in turn, and has its own epochs and states. Those that are
+        made before the first batch begin together. One that is made later begins with the epoch that this one is in:
+        what it has missed is decoded again for it (`set_epoch` has it begin later). One that is much slower than the
+        others does not hold them up.
+
+        Raises `ConfigError` if there are as many as `loops` says.
+        """
+        if not isinstance(self._source, OwnSource):
+            raise ConfigError("another: a connected loader is one consumer of its job; connect once for each of them")
+        other = type(self).__new__(type(self))
+        other._set_up(
+            self._source, self._source.add(other), self._ranks, self._transform, self._drop_last, self._device
+        )
+        other._epoch = self._epoch
+        return other
 
     def _set_up(
         self,
-        document: Mapping[str, Any],
-        words: Mapping[str, str],
-        bounded: bool,
+        source: Source,
+        consumer: str,
         ranks: Rendezvous,
         transform: Transform | None,
         drop_last: bool,
         device: str | torch.device,
-        decoders: int,
     ) -> None:
-        self._settings = Settings()
+        self._source = source
+        self._consumer = consumer
         self._ranks = ranks
         self._transform = transform
         self._drop_last = drop_last
-        if decoders < 0:
-            raise ConfigError(f"decoders: {decoders} are too few; 0 is one per CPU")
         self._device = _device(device)
-        self._decoders = decoders or max(1, cpu_count() // ranks.local_world_size)
-        self._bounded = bounded
-        self._words = words
-        self._job = self._checked(_spec_of(document, words))
+        self._late = False
+        """It begins with the next pass of a job that runs, whichever that is."""
         self._epoch = 0
         self._clips_done = 0
         """Of the epoch, by all ranks."""
@@ -327,12 +384,12 @@ class Loader(IterableDataset[Batch]):
     @property
     def classes(self) -> tuple[str, ...]:
         """Class names; a label is a position in them."""
-        return self._job.classes
+        return tuple(self._source.classes)
 
     @property
     def clip(self) -> ClipSpec:
         """Frames, stride and size: `essp.decode(row, first_frame, clip=loader.clip)` gives the frames of a clip."""
-        return self._job.spec.clip
+        return self._source.spec.clip
 
     @property
     def epoch(self) -> int:
@@ -358,10 +415,12 @@ class Loader(IterableDataset[Batch]):
         self._begun, self._resuming = True, False
         self._iteration += 1
         iteration = self._iteration
-        feed = self._feed_at(Position(self._epoch, self._clips_done // self._ranks.world_size))
+        feed = self._feed_at(self.position())
         whole = False
         try:
             while not isinstance(item := feed.next(), PhaseEnd):
+                if item is None:
+                    raise EsspError(f"the job has {self._source.spec.epochs} epochs, and all of them are over")
                 self._clips_done = item.stop * self._ranks.world_size
                 if item.input is not None and not (self._drop_last and item.stop - item.begin < self._batch_size):
                     batch = self._batch(item)
@@ -384,6 +443,10 @@ class Loader(IterableDataset[Batch]):
         self._map = function
         return self
 
+    def position(self) -> Position | None:
+        """Where the next batch of this rank begins: epoch and clip; None: with the next epoch of a job that runs."""
+        return None if self._late else Position(self._epoch, self._clips_done // self._ranks.world_size)
+
     def set_epoch(self, epoch: int) -> None:
         """Have the next `for` show this epoch, from its beginning, unless it is the present one anyway.
 
@@ -397,7 +460,8 @@ class Loader(IterableDataset[Batch]):
                 f"{self._epoch}; accelerate sets the epoch of a DataLoader that it has prepared, so give it the loader "
                 "itself"
             )
-        if epoch != self._epoch or self._begun:
+        if epoch != self._epoch or self._begun or self._late:
+            self._late = False
             self._epoch, self._clips_done, self._begun = epoch, 0, False
 
     @property
@@ -406,7 +470,9 @@ class Loader(IterableDataset[Batch]):
         return _BatchSampler(self)
 
     def close(self) -> None:
-        """End the processes and threads of this loader. It can be iterated over again. Idempotent."""
+        """End the processes and threads of this loader, but for those that it shares. It can be iterated over again.
+        Idempotent."""
+        self._source.leave(self._consumer)
         feed, self._feed = self._feed, None
         if feed is not None:
             self._abandoned.detach()
@@ -457,48 +523,42 @@ class Loader(IterableDataset[Batch]):
             epoch, clip = epoch + 1, 0
         self.close()
         self._epoch, self._clips_done, self._begun, self._resuming = epoch, clip, False, True
+        self._late = False
+        self._late = False
 
     # --- how it does that ---
 
     @property
     def _clips(self) -> int:
         """Of an epoch, of this rank."""
-        return self._job.phases.plans[0].clips
+        return self._source.phases.plans[0].clips
 
     @property
     def _batch_size(self) -> int:
-        return self._job.spec.consumers[_NAME].batch_size
+        return self._source.spec.consumers[self._consumer].batch_size
 
     @cached_property
     def _plan(self) -> int:
-        return self._job.phases.digest()
+        return self._source.phases.digest()
 
     @cached_property
     def _videos(self) -> ById:
-        return ById(self._job.phases.view(0).rows)
+        return ById(self._source.phases.view(0).rows)
 
-    def _checked(self, spec: JobSpec) -> Preflight:
-        with _in_words(self._words):
-            settings = self._settings
-            stores = Stores((*settings.stores, f"file://{os.path.realpath(gettempdir())}"))
-            found = preflight(spec, stores, of_loader=True)
-        for warning in found.warnings:
-            log.warning("%s", _said(warning, self._words))
-        return found
-
-    def _feed_at(self, start: Position) -> Feed:
+    def _feed_at(self, start: Position | None) -> Feed:
         feed = self._feed
-        if feed is not None and feed.pid == os.getpid() and feed.position == start:
-            return feed
-        self.close()
-        if start.phase_index >= self._job.spec.epochs:
-            epochs = (start.phase_index // _EPOCHS + 1) * _EPOCHS
-            self._job = self._checked(self._job.spec.model_copy(update={"epochs": epochs}))
-        job = self._job if self._bounded else self._job.with_budget(_CLIPS_A_DECODER * self._decoders)
-        view = _View(self._transform, job.spec.sampling)
+        if feed is not None:
+            goes_on = feed.pid == os.getpid() and feed.position == start
+            if goes_on and feed.position.phase_index < self._source.spec.epochs:
+                return feed
+            self.close()
+        view = _View(self._transform, self._source.spec.sampling)
         on_device = self._transform is None and self._device.type != "cpu"
-        options = FeedOptions(_NAME, view, self._device, convert=not on_device, decoders=self._decoders)
-        self._feed = feed = Feed(job, start, self._settings, options)
+        job, membership = self._source.join(self._consumer, start)
+        options = FeedOptions(self._consumer, view, self._device, convert=not on_device)
+        self._feed = feed = Feed(job, membership, options)
+        if self._late:
+            self._epoch, self._late = feed.position.phase_index, False
         self._abandoned = weakref.finalize(self, _close_in_a_thread, feed)
         self._abandoned.atexit = False  # at the end of the process the feed closes itself
         return feed
@@ -507,7 +567,7 @@ class Loader(IterableDataset[Batch]):
         if prepared.input is None:
             raise ValueError("a batch without clips")
         items = prepared.clips
-        rows = self._job.phases.view(0).rows
+        rows = self._source.phases.view(0).rows
         places = [self._videos.place(item.clip.video_id) for item in items]
         meta: dict[str, list[Any]] = {
             "video": [item.clip.video_id for item in items],
@@ -515,18 +575,19 @@ class Loader(IterableDataset[Batch]):
             "first_frame": [item.clip.first_frame for item in items],
             "last_frame": [item.clip.last_frame for item in items],
             "epoch": [item.clip.epoch for item in items],
-            "index": [_index_of(item, self._job.spec.sampling) for item in items],
+            "index": [_index_of(item, self._source.spec.sampling) for item in items],
         }
         return Batch(prepared.input.here(), torch.from_numpy(prepared.labels()), meta)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy, for another process, starts processes of its own."""
         own = {name: value for name, value in self.__dict__.items() if name not in ("_videos", "_abandoned")}
-        return own | {"_feed": None, "_job": self._job.spec}
+        return own | {"_feed": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._job = self._checked(state["_job"])
+        if isinstance(self._source, OwnSource):
+            self._consumer = self._source.add(self)
 
 
 class _BatchSampler(NamedTuple):
@@ -550,6 +611,39 @@ class _View:
 def _index_of(item: Delivery, sampling: SamplingSpec) -> int:
     """Of a clip, in the epoch of all ranks."""
     return item.clip.index * sampling.ranks + sampling.rank
+
+
+def _names(loops: int) -> list[str]:
+    """Of the consumers of a job that so many loops share."""
+    if not 1 <= loops <= MOST_READERS // 2:
+        raise ConfigError(f"loops: {loops} loops cannot share clips; give 1 to {MOST_READERS // 2}")
+    return [_NAME, *(f"{_NAME}-{number}" for number in range(2, loops + 1))]
+
+
+def _own_source(
+    document: Mapping[str, Any], words: Mapping[str, str], ranks: Rendezvous, decoders: int, bounded: bool
+) -> OwnSource:
+    if decoders < 0:
+        raise ConfigError(f"decoders: {decoders} are too few; 0 is one per CPU")
+    processes = decoders or max(1, cpu_count() // ranks.local_world_size)
+    settings = Settings()
+    return OwnSource(_spec_of(document, words), _Check(settings, words), settings, processes, bounded)
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """The preflight of a loader's job, in the loader's words."""
+
+    settings: Settings
+    words: Mapping[str, str]
+
+    def __call__(self, spec: JobSpec) -> Preflight:
+        stores = Stores((*self.settings.stores, f"file://{os.path.realpath(gettempdir())}"))
+        with _in_words(self.words):
+            found = preflight(spec, stores)
+        for warning in found.warnings:
+            log.warning("%s", _said(warning, self.words))
+        return found
 
 
 def _spec_of(document: Mapping[str, Any], words: Mapping[str, str]) -> JobSpec:

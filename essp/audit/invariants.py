@@ -76,23 +76,25 @@ def _conservation(account: Account, run: Run) -> Finding:
     violations = []
     completed = account.state == JobState.COMPLETED
     for number in range(len(run.snapshot.phases)):
-        for consumer, phases in run.done.items():
-            marks, first = phases[number], run.first(consumer, number)
+        for consumer in run.lasting:
+            marks, first = run.done[consumer][number], run.first(consumer, number)
             unissued = np.flatnonzero((marks[first:] > 0) & (run.issued[number][first:] == 0)) + first
             violations += [f"{consumer} trained clip {i} of phase {number}, which was not issued" for i in unissued]
             if completed:
                 missing = np.flatnonzero(run.gone(consumer, number) == 0)
                 violations += [f"{consumer} never trained clip {i} of phase {number}" for i in missing]
     clips = sum(plan.clips for plan in run.snapshot.phases)
-    what = f"{clips} clips of {len(run.snapshot.phases)} phases, {len(run.done)} consumers"
+    what = f"{clips} clips of {len(run.snapshot.phases)} phases, {len(run.lasting)} consumers"
+    if loops := len(run.done) - len(run.lasting):
+        what += f" (and {loops} loops, which say themselves what they have had)"
     return _finding("conservation", what if completed else f"{what}; {open_clips(run)} under way", violations)
 
 
 def _no_double_count(account: Account) -> Finding:
     violations, counted = [], 0
     for run in account.runs:
-        for consumer, phases in run.done.items():
-            for number, marks in enumerate(phases):
+        for consumer in run.lasting:
+            for number, marks in enumerate(run.done[consumer]):
                 counted += int(np.count_nonzero(marks[run.first(consumer, number) :]))
                 twice = np.flatnonzero(marks > 1)
                 violations += [
@@ -201,7 +203,8 @@ def _differences(source: str, counts: Mapping[str, int], run: Run, agree: Callab
 def _wrong_phases(status: JobStatus, run: Run, agree: Callable[[int, int], bool]) -> list[str]:
     violations = []
     for number, phase in enumerate(status.phases):
-        for consumer, done in phase.done.items():
+        for consumer in run.lasting:
+            done = phase.done.get(consumer, 0)
             found = int(np.count_nonzero(run.gone(consumer, number)))
             if not agree(done, found):
                 violations.append(f"the API says {consumer} did {done} clips of phase {number}, the history {found}")

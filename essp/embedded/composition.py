@@ -21,6 +21,7 @@ from essp.deadletters.sink import DeadLetterSink
 from essp.deadletters.store import OutputEntryStore
 from essp_aggregator.config import AggregatorSettings
 from essp_aggregator.service import build as build_aggregator
+from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobEvent, JobStatus
 from essp_common.messages.control import ControlFeed
@@ -173,6 +174,11 @@ class _Workers:
 def job_consumers(spec: JobSpec, adapters: Adapters, control: ControlFeed, settings: Settings) -> Sequence[Service]:
     """The trainers and the aggregator of a training job, or the predictor. Torch is loaded here, and only here."""
     worker = worker_name(settings)
+    if spec.consumers:
+        raise ConfigError(
+            "consumers: these loops are your own: start the job on a master (`essp job start`) and take part with "
+            "essp.Loader.connect(JOB, CONSUMER), or use essp.Loader(...), which needs no job file"
+        )
     if spec.predictor is not None:
         from essp_predictor.config import PredictorSettings
         from essp_predictor.service import build as build_predictor

@@ -30,7 +30,6 @@ MODEL_MANIFEST = "model/manifest.json"
 PREDICTIONS = "predictions.parquet"
 SEGMENTS = "segments.parquet"
 PARTS = "predictor/"
-CONSUMERS = "consumers/"
 REPORT = "report/"
 DEADLETTERS = "deadletters/"
 FENCES = "fences/"
@@ -72,11 +71,6 @@ def latest(trainer: str) -> str:
 def scores(trainer: str, purpose: str, epoch: int) -> str:
     """The scores of one evaluation phase."""
     return f"trainers/{trainer}/scores/{purpose}-{epoch:04d}.parquet"
-
-
-def consumer(name: str) -> str:
-    """Where a loop of the user's own begins."""
-    return f"{CONSUMERS}{name}.json"
 
 
 def model_weights(trainer: str) -> str:

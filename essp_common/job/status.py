@@ -254,7 +254,7 @@ class JobEvent(_Model):
     id: int
     """Ascending within the job."""
     time: datetime
-    kind: Literal["state", "phase", "report", "checkpoint", "failure", "warning", "condition", "finished"]
+    kind: Literal["state", "phase", "report", "checkpoint", "failure", "warning", "condition", "consumer", "finished"]
     message: str
     """One line, for people."""
     data: dict[str, Any]

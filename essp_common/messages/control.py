@@ -108,6 +108,12 @@ class ControlFeed:
                 self._notify(listener, control)
             self._listeners.append(listener)
 
+    def forget(self, listener: Listener) -> None:
+        """Call a listener of `on_change` no more."""
+        with self._dispatch:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
     def close(self) -> None:
         """Stop following. Idempotent."""
         self._closing.set()

@@ -79,6 +79,9 @@ class MasterSettings(Settings):
     stall_s: float = Field(60.0, gt=0)
     """If workers report nothing for a job for so long, its outstanding clips are issued again. Each time in a row the
     wait doubles, up to an hour."""
+    loop_patience_s: float = Field(60.0, ge=5)
+    """A loop of the user's own that takes part in a job, and gives no sign of life for so long, counts as gone. The job
+    goes on without it; when it comes again, it goes on where its state says."""
     takeover_s: float = Field(600.0, ge=0)
     """How long a new master waits for a server that it needs to take a job over. Then it fails the job, which can be
     started again and resumes, and goes on with the others."""

@@ -58,7 +58,7 @@ from essp_master.job.preflight import Preflight, preflight
 from essp_master.job.start_run import start_run
 from essp_master.job.status_view import status_of, status_of_unreadable
 from essp_master.job_table import JobTable
-from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction
+from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction, TellOfLoops
 from essp_master.pools.pool_watch import PoolWatch
 from essp_master.pools.worker_registry import WorkerRegistry
 
@@ -429,6 +429,8 @@ class Master:
                     self._enter(job, JobState.COMPLETED)
                 case FailJob(reason):
                     self._enter(job, JobState.FAILED, reason)
+                case TellOfLoops():
+                    self._dispatch.command(job, COMMANDS[job.state])
                 case _:
                     self._dispatch.instruction(job, instruction)
 
@@ -464,6 +466,7 @@ class Master:
     def _tick(self, now_s: float) -> None:
         for job in self._jobs:
             with self._isolated(job):
+                self._carry_out(job, job.dismiss_silent(now_s, self._settings.loop_patience_s))
                 if job.has_stalled(now_s, self._settings.stall_s):
                     self._carry_out(job, job.issue_again(now_s))
         if now_s - self._swept_s >= _SWEEP_S:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pickle
@@ -10,7 +11,8 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +121,9 @@ def test_ranks_share_the_batches_of_one(catalog: Path) -> None:
     with loader(catalog) as alone:
         alone.load_state_dict(states[1])
         assert taken(alone) == whole[8:]
+    whole = taken(loader(catalog, clips_per_epoch=None))
+    shares = [taken(loader(catalog, clips_per_epoch=None, batch_size=2, rank=rank, world_size=2)) for rank in range(2)]
+    assert sorted(entry for share in shares for entry in share) == whole
 
 
 def test_an_epoch_begins_with_its_first_batch(catalog: Path) -> None:
@@ -316,7 +321,7 @@ def test_wrong_arguments_are_named(
 
 def test_a_job_file_is_told_of_in_its_own_words(make_job: MakeJob, tmp_path: Path) -> None:
     make_job("mine", budget="16KiB")
-    with pytest.raises(essp.ConfigError, match=r"limits\.budget: .*but batch_size = 4 need 4"):
+    with pytest.raises(essp.ConfigError, match=r"limits\.budget: .*but batch_size = 4 need 8"):
         essp.Loader.of(tmp_path / "mine.yaml", "flow")
     with pytest.raises(essp.ConfigError, match=r"stream: .*no stream 'flwo'.*did you mean flow"):
         essp.Loader.of(tmp_path / "mine.yaml", "flwo")
@@ -341,19 +346,73 @@ def test_states_that_are_none_are_refused(catalog: Path) -> None:
         clips.load_state_dict({**good, "clip": float("inf")})  # type: ignore[dict-item]
 
 
-def test_the_example_of_a_3d_network_trains_and_resumes(
-    catalog: Path, tmp_path: Path, example: Callable[..., list[str]]
-) -> None:
-    for epochs in ("1", "2"):
-        [line] = example(
-            "finetune_3d.py", str(catalog), "--epochs", epochs, "--size", "32", "--frames", "4", "--batch-size", "4"
-        )
-        assert line.startswith(f"epoch {epochs}: validation ")
-        saved = torch.load(tmp_path / "finetune_3d.pt", weights_only=True)["loader"]
-        assert (saved["epoch"], saved["clip"]) == (int(epochs), 0)
+def run_together(loops: Sequence[essp.Loader], take: Callable[[int, essp.Loader], Any]) -> list[Any]:
+    """What `take` gives for each loop, in threads that run at once."""
+    with ThreadPoolExecutor(len(loops)) as pool:
+        return list(pool.map(take, range(len(loops)), loops))
 
 
-def test_the_example_of_eight_rates_shows_each(catalog: Path, example: Callable[..., list[str]]) -> None:
-    lines = example("learning_rates.py", str(catalog), "--epochs", "1", "--size", "32")
-    assert len(lines) == 8
-    assert all(line.startswith("lr ") and "% of 12 validation clips" in line for line in lines)
+def test_several_loops_share_each_decode(catalog: Path) -> None:
+    with loader(catalog, loops=3, clips_per_epoch=40) as first:
+        loops = [first, first.another(), first.another()]
+        with pytest.raises(essp.ConfigError, match="give the first one loops=4 or more"):
+            first.another()
+        epochs = run_together(loops, lambda _, clips: (taken(clips), taken(clips)))
+        counts = first._source._job.status().counts  # type: ignore[attr-defined]
+        for clips in loops[1:]:
+            clips.close()
+    assert epochs[0] == epochs[1] == epochs[2]
+    assert [len(epoch) for epoch in epochs[0]] == [40, 40]
+    assert counts.redecoded == 0
+    with loader(catalog, clips_per_epoch=40) as alone:
+        assert taken(alone) == epochs[0][0]
+
+
+def test_loops_in_turn_and_late_ones_have_each_clip_once(catalog: Path) -> None:
+    with loader(catalog, loops=3, clips_per_epoch=60) as first:
+        whole = taken(first)
+        batches = iter(first)
+        begun = taken([next(batches), next(batches)])
+        late = first.another()
+        epoch = taken(late)  # while the first one waits
+        assert begun + taken(batches) == epoch
+        assert [entry[:2] for entry in epoch] == [(1, index) for index in range(60)]
+        later = first.another()
+        later.set_epoch(2)
+        part = []
+        for batch in later:
+            part += taken([batch])
+            if len(part) == 20:
+                break
+        state = later.state_dict()
+        second = taken(first)
+        later.load_state_dict(state)
+        assert part + taken(later) == second
+        assert taken(late) == second
+        later.set_epoch(0)
+        assert taken(later) == whole
+        for clips in (late, later):
+            clips.close()
+
+
+def test_a_loop_that_stops_taking_holds_nobody_up(catalog: Path) -> None:
+    with loader(catalog, loops=2, clips_per_epoch=100) as first:
+        slow = first.another()
+        batches = iter(slow)
+        begun = taken([next(batches)])
+        whole = taken(first)
+        assert begun + taken(batches) == whole
+        slow.close()
+        assert len(taken(first)) == 100
+
+
+def test_a_loop_that_is_dropped_gives_back_what_it_had(catalog: Path) -> None:
+    with loader(catalog, loops=2, clips_per_epoch=100) as first:
+        other = first.another()
+        next(iter(other))
+        del other
+        gc.collect()
+        assert len(taken(first)) == 100
+        again = first.another()  # its name is free again
+        assert len(taken(again)) == 100
+        again.close()

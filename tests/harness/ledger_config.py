@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 
 from essp_common.catalog.table import Catalog, CatalogView, VideoRow
@@ -43,6 +43,7 @@ def ledger_config(
     kind: str = "class_balanced",
     catch_up: int = 0,
     lead: int = 0,
+    loops: Collection[str] = (),
 ) -> LedgerConfig:
     """Epochs of training, each with a validation phase, over a small made-up catalog. `lead`: in passes; 0: any.
 
@@ -75,5 +76,6 @@ def ledger_config(
         dead_ratio=dead_ratio,
         last_stage=AGGREGATOR,
         catch_up_bytes=catch_up,
+        loops=frozenset(loops),
         lead_clips=lead * sum(phase.clips for phase in phases[:2]),
     )

@@ -20,6 +20,7 @@ from essp_common.pb.v1.messages_pb2 import (
     ClipRef,
     Failed,
     LedgerState,
+    Loop,
     Made,
     Progress,
     Trained,
@@ -35,9 +36,10 @@ from essp_master.ledger.instructions import (
     IssueUnit,
     PublishSkip,
     ReleaseClip,
+    TellOfLoops,
 )
 from essp_master.ledger.ledger import Ledger
-from tests.harness.ledger_config import CLIP_BYTES, CONSUMERS, STREAM_BYTES
+from tests.harness.ledger_config import CLIP_BYTES, STREAM_BYTES
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,9 @@ class Consumer:
     """Position -> (clip, skipped): messages that arrived, and that it has not taken yet."""
     unacked: list[tuple[Position, PlannedClip, bool]] = field(default_factory=list)
     """Messages that are delivered again after a restart."""
+    incarnation: int = 0
+    """Of a loop: how often it has come."""
+    absent: bool = False
 
 
 class LedgerSimulation:
@@ -85,7 +90,8 @@ class LedgerSimulation:
         self.end: CompleteJob | FailJob | None = None
         starts = {name: config.start.get(name, Position(0, 0)) for name in config.parts.consumers}
         self.consumers = {
-            name: Consumer(name, CONSUMERS.get(name, "rgb"), position, position) for name, position in starts.items()
+            name: Consumer(name, self._stream_of(name), position, position, absent=name in config.loops)
+            for name, position in starts.items()
         }
         self.received: list[Progress] = []
         """Messages that the master has accounted for since the state was saved."""
@@ -110,6 +116,8 @@ class LedgerSimulation:
                         self._ack(Position(phase_index, clip.index), clip.attempt, name)
                 case FinishPhase(phase_index):
                     self.finished_phases.append(phase_index)
+                case TellOfLoops():
+                    pass
                 case CompleteJob() | FailJob():
                     self.end = instruction
 
@@ -214,7 +222,7 @@ class LedgerSimulation:
         """Have a consumer train its next clip; False if that has not arrived."""
         consumer = self.consumers[name]
         position = self._next(consumer)
-        if position is None or position not in consumer.waiting:
+        if consumer.absent or position is None or position not in consumer.waiting:
             return False
         clip, skipped = consumer.waiting.pop(position)
         if not skipped:
@@ -243,12 +251,46 @@ class LedgerSimulation:
 
         Its earlier messages arrive before those that it sends from now on: `essp.progress` is one partition.
         """
+        self._hear_out(name)
+        consumer = self.consumers[name]
+        consumer.position, consumer.trained = consumer.checkpoint, list(consumer.durable)
+        self._redeliver(consumer)
+
+    def join(self, name: str, position: Position | None) -> Position:
+        """Have a loop come, in place of the process that had its name; None: with the next pass. Where it begins."""
+        self._hear_out(name)
+        consumer = self.consumers[name]
+        consumer.incarnation += 1
+        asked = None if position is None else position.message()
+        self.receive(Progress(loop=Loop(consumer=name, incarnation=f"{name}/{consumer.incarnation}", position=asked)))
+        [told] = [loop.position for loop in self.ledger.loops() if loop.consumer == name]
+        consumer.absent, consumer.trained, consumer.durable = False, [], []
+        consumer.position = consumer.checkpoint = Position.of(told)
+        self.config = replace(self.config, start={**self.config.start, name: consumer.position})
+        self._redeliver(consumer)
+        return consumer.position
+
+    def give_sign_of_life(self, name: str) -> None:
+        """Have a loop that takes part say so again."""
+        consumer = self.consumers[name]
+        if not consumer.absent:
+            began, incarnation = self.config.start[name].message(), f"{name}/{consumer.incarnation}"
+            self.receive(Progress(loop=Loop(consumer=name, incarnation=incarnation, position=began)))
+
+    def leave(self, name: str) -> None:
+        """Have a loop leave."""
+        self._hear_out(name)
+        consumer = self.consumers[name]
+        self.receive(Progress(loop=Loop(consumer=name, incarnation=f"{name}/{consumer.incarnation}", left=True)))
+        consumer.absent = True
+
+    def _hear_out(self, name: str) -> None:
         sent = [e for e in self.events if name in (e.trained.consumer, e.failed.consumer)]
         self.events = [e for e in self.events if name not in (e.trained.consumer, e.failed.consumer)]
         for event in sent:
             self.receive(event)
-        consumer = self.consumers[name]
-        consumer.position, consumer.trained = consumer.checkpoint, list(consumer.durable)
+
+    def _redeliver(self, consumer: Consumer) -> None:
         redelivered, consumer.unacked, consumer.waiting = consumer.unacked, [], {}
         for position, clip, skipped in redelivered:
             self._arrive(consumer, position, clip, skipped)
@@ -288,8 +330,8 @@ class LedgerSimulation:
         self.used = 0
 
     def done(self, name: str) -> bool:
-        """Whether a consumer has taken everything."""
-        return self._next(self.consumers[name]) is None
+        """Whether a consumer has taken everything that it wants."""
+        return self.consumers[name].absent or self._next(self.consumers[name]) is None
 
     def run(self, limit: int = 1_000) -> None:
         """Let all work until everything is done; the watchdog helps when nothing moves."""
@@ -316,6 +358,10 @@ class LedgerSimulation:
         bound = CLIP_BYTES if part == "clip" else STREAM_BYTES
         return bound // 4 + (clip.first_frame * 7 + clip.video * 13) % (bound * 3 // 4 + 1)
 
+    def _stream_of(self, consumer: str) -> str:
+        parts = self.config.parts
+        return ("rgb", *parts.streams)[parts.part[consumer]]
+
     def _next(self, consumer: Consumer) -> Position | None:
         phase_index, index = consumer.position
         while phase_index < len(self.config.phases):
@@ -325,6 +371,9 @@ class LedgerSimulation:
         return None
 
     def _arrive(self, consumer: Consumer, position: Position, clip: PlannedClip, skipped: bool) -> None:
+        if consumer.absent:
+            consumer.unacked.append((position, clip, skipped))
+            return
         if position < consumer.position:
             self._ack(position, clip.attempt, consumer.name)
             if not skipped:

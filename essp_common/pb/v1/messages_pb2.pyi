@@ -399,6 +399,18 @@ class Trouble(_message.Message):
     unsaved: bool
     def __init__(self, trainer: _Optional[str] = ..., reason: _Optional[str] = ..., unsaved: _Optional[bool] = ...) -> None: ...
 
+class Loop(_message.Message):
+    __slots__ = ("consumer", "incarnation", "position", "left")
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    consumer: str
+    incarnation: str
+    position: Position
+    left: bool
+    def __init__(self, consumer: _Optional[str] = ..., incarnation: _Optional[str] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., left: _Optional[bool] = ...) -> None: ...
+
 class Finished(_message.Message):
     __slots__ = ("job", "stage", "uri", "metrics")
     class MetricsEntry(_message.Message):
@@ -419,7 +431,7 @@ class Finished(_message.Message):
     def __init__(self, job: _Optional[str] = ..., stage: _Optional[_Union[Stage, str]] = ..., uri: _Optional[str] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("job", "worker", "fence", "made", "trained", "failed", "heartbeat", "phase_report", "checkpoint", "finished", "step", "trouble")
+    __slots__ = ("job", "worker", "fence", "made", "trained", "failed", "heartbeat", "phase_report", "checkpoint", "finished", "step", "trouble", "loop")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
@@ -432,6 +444,7 @@ class Progress(_message.Message):
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    LOOP_FIELD_NUMBER: _ClassVar[int]
     job: str
     worker: str
     fence: int
@@ -444,7 +457,8 @@ class Progress(_message.Message):
     finished: Finished
     step: StepReport
     trouble: Trouble
-    def __init__(self, job: _Optional[str] = ..., worker: _Optional[str] = ..., fence: _Optional[int] = ..., made: _Optional[_Union[Made, _Mapping]] = ..., trained: _Optional[_Union[Trained, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., phase_report: _Optional[_Union[PhaseReport, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointReady, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ..., trouble: _Optional[_Union[Trouble, _Mapping]] = ...) -> None: ...
+    loop: Loop
+    def __init__(self, job: _Optional[str] = ..., worker: _Optional[str] = ..., fence: _Optional[int] = ..., made: _Optional[_Union[Made, _Mapping]] = ..., trained: _Optional[_Union[Trained, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., phase_report: _Optional[_Union[PhaseReport, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointReady, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ..., trouble: _Optional[_Union[Trouble, _Mapping]] = ..., loop: _Optional[_Union[Loop, _Mapping]] = ...) -> None: ...
 
 class StepReport(_message.Message):
     __slots__ = ("trainer", "purpose", "epoch", "clips_done", "loss", "top1", "data_wait_ratio", "clips_per_s", "queue")
@@ -509,7 +523,7 @@ class PhasePlan(_message.Message):
     def __init__(self, purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., clips: _Optional[int] = ...) -> None: ...
 
 class Control(_message.Message):
-    __slots__ = ("job", "fence", "command", "snapshot", "reason", "since", "stored")
+    __slots__ = ("job", "fence", "command", "snapshot", "reason", "since", "stored", "loops")
     class Command(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         COMMAND_UNSPECIFIED: _ClassVar[Control.Command]
@@ -535,6 +549,7 @@ class Control(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
     STORED_FIELD_NUMBER: _ClassVar[int]
+    LOOPS_FIELD_NUMBER: _ClassVar[int]
     job: str
     fence: int
     command: Control.Command
@@ -542,7 +557,8 @@ class Control(_message.Message):
     reason: str
     since: int
     stored: str
-    def __init__(self, job: _Optional[str] = ..., fence: _Optional[int] = ..., command: _Optional[_Union[Control.Command, str]] = ..., snapshot: _Optional[_Union[JobSnapshot, _Mapping]] = ..., reason: _Optional[str] = ..., since: _Optional[int] = ..., stored: _Optional[str] = ...) -> None: ...
+    loops: _containers.RepeatedCompositeFieldContainer[Loop]
+    def __init__(self, job: _Optional[str] = ..., fence: _Optional[int] = ..., command: _Optional[_Union[Control.Command, str]] = ..., snapshot: _Optional[_Union[JobSnapshot, _Mapping]] = ..., reason: _Optional[str] = ..., since: _Optional[int] = ..., stored: _Optional[str] = ..., loops: _Optional[_Iterable[_Union[Loop, _Mapping]]] = ...) -> None: ...
 
 class DeadLetter(_message.Message):
     __slots__ = ("topic", "message", "reason", "kind", "attempts", "worker", "time_ms", "cut_bytes", "purged")
@@ -583,7 +599,7 @@ class Position(_message.Message):
     def __init__(self, phase_index: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
 
 class ConsumerState(_message.Message):
-    __slots__ = ("consumer", "start", "below", "beyond")
+    __slots__ = ("consumer", "start", "below", "beyond", "absent", "incarnation", "retired")
     class BeyondEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -595,11 +611,17 @@ class ConsumerState(_message.Message):
     START_FIELD_NUMBER: _ClassVar[int]
     BELOW_FIELD_NUMBER: _ClassVar[int]
     BEYOND_FIELD_NUMBER: _ClassVar[int]
+    ABSENT_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    RETIRED_FIELD_NUMBER: _ClassVar[int]
     consumer: str
     start: Position
     below: _containers.RepeatedScalarFieldContainer[int]
     beyond: _containers.MessageMap[int, Indices]
-    def __init__(self, consumer: _Optional[str] = ..., start: _Optional[_Union[Position, _Mapping]] = ..., below: _Optional[_Iterable[int]] = ..., beyond: _Optional[_Mapping[int, Indices]] = ...) -> None: ...
+    absent: bool
+    incarnation: str
+    retired: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, consumer: _Optional[str] = ..., start: _Optional[_Union[Position, _Mapping]] = ..., below: _Optional[_Iterable[int]] = ..., beyond: _Optional[_Mapping[int, Indices]] = ..., absent: _Optional[bool] = ..., incarnation: _Optional[str] = ..., retired: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PhaseState(_message.Message):
     __slots__ = ("issued", "closed", "skipped")

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from essp_common.failures import kind_word, stage_word
 from essp_common.job import status
 from essp_common.job.status import phase_title
-from essp_common.pb.v1.messages_pb2 import Failed, FailureKind, FailureTally, HistorySegment, Progress, Stage
+from essp_common.pb.v1.messages_pb2 import Failed, FailureKind, FailureTally, HistorySegment, Loop, Progress, Stage
 from essp_common.planning.phases import Phases
+from essp_common.planning.position import Position
 from essp_common.runtime import ids
 from essp_common.runtime.conditions import Condition, Subject
 from essp_master.job.activity import purpose_name
@@ -28,6 +29,8 @@ class EventReporter:
         self.failures: dict[tuple[Stage, FailureKind], FailureTally] = {}
         """By stage and kind."""
         self.result: status.ResultStatus | None = None
+        self._loops: dict[str, Position] = {}
+        """The loops of which there is an event, and which take part."""
         self._told: dict[Subject, Condition] = {}
         """The conditions of which there is an event, and which hold."""
 
@@ -71,6 +74,31 @@ class EventReporter:
         """Not what concerns the trainings of other jobs."""
         training = ids.is_training(condition.subject)
         return not training or ids.training_of(condition.subject)[0] == self._job
+
+    def lost_sight(self, consumer: str, patience_s: float) -> None:
+        """A loop has given no sign of life."""
+        message = f"{consumer}: no sign of life for {patience_s:.0f} s; the job goes on without it until it comes again"
+        self.log.add("warning", message, {"consumer": consumer})
+
+    def loops(self, present: Iterable[Loop]) -> None:
+        """These loops take part now: an event for each that has come, and for each that has left."""
+        found = {loop.consumer: Position.of(loop.position) for loop in present}
+        for consumer, start in found.items():
+            if self._loops.get(consumer) != start:
+                where = self._where(start)
+                self.log.add(
+                    "consumer", f"{consumer}: takes part from {where} on", {"consumer": consumer, "left": False}
+                )
+        for consumer in self._loops:
+            if consumer not in found:
+                self.log.add("consumer", f"{consumer}: has left", {"consumer": consumer, "left": True})
+        self._loops = found
+
+    def _where(self, position: Position) -> str:
+        if position.phase_index >= len(self._phases.order):
+            return "the end"
+        purpose, epoch = self._phases.order[position.phase_index]
+        return f"clip {position.index} of {phase_title(purpose_name(purpose), epoch)}"
 
     def failed(self, failed: Failed) -> None:
         """A clip could not be made. Only the first few videos of each kind get an event."""

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from essp_common.job.status import JobEvent
 
-Kind = Literal["state", "phase", "report", "checkpoint", "failure", "warning", "condition", "finished"]
+Kind = Literal["state", "phase", "report", "checkpoint", "failure", "warning", "condition", "consumer", "finished"]
 _KEPT = 5000
 
 

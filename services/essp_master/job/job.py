@@ -23,7 +23,7 @@ from essp_common.job import status
 from essp_common.job.status import PURPOSES, JobState
 from essp_common.messages.parsing import shortened
 from essp_common.messages.snapshot import in_message, is_large
-from essp_common.pb.v1.messages_pb2 import Control, HistorySegment, Progress
+from essp_common.pb.v1.messages_pb2 import Control, HistorySegment, Loop, Progress
 from essp_master.job.activity import Activity
 from essp_master.job.event_reporter import EventReporter
 from essp_master.job.events import EventLog
@@ -33,7 +33,7 @@ from essp_master.job.message_builder import MessageBuilder
 from essp_master.job.recorder import Recorder
 from essp_master.job.run import Run
 from essp_master.job.stall_watch import StallWatch
-from essp_master.ledger.instructions import Instruction
+from essp_master.ledger.instructions import Instruction, TellOfLoops
 from essp_master.ledger.ledger import Ledger
 
 COMMANDS = {
@@ -44,7 +44,7 @@ COMMANDS = {
     JobState.FAILED: Control.FAIL,
 }
 """The command that makes a state known to all workers."""
-_LIVE = ("step", "heartbeat")
+_LIVE = ("step", "heartbeat", "loop")
 """What workers also report while nothing gets done: a trainer says how long it has waited."""
 
 
@@ -68,6 +68,8 @@ class Job:
         """No segment of its history can be made any more."""
         self.leftovers = False
         """It has ended, and a worker has stored bytes for it since."""
+        self._heard_s: dict[str, float] = {}
+        """When each loop last gave a sign of life."""
         self._stall_watch = StallWatch(now_s)
         self._handover = Handover(run.continued is not None)
         self._recall()
@@ -125,6 +127,7 @@ class Job:
             reason=self.life.reason,
             since=self.run.since,
             stored=self.run.preflight.spec.output if is_large(self.run.snapshot) else "",
+            loops=self.ledger.loops(),
         )
 
     def mark(self) -> Progress:
@@ -162,6 +165,16 @@ class Job:
             self.reporter.stalled(len(out))
         return out
 
+    def dismiss_silent(self, now_s: float, patience_s: float) -> Sequence[Instruction]:
+        """Have loops leave that have given no sign of life for so long."""
+        out: list[Instruction] = []
+        for loop in self.ledger.loops():
+            if now_s - self._heard_s.setdefault(loop.consumer, now_s) > patience_s:
+                self.reporter.lost_sight(loop.consumer, patience_s)
+                left = Loop(consumer=loop.consumer, incarnation=loop.incarnation, left=True)
+                out += self.handle(Progress(job=self.name, fence=self.run.fence, loop=left), now_s)
+        return out
+
     def _hand_over(self) -> Sequence[Instruction]:
         return self.recorder.issue_again() if self._handover.is_due(self.state) else ()
 
@@ -182,6 +195,8 @@ class Job:
             return ()
         if kind in ("step", "phase_report") and getattr(progress, kind).purpose not in PURPOSES:
             return ()
+        if kind == "loop":
+            self._heard_s[progress.loop.consumer] = now_s
         self.activity.note(progress, now_s)
         before = self.ledger.closed, self.ledger.counts.failed
         out = self.recorder.handle(progress)
@@ -193,6 +208,8 @@ class Job:
             self.reporter.progressed(progress)
         if out:
             self.reporter.instructed(out)
+            if any(isinstance(instruction, TellOfLoops) for instruction in out):
+                self.reporter.loops(self.ledger.loops())
         return out
 
     def _mark_read(self) -> Sequence[Instruction]:

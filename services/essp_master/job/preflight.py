@@ -75,21 +75,14 @@ def preflight(
     stores: Stores,
     fresh: bool = False,
     declared: Mapping[str, DeclaredFeature] | None = None,
-    *,
-    of_loader: bool = False,
 ) -> Preflight:
     """Check a job, and complete what a predict job takes from its model.
 
     Raises `ConfigError`, which names the field and the remedy, and `BadCheckpoint`.
 
     `fresh`: the job is to begin anew, whatever its output holds. `declared`: features that are registered, and whose
-    code is not installed here. `of_loader`: a loop in this process is the consumer.
+    code is not installed here.
     """
-    if spec.consumers and not of_loader:
-        raise ConfigError(
-            "consumers: such a job is run by `essp.Loader`, in the process of the loop; give `trainers`, or read the "
-            "streams of this file with essp.Loader.of(FILE, STREAM)"
-        )
     spec = with_inputs_of_model(spec, stores)
     _check_size(spec)
     catalog = _catalog_of(spec, stores)

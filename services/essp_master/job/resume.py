@@ -1,5 +1,5 @@
-"""Where the consumers of a job resume: trainers from their newest checkpoints, predictors after what they scored, loops
-of the user's own where their saved state stands."""
+"""Where the consumers of a job resume: trainers from their newest checkpoints, predictors after what they scored. Loops
+of the user's own say where they begin when they come."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Self
 
 from essp_common.artifacts.checkpoint import Manifest, latest_name, read_latest
 from essp_common.artifacts.fused_model import open_model
-from essp_common.artifacts.loop_position import read_position
 from essp_common.artifacts.partial_scores import PartialScores
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.job.spec import JobSpec
@@ -53,7 +52,6 @@ def resume_points(
     start = {name: Position(0, 0) for name in spec.readers()}
     start |= {ids.trainer_consumer(name): _position(found, phases) for name, found in manifests.items()}
     start |= _scored(spec, stores, phases)
-    start |= {ids.loop_consumer(name): read_position(output, name) for name in spec.consumers}
     return ResumePoints(manifests, start)
 
 

@@ -21,6 +21,7 @@ from essp_common.messages.snapshot import store_if_large
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import AGGREGATOR, PREDICTOR, TRAIN, HistorySegment, JobSnapshot, Stage
+from essp_common.runtime import ids
 from essp_common.runtime.failpoints import failpoint
 from essp_common.wiring import Stores
 from essp_master.job.preflight import Preflight, check_owner
@@ -32,7 +33,7 @@ from essp_master.ledger.ledger import Ledger
 _PACKAGES = (distribution.NAME, "numpy", "av", "opencv-python-headless", "torch", "torchvision")
 _REMOVED = (
     *("trainers/", "model/", layout.HISTORY, layout.REPORT, layout.DEADLETTERS, layout.SPEC),
-    *(layout.PREDICTIONS, layout.SEGMENTS, layout.PARTS, layout.SNAPSHOTS, layout.CONSUMERS),
+    *(layout.PREDICTIONS, layout.SEGMENTS, layout.PARTS, layout.SNAPSHOTS),
 )
 """What a job writes, and `fresh` removes; its catalog and its fences stay."""
 
@@ -125,6 +126,7 @@ def _ledger_config(preflight: Preflight, resume: ResumePoints) -> LedgerConfig:
         dead_ratio=spec.limits.dead_ratio,
         last_stage=_last_stage(spec),
         lag=spec.limits.lag,
+        loops=frozenset(map(ids.loop_consumer, spec.consumers)),
         catch_up_bytes=catch_up_bytes(spec, preflight.bounds),
         lead_clips=lead_clips(phases),
     )

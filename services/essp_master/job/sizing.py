@@ -8,7 +8,9 @@ A trainer frees the clips of a batch together, and the clips of a locality windo
 proceed if the budget holds a batch and, with locality, a window. Otherwise this module raises `ConfigError`.
 
 A large budget also serves stragglers (`ledger/stragglers.py`). Half of it is for the catch-up queues, in equal shares
-for all trainers but one. Each share has to hold two batches: one in training and one in the making.
+for all trainers but one. Each share has to hold two batches: one in training and one in the making. Loops of the user's
+own come and go, and all of them may have to catch up at once: a job with `consumers` has a share for each of them,
+which holds a batch at least.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ def bounds_of(
 
 
 def catch_up_bytes(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
-    """Bytes of the budget for the catch-up queue of each trainer; 0: all trainers keep in step."""
+    """Bytes of the budget for the catch-up queue of each trainer or loop; 0: all trainers keep in step."""
+    if spec.consumers:
+        return spec.limits.budget // 2 // len(spec.consumers)
     others = len(spec.trainers) - 1
     if spec.limits.coupled or others < 1:
         return 0
@@ -80,12 +84,17 @@ def uncoupled_budget(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
 
 def enough_budget(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
     """The smallest budget, in bytes, that lets consumers take one batch while the next ones are made."""
-    return _at_once(spec, batches=4) * _largest(bounds)
+    clips = _at_once(spec, batches=4)
+    if spec.consumers:
+        clips = max(clips, 2 * len(spec.consumers) * _at_once(spec, batches=2))
+    return clips * _largest(bounds)
 
 
 def unit_clips(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
     """Most clips of one work unit. Raises `ConfigError` if the budget is too small for the job to proceed."""
     largest, needed, window = _largest(bounds), _at_once(spec), spec.sampling.issue_window
+    if spec.consumers:
+        needed *= 2 * len(spec.consumers)
     held = spec.limits.budget // largest
     if held < needed:
         batch, culprit = _batch(spec)
@@ -96,7 +105,7 @@ def unit_clips(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
             "or lower those, clip.frames or clip.resize"
         )
     held = (catch_up_bytes(spec, bounds) or spec.limits.budget) // largest
-    return min(MOST_UNIT_CLIPS, window or held - needed + 1)
+    return min(MOST_UNIT_CLIPS, window or held - _at_once(spec) + 1)
 
 
 def decoded_clips(spec: JobSpec, view: CatalogView) -> set[ArraySpec]:

@@ -13,6 +13,7 @@ from essp_common.planning.position import Position
 from essp_master.ledger.books import Books
 from essp_master.ledger.closing import Closer
 from essp_master.ledger.instructions import Instruction
+from essp_master.ledger.members import Members
 from essp_master.ledger.outstanding import Entry
 from essp_master.ledger.parts import CLIP
 from essp_master.ledger.states import WAITING
@@ -33,13 +34,14 @@ class PhaseEvent(NamedTuple):
 class Batches:
     """Accounts for clips that were made and trained. Part of the ledger."""
 
-    def __init__(self, books: Books, stragglers: Stragglers, closer: Closer) -> None:
+    def __init__(self, books: Books, stragglers: Stragglers, closer: Closer, members: Members) -> None:
         self._parts = books.parts
         self._outstanding = books.outstanding
         self._consumption = books.consumption
         self._counts = books.counts
         self._stragglers = stragglers
         self._closer = closer
+        self._members = members
         self._direct = books.parts.everyone & books.parts.ackers[CLIP]
         """The consumers that read the clips themselves."""
 
@@ -50,7 +52,7 @@ class Batches:
             self._counts.duplicates += len(report.indices)
             return
         bit, extractor = 1 << part, self._parts.extractor[part - 1] if part else 0
-        outstanding, stragglers = self._outstanding, self._stragglers.bits
+        outstanding, stragglers, absent = self._outstanding, self._stragglers.bits, self._members.absent
         find, counted, delivered, known = outstanding.get, [], 0, 0
         for index, attempt, size in zip(report.indices, report.attempts or repeat(0), report.bytes, strict=False):
             entry = find((phase_index, index))
@@ -68,6 +70,8 @@ class Batches:
                 outstanding.acked(entry, extractor, CLIP)
             if stragglers:
                 self._closer.settle(entry, out)
+            if entry.left & absent:
+                self._members.settle(entry, out)
         late = min(known, self._counts.unreported)
         self._counts.unreported -= late
         self._counts.duplicates += known - late

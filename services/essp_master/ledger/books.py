@@ -51,8 +51,9 @@ class Books:
         """The books of a job of which nothing is issued yet."""
         sizes = [phase.clips for phase in config.phases]
         start = {name: config.start.get(name, Position(0, 0)) for name in config.parts.consumers}
-        consumption = {name: Consumption(sizes, position) for name, position in start.items()}
-        done = [min(each.done(phase_index) for each in consumption.values()) for phase_index in range(len(sizes))]
+        consumption = {name: Consumption(sizes, position, name in config.loops) for name, position in start.items()}
+        present = [each for each in consumption.values() if not each.absent]
+        done = [min((each.done(phase_index) for each in present), default=0) for phase_index in range(len(sizes))]
         return cls._of(config, consumption, [PhaseAccount(issued=clips, closed=clips) for clips in done], Counts())
 
     @classmethod
@@ -82,6 +83,7 @@ class Books:
         counts: Counts,
     ) -> Self:
         parts = config.parts
-        order = IssueOrder(config, {parts.bit[name]: each.start for name, each in consumption.items()})
+        start = {parts.bit[name]: each.start for name, each in consumption.items() if not each.absent}
+        order = IssueOrder(config, start)
         outstanding = Outstanding(parts, config.bounds, config.budget_bytes)
         return cls(config, consumption, phases, counts, outstanding, order)

@@ -27,6 +27,8 @@ class Closer:
         """A consumer is done with a clip; close it after the last one."""
         if entry.left & self._everyone:
             if self._stragglers.bits:
+                if entry.catch_up is not None and not entry.catch_up.bit & entry.left:
+                    self._outstanding.move(entry, None)
                 self.settle(entry, out)
             return
         self._outstanding.close(entry)
@@ -46,8 +48,21 @@ class Closer:
                 self._stragglers.remember(position, attempt)
                 return
             self._stragglers.forget(position)
+        self._count(phase_index, 1, out)
+
+    def uncount(self, phase_index: int) -> None:
+        """A clip whose end was counted is wanted once more."""
+        self._phases[phase_index].closed -= 1
+        self.total -= 1
+
+    def pass_over(self, phase_index: int, clips: int, out: list[Instruction]) -> None:
+        """Count clips as issued and closed that nobody wants."""
+        self._phases[phase_index].issued += clips
+        self._count(phase_index, clips, out)
+
+    def _count(self, phase_index: int, clips: int, out: list[Instruction]) -> None:
         account = self._phases[phase_index]
-        account.closed += 1
-        self.total += 1
+        account.closed += clips
+        self.total += clips
         if account.closed == self._clips[phase_index]:
             out.append(FinishPhase(phase_index))

@@ -37,6 +37,8 @@ class LedgerConfig:
     """The stage whose `Finished` completes the job; None: it is complete when every clip is closed."""
     lag: float = 0.5
     """A consumer is a straggler if it is behind by more than this share of the clips outstanding (`stragglers.py`)."""
+    loops: frozenset[str] = frozenset()
+    """The consumers that come and go (`members.py`); they take no part until they say so."""
     catch_up_bytes: int = 0
     """The share of the budget that a catch-up queue gets; 0: there are none, and all consumers keep in step."""
     lead_clips: int = 0

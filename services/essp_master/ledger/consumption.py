@@ -13,23 +13,28 @@ from essp_common.pb.v1.messages_pb2 import ConsumerState
 from essp_common.planning.position import Position
 from essp_master.ledger.indices import IndexSet
 
+_MOST_RETIRED = 64
+
 
 class Consumption:
     """The clips one consumer is done with, over all phases."""
 
-    def __init__(self, sizes: Sequence[int], start: Position) -> None:
-        """`sizes`: clips of each phase. Everything before `start` is done."""
-        self.start = start
+    def __init__(self, sizes: Sequence[int], start: Position, absent: bool = False) -> None:
+        """`sizes`: clips of each phase. Everything before `start` is done; `absent`: a loop that wants nothing yet."""
         self._sizes = sizes
-        self._below = [self._before(phase_index) for phase_index in range(len(sizes))]
-        self._beyond: dict[int, IndexSet] = {}
-        self.total = sum(self._below)
-        """How many clips of all phases are done."""
+        self.incarnation = ""
+        """Of a loop: which of the processes that had its name takes part."""
+        self.retired: list[str] = []
+        """The incarnations before it, as many as matter."""
+        self.begin(start)
+        if absent:
+            self.leave()
 
     @classmethod
     def restored(cls, sizes: Sequence[int], state: ConsumerState) -> Self:
         """The clips that a message names as done."""
-        consumption = cls(sizes, Position.of(state.start))
+        consumption = cls(sizes, Position.of(state.start), state.absent)
+        consumption.incarnation, consumption.retired = state.incarnation, list(state.retired)
         consumption._below = list(state.below)
         consumption._beyond = {phase_index: IndexSet.of(beyond) for phase_index, beyond in state.beyond.items()}
         consumption.total = sum(consumption._below) + sum(map(len, consumption._beyond.values()))
@@ -42,7 +47,31 @@ class Consumption:
             start=self.start.message(),
             below=self._below,
             beyond={phase_index: beyond.message() for phase_index, beyond in self._beyond.items()},
+            absent=self.absent,
+            incarnation=self.incarnation,
+            retired=self.retired,
         )
+
+    def begin(self, start: Position) -> None:
+        """Want everything from here on, and nothing before it."""
+        self.absent = False
+        """A loop that takes no part: it counts as done with everything."""
+        self.start = start
+        self._below = [self._before(phase_index) for phase_index in range(len(self._sizes))]
+        self._beyond: dict[int, IndexSet] = {}
+        self.total = sum(self._below)
+        """How many clips of all phases are done."""
+
+    def replace_incarnation(self, incarnation: str) -> None:
+        """Another process has this name now."""
+        if self.incarnation:
+            self.retired = [*self.retired, self.incarnation][-_MOST_RETIRED:]
+        self.incarnation = incarnation
+
+    def leave(self) -> None:
+        """Want nothing more."""
+        self.begin(Position(len(self._sizes), 0))
+        self.absent = True
 
     def add(self, phase_index: int, index: int) -> bool:
         """Count a clip as done; False if it was done before."""

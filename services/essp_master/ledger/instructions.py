@@ -37,6 +37,11 @@ class ReleaseClip:
 
 
 @dataclass(frozen=True, slots=True)
+class TellOfLoops:
+    """Tell everybody which loops take part now."""
+
+
+@dataclass(frozen=True, slots=True)
 class FinishPhase:
     """Every consumer is done with every clip of this phase."""
 
@@ -58,4 +63,4 @@ class FailJob:
     reason: str
 
 
-Instruction: TypeAlias = IssueUnit | PublishSkip | ReleaseClip | FinishPhase | CompleteJob | FailJob
+Instruction: TypeAlias = IssueUnit | PublishSkip | ReleaseClip | TellOfLoops | FinishPhase | CompleteJob | FailJob

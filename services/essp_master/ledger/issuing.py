@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from essp_common.planning.position import Position
 from essp_master.ledger.books import Books
+from essp_master.ledger.closing import Closer
 from essp_master.ledger.instructions import Instruction, IssueUnit
 from essp_master.ledger.lead import Lead
 from essp_master.ledger.stragglers import Stragglers
@@ -12,11 +13,12 @@ from essp_master.ledger.stragglers import Stragglers
 class Issuer:
     """Issues as far as the credit and the lead go. Part of the ledger."""
 
-    def __init__(self, books: Books, stragglers: Stragglers, lead: Lead) -> None:
+    def __init__(self, books: Books, stragglers: Stragglers, lead: Lead, closer: Closer) -> None:
         self._books = books
         self._lead = lead
         self._outstanding = books.outstanding
         self._stragglers = stragglers
+        self._closer = closer
 
     def issue(self, out: list[Instruction]) -> None:
         """Add to `out` what can be issued now."""
@@ -38,10 +40,19 @@ class Issuer:
         books, outstanding, stragglers, issued = self._books, self._outstanding, self._stragglers, 0
         order, phases, names = books.order, books.phases, books.parts.names
         permits, slowest = self._lead.permits, self._lead.slowest
+        if not order.wanted:  # every loop is away
+            return
         while (unit := order.peek()) is not None and permits(unit, slowest):
             phase_index, clips, consumers = unit
+            if not consumers:
+                order.take()
+                self._closer.pass_over(phase_index, len(clips), out)
+                continue
             if stragglers.bits:
-                consumers &= ~stragglers.served(Position(phase_index, clips[0].index))
+                position = Position(phase_index, clips[0].index)
+                consumers &= ~stragglers.served(position)
+                if not consumers and stragglers.hold(position):
+                    break
             if consumers:
                 if not outstanding.issue(phase_index, clips, consumers):
                     if stragglers.leave_one_behind(out):

@@ -33,6 +33,7 @@ from essp_common.pb.v1.messages_pb2 import (
     ClipRef,
     Failed,
     LedgerState,
+    Loop,
     Made,
     PhaseState,
     Progress,
@@ -48,6 +49,7 @@ from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction, P
 from essp_master.ledger.issuing import Issuer
 from essp_master.ledger.lead import Lead
 from essp_master.ledger.losses import Losses, consumer_of
+from essp_master.ledger.members import Members
 from essp_master.ledger.outstanding import Entry
 from essp_master.ledger.parts import CLIP
 from essp_master.ledger.stragglers import Stragglers
@@ -81,10 +83,11 @@ class Ledger:
         self._outstanding = books.outstanding
         self._stragglers = Stragglers(books)
         self._closer = Closer(books, self._stragglers)
-        self._batches = Batches(books, self._stragglers, self._closer)
+        self._members = Members(books, self._stragglers, self._closer)
+        self._batches = Batches(books, self._stragglers, self._closer, self._members)
         self._losses = Losses(books)
         self._lead = Lead(books)
-        self._issuer = Issuer(books, self._stragglers, self._lead)
+        self._issuer = Issuer(books, self._stragglers, self._lead, self._closer)
         if state is not None:
             self._restore(state)
 
@@ -99,7 +102,8 @@ class Ledger:
         out: list[Instruction] = []
         if not self.paused and not self.ended:
             self._issuer.issue(out)
-        if self._config.last_stage is None and self.closed == self._clips and not self.ended:
+        over = self._config.last_stage is None and self.closed == self._clips and self._books.order.wanted
+        if over and not self.ended:
             out.append(CompleteJob("", {}))
             self.ended = True
         return out
@@ -111,12 +115,16 @@ class Ledger:
         if self.ended:
             return out
         match progress.WhichOneof("event"):
+            case "trained" if self._members.is_outdated(progress.trained.consumer, progress.worker):
+                self.counts.duplicates += len(progress.trained.indices)
             case "trained":
                 self._trained(progress.trained, out)
             case "made":
                 self._made(progress.made, out)
             case "failed":
                 self._failed(progress.failed, out)
+            case "loop":
+                self._members.account(progress.loop, out)
             case "checkpoint" if progress.checkpoint.final:
                 self.finals.add(progress.checkpoint.trainer)
             case "finished" if progress.finished.stage == self._config.last_stage:
@@ -140,9 +148,13 @@ class Ledger:
         """
         if self.ended or self.paused:
             return []
+        out: list[Instruction] = []
         for entry in self._outstanding.unmade() or self._outstanding.lowest():
-            self._outstanding.request(entry, entry.left & self._parts.everyone)
-        return self.issue()
+            if wanting := self._members.wanting(entry):
+                self._outstanding.request(entry, wanting)
+            else:
+                self._members.drop(entry, out)
+        return [*out, *self.issue()]
 
     # --- state out and in ---
 
@@ -193,6 +205,10 @@ class Ledger:
         """`decoder` or stream -> clips that wait to be made, or are being made."""
         return dict(zip(("decoder", *self._parts.streams), self._outstanding.backlog(), strict=True))
 
+    def loops(self) -> list[Loop]:
+        """The loops that take part, and where they began."""
+        return self._members.present()
+
     @property
     def holds_back(self) -> bool:
         """Whether more would be issued if the slowest consumer were not as far behind the fastest as it may be."""
@@ -200,7 +216,7 @@ class Ledger:
 
     def untrained(self, consumer: str) -> int:
         """Clips that were issued in their turn, and that this consumer is not done with."""
-        return sum(phase.issued for phase in self.phases) - self.consumption[consumer].total
+        return max(0, sum(phase.issued for phase in self.phases) - self.consumption[consumer].total)
 
     @property
     def out_of_credit(self) -> bool:
@@ -237,10 +253,12 @@ class Ledger:
         self.counts.failed += 1
         if part != CLIP:
             self._skip(entry, self._parts.ackers[part] & self._parts.everyone, event.reason, out)
+        elif not self._members.wanting(entry):
+            self._members.drop(entry, out)
         elif (other := self._replacement(entry)) is not None:
             self.counts.replaced += 1
             entry.clip = other
-            self._outstanding.request(entry, entry.left & self._parts.everyone)
+            self._outstanding.request(entry, self._members.wanting(entry))
         else:
             self._skip(entry, self._parts.everyone, event.reason, out)
         if failing := self.counts.failing(self._clips, self._config.dead_ratio):
@@ -264,10 +282,14 @@ class Ledger:
                 f"longer than clips wait for their consumers; the last reason: {event.reason}",
                 out,
             )
-        bit = self._parts.bit.get(consumer_of(event), 0)
+        bit = self._parts.bit.get(consumer_of(event), 0) & ~self._members.absent
+        wanting = self._members.wanting(entry) | bit
+        if not wanting:
+            self._members.drop(entry, out)
+            return
         if entry.catch_up is not None and bit & ~entry.catch_up.bit:
             self._outstanding.move(entry, None)
-        self._outstanding.request(entry, (entry.left | bit) & self._parts.everyone)
+        self._outstanding.request(entry, wanting)
 
     def _current(self, clip: ClipRef) -> Entry | None:
         """The clip that a report is about, if its seed is out and this is its present attempt."""

@@ -28,10 +28,14 @@ class Losses:
         entry = self._books.outstanding.get(position) or self._reopen(position, event.clip.attempt, consumer)
         if entry is None or not self._is_lost(entry, event, consumer):
             return None
+        attempt = event.clip.attempt
+        if entry.clip.attempt < attempt and self._has_trained(consumer, position):
+            # It was issued anew for a loop that came later: the attempts before this one will fail for it, too.
+            entry.clip = self._books.config.plan_of(phase_index).clip(position.index, attempt)
         # A consumer that fell back asks for the first attempt, and gets the one that replaced it.
         bit = self._parts.bit.get(consumer, 0)
-        fell_back = event.clip.attempt == 0 and bit and not entry.left & bit
-        return entry if fell_back or entry.clip.attempt == event.clip.attempt else None
+        fell_back = attempt == 0 and bit and not entry.left & bit
+        return entry if fell_back or entry.clip.attempt == attempt else None
 
     def _is_lost(self, entry: Entry, event: Failed, consumer: str) -> bool:
         """Whether the clip has to be made again: not if that is under way, and for this consumer too."""

@@ -20,6 +20,7 @@ Unit: TypeAlias = tuple[int, tuple[PlannedClip, ...], int]
 """A phase's index, clips of one video in it, and the consumers that want them (bits of `ClipParts`). A plain tuple,
 since in a random order nearly every clip is a unit of its own."""
 
+_BEGINNING = Position(0, 0)
 _STRETCH = 64
 """Indices that are planned at once when there is no locality window."""
 
@@ -31,12 +32,12 @@ class IssueOrder:
         """`start`: the bit of each consumer that gets these units -> where it starts."""
         self._sizes = [phase.clips for phase in config.phases]
         self._plan_of = config.plan_of
-        self._start = start
+        self._start = dict(start)
         self._unit_clips = config.unit_clips
         self._window = config.locality or _STRETCH
         self._everyone = sum(start)
-        self._last = max(start.values())
-        first = min(start.values())
+        self._last = max(start.values(), default=_BEGINNING)
+        first = min(start.values(), default=_BEGINNING)
         self._phase_index = first.phase_index
         self._begin = self._end = first.index
         self._units: list[Unit] = []
@@ -52,7 +53,11 @@ class IssueOrder:
         """Go on where `state` had come to."""
         self._phase_index, self._begin, self._end = state.phase_index, state.begin, state.end
         issued = IndexSet.of(state.issued)
-        units = [unit for unit in self._stretch() if unit[1][0].index not in issued]
+        units = [
+            (phase_index, left, consumers)
+            for phase_index, clips, consumers in self._stretch()
+            if (left := tuple(clip for clip in clips if clip.index not in issued))
+        ]
         self._units = units[::-1]
 
     def peek(self) -> Unit | None:
@@ -66,6 +71,45 @@ class IssueOrder:
     def take(self) -> None:
         """Take the unit that `peek` returned."""
         self._units.pop()
+
+    def place(self, bit: int, start: Position | None) -> None:
+        """Have a consumer get units from here on; None: no more of them."""
+        if start is None:
+            self._start.pop(bit, None)
+        else:
+            self._start[bit] = start
+        self._everyone = sum(self._start)
+        self._last = max(self._start.values(), default=_BEGINNING)
+        coming = self._coming()
+        units = [
+            unit
+            for phase_index, clips, _ in self._stretch()
+            if (present := [clip for clip in clips if clip.index in coming])
+            for unit in self._by_consumers(phase_index, present)
+        ]
+        self._units = units[::-1]
+
+    def pass_over(self) -> Iterator[tuple[int, int, int]]:
+        """Go to the first clip that some consumer wants, if that is beyond this stretch: a phase and the first and last
+        + 1 of its indices that are passed over, again and again."""
+        first = min(self._start.values(), default=_BEGINNING)
+        if first <= self.end:
+            return
+        for phase_index, clips, _ in self._units:
+            for clip in clips:
+                yield phase_index, clip.index, clip.index + 1
+        for phase_index in range(self._phase_index, min(first.phase_index + 1, len(self._sizes))):
+            begin = self._end if phase_index == self._phase_index else 0
+            end = self._sizes[phase_index] if phase_index < first.phase_index else first.index
+            if begin < end:
+                yield phase_index, begin, end
+        self._units = []
+        self._phase_index, self._begin, self._end = first.phase_index, first.index, first.index
+
+    @property
+    def wanted(self) -> bool:
+        """Whether any consumer gets units from here."""
+        return bool(self._start)
 
     @property
     def begin(self) -> Position:

@@ -85,7 +85,7 @@ class Outstanding:
         self._line: list[Position] = []
         """A heap of the clips in line to be made again. Those that were closed meanwhile are skipped."""
         self._preempted = 0
-        """Clips that are out of line."""
+        """Clips that are out of line, without those of catch-up queues: they hold nobody up."""
         self._needs: dict[tuple[int, int], tuple[int, list[int], int]] = {}
         """(`phase_index`, consumers) -> `_need`."""
 
@@ -96,6 +96,11 @@ class Outstanding:
     def in_step(self) -> int:
         """Clips that are in no catch-up queue."""
         return len(self._entries) - sum(len(queue.positions) for queue in self.catch_up_queues.values())
+
+    @property
+    def lacks_shares(self) -> bool:
+        """Whether clips of others take up what is kept for catch-up queues."""
+        return self._room(None) < 0
 
     def entries(self) -> list[Entry]:
         """All of them, the lowest first."""
@@ -118,7 +123,7 @@ class Outstanding:
             losses=state.losses,
         )
         self._entries[entry.position] = entry
-        self._preempted += entry.state in OUT_OF_LINE
+        self._preempted += _holds_up(entry)
         if entry.state in IN_LINE:
             heapq.heappush(self._line, entry.position)
         self.credits.outstanding_bytes += sum(entry.sizes)
@@ -196,7 +201,9 @@ class Outstanding:
         if entry.catch_up is not None:
             entry.catch_up.positions.remove(entry.position)
             entry.catch_up.bytes -= size
+        self._preempted -= _holds_up(entry)
         entry.catch_up = queue
+        self._preempted += _holds_up(entry)
         if queue is not None:
             queue.add(entry.position)
             queue.bytes += size
@@ -240,7 +247,7 @@ class Outstanding:
         """Remove a clip, and free what it takes up."""
         del self._entries[entry.phase_index, entry.clip.index]
         if self._preempted:
-            self._preempted -= entry.state in OUT_OF_LINE
+            self._preempted -= _holds_up(entry)
         if any(entry.sizes):
             self._take(entry, -sum(entry.sizes))
         if entry.catch_up is not None:
@@ -252,7 +259,7 @@ class Outstanding:
         """Put a clip in line to be made again for these consumers."""
         entry.left = self._parts.demand(consumers)
         if entry.state not in IN_LINE:
-            self._preempted -= entry.state in OUT_OF_LINE
+            self._preempted -= _holds_up(entry)
             heapq.heappush(self._line, entry.position)
         entry.state = after(entry.state, Event.REQUEST)
 
@@ -295,7 +302,7 @@ class Outstanding:
         entry.sizes, entry.made = [0] * len(entry.sizes), 0
         entry.left &= self._parts.everyone
         entry.state = after(entry.state, Event.PREEMPT)
-        self._preempted += entry.state in OUT_OF_LINE
+        self._preempted += _holds_up(entry)
         out.append(ReleaseClip(entry.phase_index, entry.clip, self._parts.names(entry.left)))
         return True
 
@@ -330,3 +337,8 @@ class Outstanding:
     def _sizes(self, phase_index: int, left: int) -> list[int]:
         bounds = self._bounds[phase_index]
         return [bound if left & ackers else 0 for bound, ackers in zip(bounds, self._parts.ackers, strict=True)]
+
+
+def _holds_up(entry: Entry) -> bool:
+    """Whether nothing new is issued until this clip has been made again."""
+    return entry.state in OUT_OF_LINE and entry.catch_up is None

@@ -18,7 +18,7 @@ indices, with or without a queue, so their results do not depend on any of this.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from essp_common.pb.v1.messages_pb2 import CatchUpState, ReplacedClip
@@ -53,6 +53,15 @@ class Stragglers:
         """The consumers that get this clip from a catch-up queue, and not with the others."""
         return sum(queue.bit for queue in self._queues.values() if queue.serves(position))
 
+    def hold(self, position: Position) -> bool:
+        """Whether all consumers are left behind, and none of them waits for the order of issue to pass this clip.
+
+        It would go on to the end of the job otherwise, as if others were that far.
+        """
+        present = sum(self._books.parts.bit[name] for name, each in self._books.consumption.items() if not each.absent)
+        awaited = (queue.joins is not None and position < queue.joins for queue in self._queues.values())
+        return not present & ~self.bits and not any(awaited)
+
     def owed(self, position: Position) -> int:
         """The consumers that will get this clip from a catch-up queue, since they are not done with it."""
         if not self._queues or not self._books.order.passed(position):
@@ -68,13 +77,37 @@ class Stragglers:
         in_step = self._outstanding.in_step
         if not self._books.config.catch_up_bytes or not in_step:
             return False
-        reached = {name: self._reached(name) for name in self._books.consumption if self._is_in_step(name)}
+        reached = self._in_step()
+        if not reached:
+            return False
         slowest = min(reached, key=reached.__getitem__)
-        furthest = max(consumption.total for consumption in self._books.consumption.values())
+        furthest = max(each.total for each in self._books.consumption.values() if not each.absent)
         if furthest - reached[slowest] <= self._books.config.lag * in_step:
             return False
         self._leave_behind(slowest, out)
         return True
+
+    def open(self, name: str, position: Position, out: list[Instruction]) -> None:
+        """Have a consumer that came late get from a catch-up queue what was issued from `position` on.
+
+        Those whose clips take up its share are left behind, too: they may take nothing for long.
+        """
+        self._open(name, position)
+        while self._outstanding.lacks_shares and (in_step := self._in_step()):
+            self._leave_behind(min(in_step, key=in_step.__getitem__), out)
+
+    def dismiss(self, name: str) -> list[Position]:
+        """End the queue of a consumer that leaves: the clips that were owed it, and whose end nothing else counts."""
+        queue = self._queues.get(name)
+        if queue is None:
+            return []
+        owed = [position for position in self._owed(name, queue) if not self._counts_end(position)]
+        self._end(queue)
+        return owed
+
+    def _counts_end(self, position: Position) -> bool:
+        entry = self._outstanding.get(position)
+        return entry is not None and entry.state not in REOPENED
 
     def settle(self, entry: Entry, out: list[Instruction]) -> None:
         """Decide on a clip that only stragglers still want: one of their queues keeps it, or it is released."""
@@ -126,6 +159,11 @@ class Stragglers:
 
     # --- how far they are ---
 
+    def _in_step(self) -> dict[str, int]:
+        """Those who get clips with the others, or are about to, and how far each will be then."""
+        present = (name for name, consumption in self._books.consumption.items() if not consumption.absent)
+        return {name: self._reached(name) for name in present if self._is_in_step(name)}
+
     def _is_in_step(self, name: str) -> bool:
         queue = self._queues.get(name)
         return queue is None or queue.joins is not None
@@ -153,6 +191,17 @@ class Stragglers:
                 self._outstanding.move(entry, queue)
             else:
                 self.settle(entry, out)
+
+    def _owed(self, name: str, queue: CatchUpQueue) -> Iterator[Position]:
+        """What was issued to the others, and a consumer with a queue is not done with."""
+        order, consumption = self._books.order, self._books.consumption[name]
+        start, end = consumption.position(), order.end
+        for phase_index in range(start.phase_index, min(end.phase_index + 1, len(self._before) - 1)):
+            for index in range(self._before[phase_index + 1] - self._before[phase_index]):
+                position = Position(phase_index, index)
+                issued = start <= position < end and queue.serves(position) and order.passed(position)
+                if issued and not consumption.has(*position):
+                    yield position
 
     def _open(self, name: str, position: Position) -> CatchUpQueue:
         config = self._books.config

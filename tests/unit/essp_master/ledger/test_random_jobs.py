@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from essp_common.planning.position import Position
 from tests.harness.ledger_checks import check_account, check_at_rest
 from tests.harness.ledger_config import CLIP_BYTES, CONSUMERS, STREAM_BYTES, ledger_config
 from tests.harness.ledger_simulation import LedgerSimulation
@@ -83,3 +84,89 @@ def live_through(sim: LedgerSimulation, chance: random.Random) -> None:
     sim.run()
     assert sim.end is None
     check_at_rest(sim)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_loops_that_come_and_go_get_each_clip_once_from_where_they_begin(seed: int) -> None:
+    chance = random.Random(seed)
+    sim = simulation_with_loops(chance)
+    loops = sorted(sim.config.loops)
+    for _ in range(250):
+        if chance.random() < 0.06:
+            come_or_go(sim, chance, chance.choice(loops))
+        elif chance.random() < 0.02:
+            sim.save_state()
+        elif chance.random() < 0.02:
+            sim.restart_master()
+            for name in loops:
+                sim.give_sign_of_life(name)
+        else:
+            step(sim, chance)
+        check_account(sim)
+        if sim.end is not None:
+            break
+    for name in loops:
+        if sim.consumers[name].absent and sim.end is None:
+            sim.join(name, chance.choice([None, Position(0, chance.randrange(8))]))
+    sim.do(sim.ledger.resume())
+    sim.run()
+    check_at_rest(sim)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_loop_gets_its_clips_while_all_others_take_none(seed: int) -> None:
+    chance = random.Random(seed)
+    sim = simulation_with_loops(chance)
+    loops = sorted(sim.config.loops)
+    for _ in range(150):
+        if chance.random() < 0.06:
+            come_or_go(sim, chance, chance.choice(loops))
+        else:
+            step(sim, chance)
+    sim.do(sim.ledger.resume())
+    name = chance.choice(loops)
+    if sim.end is None and sim.consumers[name].absent:
+        sim.join(name, Position(0, chance.randrange(8)))
+    others = set(sim.consumers) - {name}
+    for _ in range(1_000):
+        if sim.done(name) or sim.end is not None:
+            break
+        for _ in range(10):
+            sim.work(others)
+        sim.do(sim.ledger.stalled())
+        check_account(sim)
+    assert sim.done(name)
+
+
+def simulation_with_loops(chance: random.Random) -> LedgerSimulation:
+    """Two or three loops, with or without a trainer beside them."""
+    trainers = {"trainer.rgb": "rgb"} if chance.random() < 0.5 else {}
+    loops = dict(
+        list({"consumer.a": "rgb", "consumer.b": "flow", "consumer.c": "rgb"}.items())[: 3 - chance.randrange(2)]
+    )
+    share, locality = chance.choice([2, 3]), chance.choice([0, 0, 2])
+    room = 2 * share * (len(trainers) + len(loops))
+    config = ledger_config(
+        2,
+        clips=chance.choice([8, 20]),
+        consumers=trainers | loops,
+        budget=room * BOTH,
+        unit_clips=2,
+        locality=locality,
+        kind=chance.choice(["class_balanced", "pooled"]) if locality else "class_balanced",
+        catch_up=share * BOTH,
+        loops=loops,
+    )
+    return LedgerSimulation(config, bad=[0])
+
+
+def come_or_go(sim: LedgerSimulation, chance: random.Random, name: str) -> None:
+    """A loop comes, leaves, or is killed and comes again where its state says."""
+    consumer = sim.consumers[name]
+    if not consumer.absent and chance.random() < 0.5:
+        sim.leave(name)
+        return
+    phase_index = chance.randrange(len(sim.config.phases))
+    anywhere = Position(phase_index, chance.randrange(sim.config.phases[phase_index].clips))
+    start = sim.join(name, chance.choice([None, anywhere, consumer.position, Position(0, 0)]))
+    assert start == sim.consumers[name].position

@@ -1,0 +1,207 @@
+"""The job that loops take part in: one of this process, which they share, or one of a cluster."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from tempfile import mkdtemp
+from typing import Protocol
+
+from essp.embedded.composition import Embedded, EmbeddedOptions
+from essp_common.errors import ConfigError, EsspError
+from essp_common.job.spec import JobSpec, stored_spec
+from essp_common.job.status import JobState, JobStatus
+from essp_common.messages.control import ENDED, ControlFeed
+from essp_common.messages.snapshot import completed
+from essp_common.pb.v1.messages_pb2 import Control, PhasePlan
+from essp_common.runtime.config import Settings
+from essp_common.runtime.service import Service
+from essp_common.validation import suggested
+from essp_common.wiring import Adapters
+from essp_master.job.preflight import Preflight
+
+_START_S = 60.0
+_FIND_S = 5.0
+_OUTPUT = "job"
+
+_own_jobs: set[OwnJob] = set()
+
+
+class RunningJob(Protocol):
+    """What a loop needs to know of its job."""
+
+    spec: JobSpec
+    phases: Sequence[PhasePlan]
+    adapters: Adapters
+    control: ControlFeed
+
+    @property
+    def fence(self) -> int:
+        """Of the master that runs it."""
+
+    @property
+    def over(self) -> bool:
+        """Every loop that took part has had all of its clips."""
+
+    def check(self) -> None:
+        """Raises what stopped the job, or `EsspError` with the reason for which it failed."""
+
+    def status(self) -> JobStatus | None:
+        """The job as it stands, where that is known."""
+
+    def close(self) -> None:
+        """One loop less: after the last one nothing is left of it here."""
+
+
+class OwnJob:
+    """A job of this process, with everything it needs; its output is a temporary folder. Ends with its last loop.
+
+    A job that nobody closes ends with its process; child processes end with their parent, however that dies.
+    """
+
+    def __init__(self, found: Preflight, settings: Settings, decoders: int) -> None:
+        """Start the job of `found`, without any loop yet. Raises `EsspError` if it does not start."""
+        self.pid = os.getpid()
+        self._users = 1
+        self._lock = threading.Lock()
+        with ExitStack() as stack:
+            folder = mkdtemp(prefix="essp-loader-")  # a `TemporaryDirectory` is removed by any fork that ends
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            root = f"file://{os.path.realpath(folder)}"
+            self.spec = found.spec.model_copy(update={"output": f"{root}/{_OUTPUT}"})
+            self.phases: Sequence[PhasePlan] = found.phases.plans
+            settings = settings.model_copy(
+                update={"bus": "memory://", "cache": "memory://", "stores": (*settings.stores, root)}
+            )
+            options = EmbeddedOptions(checked=replace(found, spec=self.spec), decoders=decoders, consumers=_nobody)
+            self._embedded = Embedded(self.spec, settings, options)
+            stack.enter_context(self._embedded)
+            self.adapters, self.control = self._embedded.adapters, self._embedded.control
+            command = self.control.wait(self.spec.name, _START_S)
+            if command is None:
+                raise EsspError(f"the job of this loop did not start within {_START_S:.0f} s; see the log")
+            self.fence = command.fence
+            self._resources = stack.pop_all()
+        _own_jobs.add(self)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether it runs, and not in the process that this one was forked from."""
+        return self._users > 0 and self.pid == os.getpid()
+
+    def share(self) -> OwnJob:
+        """One loop more."""
+        with self._lock:
+            if not self._users:
+                raise EsspError("the job of this loop has ended")
+            self._users += 1
+        return self
+
+    def pause(self) -> None:
+        """Issue nothing until `resume`."""
+        self._embedded.master.pause(self.spec.name)
+
+    def resume(self) -> None:
+        """Issue again."""
+        self._embedded.master.resume(self.spec.name)
+
+    @property
+    def over(self) -> bool:
+        """Every loop that took part has had all of its clips."""
+        return self._embedded.status().state is JobState.COMPLETED
+
+    def check(self) -> None:
+        """Raises what stopped the job, or `EsspError` with the reason for which it failed."""
+        if self._embedded.ended(0.0):
+            status = self._embedded.status()
+            if status.state is not JobState.COMPLETED:
+                raise EsspError(status.reason or f"the job is {status.state}")
+
+    def status(self) -> JobStatus:
+        """The job as it stands."""
+        return self._embedded.status()
+
+    def close(self) -> None:
+        """One loop less; after the last one no thread, process or file of the job is left. From any thread."""
+        if self.pid != os.getpid():  # a fork has neither threads nor children of it
+            return
+        with self._lock:
+            self._users -= 1
+            if self._users:
+                return
+        self._end()
+
+    def _end(self) -> None:
+        self._resources.close()
+        _own_jobs.discard(self)
+
+    @staticmethod
+    def end_all() -> None:
+        """Threads of a job are daemons, which do not keep a process from ending; its folder is still to be removed."""
+        for job in list(_own_jobs):
+            if job.pid == os.getpid():
+                job._end()
+
+
+class ClusterJob:
+    """A job that a master elsewhere runs: it is found by its name on the bus."""
+
+    def __init__(self, name: str, settings: Settings) -> None:
+        """Raises `ConfigError` for a job that nobody has started, or that has no `consumers`."""
+        with ExitStack() as stack:
+            self.adapters = Adapters.from_settings(settings)
+            stack.callback(self.adapters.close)
+            self.control = ControlFeed(self.adapters.bus)
+            stack.callback(self.control.close)
+            command = self.control.wait(name, _FIND_S)
+            if command is None:
+                others = suggested(name, self.control.jobs(), "jobs of this bus: ")
+                raise ConfigError(f"job: no master has started a job {name!r} on {settings.bus}; {others}")
+            whole = completed(command, self.adapters.stores)
+            self.spec = stored_spec(whole.snapshot.spec_json, f"job {name}")
+            if not self.spec.consumers:
+                raise ConfigError(
+                    f"job: {name} has no `consumers`, so no loop can take part in it; add them to its file"
+                )
+            self.phases: Sequence[PhasePlan] = tuple(whole.snapshot.phases)
+            self.check()
+            self._resources = stack.pop_all()
+
+    @property
+    def fence(self) -> int:
+        """Of the master that runs it."""
+        command = self.control.latest(self.spec.name)
+        return 0 if command is None else command.fence
+
+    @property
+    def over(self) -> bool:
+        """Every loop that took part has had all of its clips."""
+        return self.control.state(self.spec.name) == Control.COMPLETE
+
+    def check(self) -> None:
+        """Raises `EsspError` if the job has ended otherwise than by coming to its end."""
+        command = self.control.latest(self.spec.name)
+        if command is not None and command.command in ENDED and command.command != Control.COMPLETE:
+            word = Control.Command.Name(command.command).lower()
+            raise EsspError(f"job {self.spec.name} has ended ({word}): {command.reason or 'start it again to go on'}")
+
+    def status(self) -> None:
+        """Not known here; `essp job show` has it."""
+
+    def close(self) -> None:
+        """Leave the servers."""
+        with suppress(EsspError):
+            self._resources.close()
+
+
+def _nobody(*_: object) -> Sequence[Service]:
+    """The consumers are loops of the caller."""
+    return ()
+
+
+atexit.register(OwnJob.end_all)
