@@ -20,7 +20,19 @@ from typing import Annotated
 
 import typer
 
-from benchmarks import autoscaling, decoding, features, gpus, loading, master, pixels, pooling, training, transport
+from benchmarks import (
+    autoscaling,
+    catalogs,
+    decoding,
+    features,
+    gpus,
+    loading,
+    master,
+    pixels,
+    pooling,
+    training,
+    transport,
+)
 from benchmarks.figures import Figure, Scale
 from benchmarks.plot import draw
 from benchmarks.progress import Progress, seconds_of
@@ -47,6 +59,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
         features.feature,
         features.feature_sharing,
         master.master,
+        catalogs.catalog_million,
         autoscaling.autoscaling,
         gpus.gpu_allocation,
     )

@@ -301,10 +301,46 @@ class CatalogView:
     @cached_property
     def sizes(self) -> dict[tuple[int, int], int]:
         """Height and width of the videos -> the first video of that size."""
-        sizes = self.rows.numbers("height").astype(np.int64) << 32 | self.rows.numbers("width")
+        return self._sizes(len(self))
+
+    @property
+    def a_size(self) -> dict[tuple[int, int], int]:
+        """The same of the first video alone."""
+        return self._sizes(1)
+
+    def _sizes(self, videos: int) -> dict[tuple[int, int], int]:
+        rows = self.rows[:videos]
+        sizes = rows.numbers("height").astype(np.int64) << 32 | rows.numbers("width")
         found, first = np.unique(sizes, return_index=True)
         pairs = ((size >> 32, size & 0xFFFFFFFF) for size in found.tolist())
         return dict(zip(pairs, first.tolist(), strict=True))
+
+    def keyframe_before(self, videos: NDArray[Any], frames: NDArray[Any]) -> NDArray[np.int64]:
+        """For each video and a frame of it, where the last keyframe at or before the frame stands in `keyframes`; -1
+        where decoding has to begin at the file's start."""
+        numbers, edges = self.keyframes("keyframe_frame"), self._lists("keyframe_frame").edges
+        rows = self.rows.places[videos]
+        begins = edges[rows].astype(np.int64)
+        low, high = begins - 1, edges[1:][rows].astype(np.int64)
+        # A binary search in all lists at once: `low` is the answer or before it, `high` behind it.
+        for _ in range(int((high - low).max(initial=0)).bit_length()):
+            middle = (low + high) // 2
+            inside = middle > low
+            here = inside.copy()
+            here[inside] = numbers[middle[inside]] <= frames[inside]
+            low, high = np.where(here, middle, low), np.where(inside & ~here, middle, high)
+        found: NDArray[np.int64] = np.where((low >= begins) & self.rows.where(videos).numbers("seekable"), low, -1)
+        return found
+
+    def keyframes(self, name: str) -> NDArray[Any]:
+        """One of the columns of keyframes, those of all videos end to end."""
+        return self._lists(name).numbers
+
+    def _lists(self, name: str) -> Lists:
+        column = self.rows.columns[name]
+        if not isinstance(column, Lists):
+            raise TypeError(f"{name} is no column of lists")
+        return column
 
     def starts(self, span: int) -> NDArray[Any]:
         """(n,) how many places a clip over so many frames can start at; one in a video that is shorter, whose last
@@ -461,8 +497,12 @@ def write_catalog(store: ObjectStore, key: str, catalog: Catalog) -> None:
     Raises `ConfigError` for a value that would be refused when it is read.
     """
     _check(store.uri(key), Columns(dict(catalog.rows.columns), {}, {}), "it was not written")
-    table = to_table(catalog)
-    store.put(key, tables.packed(table.schema, [table], _RECURRING))
+    store.put(key, pack_table(to_table(catalog)))
+
+
+def pack_table(table: Any) -> bytes:
+    """The file of a catalog, from its `pyarrow.Table`, unchecked."""
+    return tables.packed(table.schema, [table], _RECURRING)
 
 
 def row_problems(catalog: Catalog) -> Iterator[Problem]:

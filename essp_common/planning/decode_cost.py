@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 
-from essp_common.catalog.table import CatalogView, VideoRow
-from essp_common.pb.v1.messages_pb2 import Seek
-from essp_common.planning.plan import seek_to
+import numpy as np
+
+from essp_common.catalog.table import CatalogView
 from essp_common.planning.planned_clip import Plan, PlannedClip
 
 _SAMPLE = 4096
@@ -50,26 +51,25 @@ def decode_cost(plan: Plan, view: CatalogView, window: int, unit_clips: int) -> 
     `unit_clips`: most clips of one work unit."""
     whole = max(window, 1)
     stop = min(len(plan), whole * max(1, _SAMPLE // whole))
-    clips = passes = alone = together = 0
-    for unit in plan.units(0, stop):
-        for first in range(0, len(unit), unit_clips):
-            spans = _spans(unit[first : first + unit_clips], view.rows)
-            clips += len(spans)
-            passes += 1
-            alone += sum(end - begin for begin, end in spans)
-            together += _covered(spans)
-    return DecodeCost(clips, passes, alone, together)
+    units = [
+        unit[first : first + unit_clips] for unit in plan.units(0, stop) for first in range(0, len(unit), unit_clips)
+    ]
+    spans = iter(_spans(list(chain.from_iterable(units)), view))
+    passes = [list(islice(spans, len(unit))) for unit in units]
+    alone = sum(end - begin for spans in passes for begin, end in spans)
+    return DecodeCost(sum(map(len, passes)), len(passes), alone, sum(map(_covered, passes)))
 
 
-def _spans(clips: Iterable[PlannedClip], rows: Sequence[VideoRow]) -> list[tuple[int, int]]:
+def _spans(clips: Sequence[PlannedClip], view: CatalogView) -> list[tuple[int, int]]:
     """The frames [begin, end) that each clip is decoded from."""
-    spans = []
-    for clip in clips:
-        row, seek = rows[clip.video], Seek()
-        begin = seek.frame_index if seek_to(row, clip.first_frame, seek) else 0
-        last = min(clip.first_frame + (clip.frame_count - 1) * clip.stride, row.last_frame)
-        spans.append((begin, last + 1))
-    return spans
+    videos = np.array([clip.video for clip in clips])
+    first = np.array([clip.first_frame for clip in clips])
+    reach = np.array([(clip.frame_count - 1) * clip.stride for clip in clips])
+    places = view.keyframe_before(videos, first)
+    begins = np.zeros(len(clips), np.int64)
+    begins[places >= 0] = view.keyframes("keyframe_frame")[places[places >= 0]]
+    last = np.minimum(first + reach, view.rows.where(videos).numbers("last_frame"))
+    return list(zip(begins.tolist(), (last + 1).tolist(), strict=True))
 
 
 def _covered(spans: Iterable[tuple[int, int]]) -> int:

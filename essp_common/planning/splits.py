@@ -91,11 +91,10 @@ def straddling(sides: Iterable[tuple[str, Rows]]) -> dict[str, tuple[str, ...]]:
     by_side = [(name, rows, rows.distinct("group")) for name, rows in sides]
     if not by_side:
         return {}
-    groups, times = np.unique(np.concatenate([codes for _, _, codes in by_side]), return_counts=True)
-    several = groups[times > 1]
+    times = np.bincount(np.concatenate([codes for _, _, codes in by_side]))
     found: defaultdict[int, set[str]] = defaultdict(set)
     for name, _, codes in by_side:
-        for code in np.intersect1d(codes, several).tolist():
+        for code in codes[times[codes] > 1].tolist():
             found[code].add(name)
     _, words = by_side[0][1].words("group")
     named = {words.value(code): tuple(sorted(names)) for code, names in found.items()}

@@ -16,7 +16,6 @@ which holds a batch at least.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
 
 from essp_common.catalog.table import CatalogView
 from essp_common.errors import ConfigError
@@ -122,7 +121,7 @@ def _decoded(spec: JobSpec, view: CatalogView) -> dict[ArraySpec, ArraySpec]:
     channels = 1 if resize.pixels == GRAY else 3
     alike = resize.mode in (Resize.EXACT, Resize.CROP)
     clips = {}
-    for (height, width), video in islice(view.sizes.items(), 1 if alike else None):
+    for (height, width), video in (view.a_size if alike else view.sizes).items():
         seen = ArraySpec((spec.clip.frames, *output_size(resize, height, width), channels), "uint8")
         try:
             stored = frame_shape(resize, height, width)

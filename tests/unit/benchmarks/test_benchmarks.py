@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from av.video.reformatter import VideoReformatter
 
-from benchmarks import embedded, measure, peers
+from benchmarks import catalogs, embedded, measure, peers
 from benchmarks.__main__ import ROOT, document, line
 from benchmarks.embedded import NullJob
 from benchmarks.figures import Aim, Figure, Scale, clips_of, units_of
@@ -19,6 +19,7 @@ from benchmarks.measure import Cost
 from benchmarks.plot import draw
 from benchmarks.progress import Progress, seconds_of
 from benchmarks.table import BEGIN, END, insert, table
+from essp.catalog.summary import summarize
 from essp_common.catalog.table import read_catalog
 from essp_common.pb.v1.messages_pb2 import Resize, Seed
 from essp_common.video.reader import Reader
@@ -132,3 +133,11 @@ def test_a_job_whose_clips_are_thrown_away_completes(catalog: Path, tmp_path: Pa
     job = NullJob(catalog, ("rgb", "frame_diff"), size=32, frames=6, locality=locality)
     taken = embedded.run_spec(job.spec(10, f"file://{tmp_path}"), collate=True)
     assert taken == 2 * (10 + 2)  # two streams; two clips are for validation
+
+
+def test_a_catalog_without_videos_is_a_catalog(tmp_path: Path) -> None:
+    catalogs.write(tmp_path / "catalog.parquet", 300)
+    found = read_catalog(*Stores(("file:///",)).resolve(f"file://{tmp_path}/catalog.parquet"))
+    assert (len(found.rows), found.splits) == (300, ("test", "train", "validation"))
+    assert found.rows[7].keyframe_frame == tuple(range(0, found.rows[7].frame_count, 60))
+    assert summarize(found).straddling == {}

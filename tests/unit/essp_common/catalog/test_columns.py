@@ -21,6 +21,8 @@ from essp_common.catalog.columns import Lists, Prefixed, Texts, Words
 from essp_common.catalog.table import PLANNED, ById, Catalog, Rows, VideoRow, read_catalog, to_table, write_catalog
 from essp_common.errors import ConfigError
 from essp_common.objects.directory import DirectoryStore
+from essp_common.pb.v1.messages_pb2 import Seek
+from essp_common.planning.plan import seek_to
 from tests.harness import pinned
 
 CATALOG = Catalog(replace(row, width=320, height=240) for row in pinned.CATALOG.rows)
@@ -142,3 +144,16 @@ def test_rows_are_chosen_by_place_slice_and_word() -> None:
     assert Rows.of(every) == rows
     with pytest.raises(KeyError):
         ById(rows)["nobody"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 500)), max_size=20))
+def test_keyframes_are_found_for_many_clips_as_for_one(asked: list[tuple[int, int]]) -> None:
+    view = CATALOG.view(None)
+    videos = np.array([video % len(view) for video, _ in asked], np.int64)
+    frames = np.array([frame for _, frame in asked], np.int64)
+    for video, frame, place in zip(videos.tolist(), frames.tolist(), view.keyframe_before(videos, frames), strict=True):
+        seek = Seek()
+        assert seek_to(view.rows[video], frame, seek) == (place >= 0)
+        if place >= 0:
+            assert seek.frame_index == view.keyframes("keyframe_frame")[place]
+            assert seek.pts == view.keyframes("keyframe_pts")[place]
