@@ -50,6 +50,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
         decoding.cores,
         pooling.planned,
         loading.loader_overhead,
+        loading.shared,
         pixels.pixels,
         training.dataloader_one_stream,
         training.three_streams,

@@ -1,9 +1,12 @@
-"""`essp.Loader` against a bare loop over the same decode: what it costs to have clips made by other processes."""
+"""`essp.Loader` against a bare loop over the same decode, and several loops on one decode against one."""
 
 from __future__ import annotations
 
 import tempfile
+import time
+import zlib
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,12 +16,14 @@ from benchmarks import peers
 from benchmarks.embedded import NullJob
 from benchmarks.figures import Aim, Figure, Scale, clips_of, costs_in_ms
 from benchmarks.inputs import LONG_GOP, SETS
-from benchmarks.measure import Work, cpu, in_rounds, ratio
+from benchmarks.measure import Work, cpu, in_rounds, per_clip, ratio, wall
 
 if TYPE_CHECKING:
     from essp import Loader
 
 _AIM = Aim(most=1.05)
+_SHARED_AIM = Aim(most=1.3)
+_LEARNING = 0.04
 _BATCH = 8
 _READER = "pyav_open"
 """The peer that keeps as many files open as ESSP does."""
@@ -36,6 +41,52 @@ def loader_overhead(scale: Scale) -> Iterator[Figure]:
         costs = in_rounds(works, scale.rounds)
         detail = costs_in_ms(costs)
         yield Figure.of(f"loader_overhead.{videos.name}", ratio(costs["loader"], costs["loop"], cpu), _AIM, detail)
+
+
+def shared(scale: Scale) -> Iterator[Figure]:
+    """Wall time of a clip for all of K loops that share each decode, over that of one. Each loop learns from a clip for
+    4 % of the time that it takes to decode."""
+    job = NullJob(scale.catalog(LONG_GOP), processes=2)
+    clips = scale.clips // _BATCH * _BATCH or _BATCH
+    decode = per_clip(Work(stacked, (clips_of(job, 3 * clips), job.size), clips))
+    learn_ms = _LEARNING * decode.cpu_ms
+    works = {f"{loops}": Work(together, (job, loops, learn_ms), clips) for loops in (1, 2, 4, 8)}
+    costs = in_rounds(works, scale.rounds)
+    detail = {"decode_ms": round(decode.cpu_ms, 1)} | costs_in_ms(costs)
+    for loops in (2, 4, 8):
+        aim = _SHARED_AIM if loops == 8 else None
+        yield Figure.of(f"shared_k{loops}", ratio(costs[f"{loops}"], costs["1"], wall), aim, detail)
+
+
+def together(job: NullJob, loops: int, learn_ms: float, count: int) -> None:
+    """Have so many loops, each in a thread, take an epoch of `count` clips, and spend CPU time on each clip."""
+    from essp import Clip, Loader
+
+    first = Loader(
+        job.catalog,
+        clip=Clip(job.frames, job.stride, job.size),
+        batch_size=_BATCH,
+        clips_per_epoch=count,
+        decoders=job.processes,
+        loops=loops,
+    )
+    with first, ThreadPoolExecutor(loops) as pool:
+        loaders = [first, *(first.another() for _ in range(loops - 1))]
+        taken = list(pool.map(lambda loader: _learn(loader, learn_ms), loaders))
+        for loader in loaders[1:]:
+            loader.close()
+    if taken != [count] * loops:
+        raise RuntimeError(f"{taken} clips came, and {count} were asked for")
+
+
+def _learn(loader: Loader, learn_ms: float) -> int:
+    taken = 0
+    for batch in loader:
+        clip, begun_s = bytes(batch.frames[0, 0].numpy()), time.thread_time()
+        while 1000 * (time.thread_time() - begun_s) < learn_ms * len(batch):
+            zlib.crc32(clip)  # lets other threads run, as the kernels of a network do
+        taken += len(batch)
+    return taken
 
 
 def batches(job: NullJob, count: int) -> None:

@@ -57,6 +57,8 @@ Transform = Callable[[Frames, np.random.Generator], Frames]
 _NAME = "loop"
 _EPOCHS = 1000
 """Epochs of a job; a loader that goes on beyond them begins another one, unless it shares the job."""
+_ENOUGH_BYTES = 2**50
+"""The budget with which a job is checked that will get as much as it needs."""
 _ARGUMENTS = {
     f"consumers.{_NAME}.batch_size": "batch_size",
     f"streams.{_NAME}.": "",
@@ -239,7 +241,7 @@ class Loader(IterableDataset[Batch]):
             },
             "streams": {_NAME: {"feature": feature, "params": _params(feature, params, clip.frames)}},
             "consumers": {name: {"stream": _NAME, "batch_size": batch_size} for name in names},
-            "limits": {"dead_ratio": dead_ratio, **({} if memory is None else {"budget": memory})},
+            "limits": {"dead_ratio": dead_ratio, "budget": _ENOUGH_BYTES if memory is None else memory},
         }
         source = _own_source(document, words, ranks, decoders, bounded=memory is not None)
         self._set_up(source, source.add(self), ranks, transform, drop_last, device)

@@ -368,6 +368,13 @@ def test_several_loops_share_each_decode(catalog: Path) -> None:
         assert taken(alone) == epochs[0][0]
 
 
+def test_without_a_bound_there_is_memory_for_any_batch(catalog: Path) -> None:
+    clips = essp.Loader(catalog, clip=essp.Clip(32, 1, 512), batch_size=64, clips_per_visit=8, loops=8)
+    assert len(clips) == 1
+    with pytest.raises(essp.ConfigError, match=r"memory: 256 MiB hold .* raise it to"):
+        essp.Loader(catalog, clip=essp.Clip(32, 1, 512), batch_size=64, memory="256MiB")
+
+
 def test_loops_in_turn_and_late_ones_have_each_clip_once(catalog: Path) -> None:
     with loader(catalog, loops=3, clips_per_epoch=60) as first:
         whole = taken(first)
