@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -109,7 +110,7 @@ class Answered:
         self.spec = spec
         self.store = STORES.under(spec.output)
         self._phases = Phases(spec, read_catalog(*STORES.resolve(spec.data.catalog)))
-        self._rows: dict[tuple[str, int], answers.Rows] = {}
+        self._rows: dict[tuple[str, int, bytes], answers.Rows] = {}
 
     def clips(self, purpose: int) -> list[loop.Clip]:
         """The plan of a phase."""
@@ -125,12 +126,16 @@ class Answered:
         kind = (trainer.model, list(weights), len(CLASSES), stream.feature, stream.params)
         return answers.Member(*kind, seen.crop, seen.evaluation_scale, seen.evaluation_crops)
 
-    def rows(self, name: str, purpose: int) -> answers.Rows:
-        """The witness's scores of each clip, by the final weights."""
-        if (name, purpose) not in self._rows:
-            member = self.member(name, checkpoint.steps(self.store, name)[-1])
-            self._rows[name, purpose] = answers.probabilities(member, self.clips(purpose), GEOMETRY)
-        return self._rows[name, purpose]
+    def rows(self, name: str, purpose: int, step: int | None = None) -> answers.Rows:
+        """The witness's scores of each clip, by the weights of a checkpoint, or by the final ones.
+
+        The final ones are those of the best epoch, so they are not scored twice.
+        """
+        member = self.member(name, checkpoint.steps(self.store, name)[-1] if step is None else step)
+        weights = hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in member.weights)).digest()
+        if (name, purpose, weights) not in self._rows:
+            self._rows[name, purpose, weights] = answers.probabilities(member, self.clips(purpose), GEOMETRY)
+        return self._rows[name, purpose, weights]
 
 
 def planned(plan: Plan, uris: Sequence[str]) -> list[loop.Clip]:
@@ -175,8 +180,7 @@ def test_an_independent_evaluation_gives_the_same_figures_after_each_epoch(answe
     assert len(trained) == len(validated) == answered.spec.epochs
     clips = answered.clips(VALIDATION)
     for step, found in zip(trained, validated, strict=True):
-        rows = answers.probabilities(answered.member(name, step), clips, GEOMETRY)
-        expected = by_clip_and_video(clips, rows)
+        expected = by_clip_and_video(clips, answered.rows(name, VALIDATION, step))
         assert {figure: found[figure] for figure in expected} == pytest.approx(expected, rel=CLOSE, abs=CLOSE)
 
 
