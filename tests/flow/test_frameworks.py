@@ -315,12 +315,14 @@ def test_the_notebook_runs_and_survives_interrupts_and_restarts(
 # --- on features ---
 
 
+@pytest.mark.usefixtures("small")
 def test_the_example_of_a_linear_probe_learns(catalog: Path, example: RunExample) -> None:
     [line] = example("linear_probe.py", str(catalog), "--size", "32", "--clips", "12", "--steps", "500")
     assert line.startswith("validation ")
     assert float(line.rpartition(" ")[2]) < 0.5, "a line that memorises 12 clips is no better than chance"
 
 
+@pytest.mark.usefixtures("small")
 def test_the_example_of_flow_resumes(catalog: Path, tmp_path: Path, example: RunExample) -> None:
     for epochs in ("1", "2"):
         [line] = example("flow.py", str(catalog), "--size", "32", "--epochs", epochs)
