@@ -113,7 +113,7 @@ def test_zombies(deployment: Deployment, begin: Begin) -> None:
     results change nothing, and what they store for a job that is over is gone after its time to live."""
     armed = {deployment.decoder("decoder.decoded:1:stop"): "decoder.decoded"}
     armed |= {deployment.extractor("extractor.read:1:stop"): "extractor.read"}
-    run_until_hit(deployment, begin, armed, "stop", ttl_s=5)
+    run_until_hit(deployment, begin, armed, "stop", ttl_s=15)
     for process in armed:
         process.signal_group(signal.SIGCONT)
     for process in armed:
