@@ -8,14 +8,17 @@ caller's other way is gone: redis-py's, with its retries, redirections and recon
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import redis
 from redis.cluster import RedisCluster
 from redis.connection import Connection, ConnectionPool
-from redis.exceptions import OutOfMemoryError, RedisClusterException, RedisError
+from redis.exceptions import OutOfMemoryError, RedisClusterException, RedisError, ResponseError
 from redis.exceptions import TimeoutError as NoAnswer
+
+_TOGETHER = 256
+"""Commands that are sent before the first answer is read: few enough that neither side's socket fills up."""
 
 
 class Direct:
@@ -41,13 +44,55 @@ class Direct:
         except (RedisError, RedisClusterException):
             return otherwise()
 
-    def _asked(self, pool: ConnectionPool, command: tuple[object, ...]) -> Any:
-        idle = self._idle.setdefault(pool, deque())
-        connection: Any
+    def ask_all(self, commands: Sequence[tuple[str, tuple[object, ...]]], otherwise: Callable[[int], Any]) -> list[Any]:
+        """Answers to (key, command) pairs, in their order: all are sent before the first answer is waited for.
+
+        Commands are to be small, and where there are many, answers too. What fails is asked for `otherwise`, with its
+        place.
+        """
+        answers: list[Any] = [None] * len(commands)
+        pools: dict[ConnectionPool, list[int]] = {}
+        for place, (key, _) in enumerate(commands):
+            pools.setdefault(self._pool(key), []).append(place)
+        for pool, places in pools.items():
+            for begin in range(0, len(places), _TOGETHER):
+                some = places[begin : begin + _TOGETHER]
+                for place, answer in zip(some, self._asked_all(pool, [commands[p][1] for p in some]), strict=True):
+                    failed = isinstance(answer, RedisError | RedisClusterException)
+                    answers[place] = otherwise(place) if failed else answer
+        return answers
+
+    def _asked_all(self, pool: ConnectionPool, commands: Sequence[tuple[object, ...]]) -> list[Any]:
+        """An answer or an error for each."""
+        connection = self._taken(pool)
+        answers: list[Any] = []
         try:
-            connection = idle.pop()
+            packed = [piece for command in commands for piece in connection.pack_command(*command)]
+            connection.send_packed_command([b"".join(packed)])
+            while len(answers) < len(commands):
+                try:
+                    answers.append(connection.read_response())
+                except ResponseError as error:
+                    answers.append(error)
+        except NoAnswer:
+            raise
+        except (RedisError, RedisClusterException) as error:
+            answers += [error] * (len(commands) - len(answers))
+        except BaseException:
+            connection.disconnect()
+            raise
+        finally:
+            self._idle[pool].append(connection)
+        return answers
+
+    def _taken(self, pool: ConnectionPool) -> Any:
+        try:
+            return self._idle.setdefault(pool, deque()).pop()
         except IndexError:
-            connection = pool.get_connection()
+            return pool.get_connection()
+
+    def _asked(self, pool: ConnectionPool, command: tuple[object, ...]) -> Any:
+        connection = self._taken(pool)
         try:
             connection.send_command(*command)
             return connection.read_response()
@@ -56,7 +101,7 @@ class Direct:
                 connection.disconnect()  # an answer may be left in it
             raise
         finally:
-            idle.append(connection)
+            self._idle[pool].append(connection)
 
     def _pool(self, key: str) -> ConnectionPool:
         client: Any = self._client

@@ -29,21 +29,29 @@ return 0
 """
 """Script of an ack: the key, the consumer -> 1 if that freed it. Works without room, too: nothing grows."""
 
-_DIGITS = 6
-_UNIT = 64
+DIGITS = 6
+"""Characters at the beginning that say how long the label is."""
+UNIT = 64
+"""Bytes of the shortest label."""
 
 
 @lru_cache(maxsize=1024)
 def label(consumers: tuple[str, ...]) -> bytes:
     """What stands before a value for these consumers, who have names of one line."""
     names = "".join(f"-{name}\n" for name in dict.fromkeys(consumers)).encode()
-    size = -(-(_DIGITS + 1 + len(names)) // _UNIT) * _UNIT
+    size = -(-(DIGITS + 1 + len(names)) // UNIT) * UNIT
     return (b"%06d\n%b" % (size, names)).ljust(size)
 
 
 def unlabelled(stored: Buffer) -> memoryview | None:
     """The value, not copied; None for what has no label: another release or another program wrote it."""
     view = memoryview(stored)
-    digits = bytes(view[:_DIGITS])
+    size = label_bytes(view)
+    return view[size:] if 0 < size <= len(view) else None
+
+
+def label_bytes(stored: Buffer) -> int:
+    """How long the label of a value is, of which at least the beginning is here; 0: it has none."""
+    digits = bytes(memoryview(stored)[:DIGITS])
     size = int(digits) if digits.isdigit() else 0
-    return view[size:] if _UNIT <= size <= len(view) else None
+    return size if size >= UNIT else 0

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import parse_qs, urlsplit
 
-from essp_common.cache.port import Buffer, CacheUsage
+from essp_common.cache.port import Buffer, CacheUsage, Part
 from essp_common.errors import CacheFull, CacheMiss, ConfigError
 from essp_common.quantities import parse_bytes
 from essp_common.runtime.troubles import Troubles
@@ -77,13 +77,16 @@ class MemoryCache:
             self._entries[key] = _Entry(value, size_bytes, set(consumers), self._clock() + ttl_s)
             self._used_bytes += size_bytes
 
-    def get(self, key: str) -> Buffer:
-        """The very buffer that was put."""
+    def get(self, key: str, parts: Sequence[Part] = ()) -> Buffer:
+        """The very buffer that was put; a copy of parts of it."""
         with self._lock:
             entry = self._alive(key)
-            if entry is None:
-                raise CacheMiss(f"{key} is not in the cache")
+        if entry is None:
+            raise CacheMiss(f"{key} is not in the cache")
+        if not parts:
             return entry.value
+        view = memoryview(entry.value).cast("B")
+        return b"".join(view[begin:end] for begin, end in parts)
 
     def ack(self, key: str, consumer: str) -> bool:
         """Take the consumer off the value's set; drop the value when it was the last."""
@@ -93,6 +96,10 @@ class MemoryCache:
                 return False
             entry.waiting.discard(consumer)
             return not entry.waiting and self._drop(key)
+
+    def ack_all(self, keys: Sequence[str], consumer: str) -> int:
+        """One after another."""
+        return sum(self.ack(key, consumer) for key in keys)
 
     def usage(self) -> CacheUsage:
         """What is held, expired values no longer counted."""

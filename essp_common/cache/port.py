@@ -17,6 +17,8 @@ from typing import Protocol
 from essp_common.runtime.troubles import Troubles
 
 Buffer = bytes | bytearray | memoryview
+Part = tuple[int, int]
+"""Bytes [begin, end) of a value; what lies beyond its end is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +61,20 @@ class FrameCache(Protocol):
         Raises `CacheFull` when there is no room, `Unavailable` when the cache cannot be reached.
         """
 
-    def get(self, key: str) -> Buffer:
-        """The bytes of `key`, not to be written to. Raises `CacheMiss`."""
+    def get(self, key: str, parts: Sequence[Part] = ()) -> Buffer:
+        """The bytes of `key`, not to be written to. Raises `CacheMiss`.
+
+        `parts`: only these, one after another, which saves carrying the others.
+        """
 
     def ack(self, key: str, consumer: str) -> bool:
         """This consumer is done with `key`. True when that freed it; False also for a key that is gone."""
+
+    def ack_all(self, keys: Sequence[str], consumer: str) -> int:
+        """`ack` of each of these, without waiting for one before the next; how many that freed.
+
+        After an error some may be acked: do it again.
+        """
 
     def usage(self) -> CacheUsage:
         """What is held now."""

@@ -36,8 +36,8 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from essp_common.cache.direct import Direct
-from essp_common.cache.label import ACK, label, unlabelled
-from essp_common.cache.port import Buffer, CacheUsage
+from essp_common.cache.label import ACK, DIGITS, UNIT, label, label_bytes, unlabelled
+from essp_common.cache.port import Buffer, CacheUsage, Part
 from essp_common.cache.wire import Labelled, PlainConnection, TlsConnection
 from essp_common.errors import CacheFull, CacheMiss, ConfigError, Unavailable
 from essp_common.runtime.certificates import advised
@@ -73,6 +73,8 @@ class RedisCache:
         self._direct = Direct(client)
         self._where = where
         self._ack = client.register_script(ACK)
+        self._label_bytes = UNIT
+        """Of the last value that was read in parts; most have the same readers."""
         self._evicts = ""
         self._silence = Silence(clock)
         self._silence_of_all = Silence(clock)
@@ -115,8 +117,10 @@ class RedisCache:
                 self._client.unlink(key)
         failpoint("redis.stored")
 
-    def get(self, key: str) -> Buffer:
-        """The bytes of `key`."""
+    def get(self, key: str, parts: Sequence[Part] = ()) -> Buffer:
+        """The bytes of `key`, or parts of them."""
+        if parts:
+            return self._get_parts(key, parts)
         with self._errors():
             value: Buffer | None = self._direct.ask(key, ("GET", key), lambda: self._client.get(key))
         found = None if value is None else unlabelled(value)
@@ -131,6 +135,38 @@ class RedisCache:
             freed = bool(self._direct.ask(key, command, lambda: self._ack(keys=[key], args=[consumer])))
         failpoint("redis.acked")
         return freed
+
+    def ack_all(self, keys: Sequence[str], consumer: str) -> int:
+        """In one go for each server."""
+        with self._errors():
+            commands = [(key, ("EVALSHA", self._ack.sha, 1, key, consumer)) for key in keys]
+            freed = self._direct.ask_all(commands, lambda place: self._ack(keys=[keys[place]], args=[consumer]))
+        failpoint("redis.acked")
+        return sum(map(bool, freed))
+
+    def _get_parts(self, key: str, parts: Sequence[Part]) -> Buffer:
+        """Where parts lie depends on the length of the label: it is guessed, and asked for together with them.
+
+        Asked for twice, before and after them, in case that the value is stored again or freed in between.
+        """
+        first: Part = (-self._label_bytes, DIGITS - self._label_bytes)
+        begun, *found, ended = self._ranges(key, [first, *parts, first])
+        if begun and label_bytes(begun) != self._label_bytes:
+            self._label_bytes = label_bytes(begun) or self._label_bytes
+            first = (-self._label_bytes, DIGITS - self._label_bytes)
+            begun, *found, ended = self._ranges(key, [first, *parts, first])
+        if begun != ended or label_bytes(begun) != self._label_bytes:
+            raise CacheMiss(f"{key} is not in the cache")
+        return b"".join(found)
+
+    def _ranges(self, key: str, parts: Sequence[Part]) -> list[bytes]:
+        """Parts of a value behind a label of the expected length, in one go."""
+        begin = self._label_bytes
+        places = [(begin + part[0], begin + part[1] - 1) for part in parts]
+        with self._errors():
+            client: Any = self._client
+            commands = [(key, ("GETRANGE", key, *place)) for place in places]
+            return self._direct.ask_all(commands, lambda place: client.getrange(key, *places[place]))
 
     def usage(self) -> CacheUsage:
         """Summed over the primaries. `full_count` is since the servers started."""

@@ -3,19 +3,21 @@
     bus ──poll──▶ parse ──▶ ReorderBuffer ──▶ fetch from the cache ──take──▶ clip 0, clip 1, ..., end of phase, ...
 
 Used by every consumer of a stream (trainers, predictors): the run is then a function of the job alone, and "how far am
-I" is one `Position`. The buffer holds messages, not bytes, and the master never has more outstanding than the job's
-budget, so it is small.
+I" is one `Position`. The buffer holds messages, not bytes (but for the few values that are fetched ahead), and the
+master never has more outstanding than the job's budget, so it is small.
 
 Guarantees:
 
 - `take` returns every index of every phase from `start` on exactly once, in order, with its bytes or as `skipped`. It
   also returns the end of each phase, even if this rank has no clip in it.
+- Values are fetched before their turn where `IntakeOptions.fetches` says so; what `take` gives stays the same.
 - A message for other consumers is dropped, so that a consumer that was left behind does not collect them.
 - A message for a clip that was taken before is acked again and dropped: delivery is at least once, and a clip that was
   made again for another consumer still waits for this one's ack. If the clip was released, that is reported again, so
   that a new master learns how far this consumer is.
 - Bytes that are gone (`CacheMiss`) are reported as LOST. The master issues the same seed again, and `take` continues
-  with that index when its message arrives. `request_rebuild` does the same for damaged bytes.
+  with that index when its message arrives. The same becomes of bytes that `read` finds damaged (`BadFrames`), and
+  `request_rebuild` does it for those that the consumer finds so.
 
 A consumer gives back what it took in two steps. `release` frees the bytes and reports to the master, which gets its
 credits back. `commit` says that no redelivery is needed. A consumer whose state becomes durable later (at a checkpoint,
@@ -29,14 +31,16 @@ missing, and made again. `finish` does both at once.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from essp_common import topics
 from essp_common.bus.port import Bus, Record
 from essp_common.cache.port import Buffer, FrameCache
-from essp_common.errors import CacheMiss
+from essp_common.errors import BadFrames, CacheMiss
 from essp_common.failures import stage_named
+from essp_common.messages.fetching import Fetching
 from essp_common.messages.parsing import BadMessage, parsed, refuse
 from essp_common.messages.reorder_buffer import Put, ReorderBuffer
 from essp_common.pb.v1.messages_pb2 import (
@@ -57,6 +61,15 @@ from essp_common.runtime import ids
 _POLL_RECORDS = 256
 
 
+Read = Callable[[FrameCache, str, int], Any]
+"""From the cache, by key and size in bytes: a stored value, or what the consumer needs of it. May raise `BadFrames`."""
+
+
+def whole(cache: FrameCache, key: str, size_bytes: int) -> Buffer:
+    """Read all of a value."""
+    return cache.get(key)
+
+
 @dataclass(frozen=True, slots=True)
 class IntakeOptions:
     """Whose clips of which stream an intake takes."""
@@ -73,6 +86,11 @@ class IntakeOptions:
     rank: int = 0
     world_size: int = 1
     """Rank r takes the indices whose partition is r modulo the world size."""
+    fetches: int = 0
+    """Clips that are read from the cache at the same time, before their turn, on threads of their own; 0: each when it
+    is taken."""
+    read: Read = whole
+    """How to read a stored value: what it returns is the `Delivery.value`."""
 
     @property
     def group(self) -> str:
@@ -96,8 +114,9 @@ class Delivery:
     phase_index: int
     clip: ClipRef
     key: str
-    value: Buffer
-    """The stored bytes (empty when skipped); decode with `essp_common.video.codec`."""
+    value: Any
+    """The stored bytes (empty when skipped), to be decoded with `essp_common.video.codec`, or what `IntakeOptions.read`
+    made of them."""
     skipped: str
     """Not empty: there is no clip at this index, and why."""
     record: Record
@@ -116,10 +135,11 @@ class PhaseEnd:
     plan: PhasePlan
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Arrival:
     clip: ClipRef
     key: str
+    size_bytes: int
     skipped: str
     record: Record
     fence: int
@@ -143,6 +163,7 @@ class OrderedIntake:
         self._parse = _parse_clip if topic == topics.CLIPS else _parse_feature
         bus.ensure_topics({topic: topics.partitions(topic)})
         self._subscription = bus.subscribe([topic], options.group, partitions=options.partitions)
+        self._fetching = Fetching(self._read, options.fetches, options.consumer)
 
     @property
     def finished(self) -> bool:
@@ -183,12 +204,12 @@ class OrderedIntake:
     def release(self, items: Iterable[Delivery]) -> None:
         """Done with these: free their bytes and report that durably to the master."""
         clips: dict[tuple[Purpose, int], list[ClipRef]] = defaultdict(list)
+        items = list(items)
         for item in items:
             self._buffer.release(Position(item.phase_index, item.clip.index))
-            if item.skipped:
-                continue
-            self._cache.ack(item.key, self._options.consumer)
-            clips[(item.clip.purpose, item.clip.epoch)].append(item.clip)
+            if not item.skipped:
+                clips[(item.clip.purpose, item.clip.epoch)].append(item.clip)
+        self._cache.ack_all([item.key for item in items if not item.skipped], self._options.consumer)
         for done in clips.values():
             self._report_trained(done)
         if clips:
@@ -218,26 +239,36 @@ class OrderedIntake:
 
     def close(self) -> None:
         """Leave the group; what is not committed is delivered again."""
+        self._fetching.close()
         self._subscription.close()
 
     def _take_waiting(self) -> Delivery | None:
         arrival = self._buffer.peek()
         if arrival is None:
             return None
-        value: Buffer = b""
+        value: Any = b""
         if not arrival.skipped:
             try:
-                value = self._cache.get(arrival.key)
+                value = self._fetching.value(arrival, self._upcoming)
             except CacheMiss:
-                self._lost(arrival)
+                self._lost(arrival, f"{arrival.key} is no longer in the cache", arrival.fence)
+                return None
+            except BadFrames as error:
+                self._cache.ack(arrival.key, self._options.consumer)
+                self._lost(arrival, f"{arrival.key}: {error}", 0)
                 return None
         position = self._buffer.take()
         return Delivery(position.phase_index, arrival.clip, arrival.key, value, arrival.skipped, arrival.record)
 
-    def _lost(self, arrival: _Arrival) -> None:
-        """The bytes are gone: have them made again. Their new message takes this one's place."""
-        reason = f"{arrival.key} is no longer in the cache"
-        self._make_again(arrival.clip, arrival.record, reason, arrival.fence)
+    def _upcoming(self, count: int) -> list[_Arrival]:
+        return [arrival for arrival in self._buffer.upcoming(count) if not arrival.skipped]
+
+    def _read(self, arrival: _Arrival) -> Any:
+        return self._options.read(self._cache, arrival.key, arrival.size_bytes)
+
+    def _lost(self, arrival: _Arrival, reason: str, fence: int) -> None:
+        """The bytes are gone, or damaged: have them made again. Their new message takes this one's place."""
+        self._make_again(arrival.clip, arrival.record, reason, fence)
         self._buffer.discard()
 
     def _make_again(self, clip: ClipRef, record: Record, reason: str, fence: int) -> None:
@@ -316,7 +347,7 @@ def _parse_clip(record: Record, options: IntakeOptions) -> _Arrival | None:
     message = parsed(ClipReady, record)
     if message.clip.job != options.job or not (message.skipped or _for(options, message.recipe)):
         return None
-    return _Arrival(message.clip, message.key, message.skipped, record, message.fence)
+    return _Arrival(message.clip, message.key, message.bytes, message.skipped, record, message.fence)
 
 
 def _for(options: IntakeOptions, recipe: Recipe) -> bool:
@@ -330,4 +361,4 @@ def _parse_feature(record: Record, options: IntakeOptions) -> _Arrival | None:
         return None
     if message.consumers and options.consumer not in message.consumers:
         return None
-    return _Arrival(message.clip, message.key, message.skipped, record, message.fence)
+    return _Arrival(message.clip, message.key, message.bytes, message.skipped, record, message.fence)

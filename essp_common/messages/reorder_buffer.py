@@ -16,7 +16,7 @@ The buffer holds what was put and not taken, and the positions that were taken a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 from typing import Generic, TypeVar
 
@@ -79,6 +79,15 @@ class ReorderBuffer(Generic[T]):
         """The item that is awaited, if it is there."""
         present = self._waiting.get(self._next)
         return None if present is None else present[1]
+
+    def upcoming(self, count: int) -> Iterator[T]:
+        """The items that are there of the next `count` positions of this phase, in order."""
+        position = self._next
+        while count and not self.finished and position.index < self._sizes[position.phase_index]:
+            if (present := self._waiting.get(position)) is not None:
+                yield present[1]
+            position = self._owned_from(Position(position.phase_index, position.index + 1))
+            count -= 1
 
     def take(self) -> Position:
         """Take the item that `peek` returned, and await the next one; its position, which is held until `release`."""

@@ -39,7 +39,7 @@ import simplejpeg
 import zstandard
 from numpy.typing import DTypeLike, NDArray
 
-from essp_common.cache.port import Buffer
+from essp_common.cache.port import Buffer, Part
 from essp_common.colour import COLOURS, Colour
 from essp_common.errors import BadFrames, ConfigError
 from essp_common.pb.v1.messages_pb2 import FrameCodec
@@ -164,14 +164,37 @@ def header(buffer: Buffer) -> FrameHeader:
     return found
 
 
+def raw_parts(size_bytes: int, count: int, frames: Sequence[int]) -> list[Part]:
+    """The parts of a raw value of `size_bytes` and `count` frames that hold its header and these `frames`.
+
+    `decode` takes them joined, with the same `frames`.
+    """
+    frame_bytes, rest = divmod(size_bytes - _HEAD_BYTES, count)
+    if rest or frame_bytes < 0:
+        raise BadFrames(f"{size_bytes} bytes are no raw value of {count} frames")
+    begins = [_HEAD_BYTES + frame * frame_bytes for frame in _existing(frames, count)]
+    return [(0, _HEAD_BYTES), *((begin, begin + frame_bytes) for begin in begins)]
+
+
+def described(buffer: Buffer) -> FrameHeader:
+    """The header that a value or its parts begin with. Raises `BadFrames`."""
+    return _unpack_header(memoryview(buffer).cast("B"))
+
+
 def decode(buffer: Buffer, frames: Sequence[int] | None = None) -> NDArray[Any]:
     """The array in a value, or only the frames with the indices `frames`, in that order.
 
     Raw: a read-only view over `buffer`; a copy only if `frames` are not evenly spaced. Other codecs: a new array, for
-    which only the chosen frames are read. Raises `BadFrames` for damage and `IndexError` for an index out of range.
+    which only the chosen frames are read. `buffer` may also be the parts of a raw value that hold just these frames
+    (`raw_parts`). Raises `BadFrames` for damage and `IndexError` for an index out of range.
     """
-    found = header(buffer)
-    payload = memoryview(buffer).cast("B")[found.payload_start :]
+    view = memoryview(buffer).cast("B")
+    if frames is not None and (found := described(view)).codec == "raw" and found.shape[0]:
+        held = (len(_existing(frames, found.shape[0])), *found.shape[1:])
+        if len(frames) < found.shape[0] and len(view) == raw_bytes(held, found.dtype):
+            return np.ndarray(held, found.dtype, buffer=view[found.payload_start :].toreadonly())
+    found = header(view)
+    payload = view[found.payload_start :]
     chosen = range(found.shape[0]) if frames is None else _existing(frames, found.shape[0])
     if found.codec == "raw":
         array: NDArray[Any] = np.ndarray(found.shape, found.dtype, buffer=payload.toreadonly())

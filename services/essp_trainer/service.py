@@ -26,7 +26,7 @@ from essp_common.learning.augment import Evaluated, evaluation_view, training_vi
 from essp_common.learning.models import starting_weights
 from essp_common.learning.networks import network
 from essp_common.messages.control import ENDED, ControlFeed
-from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake
+from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake, whole
 from essp_common.messages.snapshot import completed
 from essp_common.pb.v1.messages_pb2 import TRAIN, Control
 from essp_common.planning.position import Position
@@ -43,12 +43,17 @@ from essp_trainer.config import TrainerConfig
 from essp_trainer.data.device import Frames, choose_device
 from essp_trainer.data.device_feed import DeviceFeed
 from essp_trainer.data.prefetch import Prefetch, PrefetchOptions, View
+from essp_trainer.data.releases import Releases
+from essp_trainer.data.wanted import reading
 from essp_trainer.distributed.consensus import Consensus, ControlSignal
 from essp_trainer.distributed.ranks import RankLost, Ranks, SingleRank
 from essp_trainer.learner import Learner
 from essp_trainer.model.meter import Clock
 from essp_trainer.reporter import Reporter
 from essp_trainer.session import Session
+
+_MOST_FETCHES = 8
+"""Beyond that, threads of Python only wait for each other."""
 
 log = logging.getLogger(__name__)
 
@@ -188,14 +193,17 @@ class Trainer:
         with (
             self._watching(checkpoint_store),
             closing(DeviceFeed(self._prefetch(assignment, intake, start), device, assignment.trainer)) as device_feed,
+            closing(Releases(intake, self._leaving, assignment.trainer)) as releases,
             closing(
-                Checkpointer(checkpoint_store, intake, reporter, self._ranks, policy, self._leaving, self._clock)
+                Checkpointer(checkpoint_store, releases, reporter, self._ranks, policy, self._leaving, self._clock)
             ) as checkpointer,
         ):
             weights = None if latest is not None else starting_weights(self._adapters.stores, training.weights)
             learner = Learner(assignment, checkpoint_store, device, self._ranks, weights)
             consensus = Consensus(self._ranks, self._signal, training.batch_size)
-            session = Session(assignment, device_feed, learner, checkpointer, checkpoint_store, reporter, consensus)
+            session = Session(
+                assignment, device_feed, releases, learner, checkpointer, checkpoint_store, reporter, consensus
+            )
             if latest is not None:
                 session.resume(latest)
             session.run()
@@ -234,6 +242,11 @@ class Trainer:
         return ControlSignal.PAUSE if state == Control.PAUSE else ControlSignal.CONTINUE
 
     def _intake_options(self, assignment: Assignment) -> IntakeOptions:
+        settings = self._config.settings
+        clip, wanted = assignment.spec.clip, _wanted_frames(assignment)
+        stored = assignment.stream.codec if wanted is None else clip.codec
+        # Then there is nothing to wait for, and nothing to decode.
+        local = settings.cache.startswith("memory:") and stored.name == "raw"
         return IntakeOptions(
             job=assignment.job,
             consumer=assignment.consumer,
@@ -243,6 +256,8 @@ class Trainer:
             fence=assignment.fence,
             rank=self._ranks.rank,
             world_size=self._ranks.world_size,
+            fetches=0 if local else settings.fetches or min(_MOST_FETCHES, cpu_count()),
+            read=whole if local else reading(clip, wanted),
         )
 
     def _prefetch(self, assignment: Assignment, intake: OrderedIntake, start: Position) -> Prefetch:
@@ -252,7 +267,7 @@ class Trainer:
             batch_size=batch_size,
             ahead=settings.prefetch_batches * math.ceil(batch_size / self._ranks.world_size),
             loaders=settings.loaders,
-            wanted_frames=assignment.stream.params.get("frames", 1) if assignment.stream.feature == "rgb" else None,
+            wanted_frames=_wanted_frames(assignment),
             name=assignment.trainer,
             set_up_loader=partial(torch.set_num_threads, 1),
         )
@@ -266,6 +281,12 @@ def build(config: TrainerConfig, adapters: Adapters, control: ControlFeed, ranks
 
 def _command(control: Control) -> str:
     return Control.Command.Name(control.command)
+
+
+def _wanted_frames(assignment: Assignment) -> int | None:
+    """How many frames of each clip a stream of `rgb` looks at; None: a feature, all of it."""
+    stream = assignment.stream
+    return stream.params.get("frames", 1) if stream.feature == "rgb" else None
 
 
 def _view(assignment: Assignment) -> View:

@@ -4,10 +4,10 @@
 
 Before each batch the ranks agree on what to do (`distributed/consensus.py`); rank 0 alone writes and reports.
 
-After each batch the trainer frees the bytes of its clips and reports them. It commits their messages only when a
-checkpoint holds what it learned from them (`checkpoints/checkpointer.py`). So a trainer that dies resumes from its last
-checkpoint and receives again all that it had trained since. An evaluation that is interrupted starts again at its first
-clip.
+After each batch the trainer frees the bytes of its clips and reports them (`data/releases.py`). It commits their
+messages only when a checkpoint holds what it learned from them (`checkpoints/checkpointer.py`). So a trainer that dies
+resumes from its last checkpoint and receives again all that it had trained since. An evaluation that is interrupted
+starts again at its first clip.
 
 A checkpoint begins at the end of each TRAIN phase and every `checkpoint_clips`, and is written while training
 continues. The session waits for it when the job pauses, before it calls weights the best, and before it leaves (drain,
@@ -37,6 +37,7 @@ from essp_trainer.checkpoints.checkpoint_store import CheckpointStore, TrainingS
 from essp_trainer.checkpoints.checkpointer import Checkpointer, Unsaved
 from essp_trainer.data.device_feed import DeviceFeed
 from essp_trainer.data.prefetch import Batch
+from essp_trainer.data.releases import Releases
 from essp_trainer.distributed.consensus import Agreement, Consensus, ControlSignal
 from essp_trainer.learner import Learner
 from essp_trainer.model.chance import no_better_than_chance
@@ -60,6 +61,7 @@ class Session:
         self,
         assignment: Assignment,
         device_feed: DeviceFeed,
+        releases: Releases,
         learner: Learner,
         checkpointer: Checkpointer,
         checkpoint_store: CheckpointStore,
@@ -68,6 +70,7 @@ class Session:
     ) -> None:
         self._assignment = assignment
         self._device_feed = device_feed
+        self._releases = releases
         self._learner = learner
         self._checkpointer = checkpointer
         self._checkpoint_store = checkpoint_store
@@ -160,10 +163,7 @@ class Session:
             self._evaluated = joined([self._evaluated, batch.digest()])
         failpoint("trainer.trained")
         self._checkpointer.defer_commit(batch.items)
-        released = self._clock()
-        self._retry(lambda: self._device_feed.release(batch.items))
-        self._meter.waited_s += self._clock() - released
-        failpoint("trainer.released")
+        self._releases.release(batch.items)
         if self._ranks.is_rank_zero:
             self._reporter.step(batch.plan, self._meter, batch.stop, self._device_feed.queued)
         if batch.plan.purpose == TRAIN and self._many_unsaved() and self._between_batches():

@@ -40,6 +40,36 @@ class CacheContract:
             cache.get(KEY)
         assert cache.ack(KEY, "trainer.a") is False
 
+    def test_parts_of_a_value_come_one_after_another(self, cache: FrameCache) -> None:
+        value = bytes(range(256)) * 1024
+        cache.put(KEY, value, ["trainer.a", "extractor." + "x" * 70], TTL_S)
+        for parts in (
+            [(0, 64)],
+            [(0, 64), (1000, 200_000), (7, 7), (5, 6)],
+            [(0, len(value))],
+            [(len(value) - 3, len(value) + 9)],
+            [(len(value), len(value) + 5)],
+        ):
+            assert bytes(cache.get(KEY, parts)) == b"".join(value[begin:end] for begin, end in parts)
+        cache.ack(KEY, "trainer.a")
+        assert bytes(cache.get(KEY, [(3, 9)])) == value[3:9]
+        cache.purge(job_prefix("job-a"))
+        with pytest.raises(CacheMiss, match="job-a"):
+            cache.get(KEY, [(0, 1)])
+
+    def test_many_acks_are_as_one_after_another(self, cache: FrameCache) -> None:
+        keys = [clip_key("job-a", 1, 0, index, 0) for index in range(600)]
+        for key in keys[:500]:
+            cache.put(key, b"frames", ["trainer.a"], TTL_S)
+        cache.put(keys[0], b"frames", ["trainer.a", "trainer.b"], TTL_S)
+        assert cache.ack_all(keys, "trainer.x") == 0
+        assert cache.ack_all(keys, "trainer.a") == 499
+        assert cache.ack_all(keys, "trainer.a") == 0
+        assert cache.ack_all([], "trainer.a") == 0
+        assert bytes(cache.get(keys[0])) == b"frames"
+        assert cache.ack_all(keys, "trainer.b") == 1
+        assert cache.usage().keys == 0
+
     def test_last_ack_frees(self, cache: FrameCache) -> None:
         cache.put(KEY, b"frames", ["extractor.flow", "trainer.a", "trainer.b"], TTL_S)
         assert cache.ack(KEY, "trainer.a") is False

@@ -24,13 +24,14 @@ from dataclasses import dataclass, replace
 
 from essp_common.artifacts.checkpoint import Manifest
 from essp_common.errors import EsspError, Fenced, PermanentError, TransientError
-from essp_common.messages.ordered import Delivery, OrderedIntake
+from essp_common.messages.ordered import Delivery
 from essp_common.planning.digest import as_text, from_text, joined
 from essp_common.planning.position import Position
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.metrics import CHECKPOINTS
 from essp_common.runtime.retry import retry_transient
 from essp_trainer.checkpoints.checkpoint_store import CheckpointStore, TrainingState
+from essp_trainer.data.releases import Releases
 from essp_trainer.distributed.ranks import Ranks
 from essp_trainer.model.meter import Clock
 from essp_trainer.model.training import Training
@@ -67,7 +68,7 @@ class Checkpointer:
     def __init__(
         self,
         checkpoint_store: CheckpointStore,
-        intake: OrderedIntake,
+        releases: Releases,
         reporter: Reporter,
         ranks: Ranks,
         policy: SavePolicy,
@@ -79,7 +80,7 @@ class Checkpointer:
         self.failing = False
         """Whether the last save failed; on every rank."""
         self._checkpoint_store = checkpoint_store
-        self._intake = intake
+        self._releases = releases
         self._reporter = reporter
         self._ranks = ranks
         self._policy = policy
@@ -176,7 +177,8 @@ class Checkpointer:
         self._writer.shutdown()
 
     def _of_all_ranks(self, state: TrainingState) -> TrainingState:
-        """The state with the digest of the clips of all ranks instead of this one's."""
+        """The state with the digest of the clips of all ranks instead of this one's, when all have released theirs."""
+        self._releases.settle()
         parts = self._ranks.all_gather(as_text(state.digest).encode())
         return replace(state, digest=joined(from_text(part.decode()) for part in parts))
 
@@ -218,7 +220,7 @@ class Checkpointer:
 
     def _commit(self, position: Position) -> None:
         """Commit the messages of the clips that a checkpoint at `position` holds."""
-        self._intake.commit([item for item in self._uncommitted if _position(item) < position])
+        self._releases.commit([item for item in self._uncommitted if _position(item) < position])
         self._uncommitted = [item for item in self._uncommitted if _position(item) >= position]
 
     def _trouble(self, error: EsspError) -> None:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
 
-from essp_common.messages.ordered import Delivery, PhaseEnd
+from essp_common.messages.ordered import PhaseEnd
 from essp_common.runtime.retry import retry_transient
 from essp_trainer.data.device import OfPlanes, enough_memory, transfer_to
 from essp_trainer.data.prefetch import Batch, Prefetch
@@ -24,13 +23,13 @@ _NEXT_S = 0.1
 
 
 class DeviceFeed:
-    """The batches of a training, in order. `next` and `release` are used from one thread."""
+    """The batches of a training, in order. `next` is used from one thread."""
 
     def __init__(self, prefetch: Prefetch, device: torch.device, name: str, finish_sent: bool = False) -> None:
         """Takes over `prefetch` and closes it.
 
         `finish_sent`: give clips back as soon as the device's batch holds them, for a consumer that keeps no account
-        of what it learned from them; it does not call `release`.
+        of what it learned from them; clips are then not released elsewhere.
         """
         self._finish_sent = finish_sent
         self._prefetch = prefetch
@@ -62,10 +61,6 @@ class DeviceFeed:
                 raise self._failure
             self._changed.notify_all()
         return item
-
-    def release(self, items: Sequence[Delivery]) -> None:
-        """Free the bytes of these clips and report them as done."""
-        self._prefetch.release(items)
 
     def close(self) -> None:
         """Stop. Clips that were not released are delivered again."""

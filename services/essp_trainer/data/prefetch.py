@@ -1,10 +1,12 @@
 """Clips for the model, ready before it asks: taken in order, decoded, augmented, collected into batches.
 
-    intake ──take──▶ decode (one thread) ──▶ crop, resize, mirror (pool of loaders) ──▶ queue ──next──▶ batches
+    intake ──take──▶ decode ──▶ crop, resize, mirror (pool of loaders) ──▶ queue ──next──▶ batches
 
 Batch b of a phase holds the indices `[b * size, (b + 1) * size)`. A skipped index makes its batch smaller, and the last
 batch of a phase has the rest. So the contents of a batch depend on the job alone, and a training that stops between two
 batches resumes with the same batches. A rank gets its share of each batch, which may be empty.
+
+Clips are decoded by the threads that fetch them (`wanted.py`), or else by the one that takes them.
 
 At most `ahead` clips are held beyond the batch being collected. Damaged bytes in the cache count as lost: the clip is
 rebuilt. An error of the thread is raised by `next`.
@@ -25,15 +27,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essp_common.colour import Colour, pictures
-from essp_common.errors import BadFrames, ConfigError
-from essp_common.features.sampling import evenly_spaced
+from essp_common.errors import BadFrames
 from essp_common.messages.ordered import Delivery, OrderedIntake, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import PhasePlan
 from essp_common.planning.digest import joined, ref_digest
 from essp_common.planning.position import Position
 from essp_common.runtime.retry import retry_transient
-from essp_common.video import codec
 from essp_trainer.data.device import Frames, Input
+from essp_trainer.data.wanted import Decoded, Decoding
 
 T = TypeVar("T")
 View = Callable[[Delivery, Frames], Frames]
@@ -130,6 +131,7 @@ class Prefetch:
         self._phases = phases
         self._view = view
         self._options = options
+        self._decoded = Decoding(options.wanted_frames)
         self._queue: deque[_Prepared | PhaseEnd] = deque()
         self._changed = threading.Condition()
         self._closing = threading.Event()
@@ -167,12 +169,8 @@ class Prefetch:
             return end
         return self._cut(plan, stop)
 
-    def release(self, items: Sequence[Delivery]) -> None:
-        """Free the bytes of these clips and report them as done."""
-        self._intake.release(items)
-
     def finish(self, items: Sequence[Delivery]) -> None:
-        """`release` clips that need no redelivery either."""
+        """Free the bytes of these clips, and report them as done; they need no redelivery either."""
         self._intake.finish(items)
 
     def close(self) -> None:
@@ -238,7 +236,7 @@ class Prefetch:
         if item.skipped:
             return _Prepared(item, None)
         try:
-            frames, colour = self._decode(item)
+            frames, colour = item.value if isinstance(item.value, Decoded) else self._decoded(item.value)
         except BadFrames as error:
             reason = f"{item.key}: {error}"
             self._retry(lambda: self._intake.request_rebuild(item, reason))
@@ -253,14 +251,3 @@ class Prefetch:
 
     def _retry(self, call: Callable[[], T]) -> T:
         return retry_transient(call, self._closing.is_set, self._closing.wait)
-
-    def _decode(self, item: Delivery) -> tuple[Frames, Colour | None]:
-        """The wanted frames, and what their numbers mean if they are not RGB or a feature."""
-        header = codec.header(item.value)
-        wanted = self._options.wanted_frames
-        if wanted is None:
-            return codec.decode(item.value), header.colour
-        available = header.shape[0]
-        if available < wanted:
-            raise ConfigError(f"the clips have {available} frame(s), the stream needs {wanted}; raise clip.frames")
-        return codec.decode(item.value, evenly_spaced(available, wanted)), header.colour

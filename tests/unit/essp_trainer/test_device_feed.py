@@ -51,9 +51,6 @@ class Source:
         time.sleep(timeout_s)
         return None
 
-    def release(self, items: Any) -> None:
-        pass
-
     def close(self) -> None:
         self.closed = True
 

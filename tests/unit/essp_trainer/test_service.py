@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -20,7 +21,7 @@ from essp_common.cache.port import clip_key
 from essp_common.errors import ConfigError, DeviceLost, OutOfMemory
 from essp_common.learning.models import Classifier, Scores
 from essp_common.messages.control import ControlFeed
-from essp_common.messages.ordered import Delivery
+from essp_common.messages.ordered import Delivery, OrderedIntake
 from essp_common.pb.v1.messages_pb2 import (
     DIVERGED,
     ERROR,
@@ -36,7 +37,7 @@ from essp_common.pb.v1.messages_pb2 import (
 from essp_common.planning.position import Position
 from essp_trainer.assignment import Assignment
 from essp_trainer.config import TrainerConfig, TrainerSettings
-from essp_trainer.data.device_feed import DeviceFeed
+from essp_trainer.data.releases import Releases
 from essp_trainer.distributed.ranks import SingleRank
 from essp_trainer.model.chance import no_better_than_chance
 from essp_trainer.model.evaluation import clip_and_video_figures
@@ -245,24 +246,32 @@ def test_waiting_for_clips_is_measured(tmp_path: Path) -> None:
     assert waiting == sorted(waiting)
 
 
-def test_waiting_for_the_release_of_clips_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time passes only while clips are released, so all of it is waiting for data."""
-    passed_s = 0.0
-    release = DeviceFeed.release
+def test_the_release_of_clips_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a checkpoint is announced, all clips that it holds have been released: no batch has to be before the next.
 
-    def slowly(feed: DeviceFeed, items: Sequence[Delivery]) -> None:
-        nonlocal passed_s
-        passed_s += 5.0
-        release(feed, items)
+    Here a batch can be released only when all of its phase were trained.
+    """
+    stage = Stage(job_spec(tmp_path), phase_plans(1, test=0))
+    trained = threading.Event()
+    release, given = OrderedIntake.release, Releases.release
 
-    monkeypatch.setattr(DeviceFeed, "release", slowly)
-    stage = Stage(job_spec(tmp_path), phase_plans(1))
+    def late(intake: OrderedIntake, items: Sequence[Delivery]) -> None:
+        assert trained.wait(60)
+        release(intake, items)
+
+    def counted(releases: Releases, items: Sequence[Delivery]) -> None:
+        given(releases, items)
+        if items[-1].clip.index == 7:
+            trained.set()
+
+    monkeypatch.setattr(OrderedIntake, "release", late)
+    monkeypatch.setattr(Releases, "release", counted)
     stage.command(Control.START)
     stage.feed(stage.every_position())
-    with Running(stage, clock=lambda: passed_s) as running:
+    with Running(stage) as running:
         running.join()
     assert running.error is None
-    assert [report.metrics["data_wait_ratio"] for report in stage.reports("phase_report")] == [1.0, 1.0, 1.0]
+    assert stage.cache.usage().keys == 0
 
 
 @pytest.mark.parametrize(("lr", "warned"), [(1e-6, False), (30.0, True)])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,8 +14,8 @@ from hypothesis import strategies as st
 from essp_common import topics
 from essp_common.bus.memory import MemoryBus
 from essp_common.cache.memory import MemoryCache
-from essp_common.cache.port import clip_key, stream_key
-from essp_common.errors import Unavailable
+from essp_common.cache.port import Buffer, FrameCache, clip_key, stream_key
+from essp_common.errors import BadFrames, CacheMiss, Unavailable
 from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import (
     LOST,
@@ -45,7 +47,8 @@ def plan(purpose: Purpose, epoch: int, clips: int) -> PhasePlan:
 class OrderedBench:
     """A bus, a cache, and the upstream half of the pipeline."""
 
-    def __init__(self) -> None:
+    def __init__(self, fetches: int = 0) -> None:
+        self.fetches = fetches
         self.bus = MemoryBus()
         self.cache = MemoryCache.from_url("memory://?bytes=1MiB")
         self.bus.ensure_topics({t: topics.partitions(t) for t in (*topics.FIXED, topics.features("flow"))})
@@ -76,6 +79,7 @@ class OrderedBench:
     def intake(
         self, phases: list[PhasePlan], options: IntakeOptions = FLOW, start: Position = BEGINNING
     ) -> Iterator[OrderedIntake]:
+        options = replace(options, fetches=self.fetches)
         intake = OrderedIntake(self.bus, self.cache, options, phases, start)
         try:
             yield intake
@@ -90,9 +94,9 @@ class OrderedBench:
         return self.bus.backlog(topics.features("flow"), options.group)
 
 
-@pytest.fixture
-def bench() -> Iterator[OrderedBench]:
-    bench = OrderedBench()
+@pytest.fixture(params=[0, 3], ids=["one by one", "fetched ahead"])
+def bench(request: pytest.FixtureRequest) -> Iterator[OrderedBench]:
+    bench = OrderedBench(request.param)
     yield bench
     bench.bus.close()
 
@@ -121,13 +125,13 @@ def deliveries(draw: st.DrawFn) -> tuple[list[int], list[tuple[int, int]], set[t
     return sizes, order, skipped, start, draw(st.sampled_from([1, 2, 3, 64]))
 
 
-@given(deliveries())
+@given(deliveries(), st.sampled_from([0, 1, 5]))
 @settings(max_examples=60)
 def test_every_clip_from_the_start_on_comes_once_in_order(
-    case: tuple[list[int], list[tuple[int, int]], set[tuple[int, int]], Position, int],
+    case: tuple[list[int], list[tuple[int, int]], set[tuple[int, int]], Position, int], fetches: int
 ) -> None:
     sizes, order, skipped, start, world_size = case
-    bench = OrderedBench()
+    bench = OrderedBench(fetches)
     phases = [plan(TRAIN, epoch, size) for epoch, size in enumerate(sizes)]
     for p, i in order:
         bench.feature(phases[p], i, skipped="gone" if (p, i) in skipped else "")
@@ -240,6 +244,54 @@ def test_lost_bytes_are_reported_and_waited_for(bench: OrderedBench) -> None:
         assert take_all(intake) == [], "index 1 waits for its turn"
         bench.feature(phases[0], 0)
         assert places(take_all(intake)) == [(0, 0), (0, 1), (0, "end")]
+
+
+def test_clips_are_fetched_together_and_what_was_missed_ahead_of_its_turn_is_asked_for_again() -> None:
+    """The reads of three clips wait for each other; another clip's bytes come after it was asked for ahead."""
+    bench = OrderedBench(fetches=3)
+    phases = [plan(TRAIN, 0, 5)]
+    for index in range(5):
+        bench.feature(phases[0], index)
+    late = stream_key(clip_key(JOB, TRAIN, 0, 1, 0), "flow10")
+    together, missed = threading.Barrier(3), threading.Event()
+    meeting = [stream_key(clip_key(JOB, TRAIN, 0, index, 0), "flow10") for index in (0, 2, 4)]
+
+    def read(cache: FrameCache, key: str, size_bytes: int) -> Buffer:
+        if key in meeting:
+            together.wait(60)
+        if key == late and not missed.is_set():
+            missed.set()
+            raise CacheMiss("not yet")
+        return cache.get(key)
+
+    with bench.intake(phases, replace(FLOW, read=read)) as intake:
+        first = intake.take(1)
+        assert isinstance(first, Delivery)
+        assert missed.wait(60)
+        assert places([first, *take_all(intake)]) == [*((0, index) for index in range(5)), (0, "end")]
+    assert [p for p in bench.progress() if p.HasField("failed")] == []
+    bench.bus.close()
+
+
+def test_bytes_that_are_found_damaged_when_read_are_made_again(bench: OrderedBench) -> None:
+    phases = [plan(TRAIN, 0, 3)]
+    for index in range(3):
+        bench.feature(phases[0], index)
+    damaged = [stream_key(clip_key(JOB, TRAIN, 0, 1, 0), "flow10")]
+
+    def read(cache: FrameCache, key: str, size_bytes: int) -> Buffer:
+        if key in damaged:
+            raise BadFrames("checksum")
+        return cache.get(key)
+
+    with bench.intake(phases, replace(FLOW, read=read)) as intake:
+        assert places(take_all(intake)) == [(0, 0)]
+        (failed,) = (p.failed for p in bench.progress() if p.HasField("failed"))
+        assert (failed.kind, failed.clip.index, failed.reason) == (LOST, 1, f"{damaged[0]}: checksum")
+        assert bench.cache.usage().keys == 2, "the damaged bytes are given up"
+        damaged.clear()
+        bench.feature(phases[0], 1)
+        assert places(take_all(intake)) == [(0, 1), (0, 2), (0, "end")]
 
 
 def test_damaged_bytes_are_made_again_and_taken_again(bench: OrderedBench) -> None:

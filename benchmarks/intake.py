@@ -1,0 +1,211 @@
+"""How fast a trainer takes its clips from Redis: its own intake, loaders and device feed, before a device that only
+takes.
+
+The limit is the host's own work on a clip (decode the wanted frames, crop, resize, mirror, stack), on every core at
+once. What else a clip costs is transport: the socket, Redis itself, messages, acks.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.figures import Aim, Figure, Scale
+from benchmarks.measure import spread
+from essp.servers.servers import RedisServer
+from essp_common import topics
+from essp_common.bus.memory import MemoryBus
+from essp_common.cache.port import Buffer, FrameCache, clip_key, stream_key
+from essp_common.features.sampling import evenly_spaced
+from essp_common.job.feature_layout import COLOURS, MOTION, FeatureLayout
+from essp_common.job.spec import AugmentSpec, ClipSpec, CodecSpec
+from essp_common.learning.augment import training_view
+from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake, PhaseEnd
+from essp_common.pb.v1.messages_pb2 import (
+    TRAIN,
+    ClipReady,
+    ClipRef,
+    FeatureReady,
+    FrameCodec,
+    PhasePlan,
+    Recipe,
+    StreamRequest,
+)
+from essp_common.planning.position import Position
+from essp_common.runtime import ids
+from essp_common.runtime.process import cpu_count
+from essp_common.video import codec
+from essp_common.wiring import open_cache
+from essp_trainer.config import TrainerSettings
+from essp_trainer.data.device_feed import DeviceFeed
+from essp_trainer.data.prefetch import Prefetch, PrefetchOptions
+from essp_trainer.data.releases import Releases
+from essp_trainer.data.wanted import reading
+
+_AIM = Aim(least=0.8)
+_JOB, _TRAINER = "intake", "t"
+_BATCH = 32
+_SIDE = 256
+_AUGMENT = AugmentSpec()
+_DIFFERENT = 8
+"""Clips of different content; more of them are copies."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """What is taken."""
+
+    figure: str
+    feature: str
+    shape: tuple[int, ...]
+    """Of a clip, or of its feature."""
+    codec: FrameCodec
+    wanted: int | None
+    """Frames of the clip; None: all."""
+    layout: FeatureLayout
+    aim: Aim | None = _AIM
+
+
+_JPEG = FrameCodec(name="jpeg", quality=90, subsampling="420")
+_CLIP = (11, _SIDE, _SIDE, 3)
+_STREAMS = (
+    _Stream("intake_rgb", "rgb", _CLIP, _JPEG, 3, COLOURS),
+    _Stream("intake_rgb.1", "rgb", _CLIP, _JPEG, 1, COLOURS, None),
+    _Stream("intake_rgb.raw", "rgb", _CLIP, FrameCodec(name="raw"), 3, COLOURS, None),
+    _Stream("intake_flow", "flow", (1, _SIDE, _SIDE, 20), FrameCodec(name="raw"), None, MOTION),
+)
+
+
+def intake(scale: Scale) -> Iterator[Figure]:
+    """Each stream in turns with the host's work on it."""
+    torch.set_num_threads(1)
+    clips = 2 * _BATCH if scale.quick else 4 * _BATCH
+    with tempfile.TemporaryDirectory() as folder, RedisServer(folder, maxmemory_bytes=2**29) as server:
+        for stream in _STREAMS:
+            values = _values(stream)
+            shares, cpu_shares, rates = [], [], []
+            for _ in range(scale.rounds):
+                host_s = _host_s(stream, values, clips)
+                with closing(open_cache(server.url)) as cache:
+                    wall_s, cpu_s = _taken_s(stream, values, clips, cache, _Clock(server.url))
+                shares.append(host_s / cpu_count() / wall_s)
+                cpu_shares.append(host_s / cpu_s)
+                rates.append(1 / wall_s)
+            detail: dict[str, float | str] = {"clips_s": round(max(rates)), "host_clips_s_a_core": round(1 / host_s)}
+            yield Figure.of(stream.figure, spread(shares), stream.aim, detail)
+            yield Figure.of(f"{stream.figure}.cpu", spread(cpu_shares), None, {})
+
+
+def _values(stream: _Stream) -> list[Buffer]:
+    """Values of the cache, of pictures with detail."""
+    random = np.random.default_rng(0)
+    coarse = random.integers(0, 256, (_DIFFERENT, *(side // 8 if side == _SIDE else side for side in stream.shape)))
+    smooth = coarse.repeat(8, axis=2).repeat(8, axis=3).astype(np.int16)
+    noisy = (smooth + random.integers(-8, 9, smooth.shape, dtype=np.int16)).clip(0, 255).astype(np.uint8)
+    return [codec.encode(clip, stream.codec) for clip in noisy]
+
+
+def _host_s(stream: _Stream, values: Sequence[Buffer], clips: int) -> float:
+    """CPU seconds of a clip, without transport."""
+    frames = []
+    begin = time.process_time()
+    for index in range(clips):
+        value = values[index % len(values)]
+        chosen = None if stream.wanted is None else evenly_spaced(stream.shape[0], stream.wanted)
+        frames.append(_view(stream, index, codec.decode(value, chosen)))
+        if len(frames) == _BATCH:
+            torch.from_numpy(np.stack(frames))
+            frames.clear()
+    return (time.process_time() - begin) / clips
+
+
+def _view(stream: _Stream, index: int, frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return training_view(frames, _AUGMENT, stream.layout, 0, 0, index)
+
+
+def _taken_s(
+    stream: _Stream, values: Sequence[Buffer], clips: int, cache: FrameCache, redis_cpu_s: _Clock
+) -> tuple[float, float]:
+    """Wall and CPU seconds of a clip, that of Redis included, from Redis to the device and acked."""
+    bus = MemoryBus()
+    with closing(bus):
+        for index in range(clips):
+            _publish(stream, bus, cache, index, values[index % len(values)])
+        begin_cpu_s, begin_s = time.process_time() + redis_cpu_s(), time.monotonic()
+        _take(stream, bus, cache, clips)
+        wall_s, cpu_s = time.monotonic() - begin_s, time.process_time() + redis_cpu_s() - begin_cpu_s
+    if left := cache.usage().keys:
+        raise RuntimeError(f"{left} clips were not acked")
+    return wall_s / clips, cpu_s / clips
+
+
+def _publish(stream: _Stream, bus: MemoryBus, cache: FrameCache, index: int, value: Buffer) -> None:
+    """What a decoder or extractor does with a clip."""
+    consumer = ids.trainer_consumer(_TRAINER)
+    clip = ClipRef(job=_JOB, purpose=TRAIN, index=index, class_id=index % 10, video_id=f"v{index}")
+    key = clip_key(_JOB, TRAIN, 0, index, 0)
+    topic = topics.stream_topic(stream.feature)
+    if topic == topics.CLIPS:
+        request = StreamRequest(stream=_TRAINER, feature=stream.feature, consumers=[consumer])
+        recipe = Recipe(codec=stream.codec, streams=[request])
+        message = ClipReady(clip=clip, key=key, bytes=len(value), recipe=recipe).SerializeToString()
+    else:
+        key = stream_key(key, _TRAINER)
+        ready = FeatureReady(clip=clip, stream=_TRAINER, key=key, bytes=len(value), consumers=[consumer])
+        message = ready.SerializeToString()
+    cache.put(key, value, [consumer], 600)
+    bus.ensure_topics({topic: topics.DATA_PARTITIONS, topics.PROGRESS: 1})
+    bus.publish(topic, str(index).encode(), message, partition=index % topics.DATA_PARTITIONS)
+
+
+def _take(stream: _Stream, bus: MemoryBus, cache: FrameCache, clips: int) -> None:
+    """What a trainer does with them, but for the model."""
+    settings = TrainerSettings()
+    phases = [PhasePlan(purpose=TRAIN, clips=clips)]
+    clip = ClipSpec(frames=stream.shape[0], codec=CodecSpec(name=stream.codec.name))
+    read = reading(clip, stream.wanted)
+    consumer = ids.trainer_consumer(_TRAINER)
+    options = IntakeOptions(_JOB, consumer, _TRAINER, stream.feature, fetches=cpu_count(), read=read)
+    taking = OrderedIntake(bus, cache, options, phases, Position(0, 0))
+    prepared = PrefetchOptions(
+        batch_size=_BATCH,
+        ahead=settings.prefetch_batches * _BATCH,
+        loaders=cpu_count(),
+        wanted_frames=stream.wanted,
+        name=_TRAINER,
+        set_up_loader=partial(torch.set_num_threads, 1),
+    )
+
+    def view(item: Delivery, frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        return _view(stream, item.clip.index, frames)
+
+    start = Position(0, 0)
+    with (
+        closing(DeviceFeed(Prefetch(taking, phases, start, view, prepared), torch.device("cpu"), _TRAINER)) as feed,
+        closing(Releases(taking, lambda: False, _TRAINER)) as releases,
+    ):
+        while not isinstance(batch := feed.next(10.0), PhaseEnd):
+            if batch is not None:
+                releases.release(batch.items)
+        releases.settle()
+
+
+class _Clock:
+    """CPU seconds that a Redis has used."""
+
+    def __init__(self, url: str) -> None:
+        import redis
+
+        self._client = redis.Redis.from_url(url)
+
+    def __call__(self) -> float:
+        used = self._client.info("cpu")
+        return float(used["used_cpu_user"] + used["used_cpu_sys"])

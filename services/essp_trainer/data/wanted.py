@@ -1,0 +1,65 @@
+"""From a stored clip, the frames that a stream looks at: read no more than these, and decoded where it was read.
+
+A clip of eleven frames that other streams need for flow is eleven times what a stream of one frame needs. Where the
+frames of an uncompressed clip lie follows from its size, so one request brings the header and these frames. Of a
+compressed clip only its header says where they lie; that would take a second request, so it is read whole.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from essp_common.cache.port import Buffer, FrameCache
+from essp_common.colour import Colour
+from essp_common.errors import BadFrames, ConfigError
+from essp_common.features.sampling import evenly_spaced
+from essp_common.job.spec import ClipSpec
+from essp_common.messages.ordered import Read
+from essp_common.video import codec
+from essp_trainer.data.device import Frames
+
+
+class Decoded(NamedTuple):
+    """The frames of a clip that a stream looks at."""
+
+    frames: Frames
+    colour: Colour | None
+    """What their numbers mean if they are not RGB or a feature."""
+
+
+class Decoding:
+    """Decodes values of the cache, or the parts of one that hold the wanted frames. Thread-safe."""
+
+    def __init__(self, wanted: int | None) -> None:
+        """`wanted`: how many evenly spaced frames of each clip (None: all)."""
+        self._wanted = wanted
+
+    def __call__(self, value: Buffer) -> Decoded:
+        """Raises `BadFrames`, and `ConfigError` for clips that are too short."""
+        described = codec.described(value)
+        if self._wanted is None:
+            return Decoded(codec.decode(value), described.colour)
+        available = described.shape[0]
+        if available < self._wanted:
+            raise ConfigError(
+                f"the clips have {available} frame(s), the stream needs {self._wanted}; raise clip.frames"
+            )
+        return Decoded(codec.decode(value, evenly_spaced(available, self._wanted)), described.colour)
+
+
+def reading(clip: ClipSpec, wanted: int | None) -> Read:
+    """How to read and decode clips of which `wanted` evenly spaced frames are needed (None: features, all of them)."""
+    decoded = Decoding(wanted)
+    in_parts = wanted is not None and wanted < clip.frames and clip.codec.name == "raw"
+    frames = evenly_spaced(clip.frames, wanted) if wanted is not None and in_parts else []
+
+    def read(cache: FrameCache, key: str, size_bytes: int) -> Decoded:
+        if not in_parts:
+            return decoded(cache.get(key))
+        try:
+            parts = codec.raw_parts(size_bytes, clip.frames, frames)
+        except BadFrames:  # the message is of another clip than the job's; who decodes the value says so
+            return decoded(cache.get(key))
+        return decoded(cache.get(key, parts))
+
+    return read

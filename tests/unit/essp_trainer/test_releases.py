@@ -1,0 +1,103 @@
+"""Clips are given back in order, off the training's thread, and before what says that they were."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from essp_common.errors import Unavailable
+from essp_common.messages.ordered import Delivery
+from essp_common.pb.v1.messages_pb2 import ClipRef
+from essp_trainer.data.releases import Releases
+
+
+class Intake:
+    """Writes down what is asked of it; may be held up, or fail."""
+
+    def __init__(self) -> None:
+        self.released: list[list[int]] = []
+        self.committed: list[int] = []
+        self.open = threading.Event()
+        self.open.set()
+        self.entered = threading.Event()
+        self.failures: list[Exception] = []
+
+    def release(self, items: Sequence[Delivery]) -> None:
+        self.entered.set()
+        assert self.open.wait(60)
+        if self.failures:
+            raise self.failures.pop(0)
+        self.released.append([item.clip.index for item in items])
+
+    def commit(self, items: Sequence[Delivery]) -> None:
+        self.committed += [item.clip.index for item in items]
+
+
+def clips(*indices: int) -> list[Delivery]:
+    return [Delivery(0, ClipRef(index=index), "", b"", "", None) for index in indices]  # type: ignore[arg-type]
+
+
+@contextmanager
+def releasing(intake: Intake, leaving: bool = False) -> Iterator[Releases]:
+    releases = Releases(intake, lambda: leaving, "test")  # type: ignore[arg-type]
+    try:
+        yield releases
+    finally:
+        releases.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "essp-release-test"]
+
+
+def test_what_waits_goes_in_one_go_and_a_commit_after_it() -> None:
+    intake = Intake()
+    intake.open.clear()
+    with releasing(intake) as releases:
+        releases.release(clips(0, 1))
+        assert intake.entered.wait(60)
+        releases.release(clips(2))
+        releases.release(clips(3, 4))
+        assert intake.released == []
+        intake.open.set()
+        releases.commit(clips(0, 1, 2))
+        assert intake.released == [[0, 1], [2, 3, 4]]
+        assert intake.committed == [0, 1, 2]
+
+
+def test_a_server_that_does_not_answer_is_asked_again() -> None:
+    intake = Intake()
+    intake.failures = [Unavailable("down", 0.0), Unavailable("down", 0.0)]
+    with releasing(intake) as releases:
+        releases.release(clips(0))
+        releases.settle()
+        assert intake.released == [[0]]
+
+
+def test_who_leaves_does_not_wait_for_it_and_commits_nothing() -> None:
+    intake = Intake()
+    intake.failures = [Unavailable("down", 0.0)]
+    with releasing(intake, leaving=True) as releases:
+        releases.release(clips(0))
+        with pytest.raises(Unavailable):
+            releases.commit(clips(0))
+        assert intake.committed == []
+
+
+def test_any_other_error_reaches_the_training() -> None:
+    intake = Intake()
+    intake.failures = [ValueError("no such key")]
+    with releasing(intake) as releases:
+        releases.release(clips(0))
+        with pytest.raises(ValueError, match="no such key"):
+            releases.settle()
+        with pytest.raises(ValueError, match="no such key"):
+            releases.release(clips(1))
+
+
+def test_what_is_queued_goes_through_before_it_closes() -> None:
+    intake = Intake()
+    with releasing(intake) as releases:
+        releases.release(clips(0))
+        releases.release(clips(1))
+    assert [index for together in intake.released for index in together] == [0, 1]
