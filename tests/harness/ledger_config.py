@@ -44,6 +44,7 @@ def ledger_config(
     catch_up: int = 0,
     lead: int = 0,
     loops: Collection[str] = (),
+    catch_up_window: int = 0,
 ) -> LedgerConfig:
     """Epochs of training, each with a validation phase, over a small made-up catalog. `lead`: in passes; 0: any.
 
@@ -76,6 +77,7 @@ def ledger_config(
         dead_ratio=dead_ratio,
         last_stage=AGGREGATOR,
         catch_up_bytes=catch_up,
+        catch_up_window=catch_up_window,
         loops=frozenset(loops),
         lead_clips=lead * sum(phase.clips for phase in phases[:2]),
     )

@@ -26,7 +26,7 @@ from essp_common.runtime.failpoints import failpoint
 from essp_common.wiring import Stores
 from essp_master.job.preflight import Preflight, check_owner
 from essp_master.job.resume import ResumePoints, resume_points
-from essp_master.job.sizing import catch_up_bytes, lead_clips
+from essp_master.job.sizing import catch_up_bytes, catch_up_window, lead_clips
 from essp_master.ledger.config import LedgerConfig
 from essp_master.ledger.ledger import Ledger
 
@@ -127,6 +127,7 @@ def _ledger_config(preflight: Preflight, resume: ResumePoints) -> LedgerConfig:
         last_stage=_last_stage(spec),
         lag=spec.limits.lag,
         loops=frozenset(map(ids.loop_consumer, spec.consumers)),
+        catch_up_window=catch_up_window(spec, preflight.bounds),
         catch_up_bytes=catch_up_bytes(spec, preflight.bounds),
         lead_clips=lead_clips(phases),
     )

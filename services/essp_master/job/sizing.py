@@ -10,7 +10,7 @@ proceed if the budget holds a batch and, with locality, a window. Otherwise this
 A large budget also serves stragglers (`ledger/stragglers.py`). Half of it is for the catch-up queues, in equal shares
 for all trainers but one. Each share has to hold two batches: one in training and one in the making. Loops of the user's
 own come and go, and all of them may have to catch up at once: a job with `consumers` has a share for each of them,
-which holds a batch at least.
+which holds a batch at least. Where a share does not hold a window as well, less of a window is issued together.
 """
 
 from __future__ import annotations
@@ -65,6 +65,18 @@ def catch_up_bytes(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
     return share if share // _largest(bounds) >= _at_once(spec, batches=2) else 0
 
 
+def catch_up_window(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
+    """Indices that a catch-up queue issues together: the largest part of a window that its share has room for; 0: all.
+
+    A part divides the window, so that no work unit lies on both sides of the place where a straggler joins the others.
+    """
+    window = spec.sampling.issue_window
+    room = catch_up_bytes(spec, bounds) // _largest(bounds) - _batch(spec)[0] + 1
+    if not spec.consumers or room >= window:
+        return 0
+    return max(part for part in range(1, max(1, room) + 1) if window % part == 0)
+
+
 def lead_clips(phases: Phases) -> int:
     """Clips by which a trainer may be ahead of the slowest one where all keep in step; 0: a prediction has no bound.
 
@@ -83,17 +95,13 @@ def uncoupled_budget(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
 
 def enough_budget(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
     """The smallest budget, in bytes, that lets consumers take one batch while the next ones are made."""
-    clips = _at_once(spec, batches=4)
-    if spec.consumers:
-        clips = max(clips, 2 * len(spec.consumers) * _at_once(spec, batches=2))
+    clips = max(_at_once(spec, batches=4), _needed(spec), 4 * _batch(spec)[0] * len(spec.consumers))
     return clips * _largest(bounds)
 
 
 def unit_clips(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
     """Most clips of one work unit. Raises `ConfigError` if the budget is too small for the job to proceed."""
-    largest, needed, window = _largest(bounds), _at_once(spec), spec.sampling.issue_window
-    if spec.consumers:
-        needed *= 2 * len(spec.consumers)
+    largest, needed, window = _largest(bounds), _needed(spec), spec.sampling.issue_window
     held = spec.limits.budget // largest
     if held < needed:
         batch, culprit = _batch(spec)
@@ -129,6 +137,16 @@ def _decoded(spec: JobSpec, view: CatalogView) -> dict[ArraySpec, ArraySpec]:
             raise ConfigError(f"{error} (video {view.rows.text('id', video)})") from error
         clips[seen] = ArraySpec((spec.clip.frames, *stored), "uint8")
     return clips
+
+
+def _needed(spec: JobSpec) -> int:
+    """Clips that the budget has to hold for the job to proceed.
+
+    With loops, half of it holds a batch for each. The other half is enough for those that keep in step, if there is
+    more than one.
+    """
+    loops = len(spec.consumers)
+    return max((2 if loops > 1 else 1) * _at_once(spec), 2 * _batch(spec)[0] * loops)
 
 
 def _largest(bounds: Sequence[Sequence[int]]) -> int:

@@ -41,6 +41,9 @@ class LedgerConfig:
     """The consumers that come and go (`members.py`); they take no part until they say so."""
     catch_up_bytes: int = 0
     """The share of the budget that a catch-up queue gets; 0: there are none, and all consumers keep in step."""
+    catch_up_window: int = 0
+    """Indices that a catch-up queue issues together: a divisor of `locality`, and all that its share has room for;
+    0: as many as all."""
     lead_clips: int = 0
     """How far a consumer may be ahead of the slowest one where all keep in step, at least the longest phase; 0: as far
     as the budget goes (`lead.py`)."""

@@ -23,6 +23,8 @@ class Issuer:
     def issue(self, out: list[Instruction]) -> None:
         """Add to `out` what can be issued now."""
         self._reissue(out)
+        if not self._outstanding.settled and not self._outstanding.in_line:
+            self._stragglers.leave_one_behind(out)  # what was preempted waits for a consumer that may stand still
         if self._outstanding.settled:
             self._issue_new(out)
         if self._stragglers.bits and not self._outstanding.in_line:

@@ -28,13 +28,14 @@ _STRETCH = 64
 class IssueOrder:
     """The units to issue, one after the other."""
 
-    def __init__(self, config: LedgerConfig, start: Mapping[int, Position]) -> None:
-        """`start`: the bit of each consumer that gets these units -> where it starts."""
+    def __init__(self, config: LedgerConfig, start: Mapping[int, Position], window: int = 0) -> None:
+        """`start`: the bit of each consumer that gets these units -> where it starts. `window`: indices that are issued
+        together, default: the job's."""
         self._sizes = [phase.clips for phase in config.phases]
         self._plan_of = config.plan_of
         self._start = dict(start)
         self._unit_clips = config.unit_clips
-        self._window = config.locality or _STRETCH
+        self._window = window or config.locality or _STRETCH
         self._everyone = sum(start)
         self._last = max(start.values(), default=_BEGINNING)
         first = min(start.values(), default=_BEGINNING)

@@ -206,7 +206,7 @@ class Stragglers:
     def _open(self, name: str, position: Position) -> CatchUpQueue:
         config = self._books.config
         bit = config.parts.bit[name]
-        order = IssueOrder(config, {bit: position})
+        order = self._order_from(bit, position)
         queue = self._queues[name] = CatchUpQueue(name, bit, order, config.catch_up_bytes)
         self.bits |= bit
         return queue
@@ -221,7 +221,10 @@ class Stragglers:
 
     def _go_back(self, queue: CatchUpQueue, position: Position) -> None:
         """Have a queue issue this clip once more; it steps over what is done or outstanding by then."""
-        queue.order = IssueOrder(self._books.config, {queue.bit: min(queue.order.begin, position)})
+        queue.order = self._order_from(queue.bit, min(queue.order.begin, position))
+
+    def _order_from(self, bit: int, position: Position) -> IssueOrder:
+        return IssueOrder(self._books.config, {bit: position}, self._books.config.catch_up_window)
 
     # --- its clips ---
 

@@ -10,7 +10,7 @@ from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import PREDICT, TEST, TRAIN, VALIDATION
 from essp_common.planning.phases import Phases
-from essp_master.job.sizing import bounds_of, catch_up_bytes, lead_clips, parts_of, unit_clips
+from essp_master.job.sizing import bounds_of, catch_up_bytes, catch_up_window, lead_clips, parts_of, unit_clips
 from essp_master.job.trainer_checks import check_needs
 
 
@@ -191,3 +191,22 @@ def test_colours_are_not_made_of_luma() -> None:
     )
     with pytest.raises(ConfigError, match="frame_diff"):
         check_needs(differences)
+
+
+@pytest.mark.parametrize("loops", [1, 2, 8])
+@pytest.mark.parametrize("window", [0, 8, 12, 64])
+def test_each_loop_has_room_to_catch_up_in_the_smallest_budget(loops: int, window: int) -> None:
+    sampling = {"kind": "pooled", "clips_per_visit": 4, "window": window} if window else {}
+    consumers = {f"loop-{number}": {"stream": "rgb", "batch_size": 4} for number in range(loops)}
+    spec = job(trainers={}, consumers=consumers, sampling=sampling)
+    bounds = [[100]]
+    with pytest.raises(ConfigError, match=r"need (\d+) at once") as refused:
+        unit_clips(spec.model_copy(update={"limits": spec.limits.model_copy(update={"budget": 100})}), bounds)
+    needed = int(str(refused.value).partition(" at once")[0].rpartition(" ")[2])
+    assert needed <= 2 * max(window + 3, 4 * loops)
+    least = spec.model_copy(update={"limits": spec.limits.model_copy(update={"budget": 100 * needed})})
+    share = catch_up_bytes(least, bounds) // 100
+    part = catch_up_window(least, bounds) or max(window, 1)
+    assert share >= part + 4 - 1, "a batch, and what is issued together with it"
+    assert not window or window % part == 0
+    assert unit_clips(least, bounds) >= 1

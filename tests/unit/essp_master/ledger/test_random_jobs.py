@@ -144,7 +144,7 @@ def simulation_with_loops(chance: random.Random) -> LedgerSimulation:
     loops = dict(
         list({"consumer.a": "rgb", "consumer.b": "flow", "consumer.c": "rgb"}.items())[: 3 - chance.randrange(2)]
     )
-    share, locality = chance.choice([2, 3]), chance.choice([0, 0, 2])
+    share, locality = chance.choice([2, 3]), chance.choice([0, 0, 2, 4])
     room = 2 * share * (len(trainers) + len(loops))
     config = ledger_config(
         2,
@@ -155,6 +155,7 @@ def simulation_with_loops(chance: random.Random) -> LedgerSimulation:
         locality=locality,
         kind=chance.choice(["class_balanced", "pooled"]) if locality else "class_balanced",
         catch_up=share * BOTH,
+        catch_up_window=chance.choice([1, 2]) if locality == 4 else 0,
         loops=loops,
     )
     return LedgerSimulation(config, bad=[0])
