@@ -25,6 +25,7 @@ from essp_common.runtime import ids
 from essp_trainer.config import TrainerSettings
 from essp_trainer.data.device_feed import DeviceFeed
 from essp_trainer.data.prefetch import Batch, Prefetch, PrefetchOptions, View
+from essp_trainer.data.wanted import in_flight, wanted_frames
 
 log = logging.getLogger(__name__)
 
@@ -91,9 +92,10 @@ class Feed:
             self._resources.close()
 
     def _prefetch(self, options: FeedOptions) -> Prefetch:
-        job, start = self._job, self.position
+        job, start, settings = self._job, self.position, TrainerSettings()
         consumer = job.spec.consumers[options.consumer]
         stream = job.spec.streams[consumer.stream]
+        fetches, read = in_flight(job.spec.clip, stream, job.cache_url, settings.fetches)
         intake = OrderedIntake(
             job.adapters.bus,
             job.adapters.cache,
@@ -104,11 +106,12 @@ class Feed:
                 feature=stream.feature,
                 worker=self._membership.incarnation,
                 fence=job.fence,
+                fetches=fetches,
+                read=read,
             ),
             job.phases,
             start,
         )
-        trainer_settings = TrainerSettings()
         return Prefetch(
             intake,
             job.phases,
@@ -116,9 +119,9 @@ class Feed:
             options.view,
             PrefetchOptions(
                 batch_size=consumer.batch_size,
-                ahead=trainer_settings.prefetch_batches * consumer.batch_size,
-                loaders=trainer_settings.loaders,
-                wanted_frames=stream.params.get("frames", 1) if stream.feature == "rgb" else None,
+                ahead=settings.prefetch_batches * consumer.batch_size,
+                loaders=settings.loaders,
+                wanted_frames=wanted_frames(stream),
                 name=options.consumer,
                 convert=options.convert,
             ),

@@ -39,6 +39,7 @@ class RunningJob(Protocol):
     phases: Sequence[PhasePlan]
     adapters: Adapters
     control: ControlFeed
+    cache_url: str
 
     @property
     def fence(self) -> int:
@@ -75,8 +76,9 @@ class OwnJob:
             root = f"file://{os.path.realpath(folder)}"
             self.spec = found.spec.model_copy(update={"output": f"{root}/{_OUTPUT}"})
             self.phases: Sequence[PhasePlan] = found.phases.plans
+            self.cache_url = "memory://"
             settings = settings.model_copy(
-                update={"bus": "memory://", "cache": "memory://", "stores": (*settings.stores, root)}
+                update={"bus": "memory://", "cache": self.cache_url, "stores": (*settings.stores, root)}
             )
             options = EmbeddedOptions(checked=replace(found, spec=self.spec), decoders=decoders, consumers=_nobody)
             self._embedded = Embedded(self.spec, settings, options)
@@ -154,6 +156,7 @@ class ClusterJob:
     def __init__(self, name: str, settings: Settings) -> None:
         """Raises `ConfigError` for a job that nobody has started, or that has no `consumers`."""
         with ExitStack() as stack:
+            self.cache_url = settings.cache
             self.adapters = Adapters.from_settings(settings)
             stack.callback(self.adapters.close)
             self.control = ControlFeed(self.adapters.bus)

@@ -26,7 +26,7 @@ from essp_common.learning.augment import Evaluated, evaluation_view, training_vi
 from essp_common.learning.models import starting_weights
 from essp_common.learning.networks import network
 from essp_common.messages.control import ENDED, ControlFeed
-from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake, whole
+from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake
 from essp_common.messages.snapshot import completed
 from essp_common.pb.v1.messages_pb2 import TRAIN, Control
 from essp_common.planning.position import Position
@@ -44,16 +44,13 @@ from essp_trainer.data.device import Frames, choose_device
 from essp_trainer.data.device_feed import DeviceFeed
 from essp_trainer.data.prefetch import Prefetch, PrefetchOptions, View
 from essp_trainer.data.releases import Releases
-from essp_trainer.data.wanted import reading
+from essp_trainer.data.wanted import in_flight, wanted_frames
 from essp_trainer.distributed.consensus import Consensus, ControlSignal
 from essp_trainer.distributed.ranks import RankLost, Ranks, SingleRank
 from essp_trainer.learner import Learner
 from essp_trainer.model.meter import Clock
 from essp_trainer.reporter import Reporter
 from essp_trainer.session import Session
-
-_MOST_FETCHES = 8
-"""Beyond that, threads of Python only wait for each other."""
 
 log = logging.getLogger(__name__)
 
@@ -243,10 +240,7 @@ class Trainer:
 
     def _intake_options(self, assignment: Assignment) -> IntakeOptions:
         settings = self._config.settings
-        clip, wanted = assignment.spec.clip, _wanted_frames(assignment)
-        stored = assignment.stream.codec if wanted is None else clip.codec
-        # Then there is nothing to wait for, and nothing to decode.
-        local = settings.cache.startswith("memory:") and stored.name == "raw"
+        fetches, read = in_flight(assignment.spec.clip, assignment.stream, settings.cache, settings.fetches)
         return IntakeOptions(
             job=assignment.job,
             consumer=assignment.consumer,
@@ -256,8 +250,8 @@ class Trainer:
             fence=assignment.fence,
             rank=self._ranks.rank,
             world_size=self._ranks.world_size,
-            fetches=0 if local else settings.fetches or min(_MOST_FETCHES, cpu_count()),
-            read=whole if local else reading(clip, wanted),
+            fetches=fetches,
+            read=read,
         )
 
     def _prefetch(self, assignment: Assignment, intake: OrderedIntake, start: Position) -> Prefetch:
@@ -267,7 +261,7 @@ class Trainer:
             batch_size=batch_size,
             ahead=settings.prefetch_batches * math.ceil(batch_size / self._ranks.world_size),
             loaders=settings.loaders,
-            wanted_frames=_wanted_frames(assignment),
+            wanted_frames=wanted_frames(assignment.stream),
             name=assignment.trainer,
             set_up_loader=partial(torch.set_num_threads, 1),
         )
@@ -281,12 +275,6 @@ def build(config: TrainerConfig, adapters: Adapters, control: ControlFeed, ranks
 
 def _command(control: Control) -> str:
     return Control.Command.Name(control.command)
-
-
-def _wanted_frames(assignment: Assignment) -> int | None:
-    """How many frames of each clip a stream of `rgb` looks at; None: a feature, all of it."""
-    stream = assignment.stream
-    return stream.params.get("frames", 1) if stream.feature == "rgb" else None
 
 
 def _view(assignment: Assignment) -> View:
