@@ -103,7 +103,7 @@ class Membership:
             return
         mine = next((loop for loop in control.loops if loop.consumer == self._consumer), None)
         if mine is not None and mine.incarnation == self.incarnation:
-            if self.start is None:
+            if not self._told.is_set():
                 self.start = Position.of(mine.position)
             self._told.set()
         elif mine is not None and self._told.is_set():

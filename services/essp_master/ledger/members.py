@@ -64,7 +64,7 @@ class Members:
                 self._leave(event.consumer, out)
                 out.append(TellOfLoops())
             return
-        asked = Position.of(event.position) if event.HasField("position") else None
+        asked = self._inside(Position.of(event.position)) if event.HasField("position") else None
         if not news and not consumption.absent and asked in (None, consumption.start):
             return
         if news:
@@ -95,10 +95,6 @@ class Members:
 
     def _join(self, name: str, start: Position, out: list[Instruction]) -> None:
         books, bit = self._books, self._books.parts.bit[name]
-        if start.phase_index >= len(self._sizes):
-            start = Position(len(self._sizes), 0)
-        elif start.index >= self._sizes[start.phase_index]:
-            start = Position(start.phase_index + 1, 0)
         passed = list(self._passed_from(start))
         counted = [position for position in passed if self._was_counted(position)]
         books.consumption[name].begin(start)
@@ -147,6 +143,12 @@ class Members:
         return ((parts.bit[name], parts.part[name]) for name in parts.names(bits))
 
     # --- where ---
+
+    def _inside(self, position: Position) -> Position:
+        """The first clip at or after a position that anybody may name."""
+        if position.phase_index >= len(self._sizes):
+            return Position(len(self._sizes), 0)
+        return position if position.index < self._sizes[position.phase_index] else Position(position.phase_index + 1, 0)
 
     def _next_pass(self) -> Position:
         """The beginning of the first phase of which nothing is issued yet."""

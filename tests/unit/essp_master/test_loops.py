@@ -94,4 +94,8 @@ def test_what_no_loop_can_say_changes_nothing(adapters: Adapters, tmp_path: Path
     far = Position(2**31, 2**60)
     assert part(say(master, adapters, "one/a", position=far.message()))["consumer.one"][1] == (2, 0)
     assert part(say(master, adapters, "two/a", position=Position(0, 2**60).message()))["consumer.two"][1] == (1, 0)
+    issued = master.status("small").counts.issued
+    for _ in range(3):
+        say(master, adapters, "two/a", position=Position(0, 2**60).message())
+    assert master.status("small").counts.issued == issued, "a sign of life is no coming"
     assert master.status("small").state is JobState.RUNNING
