@@ -526,7 +526,6 @@ class Loader(IterableDataset[Batch]):
         self.close()
         self._epoch, self._clips_done, self._begun, self._resuming = epoch, clip, False, True
         self._late = False
-        self._late = False
 
     # --- how it does that ---
 

@@ -122,7 +122,7 @@ class OwnSource:
         """A loop that has not joined will not do so."""
         with self._lock:
             early, job = self._early.pop(consumer, None), self._job
-        if early is not None and job is not None:
+        if early is not None and job is not None and job.in_use:
             early.leave()
             job.close()
 
@@ -139,9 +139,16 @@ class OwnSource:
             self._early[name] = Membership(job.share(), ids.loop_consumer(name), loop.position())
         mine = Membership(job, ids.loop_consumer(consumer), start)
         if others:
-            for membership in (mine, *self._early.values()):
-                membership.began()
-            job.resume()
+            try:
+                for membership in (mine, *self._early.values()):
+                    membership.began()
+                job.resume()
+            except BaseException:
+                for name in others:
+                    self.leave(name)
+                mine.leave()
+                job.close()
+                raise
         return job, mine
 
     def __getstate__(self) -> dict[str, Any]:

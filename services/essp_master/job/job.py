@@ -195,11 +195,11 @@ class Job:
             return ()
         if kind in ("step", "phase_report") and getattr(progress, kind).purpose not in PURPOSES:
             return ()
-        if kind == "loop":
-            self._heard_s[progress.loop.consumer] = now_s
         self.activity.note(progress, now_s)
         before = self.ledger.closed, self.ledger.counts.failed
         out = self.recorder.handle(progress)
+        if kind == "loop" and any(loop.incarnation == progress.loop.incarnation for loop in self.ledger.loops()):
+            self._heard_s[progress.loop.consumer] = now_s  # what a process says that was replaced is no sign of life
         if self.ledger.closed != before[0]:
             self.activity.closed(self.ledger.closed - before[0], now_s)
         if self.ledger.counts.failed != before[1]:

@@ -28,6 +28,9 @@ from essp_master.ledger.outstanding import Entry
 from essp_master.ledger.states import OUT_OF_LINE, REOPENED, WAITING
 from essp_master.ledger.stragglers import Stragglers
 
+_LONGEST = 256
+"""Characters of an incarnation: the ledger keeps those of a while, and anybody may send one."""
+
 
 class Members:
     """Which loops take part. Part of the ledger."""
@@ -54,9 +57,9 @@ class Members:
     def account(self, event: Loop, out: list[Instruction]) -> None:
         """A loop says that it takes part, or leaves."""
         consumption = self._books.consumption.get(event.consumer)
-        if consumption is None or event.consumer not in self._books.config.loops or not event.incarnation:
+        if consumption is None or event.consumer not in self._books.config.loops:
             return
-        if event.incarnation in consumption.retired:
+        if not 0 < len(event.incarnation) <= _LONGEST or event.incarnation in consumption.retired:
             return
         news = event.incarnation != consumption.incarnation
         if event.left:

@@ -91,8 +91,10 @@ class IssueOrder:
         self._units = units[::-1]
 
     def pass_over(self) -> Iterator[tuple[int, int, int]]:
-        """Go to the first clip that some consumer wants, if that is beyond this stretch: a phase and the first and last
-        + 1 of its indices that are passed over, again and again."""
+        """Go to the first clip that some consumer wants, if that is beyond this stretch.
+
+        Gives what is passed over: a phase, and the first of its indices and the one after the last.
+        """
         first = min(self._start.values(), default=_BEGINNING)
         if first <= self.end:
             return

@@ -86,11 +86,27 @@ def test_a_loop_that_is_not_heard_of_counts_as_gone_until_it_is(adapters: Adapte
     assert part(say(master, adapters, "two/a", position=back.message()))["consumer.two"] == ("two/a", back)
 
 
+def test_a_process_that_was_replaced_gives_no_sign_of_life_for_the_later_one(
+    adapters: Adapters, tmp_path: Path
+) -> None:
+    clock = Clock()
+    master = master_over(adapters, clock)
+    master.start(job_of_loops(tmp_path))
+    say(master, adapters, "one/a")
+    say(master, adapters, "one/b")
+    for _ in range(4):
+        clock.now_s += 30
+        say(master, adapters, "one/a")
+    assert part(latest(adapters)) == {}
+
+
 def test_what_no_loop_can_say_changes_nothing(adapters: Adapters, tmp_path: Path) -> None:
     master = master_over(adapters)
     master.start(job_of_loops(tmp_path))
     say(master, adapters, "nobody/a")
-    say(master, adapters, "one/")
+    say(master, adapters, "one/" + "x" * 10_000)
+    assert part(latest(adapters)) == {}
+    say(master, adapters, "two/b")
     far = Position(2**31, 2**60)
     assert part(say(master, adapters, "one/a", position=far.message()))["consumer.one"][1] == (2, 0)
     assert part(say(master, adapters, "two/a", position=Position(0, 2**60).message()))["consumer.two"][1] == (1, 0)
