@@ -12,12 +12,10 @@ say where a loop is (`Loader.state_dict`).
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,55 +26,36 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import ValidationError
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
+from essp.api.loader_job import (
+    ARGUMENTS,
+    ARGUMENTS_OF_A_FILE,
+    ENOUGH_BYTES,
+    EPOCHS,
+    NAME,
+    data_of_split,
+    names_of,
+    own_source,
+    params_of,
+)
 from essp.job_file import read_job
 from essp.loops.feed import Feed, FeedOptions
 from essp.loops.source import ClusterSource, OwnSource, Source
 from essp.uris import as_uri
 from essp_common.catalog.table import ById
 from essp_common.errors import ConfigError, EsspError
-from essp_common.job.spec import MOST_EPOCHS, MOST_READERS, ClipSpec, JobSpec, SamplingSpec
+from essp_common.job.spec import MOST_EPOCHS, ClipSpec, SamplingSpec
 from essp_common.messages.ordered import Delivery, PhaseEnd
 from essp_common.planning.position import Position
 from essp_common.runtime.config import Settings
-from essp_common.runtime.process import cpu_count
-from essp_common.validation import problems, suggested
-from essp_common.wiring import Stores
-from essp_master.job.preflight import Preflight, preflight
+from essp_common.validation import suggested
 from essp_trainer.config import Rendezvous
 from essp_trainer.data.prefetch import Batch as PreparedBatch
 
-log = logging.getLogger(__name__)
-
 Frames = NDArray[Any]
 Transform = Callable[[Frames, np.random.Generator], Frames]
-
-_NAME = "loop"
-_EPOCHS = 1000
-"""Epochs of a job; a loader that goes on beyond them begins another one, unless it shares the job."""
-_ENOUGH_BYTES = 2**50
-"""The budget with which a job is checked that will get as much as it needs."""
-_ARGUMENTS = {
-    f"consumers.{_NAME}.batch_size": "batch_size",
-    f"streams.{_NAME}.": "",
-    "data.catalog": "catalog",
-    "data.train": "split",
-    "data.consumed": "split",
-    "data.validation_fraction": "validation_fraction",
-    "limits.budget": "memory",
-    "limits.dead_ratio": "dead_ratio",
-    "clip.resize": "clip.size",
-    "clip.resize.height": "clip.size",
-    "clip.resize.width": "clip.size",
-    "sampling.": "",
-    "sampling: ": "",
-}
-"""Field of a job -> argument of a loader, in messages."""
-_ARGUMENTS_OF = {f"consumers.{_NAME}.batch_size": "batch_size", "data.consumed": "split"}
-"""The same where the job is a file of the user's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,14 +196,14 @@ class Loader(IterableDataset[Batch]):
         }
         if window is not None and clips_per_visit == 1:
             raise ConfigError("window: only has a meaning with clips_per_visit; set that to 8")
-        names = _names(loops)
-        words = {**_ARGUMENTS, **{f"consumers.{name}.batch_size": "batch_size" for name in names}}
+        names = names_of(loops)
+        words = {**ARGUMENTS, **{f"consumers.{name}.batch_size": "batch_size" for name in names}}
         height, width = (clip.size, clip.size) if isinstance(clip.size, int) else clip.size
         document = {
-            "name": _NAME,
+            "name": NAME,
             "output": as_uri(gettempdir()),
-            "epochs": _EPOCHS,
-            "data": {"catalog": as_uri(str(catalog)), **_split(split, validation_fraction)},
+            "epochs": EPOCHS,
+            "data": {"catalog": as_uri(str(catalog)), **data_of_split(split, validation_fraction)},
             "clip": {
                 "frames": clip.frames,
                 "stride": clip.stride,
@@ -239,11 +218,11 @@ class Loader(IterableDataset[Batch]):
                 "rank": ranks.rank,
                 "ranks": ranks.world_size,
             },
-            "streams": {_NAME: {"feature": feature, "params": _params(feature, params, clip.frames)}},
-            "consumers": {name: {"stream": _NAME, "batch_size": batch_size} for name in names},
-            "limits": {"dead_ratio": dead_ratio, "budget": _ENOUGH_BYTES if memory is None else memory},
+            "streams": {NAME: {"feature": feature, "params": params_of(feature, params, clip.frames)}},
+            "consumers": {name: {"stream": NAME, "batch_size": batch_size} for name in names},
+            "limits": {"dead_ratio": dead_ratio, "budget": ENOUGH_BYTES if memory is None else memory},
         }
-        source = _own_source(document, words, ranks, decoders, bounded=memory is not None)
+        source = own_source(document, words, ranks, decoders, bounded=memory is not None)
         self._set_up(source, source.add(self), ranks, transform, drop_last, device)
 
     @classmethod
@@ -279,21 +258,21 @@ class Loader(IterableDataset[Batch]):
         ranks = _rendezvous(rank, world_size)
         sampling = spec.sampling.model_dump() | {"rank": ranks.rank, "ranks": ranks.world_size}
         document = {
-            "name": _NAME,
+            "name": NAME,
             "output": as_uri(gettempdir()),
-            "epochs": _EPOCHS,
-            "data": spec.data.model_dump() | _consumed(split),
+            "epochs": EPOCHS,
+            "data": spec.data.model_dump() | {"consumed": split},
             "clip": spec.clip.model_dump(),
             "sampling": sampling,
-            "streams": {_NAME: spec.streams[stream].model_dump()},
+            "streams": {NAME: spec.streams[stream].model_dump()},
             "consumers": {
-                _NAME: {"stream": _NAME, "batch_size": max(sizes, default=32) if batch_size is None else batch_size}
+                NAME: {"stream": NAME, "batch_size": max(sizes, default=32) if batch_size is None else batch_size}
             },
             "limits": spec.limits.model_dump(),
         }
         loader = cls.__new__(cls)
-        words = _ARGUMENTS_OF | {f"streams.{_NAME}.": f"streams.{stream}."}
-        source = _own_source(document, words, ranks, decoders, bounded=True)
+        words = ARGUMENTS_OF_A_FILE | {f"streams.{NAME}.": f"streams.{stream}."}
+        source = own_source(document, words, ranks, decoders, bounded=True)
         loader._set_up(source, source.add(loader), ranks, transform, drop_last, device)
         return loader
 
@@ -614,63 +593,6 @@ def _index_of(item: Delivery, sampling: SamplingSpec) -> int:
     return item.clip.index * sampling.ranks + sampling.rank
 
 
-def _names(loops: int) -> list[str]:
-    """Of the consumers of a job that so many loops share."""
-    if not 1 <= loops <= MOST_READERS // 2:
-        raise ConfigError(f"loops: {loops} loops cannot share clips; give 1 to {MOST_READERS // 2}")
-    return [_NAME, *(f"{_NAME}-{number}" for number in range(2, loops + 1))]
-
-
-def _own_source(
-    document: Mapping[str, Any], words: Mapping[str, str], ranks: Rendezvous, decoders: int, bounded: bool
-) -> OwnSource:
-    if decoders < 0:
-        raise ConfigError(f"decoders: {decoders} are too few; 0 is one per CPU")
-    processes = decoders or max(1, cpu_count() // ranks.local_world_size)
-    settings = Settings()
-    return OwnSource(_spec_of(document, words), _Check(settings, words), settings, processes, bounded)
-
-
-@dataclass(frozen=True, slots=True)
-class _Check:
-    """The preflight of a loader's job, in the loader's words."""
-
-    settings: Settings
-    words: Mapping[str, str]
-
-    def __call__(self, spec: JobSpec) -> Preflight:
-        stores = Stores((*self.settings.stores, f"file://{os.path.realpath(gettempdir())}"))
-        with _in_words(self.words):
-            found = preflight(spec, stores)
-        for warning in found.warnings:
-            log.warning("%s", _said(warning, self.words))
-        return found
-
-
-def _spec_of(document: Mapping[str, Any], words: Mapping[str, str]) -> JobSpec:
-    with _in_words(words):
-        try:
-            return JobSpec.model_validate(document)
-        except ValidationError as error:
-            raise ConfigError("; ".join(problems(error, JobSpec))) from error
-
-
-def _split(name: str, validation_fraction: float) -> dict[str, Any]:
-    """The `data` of a job that feeds a loop with this split."""
-    if name not in ("train", "validation", "test") or (name == "train" and not validation_fraction):
-        return {"train": name, "validation": name}  # nothing is set aside
-    return {"validation_fraction": validation_fraction, **_consumed(name)}
-
-
-def _consumed(split: str) -> dict[str, Any]:
-    return {"consumed": split}
-
-
-def _params(feature: str, params: Mapping[str, Any] | None, frames: int) -> dict[str, Any]:
-    """Without parameters, `rgb` is all frames of the clip."""
-    return dict(params) if params is not None else {"frames": frames} if feature == "rgb" else {}
-
-
 def _rendezvous(rank: int | None, world_size: int | None) -> Rendezvous:
     """Which of how many ranks this process is."""
     found = Rendezvous.of_environment()
@@ -697,21 +619,6 @@ def _device(name: str | torch.device) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(f"device: there is no {device} here; GPUs: {torch.cuda.device_count()}, counted from 0")
     return device
-
-
-@contextmanager
-def _in_words(words: Mapping[str, str]) -> Iterator[None]:
-    """Errors of this block name arguments of a loader in place of fields of a job."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(_said(str(error), words)) from error
-
-
-def _said(text: str, words: Mapping[str, str]) -> str:
-    for field in sorted(words, key=len, reverse=True):
-        text = text.replace(field, words[field])
-    return text
 
 
 def _close_in_a_thread(feed: Feed) -> None:

@@ -1,0 +1,125 @@
+"""The job that a loader runs: made of the loader's arguments, checked, and spoken of in the loader's words.
+
+A loader is a job with `consumers` (see `essp_common/job/spec.py`), which is checked as any other one (`preflight`). Who
+gave arguments knows nothing of the fields of that job: errors and warnings name the arguments in their place.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from tempfile import gettempdir
+from typing import Any
+
+from pydantic import ValidationError
+
+from essp.loops.source import OwnSource
+from essp_common.errors import ConfigError
+from essp_common.job.spec import MOST_READERS, JobSpec
+from essp_common.runtime.config import Settings
+from essp_common.runtime.process import cpu_count
+from essp_common.validation import problems
+from essp_common.wiring import Stores
+from essp_master.job.preflight import Preflight, preflight
+from essp_trainer.config import Rendezvous
+
+log = logging.getLogger(__name__)
+
+NAME = "loop"
+EPOCHS = 1000
+"""Epochs of a job; a loader that goes on beyond them begins another one, unless it shares the job."""
+ENOUGH_BYTES = 2**50
+"""The budget with which a job is checked that will get as much as it needs."""
+ARGUMENTS = {
+    f"consumers.{NAME}.batch_size": "batch_size",
+    f"streams.{NAME}.": "",
+    "data.catalog": "catalog",
+    "data.train": "split",
+    "data.consumed": "split",
+    "data.validation_fraction": "validation_fraction",
+    "limits.budget": "memory",
+    "limits.dead_ratio": "dead_ratio",
+    "clip.resize": "clip.size",
+    "clip.resize.height": "clip.size",
+    "clip.resize.width": "clip.size",
+    "sampling.": "",
+    "sampling: ": "",
+}
+"""Field of a job -> argument of a loader, in messages."""
+ARGUMENTS_OF_A_FILE = {f"consumers.{NAME}.batch_size": "batch_size", "data.consumed": "split"}
+"""The same where the job is a file of the user's."""
+
+
+def names_of(loops: int) -> list[str]:
+    """Of the consumers of a job that so many loops share."""
+    if not 1 <= loops <= MOST_READERS // 2:
+        raise ConfigError(f"loops: {loops} loops cannot share clips; give 1 to {MOST_READERS // 2}")
+    return [NAME, *(f"{NAME}-{number}" for number in range(2, loops + 1))]
+
+
+def own_source(
+    document: Mapping[str, Any], words: Mapping[str, str], ranks: Rendezvous, decoders: int, bounded: bool
+) -> OwnSource:
+    """Of the job that `document` describes; `words` is what its fields are called in messages. Nothing is started.
+
+    Raises `ConfigError`.
+    """
+    if decoders < 0:
+        raise ConfigError(f"decoders: {decoders} are too few; 0 is one per CPU")
+    processes = decoders or max(1, cpu_count() // ranks.local_world_size)
+    settings = Settings()
+    return OwnSource(_spec_of(document, words), _Check(settings, words), settings, processes, bounded)
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """The preflight of a loader's job, in the loader's words."""
+
+    settings: Settings
+    words: Mapping[str, str]
+
+    def __call__(self, spec: JobSpec) -> Preflight:
+        stores = Stores((*self.settings.stores, f"file://{os.path.realpath(gettempdir())}"))
+        with _in_words(self.words):
+            found = preflight(spec, stores)
+        for warning in found.warnings:
+            log.warning("%s", _said(warning, self.words))
+        return found
+
+
+def _spec_of(document: Mapping[str, Any], words: Mapping[str, str]) -> JobSpec:
+    with _in_words(words):
+        try:
+            return JobSpec.model_validate(document)
+        except ValidationError as error:
+            raise ConfigError("; ".join(problems(error, JobSpec))) from error
+
+
+def data_of_split(name: str, validation_fraction: float) -> dict[str, Any]:
+    """The `data` of a job that feeds a loop with this split."""
+    if name not in ("train", "validation", "test") or (name == "train" and not validation_fraction):
+        return {"train": name, "validation": name}  # nothing is set aside
+    return {"validation_fraction": validation_fraction, "consumed": name}
+
+
+def params_of(feature: str, params: Mapping[str, Any] | None, frames: int) -> dict[str, Any]:
+    """Without parameters, `rgb` is all frames of the clip."""
+    return dict(params) if params is not None else {"frames": frames} if feature == "rgb" else {}
+
+
+@contextmanager
+def _in_words(words: Mapping[str, str]) -> Iterator[None]:
+    """Errors of this block name arguments of a loader in place of fields of a job."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(_said(str(error), words)) from error
+
+
+def _said(text: str, words: Mapping[str, str]) -> str:
+    for field in sorted(words, key=len, reverse=True):
+        text = text.replace(field, words[field])
+    return text
