@@ -72,6 +72,11 @@ class Holdings:
     def __bool__(self) -> bool:
         return bool(self.threads or self.files or self.children)
 
+    @property
+    def running(self) -> bool:
+        """There are threads or processes, which may be waited for."""
+        return bool(self.threads or self.children)
+
     def described(self) -> list[str]:
         """One line for each thread, process and file."""
         return [
@@ -160,8 +165,11 @@ def left_behind(excused: Holdings) -> Holdings:
     _wait(held_beyond(excused), min(deadline, time.monotonic() + _AT_ONCE_S))
     if held_beyond(excused):
         gc.collect()  # costs some tenths of a second; also ends pools of threads that live as long as their owner
-        _wait(held_beyond(excused), deadline)
-    return held_beyond(excused)
+    waited_for, held = Holdings(), held_beyond(excused)
+    while held.without(waited_for).running:
+        _wait(held, deadline)
+        waited_for, held = waited_for | held, held_beyond(excused)  # what has ended may have begun something else
+    return held
 
 
 def end(children: Iterable[int]) -> None:
@@ -193,7 +201,10 @@ def held_beyond(excused: Holdings) -> Holdings:
 def _wait(held: Holdings, deadline: float) -> None:
     """Until its threads and children have ended."""
     for thread in held.threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
+        while thread.ident is None and time.monotonic() < deadline:  # it is being started, and cannot be joined yet
+            time.sleep(0)
+        if thread.ident is not None:
+            thread.join(max(0.0, deadline - time.monotonic()))
     multiprocessing.active_children()  # reaps those that have ended
     for pid in held.children:
         _wait_for_child(pid, deadline)

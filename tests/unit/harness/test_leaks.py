@@ -85,6 +85,17 @@ def test_what_is_about_to_end_is_waited_for(before: Holdings, monkeypatch: pytes
     assert child.returncode == 1
 
 
+def test_what_is_started_by_what_ends_is_waited_for(before: Holdings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaks, "GRACE_S", 60.0)
+
+    def start_another(left: int) -> None:
+        if left:
+            threading.Thread(target=start_another, args=(left - 1,)).start()
+
+    start_another(1000)
+    assert not left_behind(before)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted by init elsewhere")
 @pytest.mark.processes
 def test_a_process_whose_parent_is_gone_is_found_and_ended(before: Holdings) -> None:
