@@ -175,6 +175,12 @@ class Stage:
                 raise TimeoutError(f"{len(found)} of {count} reports of {kind} came")
         return found
 
+    def wait_for_trained(self, clips: int) -> None:
+        """The same, until so many clips are reported as done: one report may be of several batches."""
+        while sum(len(p.trained.indices) for p in self.seen) < clips:
+            if not self.progress(timeout_s=LONGEST_S):
+                raise TimeoutError(f"{clips} clips are not done")
+
     def reports(self, kind: str) -> list[Any]:
         """All reports of one kind, so far."""
         self.progress()

@@ -57,8 +57,7 @@ def test_resumed_equals_uninterrupted(tmp_path: Path, whole: Stage, stop_after: 
         complete = sum(
             1 for number, index in positions[:fed] if _batch_is_complete(stage, positions[:fed], number, index)
         )
-        while sum(len(report.indices) for report in stage.reports("trained")) < complete:
-            stage.progress(timeout_s=1.0)
+        stage.wait_for_trained(complete)
     assert running.error is None
     manifest = checkpoint.read_latest(stage.store, "one")
     assert manifest is not None
@@ -87,7 +86,7 @@ def test_a_drained_trainer_stands_between_two_batches(tmp_path: Path) -> None:
     stage.command(Control.START)
     stage.feed([(0, i) for i in range(7)])
     with Running(stage) as running:
-        stage.wait_for("trained")
+        stage.wait_for_trained(1)
     assert running.error is None
     assert [trainer.interrupted for trainer in running.trainers] == [True]
     manifest = checkpoint.read_latest(stage.store, "one")
@@ -103,8 +102,7 @@ def test_what_no_checkpoint_holds_is_delivered_again(tmp_path: Path) -> None:
     stage.command(Control.START)
     stage.feed([(0, i) for i in range(10)] + [(1, i) for i in range(6)] + [(2, i) for i in range(4)])
     with Running(stage) as running:
-        while sum(len(report.indices) for report in stage.reports("trained")) < 20:
-            stage.progress(timeout_s=1.0)
+        stage.wait_for_trained(20)
         (tmp_path / layout.checkpoint("one", 20, 1).rstrip("/")).write_text("in the way")
     assert running.error is None
     [trouble] = stage.reports("trouble")
@@ -210,7 +208,7 @@ def test_other_settings_cannot_be_resumed(tmp_path: Path) -> None:
     stage.command(Control.START)
     stage.feed([(0, i) for i in range(4)])
     with Running(stage):
-        stage.wait_for("trained")
+        stage.wait_for_trained(1)
     other = Stage(job_spec(tmp_path, dropout=0.1), phase_plans(2))
     with pytest.raises(ConfigError, match="made with other"):
         train(other)
@@ -267,8 +265,7 @@ def test_a_checkpoint_that_cannot_be_saved_is_reported_and_tried_again(
         [trouble] = stage.wait_for("trouble")
         assert "could not be saved; it will be tried again" in trouble.trouble.reason
         assert str(error) in trouble.trouble.reason
-        while sum(len(report.indices) for report in stage.reports("trained")) < 10:
-            stage.progress(timeout_s=1.0)
+        stage.wait_for_trained(10)
         assert checkpoint.read_latest(stage.store, "one") is None
         stores.failing = False
         stage.wait_for("checkpoint")
@@ -302,7 +299,7 @@ def test_who_was_overtaken_by_a_later_run_leaves(tmp_path: Path) -> None:
     stage.command(Control.START)
     stage.feed([(0, i) for i in range(7)])
     with Running(stage) as running:
-        stage.wait_for("trained")
+        stage.wait_for_trained(1)
         checkpoint.claim(stage.store, "one", fence=8)
     assert isinstance(running.error, Fenced)
 
@@ -332,7 +329,7 @@ def test_what_breaks_a_process_that_was_taken_over_is_not_the_fault_of_the_job(t
     stage.command(Control.START)
     stage.feed([(0, i) for i in range(4)], frames=np.zeros((1, 20, 20, 4), np.float32))
     with Running(stage) as running:
-        stage.wait_for("trained")
+        stage.wait_for_trained(1)
         checkpoint.claim(stage.store, "one", fence=7)
         stage.feed([(0, i) for i in range(4, 8)], frames=np.full((1, 20, 20, 4), np.nan, np.float32))
         running.join()
@@ -388,7 +385,7 @@ def test_other_classes_cannot_be_resumed(tmp_path: Path, monkeypatch: pytest.Mon
     stage.command(Control.START)
     stage.feed([(0, i) for i in range(4)])
     with Running(stage):
-        stage.wait_for("trained")
+        stage.wait_for_trained(1)
     monkeypatch.setattr("tests.harness.training_jobs.CLASSES", (*CLASSES, "jump"))
     again = Stage(stage.spec, stage.plans)
     with pytest.raises(ConfigError, match=r"made for other classes than the catalog now has \(left, right, still\)"):
@@ -401,7 +398,7 @@ def test_another_catalog_under_the_same_name_cannot_be_resumed(tmp_path: Path) -
     stage.command(Control.START)
     stage.feed(stage.every_position()[:20])
     with Running(stage):
-        stage.wait_for("trained", 6)
+        stage.wait_for_trained(20)
     again = Stage(stage.spec, phase_plans(2, validation=8))
     with pytest.raises(ConfigError, match="phases of other lengths"):
         train(again, [])
@@ -434,8 +431,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, ranks: i
     stage.command(Control.START)
     stage.feed(stage.every_position())
     with Running(stage, ranks) as running:
-        while sum(len(report.indices) for report in stage.reports("trained")) < 10:
-            stage.progress(timeout_s=1.0)
+        stage.wait_for_trained(10)
         assert stage.reports("checkpoint") == []
         assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == len(stage.every_position())
         stores.allowed.set()
@@ -457,7 +453,7 @@ def test_a_checkpoint_under_way_is_finished_before_an_error_ends_the_process(tmp
     stage.command(Control.START)
     stage.feed([(0, i) for i in range(4)], frames=np.zeros((1, 20, 20, 4), np.float32))
     with Running(stage) as running:
-        stage.wait_for("trained")
+        stage.wait_for_trained(1)
         stage.feed([(0, i) for i in range(4, 8)], frames=np.full((1, 20, 20, 4), np.nan, np.float32))
         stores.allowed.set()
         running.join()

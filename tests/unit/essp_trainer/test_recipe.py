@@ -149,7 +149,7 @@ def test_every_recipe_resumes_to_the_bit(tmp_path: Path, recipe: str) -> None:
     parts.command(Control.START)
     parts.feed([(0, index) for index in range(4)])
     with Running(parts) as running:
-        parts.wait_for("trained")
+        parts.wait_for_trained(4)
     assert running.error is None
     assert newest(parts).position == Position(0, 4)
     again = Stage(parts.spec, parts.plans)

@@ -189,7 +189,7 @@ def test_a_pause_saves_and_a_resume_goes_on(tmp_path: Path) -> None:
     stage.command(Control.START)
     stage.feed(positions[:6])
     with Running(stage) as running:
-        stage.wait_for("trained")
+        stage.wait_for_trained(1)
         stage.command(Control.PAUSE)
         stage.wait_for("checkpoint")
         stage.command(Control.RESUME)
@@ -205,8 +205,7 @@ def test_a_pause_within_an_evaluation_keeps_its_messages(tmp_path: Path) -> None
     stage.command(Control.START)
     stage.feed(stage.every_position()[:-2])
     with Running(stage):
-        while sum(len(report.indices) for report in stage.reports("trained")) < 36:
-            stage.progress(timeout_s=1.0)
+        stage.wait_for_trained(36)
         stage.command(Control.PAUSE)
         stage.wait_for("checkpoint", 3)
     manifest = checkpoint.read_latest(stage.store, "one")
@@ -220,7 +219,7 @@ def test_a_stop_saves_and_leaves(tmp_path: Path) -> None:
     stage.command(Control.START)
     stage.feed([(0, i) for i in range(9)])
     with Running(stage) as running:
-        stage.wait_for("trained", 2)
+        stage.wait_for_trained(8)
         stage.command(Control.STOP)
         running.join()
     assert running.error is None
@@ -235,7 +234,7 @@ def test_waiting_for_clips_is_measured(tmp_path: Path) -> None:
     stage.command(Control.START)
     stage.feed(positions[:9])
     with Running(stage) as running:
-        stage.wait_for("trained", 2)
+        stage.wait_for_trained(8)
         stage.wait_for("step", 4)  # the later ones tell of waiting alone
         stage.feed(positions[9:])
         running.join()
