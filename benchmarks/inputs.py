@@ -63,6 +63,8 @@ MANY = VideoSet("h264", 250, 640, 360, frames=250, videos=60, names=50)
 """As many videos as real sets have: a plan that draws them one by one meets hardly any twice."""
 MINUTE = VideoSet("h264", 60, 1280, 720, frames=1500, videos=1)
 """One minute of video, of which a clip needs little."""
+LONG = VideoSet("h264", 60, 640, 360, frames=2400, videos=1)
+"""A single video, which is all that there is to share among decoders."""
 REAL = RealClips()
 _KINDS = (
     ("mpeg4", 12, ".avi"),

@@ -252,7 +252,8 @@ def _writer(run: Run) -> Callable[[Instruction], Iterator[DecodeSeed]]:
 
     def write(instruction: Instruction) -> Iterator[DecodeSeed]:
         if isinstance(instruction, IssueUnit):
-            yield DecodeSeed.FromString(seeds.unit(instruction)[1])
+            for _, message in seeds.unit(instruction):
+                yield DecodeSeed.FromString(message)
 
     return write
 

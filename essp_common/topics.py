@@ -11,7 +11,8 @@
 
 (*) only to say that there is nothing at an index (`skipped`), so that no consumer waits for it.
 
-The same video always goes to the same partition of `essp.seeds`, hence to a decoder that has it open. Clips
+The same video always goes to the same partition of `essp.seeds`, hence to a decoder that has it open; of a long video,
+which many decoders read at once, the same part of it (`planning/work_units.py`). Clips
 and features lie on the partition `index % partitions`, from which the ranks of a trainer take fixed shares.
 """
 

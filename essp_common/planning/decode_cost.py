@@ -18,6 +18,7 @@ import numpy as np
 
 from essp_common.catalog.table import CatalogView
 from essp_common.planning.planned_clip import Plan, PlannedClip
+from essp_common.planning.work_units import units_of
 
 _SAMPLE = 4096
 """Clips that are counted, at least: the ratio is then right to about a hundredth, and takes a tenth of a second."""
@@ -51,9 +52,7 @@ def decode_cost(plan: Plan, view: CatalogView, window: int, unit_clips: int) -> 
     `unit_clips`: most clips of one work unit."""
     whole = max(window, 1)
     stop = min(len(plan), whole * max(1, _SAMPLE // whole))
-    units = [
-        unit[first : first + unit_clips] for unit in plan.units(0, stop) for first in range(0, len(unit), unit_clips)
-    ]
+    units = [part for unit in plan.units(0, stop) for part in units_of(unit, unit_clips, together=bool(window))]
     spans = iter(_spans(list(chain.from_iterable(units)), view))
     passes = [list(islice(spans, len(unit))) for unit in units]
     alone = sum(end - begin for spans in passes for begin, end in spans)

@@ -24,6 +24,9 @@ from torch.utils.data import DataLoader
 
 import essp
 from essp.catalog.build import BuildOptions, build
+from essp_common.planning import work_units
+from essp_master.job.message_builder import MessageBuilder
+from essp_master.ledger.instructions import IssueUnit
 from tests.flow.conftest import MakeJob
 
 CLIP = essp.Clip(frames=4, stride=2, size=40)
@@ -83,6 +86,29 @@ def test_flow_of_luma_is_flow_of_yuv(catalog: Path) -> None:
             taken.append(next(iter(clips)).frames)
     assert taken[0].shape == (4, 1, 40, 40, 6)
     assert torch.equal(*taken)
+
+
+def test_a_long_video_is_shared_by_decoders(catalog: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Into how many messages its clips are divided changes none of them, nor their order."""
+    told: list[int] = []
+
+    def unit(builder: MessageBuilder, instruction: IssueUnit) -> list[tuple[bytes, bytes]]:
+        messages = whole(builder, instruction)
+        told.append(len(messages))
+        return messages
+
+    whole = MessageBuilder.unit
+    monkeypatch.setattr(MessageBuilder, "unit", unit)
+    single = essp.Clip(frames=1, size=40)
+    options: dict[str, Any] = {"clip": single, "clips_per_visit": 8, "window": 64, "clips_per_epoch": 64, "decoders": 2}
+    with loader(catalog, **options) as clips:
+        undivided = taken(clips)
+    assert max(told) == 1
+    monkeypatch.setattr(work_units, "PIECE_PIXELS", 1)
+    monkeypatch.setattr(work_units, "_LONG_PIXELS", 1)
+    with loader(catalog, **options) as clips:
+        assert taken(clips) == undivided
+    assert max(told) > 1
 
 
 def test_a_state_goes_on_with_the_very_clips(catalog: Path) -> None:

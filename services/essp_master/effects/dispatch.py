@@ -32,8 +32,8 @@ class Dispatch:
         """What `instruction` will do; None for an instruction about the job itself. Raises what is wrong with it."""
         match instruction:
             case IssueUnit():
-                key, unit = job.messages.unit(instruction)
-                return [partial(self._bus.publish, topics.SEEDS, key, unit)]
+                units = job.messages.unit(instruction)
+                return [partial(self._bus.publish, topics.SEEDS, key, unit) for key, unit in units]
             case PublishSkip():
                 return [
                     partial(

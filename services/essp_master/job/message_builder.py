@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from essp_common import topics
@@ -14,6 +14,7 @@ from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, DecodeSeed, Featu
 from essp_common.planning.phases import Phases
 from essp_common.planning.plan import seek_to
 from essp_common.planning.planned_clip import PlannedClip
+from essp_common.planning.work_units import is_divisible, pieces
 from essp_master.ledger.instructions import IssueUnit, PublishSkip, ReleaseClip
 
 _VIDEOS = 2**17
@@ -44,18 +45,24 @@ class MessageBuilder:
         clip = Seed(frame_count=spec.clip.frames, stride=spec.clip.stride)
         self._from_keyframe, self._from_start = _Sheet(clip), _Sheet(clip)
 
-    def unit(self, instruction: IssueUnit) -> tuple[bytes, bytes]:
-        """Key and message (a `DecodeSeed`) of a work unit.
+    def unit(self, instruction: IssueUnit) -> list[tuple[bytes, bytes]]:
+        """Keys and messages (`DecodeSeed`) of a work unit: one message, or several of a long video.
 
         Concatenated protobuf messages are one message with the fields of all. So what is the same for several units, or
         for several clips of a video, is serialized once.
         """
         phase_index, clips, consumers = instruction.phase_index, instruction.clips, instruction.consumers
-        row, key, video = self._video(phase_index, clips[0].video)
-        message = self._head(phase_index, consumers) + video
+        row, key, video, divisible = self._video(phase_index, clips[0].video)
+        head = self._head(phase_index, consumers) + video
+        if not divisible:
+            return [(key, self._message(head, row, clips))]
+        return [(b"%s#%d" % (key, number), self._message(head, row, piece)) for number, piece in pieces(row, clips)]
+
+    def _message(self, head: bytes, row: VideoRow, clips: Iterable[PlannedClip]) -> bytes:
+        message = head
         for clip in clips:
             message += self._seed(row, clip)
-        return key, message
+        return message
 
     def skips(self, instruction: PublishSkip) -> Iterator[tuple[str, ClipReady | FeatureReady]]:
         """Topic and message for each stream that has nothing at an index."""
@@ -95,7 +102,7 @@ class MessageBuilder:
             job=self._job, purpose=purpose, epoch=epoch, fence=self._fence, recipe=recipe
         ).SerializeToString()
 
-    def _video_of(self, phase_index: int, video: int) -> tuple[VideoRow, bytes, bytes]:
+    def _video_of(self, phase_index: int, video: int) -> tuple[VideoRow, bytes, bytes, bool]:
         row = self._phases.view(phase_index).rows[video]
         message = Video(
             id=row.id,
@@ -108,7 +115,7 @@ class MessageBuilder:
             seekable=row.seekable,
             lookahead=row.lookahead,
         )
-        return row, row.uri.encode(), DecodeSeed(video=message).SerializeToString()
+        return row, row.uri.encode(), DecodeSeed(video=message).SerializeToString(), is_divisible(row)
 
     def _seed(self, row: VideoRow, clip: PlannedClip) -> bytes:
         """The part of a message that is about one clip."""

@@ -1,8 +1,8 @@
 """The order of issue: every clip of every phase that some consumer still wants, as work units.
 
 It is a function of the plans and of where the consumers start, never of timing. The phases follow one another. Within
-a phase the order is that of `Plan.units`; long units are divided. The order asks the plan for one stretch of indices
-at a time: a locality window, or as many as are planned at once without one.
+a phase the order is that of `Plan.units`; long units are divided (`planning/work_units.py`). The order asks the plan
+for one stretch of indices at a time: a locality window, or as many as are planned at once without one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TypeAlias
 from essp_common.pb.v1.messages_pb2 import IssueState
 from essp_common.planning.planned_clip import PlannedClip
 from essp_common.planning.position import Position
+from essp_common.planning.work_units import units_of
 from essp_master.ledger.config import LedgerConfig
 from essp_master.ledger.indices import IndexSet
 
@@ -36,6 +37,7 @@ class IssueOrder:
         self._start = dict(start)
         self._unit_clips = config.unit_clips
         self._window = window or config.locality or _STRETCH
+        self._together = bool(window or config.locality)
         self._everyone = sum(start)
         self._last = max(start.values(), default=_BEGINNING)
         first = min(start.values(), default=_BEGINNING)
@@ -153,7 +155,7 @@ class IssueOrder:
             if len(unit) <= most:
                 parts.append(unit)
             else:
-                parts += [unit[first : first + most] for first in range(0, len(unit), most)]
+                parts += units_of(unit, most, self._together)
         if self.begin >= self._last:
             return [(phase_index, tuple(clips), everyone) for clips in parts]
         return [unit for clips in parts for unit in self._by_consumers(phase_index, clips)]

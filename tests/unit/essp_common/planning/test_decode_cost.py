@@ -13,6 +13,7 @@ from essp_common.job.spec import ClipSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN, Seed, Seek
 from essp_common.planning.decode_cost import DecodeCost, decode_cost
 from essp_common.planning.plan import class_balanced, pooled, seek_to
+from essp_common.planning.work_units import units_of
 from essp_common.video.reader import _runs
 from tests.harness.plans import view_of
 
@@ -36,9 +37,9 @@ def test_it_counts_what_the_reader_decodes(every: int, most: int, seed: int) -> 
     plan = pooled(view, CLIP, 96, seed, TRAIN, 0, 4, 32)
     passes = frames = alone = 0
     for unit in plan.units(0, 96):
-        for first in range(0, len(unit), most):
+        for part in units_of(unit, most, together=True):
             seeds = []
-            for clip in unit[first : first + most]:
+            for clip in part:
                 made, seek = Seed(first_frame=clip.first_frame, frame_count=4, stride=2, last_frame=199), Seek()
                 if seek_to(view.rows[clip.video], clip.first_frame, seek):
                     made.seek.CopyFrom(seek)

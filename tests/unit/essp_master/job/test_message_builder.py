@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from essp_common.catalog.table import Catalog, VideoRow
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, Seed, Video
 from essp_common.planning.phases import Phases
+from essp_common.planning.planned_clip import PlannedClip
 from essp_master.job.message_builder import MessageBuilder
 from essp_master.ledger.instructions import IssueUnit
 from tests.harness.pinned import CATALOG, POOLED, digest, job
@@ -29,24 +32,34 @@ ROW = VideoRow(
 )
 
 
+SPEC = JobSpec.model_validate(
+    {
+        "name": "job",
+        "output": "file:///out",
+        "data": {"catalog": "file:///catalog.parquet", "validation": "train", "test": None},
+        "clip": {"frames": 5, "resize": {"mode": "exact", "height": 32, "width": 32}},
+        "sampling": {"clips_per_epoch": 3},
+        "streams": {"rgb": {"feature": "rgb"}},
+        "trainers": {"rgb": {"stream": "rgb", "batch_size": 2}},
+    }
+)
+
+
 def unit(count: int = 3) -> DecodeSeed:
     """The first clips of a job over one video, as decoders are told."""
-    spec = JobSpec.model_validate(
-        {
-            "name": "job",
-            "output": "file:///out",
-            "data": {"catalog": "file:///catalog.parquet", "validation": "train", "test": None},
-            "clip": {"frames": 5, "resize": {"mode": "exact", "height": 32, "width": 32}},
-            "sampling": {"clips_per_epoch": 3},
-            "streams": {"rgb": {"feature": "rgb"}},
-            "trainers": {"rgb": {"stream": "rgb", "batch_size": 2}},
-        }
-    )
-    phases = Phases(spec, Catalog((ROW,)))
+    phases = Phases(SPEC, Catalog((ROW,)))
     clips = tuple(phases.plan(0).clip(index) for index in range(count))
-    key, message = MessageBuilder(spec, phases, fence=7).unit(IssueUnit(0, clips, ("trainer.rgb",)))
+    ((key, message),) = MessageBuilder(SPEC, phases, fence=7).unit(IssueUnit(0, clips, ("trainer.rgb",)))
     assert key == ROW.uri.encode()
     return DecodeSeed.FromString(message)
+
+
+def told(video: VideoRow, first_frames: tuple[int, ...]) -> list[tuple[bytes, DecodeSeed]]:
+    """Key and message of the clips of one work unit that begin at these frames."""
+    clips = tuple(PlannedClip(index, 0, 0, 0, first, 5, 1) for index, first in enumerate(first_frames))
+    messages = MessageBuilder(SPEC, Phases(SPEC, Catalog((video,))), fence=7)
+    units = messages.unit(IssueUnit(0, clips, ("trainer.rgb",)))
+    return [(key, DecodeSeed.FromString(message)) for key, message in units]
 
 
 def test_decoders_are_told_all_that_the_catalog_knows_of_a_video() -> None:
@@ -70,8 +83,28 @@ def test_decoders_are_told_what_they_were_told_before() -> None:
     for number in range(len(phases.order)):
         plan = phases.plan(number)
         for clips in plan.units(0, len(plan)):
-            key, message = messages.unit(IssueUnit(number, tuple(clips), ("trainer.rgb",)))
+            ((key, message),) = messages.unit(IssueUnit(number, tuple(clips), ("trainer.rgb",)))
             unit = DecodeSeed.FromString(message)
             unit.ClearField("recipe")
             told.append((key, str(unit)))
     assert digest(told) == "42603e503c696f57"
+
+
+def test_clips_of_a_long_video_are_told_to_several_decoders() -> None:
+    """Where they share no group of pictures. What a decoder is told of each clip is the same either way."""
+    keyframes = tuple(range(0, 3000, 300))
+    long = replace(
+        ROW, width=640, height=360, frame_count=3000, last_frame=2999, keyframe_pts=keyframes,
+        keyframe_frame=keyframes, keyframe_offset=keyframes,
+    )  # fmt: skip
+    first_frames = (290, 2699, 5, 295, 299)
+    divided = told(long, first_frames)
+    assert [[seed.index for seed in unit.seeds] for _, unit in divided] == [[0, 2, 3, 4], [1]]
+    assert [key for key, _ in divided] == [b"file:///a.mp4#0", b"file:///a.mp4#8"]
+    for _, unit in divided:
+        for seed in unit.seeds:
+            alone = told(long, first_frames[: seed.index + 1])[0 if seed.index != 1 else -1][1]
+            assert seed in alone.seeds
+            assert (unit.recipe, unit.video) == (alone.recipe, alone.video)
+    ((key, _),) = told(replace(long, seekable=False), first_frames)
+    assert key == b"file:///a.mp4", "decoded from its start, which two would do twice"
