@@ -17,6 +17,7 @@ from essp_common.bus.port import Bus
 from essp_common.cache.port import FrameCache
 from essp_common.distribution import needs_extra
 from essp_common.errors import ConfigError, NotFound
+from essp_common.objects.archive import Archive, is_member
 from essp_common.objects.port import ObjectStore
 from essp_common.objects.uris import Place, place_of
 from essp_common.runtime import logs
@@ -106,7 +107,8 @@ class Stores:
             if not video:
                 raise
             raise NotFound(str(error)) from error
-        return self._store(root), key
+        store = self._store(root)
+        return (Archive(store) if video and is_member(key) else store), key
 
     def under(self, uri: str, videos: bool = False) -> ObjectStore:
         """A store rooted at the folder `uri`. Raises `ConfigError` if `uri` lies in no configured root or is no URI.

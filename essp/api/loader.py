@@ -44,7 +44,7 @@ from essp.job_file import read_job
 from essp.loops.feed import Feed, FeedOptions
 from essp.loops.source import ClusterSource, OwnSource, Source
 from essp.uris import as_uri
-from essp_common.catalog.table import ById
+from essp_common.catalog.table import ById, meta_of
 from essp_common.errors import ConfigError, EsspError
 from essp_common.job.spec import MOST_EPOCHS, ClipSpec, SamplingSpec
 from essp_common.messages.ordered import Delivery, PhaseEnd
@@ -100,7 +100,9 @@ class Batch:
     """`(B,)` int64 on the CPU: class ids, positions in `Loader.classes`."""
     meta: dict[str, list[Any]]
     """B values each: `video` (its id), `uri`, `class_name`, `split` and `group` as in the catalog, `first_frame` and
-    `last_frame` in the file, `epoch`, and `index`, that of the clip in its epoch."""
+    `last_frame` in the file, `epoch`, and `index`, that of the clip in its epoch. Then the further columns of the
+    source that the catalog was built from, by their names (None where a video has no value; a column that is called
+    like one of these has `source_` before its name)."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -557,6 +559,9 @@ class Loader(IterableDataset[Batch]):
             "epoch": [item.clip.epoch for item in items],
             "index": [_index_of(item, self._source.spec.sampling) for item in items],
         }
+        further = [meta_of(rows.text("id", place), rows.text("extra", place)) for place in places]
+        for name in sorted({name for columns in further for name in columns}):
+            meta[f"source_{name}" if name in meta else name] = [columns.get(name) for columns in further]
         return Batch(prepared.input.here(), torch.from_numpy(prepared.labels()), meta)
 
     def __getstate__(self) -> dict[str, Any]:

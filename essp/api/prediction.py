@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
 from essp.catalog.build import file_row
+from essp.catalog.found import VIDEO_SUFFIXES
 from essp.catalog.probing import ProbeOptions, Prober
-from essp.catalog.sources import VIDEO_SUFFIXES
 from essp.embedded.composition import Embedded
 from essp.uris import as_uri
 from essp_common.artifacts import layout

@@ -10,6 +10,7 @@ that is not there or not what it was said to be.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ from essp.catalog.journal import Journal
 from essp.catalog.probing import Outcome, ProbeOptions, Prober, gave_up_after_s
 from essp.catalog.sources import Kind, Listing, read_source
 from essp_common.catalog.table import Catalog, VideoRow, read_catalog, row_problems, write_catalog
+from essp_common.catalog.targets import Span, Targets, pack
 from essp_common.catalog.timing import Timing
 from essp_common.errors import ConfigError, Conflict, NotFound, PermanentError
 from essp_common.objects.port import ObjectStore
@@ -28,7 +30,9 @@ from essp_common.wiring import Stores
 
 _LASTING = ("damaged", "truncated", "empty", "not_video", "limit", "encrypted", "format")
 """Kinds of errors that reading the same bytes again would give again; others are tried anew by the next build."""
-_FACTS = tuple(f.name for f in fields(VideoRow) if f.name not in {"id", "uri", "class_name", "split", "group", "error"})
+_SAID = frozenset({"id", "uri", "class_name", "split", "group", "extra", "targets", "error"})
+"""What a source says of a video; all else is in its file."""
+_FACTS = tuple(f.name for f in fields(VideoRow) if f.name not in _SAID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,8 @@ class BuildOptions:
     """UCF-101: which of its train/test divisions."""
     group_column: str | None = None
     """CSV: the column that names the group of a video; None: `group`, if there is one."""
+    whole: bool = False
+    """One row a file, with its labelled stretches as targets, where the source lists stretches of files."""
     probe: ProbeOptions = field(default_factory=ProbeOptions)
 
 
@@ -76,6 +82,8 @@ class Built:
 
     catalog: Catalog
     kind: Kind
+    recognised: str
+    """What the source was taken for, and why."""
     read: int
     """Files opened by this build."""
     reused: int
@@ -93,8 +101,12 @@ def build(
     roots: Sequence[str],
     options: BuildOptions | None = None,
     progress: Callable[[Progress], None] | None = None,
+    recognised: Callable[[str], None] | None = None,
 ) -> Built:
-    """Build the catalog of `source` at `out` (URIs in the stores at `roots`)."""
+    """Build the catalog of `source` at `out` (URIs in the stores at `roots`).
+
+    `recognised` is told what the source was taken for, before any video is read.
+    """
     options = options or BuildOptions()
     started = time.monotonic()
     stores = Stores(roots)
@@ -102,7 +114,9 @@ def build(
     _check_writable(store, key)
     journal = Journal(store, key)
     known = _known(options.probe.timeout_s, _previous(store, key), journal)
-    listing = read_source(source, stores, options.kind, options.split, options.group_column)
+    listing = read_source(source, stores, options.kind, options.split, options.group_column, options.whole)
+    if recognised is not None:
+        recognised(listing.recognised)
     _check_names(listing)
     files = _files(listing)
     wanted = {uri: row for uri, row in files.items() if _version(row) not in known}
@@ -123,7 +137,9 @@ def build(
     journal.clear()
     elapsed_s = time.monotonic() - started
     reused = len(files) - len(wanted)
-    return Built(catalog, listing.kind, len(wanted), reused, listing.ignored, listing.notes, elapsed_s)
+    return Built(
+        catalog, listing.kind, listing.recognised, len(wanted), reused, listing.ignored, listing.notes, elapsed_s
+    )
 
 
 def _silent(_: Progress) -> None:
@@ -228,6 +244,7 @@ def _credible(catalog: Catalog) -> Catalog:
     for problem in found:
         row = rows[problem.row]
         unread = VideoRow(row.id, row.uri, row.class_name, row.split, row.size_bytes, row.etag, group=row.group)
+        unread = replace(unread, extra="" if problem.column == "extra" else row.extra)
         rows[problem.row] = replace(unread, error=f"damaged: {problem.column}: {problem.what}")
     return Catalog(rows, catalog.source)
 
@@ -242,6 +259,7 @@ def _row(entry: Entry, file: VideoRow | None) -> VideoRow:
         entry.size_bytes,
         entry.etag,
         group=entry.group,
+        extra=json.dumps(entry.meta, ensure_ascii=False, separators=(",", ":")) if entry.meta else "",
         error=entry.error,
     )
     if entry.error is not None or file is None:
@@ -249,7 +267,26 @@ def _row(entry: Entry, file: VideoRow | None) -> VideoRow:
     row = replace(row, **{name: getattr(file, name) for name in _FACTS})
     if not file.frame_count:
         return replace(row, error=file.error)
-    return _cut(row, entry.segment)
+    row = _cut(row, entry.segment)
+    return row if row.error is not None else _aimed(row, entry)
+
+
+def _aimed(row: VideoRow, entry: Entry) -> VideoRow:
+    """The row with what there is to learn from it beside its class, in frames of the file."""
+    frames = row.last_frame - row.first_frame + 1
+    for name, values in entry.series.items():
+        if len(values) != frames:
+            return replace(row, error=f"targets: {name} has {len(values)} values, but there are {frames} frames")
+    spans = []
+    for segment, name in entry.spans:
+        cut = _cut(row, segment)
+        if cut.error is not None:
+            return replace(row, error=cut.error.replace("segment:", f"targets: {name}:", 1))
+        spans.append(Span(cut.first_frame, cut.last_frame, name))
+    try:
+        return replace(row, targets=pack(Targets(entry.labels, tuple(spans), entry.series)))
+    except ConfigError as error:
+        return replace(row, error=f"targets: {error}")
 
 
 def _cut(row: VideoRow, segment: Segment | None) -> VideoRow:

@@ -1,13 +1,16 @@
 """A CSV file as the source of a catalog: one row a video, or a segment of one.
 
-Columns, in any order, of which only the first is required; others are ignored:
+Columns, in any order, of which only the first is required; any other is handed through as it is:
 
     path | file | video      below the CSV's folder, or absolute, or a URI in a configured store
     label | class            absent: the videos are unlabelled
+    labels                   several, with `|` between them; the first one is the class, unless `label` names it
     split                    absent: all `train`; `val` is kept as `validation`
     start_s, end_s           seconds, [start, end)
     start_frame, end_frame   frames in display order, both included
     group                    what videos share, such as the person; another column may be named for it
+    frame_labels             a text file with a name for each frame, a line a frame; an empty line: nothing
+    values:NAME              a `.npy` file with numbers for each frame along its first axis
 
 An empty start is the beginning and an empty end is the end of the file. Fields are separated by commas, in a
 `.tsv` file by tabs; the text is UTF-8.
@@ -20,19 +23,24 @@ import io
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from math import isfinite
-from pathlib import PurePosixPath
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from essp.catalog.entry import Entry, Segment
-from essp.catalog.foreign_lists import is_kinetics, kinetics, refuse_lists_of_labels, text_list
+from essp.catalog.foreign_lists import refuse_lists_of_labels
 from essp_common.errors import ConfigError, NotFound
 from essp_common.planning.splits import canonical_split
 from essp_common.wiring import Stores
 
 _PATH = ("path", "file", "video")
 _LABEL = ("label", "class")
+_BETWEEN = "|"
+_VALUES = "values:"
 _LOOKUPS = 16  # files asked for at once: over S3 each costs a round trip
 
 
@@ -45,33 +53,28 @@ class _Columns:
     end: str | None
     unit: Literal["s", "frame"]
     group: str | None
+    labels: str | None
+    frame_labels: str | None
+    values: Mapping[str, str]
+    """Name -> column of the files with a value for each frame."""
+    further: Mapping[str, str] = field(default_factory=dict)
+    """Column in small letters -> as it is written, of those that are handed through."""
 
 
-def read_csv(uri: str, stores: Stores, suffixes: frozenset[str], group_column: str | None = None) -> list[Entry]:
+def read_csv(uri: str, stores: Stores, group_column: str | None = None) -> list[Entry]:
     """The rows of a CSV file. Raises `NotFound`, and `ConfigError` for columns that make no sense.
 
-    `suffixes`: of videos, for lists that do not name their files. `group_column`: the column that names groups.
+    `group_column`: the column that names groups.
     """
     text = _text(uri, stores)
     refuse_lists_of_labels(uri, text)
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter="\t" if uri.endswith(".tsv") else ",")
     header = [name.strip() for name in reader.fieldnames or ()]
-    folder = uri.rpartition("/")[0]
-    if is_kinetics(name.lower() for name in header) and group_column is None:
-        reader.fieldnames = [name.lower() for name in header]
-        below = stores.under(folder, videos=True)
-        return list(
-            kinetics(reader, below, [i for i in below.list() if PurePosixPath(i.key).suffix.lower() in suffixes])
-        )
     columns = _columns(uri, header, group_column)
-    reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
+    reader.fieldnames = [name.lower() for name in header]
+    folder = uri.rpartition("/")[0]
     entries = [_entry(row, columns, folder, reader.line_num) for row in reader if any(row.values())]
-    return _with_sizes(entries, stores)
-
-
-def read_text_list(uri: str, stores: Stores) -> list[Entry]:
-    """The videos of a text file in the form of mmaction2. Raises `NotFound`, and `ConfigError` for another form."""
-    return _with_sizes(list(text_list(uri, _text(uri, stores), uri.rpartition("/")[0])), stores)
+    return with_sizes([_aimed(entry, folder, stores) for entry in entries], stores)
 
 
 def _text(uri: str, stores: Stores) -> str:
@@ -103,9 +106,12 @@ def _columns(uri: str, header: Sequence[str], group_column: str | None) -> _Colu
     group = (group_column or "group").strip().lower()
     if group_column is not None and group not in names:
         raise ConfigError(f"{uri} has no column {group_column!r} (--group-column); its columns: {', '.join(header)}")
-    return _Columns(
-        path, find(_LABEL), find(["split"]), find([f"start_{unit}"]), find([f"end_{unit}"]), unit, find([group])
-    )
+    values = {name.removeprefix(_VALUES): name for name in sorted(names) if name.startswith(_VALUES)}
+    labels, frame_labels = find(["labels"]), find(["frame_labels"])
+    label, split, start, end = find(_LABEL), find(["split"]), find([f"start_{unit}"]), find([f"end_{unit}"])
+    known = {path, label, split, start, end, group, labels, frame_labels, *values.values()}
+    further = {name.lower(): name for name in header if name and name.lower() not in known}
+    return _Columns(path, label, split, start, end, unit, find([group]), labels, frame_labels, values, further)
 
 
 def _entry(row: Mapping[str, str | None], columns: _Columns, folder: str, line: int) -> Entry:
@@ -118,9 +124,21 @@ def _entry(row: Mapping[str, str | None], columns: _Columns, folder: str, line: 
         return Entry(f"line {line}", "", label, "", error=f"unnamed: line {line} names no file")
     uri = _uri(path, folder)
     split = canonical_split(value(columns.split)) if columns.split else "train"
-    entry = Entry(uri.removeprefix(folder + "/"), uri, label, split, group=value(columns.group))
-    if columns.label and not label:
-        return replace(entry, error=f"unlabelled: line {line} has no {columns.label}")
+    labels = tuple(name for name in map(str.strip, value(columns.labels).split(_BETWEEN)) if name)
+    label = label or (labels[0] if labels else "")
+    files = {**{name: value(column) for name, column in columns.values.items()}, "": value(columns.frame_labels)}
+    entry = Entry(
+        uri.removeprefix(folder + "/"),
+        uri,
+        label,
+        split,
+        group=value(columns.group),
+        labels=labels,
+        files={name: file for name, file in files.items() if file},
+        meta={shown: value(name) for name, shown in columns.further.items()},
+    )
+    if (columns.label or columns.labels) and not label:
+        return replace(entry, error=f"unlabelled: line {line} has no {columns.label or columns.labels}")
     start, end = value(columns.start), value(columns.end)
     if not start and not end:
         return entry
@@ -129,6 +147,43 @@ def _entry(row: Mapping[str, str | None], columns: _Columns, folder: str, line: 
     except ValueError as error:
         return replace(entry, id=f"{entry.id}#{start}-{end}", error=f"segment: line {line}: {error}")
     return replace(entry, id=f"{entry.id}#{segment}", segment=segment)
+
+
+def _aimed(entry: Entry, folder: str, stores: Stores) -> Entry:
+    """The entry with what the files that its row names say of each frame."""
+    if entry.error is not None or not entry.files:
+        return entry
+    spans, series = entry.spans, dict(entry.series)
+    for name, path in entry.files.items():
+        try:
+            store, key = stores.resolve(_uri(path, folder), video=True)
+            data = store.get(key)
+            if name:
+                series[name] = _array(data)
+            else:
+                spans = _stretches(data.decode("utf-8-sig").splitlines())
+        except (NotFound, ValueError, EOFError) as error:
+            return replace(entry, error=f"targets: {path}: {error}")
+    return replace(entry, spans=spans, series=series)
+
+
+def _array(data: bytes) -> NDArray[Any]:
+    values: NDArray[Any] = np.load(io.BytesIO(data), allow_pickle=False)
+    if not values.ndim:
+        raise ValueError("it holds a single value, not one for each frame")
+    return values
+
+
+def _stretches(lines: Sequence[str]) -> tuple[tuple[Segment, str], ...]:
+    """Names of frames as stretches of frames of the file."""
+    spans = []
+    begin = 0
+    for name, run in groupby(map(str.strip, lines)):
+        end = begin + len(list(run))
+        if name:
+            spans.append((Segment(begin, end - 1, "frame"), name))
+        begin = end
+    return tuple(spans)
 
 
 def _segment(start: str, end: str, unit: Literal["s", "frame"]) -> Segment:
@@ -153,7 +208,7 @@ def _uri(path: str, folder: str) -> str:
     return f"{scheme}://{posixpath.normpath(posixpath.join(place, path))}"
 
 
-def _with_sizes(entries: Sequence[Entry], stores: Stores) -> list[Entry]:
+def with_sizes(entries: Sequence[Entry], stores: Stores) -> list[Entry]:
     """The entries with size and etag of their files; a file that is not there is a problem of its rows."""
 
     def look(uri: str) -> tuple[int, str, str | None]:

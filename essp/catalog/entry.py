@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,5 +38,15 @@ class Entry:
     segment: Segment | None = None
     group: str = ""
     """What it shares with others; empty: nothing."""
+    labels: tuple[str, ...] = ()
+    """All that the video as a whole shows, where that may be several things; else `class_name` says it."""
+    spans: tuple[tuple[Segment, str], ...] = ()
+    """Stretches of the file and what each shows."""
+    series: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """Name -> a value for each frame of the video, or of its segment, along the first axis."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Of `series` that are yet to be read: name -> file; the empty name: what each frame shows."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """What else the source says of it, by the name of the column."""
     error: str | None = None
     """`kind: reason` for what cannot become a usable row, whatever is in the file."""

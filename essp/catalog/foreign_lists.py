@@ -1,70 +1,59 @@
 """Lists of videos as other projects write them: each is read, or refused by its name with what to do instead.
 
-mmaction2       a text file with `path label` lines, the label a number (also of TSN and MMAction)
+mmaction2       a text file with `path label` lines, labels as numbers; several are several labels (also of TSN)
 Kinetics        a CSV file with label, youtube_id, time_start, time_end, split
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from essp.catalog.entry import Entry, Segment
+from essp.catalog.found import Found, is_video
+from essp.catalog.json_lists import split_named
 from essp_common.errors import ConfigError
-from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.planning.splits import canonical_split
 from essp_common.quantities import counted
 
 _HOW = "write a CSV file with the columns path, label, split"
-_HMDB = re.compile(r".+_test_split[0-9]\.txt$")
 _UCF101 = re.compile(r"(trainlist|testlist)0[1-3]\.txt|classind\.txt")
 _KINETICS = frozenset({"youtube_id", "time_start", "time_end"})
+_HEADER_BYTES = 4096
+_LABEL_MAP = re.compile(r"label_map.*\.txt")
 
 
 def refuse_file(uri: str) -> None:
     """Raises `ConfigError` for a source that is one file of a kind that is not read."""
     name = uri.rpartition("/")[2].lower()
     suffix = PurePosixPath(name).suffix
-    if name.endswith((".tar", ".tar.gz", ".tgz")):
-        raise ConfigError(f"{uri}: archives (webdataset) are not read; unpack it (tar -xf), then {_HOW}")
-    if suffix in (".zip", ".rar", ".7z", ".gz", ".zst"):
+    if suffix in (".zip", ".rar", ".7z", ".gz", ".zst") and not name.endswith((".tar.gz", ".tar.zst")):
         raise ConfigError(f"{uri}: archives are not read; unpack it, and give the folder of class folders, or {_HOW}")
     if suffix in (".npz", ".npy", ".h5", ".hdf5", ".mat", ".pt", ".pth", ".tfrecord", ".mdb", ".lmdb"):
         raise ConfigError(f"{uri}: arrays and records are not read, only video files; {_HOW} of the videos")
-    if _HMDB.search(name):
-        raise ConfigError(
-            f"{uri}: lists of HMDB51 (one file for each class) are not read; to take all videos for training, give "
-            f"their folder and --kind folders, or {_HOW}"
-        )
     if _UCF101.fullmatch(name):
         raise ConfigError(
             f"{uri} is one of the lists of UCF-101; give the folder that holds lists and videos, and say which "
-            "division: --kind ucf101 --split 1"
+            "division: --source ucf101 --split 1"
         )
-    if suffix in (".json", ".jsonl"):
-        raise ConfigError(f"{uri}: lists in JSON (Something-Something, ActivityNet) are not read; {_HOW}")
     if suffix in (".pkl", ".pickle"):
         raise ConfigError(f"{uri}: pickles (mmaction2) are not read, since they can run code; {_HOW}")
     if suffix in (".parquet", ".xlsx", ".xls"):
         raise ConfigError(f"{uri}: lists of this format are not read; {_HOW}")
 
 
-def refuse_folder(uri: str, keys: Sequence[str], videos: int) -> None:
-    """Raises `ConfigError` for a folder whose lists or archives would be passed over."""
-    if lists := [key for key in keys if _HMDB.search(key)]:
+def refuse_folder(found: Found) -> None:
+    """Raises `ConfigError` for a folder of pictures, whose videos are elsewhere."""
+    pictures = [key for key in found.others if key.lower().endswith((".jpg", ".jpeg", ".png"))]
+    if not found.videos and pictures:
         raise ConfigError(
-            f"{uri}: lists of HMDB51 ({lists[0]}) are not read; to take all videos for training, say --kind folders, "
-            f"or {_HOW}"
-        )
-    if not videos and (archives := [key for key in keys if key.endswith((".tar", ".tar.gz", ".tgz"))]):
-        raise ConfigError(f"{uri}: archives such as {archives[0]} (webdataset) are not read; unpack them (tar -xf)")
-    pictures = [key for key in keys if key.lower().endswith((".jpg", ".jpeg", ".png"))]
-    if not videos and pictures:
-        raise ConfigError(
-            f"{uri}: no video, but {counted(len(pictures), 'picture')} such as {pictures[0]}; ESSP reads videos, not "
-            "folders of their frames: give it the videos that the frames were taken from"
+            f"{found.uri}: no video, but {counted(len(pictures), 'picture')} such as {pictures[0]}; ESSP reads videos, "
+            "not folders of their frames: give it the videos that the frames were taken from"
         )
 
 
@@ -84,54 +73,108 @@ def refuse_lists_of_labels(uri: str, text: str) -> None:
         raise ConfigError(f"{uri}: this is JSON, not CSV; {_HOW}")
 
 
-def text_list(uri: str, text: str, folder: str) -> Iterator[Entry]:
-    """The videos of a list in the form of mmaction2. Raises `ConfigError` for lines of another form.
+# --- mmaction2 ---
 
-    `folder`: the URI below which the paths are.
+
+def is_mmaction2(found: Found) -> str:
+    if not found.given.endswith(".txt"):
+        return ""
+    map_key = _label_map(found)
+    names = f"; the names of classes are those of {map_key}" if map_key else ""
+    return f"a text file with `path label` lines{names}; split: {split_named(found.given) or 'train'}"
+
+
+def mmaction2(found: Found) -> Iterator[Entry]:
+    """The videos of a list, wherever they lie below its folder. Raises `ConfigError` for lines of another form.
+
+    The split is told by the list's name. A `label_map*.txt` beside the list has the names of the classes.
     """
-    for number, line in enumerate(text.splitlines(), 1):
-        fields = line.split()
-        if not fields:
+    uri, split = found.store.uri(found.given), split_named(found.given) or "train"
+    map_key = _label_map(found)
+    names = found.lines(map_key) if map_key else []
+    for number, line in enumerate(found.text(found.given).splitlines(), 1):
+        if not line.strip():
             continue
-        if len(fields) == 3 and all(field.lstrip("-").isdigit() for field in fields[1:]):
-            raise ConfigError(
-                f"{uri}, line {number}: `folder frames label` is mmaction2's list of folders of pictures; ESSP reads "
-                f"videos: give it the list of videos (`path label`), or {_HOW}"
-            )
-        path, _, label = line.strip().rpartition(" ")
-        if not path or not label.lstrip("-").isdigit():
+        path, labels = _path_and_labels(line.strip())
+        if not path or not labels:
             raise ConfigError(
                 f"{uri}, line {number}: {line.strip()[:80]!r} is not `path label` with a number as label (mmaction2); "
                 f"{_HOW}"
             )
-        yield Entry(path.strip(), f"{folder}/{path.strip()}", label, "train")
-
-
-def is_kinetics(header: Iterable[str]) -> bool:
-    """Whether a CSV file with these columns (in lower case) is a list of Kinetics."""
-    return set(header) >= _KINETICS
-
-
-def kinetics(
-    rows: Iterable[Mapping[str, str | None]], store: ObjectStore, videos: Iterable[ObjectInfo]
-) -> Iterator[Entry]:
-    """The videos of a list of Kinetics, wherever they lie below it: `ID_START_END.mp4`, cut as the usual scripts do, or
-    `ID.mp4`, of which the segment is taken."""
-    files = {PurePosixPath(info.key).stem: info for info in videos}
-    for row in rows:
-        video, label = (row.get("youtube_id") or "").strip(), (row.get("label") or "").strip()
-        split = canonical_split(row.get("split") or "train")
-        try:
-            start_s, end_s = float(row.get("time_start") or ""), float(row.get("time_end") or "")
-        except ValueError:
-            yield Entry(video, "", label, split, error="segment: time_start and time_end are not seconds")
-            continue
-        error = None if label else "unlabelled: the list has no label for it (test lists of Kinetics have none)"
-        cut = f"{video}_{start_s:06.0f}_{end_s:06.0f}"
-        info = files.get(cut) or files.get(video)
+        if not is_video(path):
+            raise ConfigError(
+                f"{uri}, line {number}: {path[:80]!r} is no video by its name (lists of folders of pictures are "
+                f"`folder frames label`); give the list of videos (`path label`), or {_HOW}"
+            )
+        classes = tuple(names[int(label)] if 0 <= int(label) < len(names) else label for label in labels)
+        info = found.ending(path)
         if info is None:
-            yield Entry(cut, "", label, split, error=f"vanished: neither {cut} nor {video} is below the list")
-            continue
-        segment = None if PurePosixPath(info.key).stem == cut else Segment(start_s, end_s, "s")
-        name = info.key if segment is None else f"{info.key}#{segment}"
-        yield Entry(name, store.uri(info.key), label, split, info.size_bytes, info.etag, segment, error=error)
+            yield found.vanished(path, found.given, classes[0], split)
+        else:
+            yield found.entry(info, classes[0], split, labels=classes if len(classes) > 1 else ())
+
+
+def _path_and_labels(line: str) -> tuple[str, list[str]]:
+    """The numbers at the end are labels, as long as something is left that may be a path."""
+    path, labels = line, list[str]()
+    while True:
+        before, _, last = path.rpartition(" ")
+        if not before.strip() or not last.lstrip("-").isdigit():
+            return path, labels
+        path, labels = before.strip(), [last, *labels]
+
+
+def _label_map(found: Found) -> str | None:
+    folder = PurePosixPath(found.given).parent
+    near = [key for key in found.others if _LABEL_MAP.fullmatch(PurePosixPath(key).name.lower())]
+    beside = [key for key in near if PurePosixPath(key).parent == folder]
+    return beside[0] if len(beside) == 1 else None
+
+
+# --- Kinetics ---
+
+
+def is_kinetics(found: Found) -> str:
+    lists = _kinetics_lists(found)
+    return f"{', '.join(lists)}: columns youtube_id, time_start, time_end" if lists else ""
+
+
+def kinetics(found: Found) -> Iterator[Entry]:
+    """The videos of the lists, wherever they lie below them: `ID_START_END.mp4`, cut as the usual scripts do, or
+    `ID.mp4`, of which the segment is taken. A group is a video of YouTube."""
+    for key in _kinetics_lists(found):
+        reader = csv.DictReader(io.StringIO(found.text(key), newline=""))
+        reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
+        for row in reader:
+            yield _of_kinetics(found, key, {name: (value or "").strip() for name, value in row.items() if name})
+
+
+def _of_kinetics(found: Found, key: str, row: dict[str, str]) -> Entry:
+    low = {name.lower(): value for name, value in row.items()}
+    video, label = low["youtube_id"], low.get("label", "")
+    split = canonical_split(low.get("split") or split_named(key) or "train")
+    try:
+        start_s, end_s = float(low["time_start"]), float(low["time_end"])
+    except ValueError:
+        return Entry(video, "", label, split, error="segment: time_start and time_end are not seconds")
+    error = None if label else "unlabelled: the list has no label for it (test lists of Kinetics have none)"
+    cut = f"{video}_{start_s:06.0f}_{end_s:06.0f}"
+    info = found.by_stem.get(cut) or found.by_stem.get(video)
+    if info is None:
+        return Entry(cut, "", label, split, error=f"vanished: neither {cut} nor {video} is below the list")
+    further = {name: value for name, value in row.items() if name.lower() not in ("label", "split")}
+    entry = found.entry(info, label, split, group=video, meta=further, error=error)
+    if PurePosixPath(info.key).stem == cut:
+        return entry
+    segment = Segment(start_s, end_s, "s")
+    return replace(entry, id=f"{info.key}#{segment}", segment=segment)
+
+
+def _kinetics_lists(found: Found) -> list[str]:
+    return [key for key in found.with_suffix(".csv") if _header(found, key) >= _KINETICS]
+
+
+def _header(found: Found, key: str) -> frozenset[str]:
+    """The columns of a CSV file, in small letters."""
+    start = found.store.get(key, 0, _HEADER_BYTES).decode("utf-8-sig", "replace")
+    return frozenset(name.strip().lower() for name in start.partition("\n")[0].split(","))

@@ -1,8 +1,7 @@
 """Where a catalog's videos come from: what a source lists, before any video is opened.
 
-    folders   root/[split/]class/.../video.ext
-    ucf101    videos in class folders, trainlistNN.txt and testlistNN.txt, classInd.txt (Soomro et al., 2012)
-    csv       one row a video or segment: see `csv_source.py`; also lists of other projects (`foreign_lists.py`)
+`LAYOUTS` has them all: by what each is recognised, and who lists it. A source that is not said to be of a kind is the
+first one in the table that it looks like, and `Listing.recognised` says which and why.
 
 A source names every video it was asked about: one that is listed but missing, doubled or unlabelled becomes an
 `Entry` with an `error`. Files that are no videos by their name are counted, not listed.
@@ -12,31 +11,62 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from essp.catalog.csv_source import read_csv, read_text_list
-from essp.catalog.entry import Entry
+from essp.catalog import action_sets, foreign_lists, json_lists, shards
+from essp.catalog.csv_source import read_csv
+from essp.catalog.entry import Entry, Segment
 from essp.catalog.folder_source import class_folders, is_list, ucf101
-from essp.catalog.foreign_lists import refuse_file, refuse_folder
+from essp.catalog.found import VIDEO_SUFFIXES, Found
 from essp.catalog.local_folder import left_out
 from essp_common.errors import ConfigError, NotFound
 from essp_common.quantities import counted
 from essp_common.wiring import Stores
 
-Kind = Literal["auto", "folders", "ucf101", "csv"]
-
-VIDEO_SUFFIXES = frozenset(
-    f".{name}"
-    for name in (
-        *("3gp", "asf", "avi", "divx", "flv", "ivf", "m2ts", "m4v", "mkv", "mov"),
-        *("mp4", "mpeg", "mpg", "mts", "mxf", "ogv", "ts", "vob", "webm", "wmv"),
-    )
-)
+Kind = Literal[
+    "auto", "csv", "kinetics", "mmaction2", "something", "activitynet", "webdataset", "ucf101", "hmdb51", "hollywood2",
+    "ccv", "kth", "two-level", "folders",
+]  # fmt: skip
 
 _UCF_NAME = re.compile(r"v_(.+_g[0-9]+)_c[0-9]+")
+_LISTS = (".csv", ".tsv", ".txt", ".json")
+_ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.zst")
+
+
+class Layout(NamedTuple):
+    """How a data set lies."""
+
+    looks: str
+    """What is looked for, in words."""
+    fits: Callable[[Found], str]
+    """By what a source is recognised as one; empty: it is none."""
+    read: Callable[[Found], Iterable[Entry]]
+
+
+LAYOUTS: Mapping[Kind, Layout] = {
+    "kinetics": Layout(
+        "CSV with the columns youtube_id, time_start, time_end", foreign_lists.is_kinetics, foreign_lists.kinetics
+    ),
+    "activitynet": Layout(
+        "JSON with a `database` of videos and their segments", json_lists.is_activitynet, json_lists.activitynet
+    ),
+    "something": Layout("JSON lists of id and template", json_lists.is_something, json_lists.something),
+    "webdataset": Layout("tar archives of videos", shards.is_webdataset, shards.webdataset),
+    "ucf101": Layout("trainlistNN.txt, testlistNN.txt", lambda found: _is_ucf101(found), lambda found: _ucf101(found)),
+    "hmdb51": Layout("lists CLASS_test_splitN.txt", action_sets.is_hmdb51, action_sets.hmdb51),
+    "hollywood2": Layout("lists CLASS_train.txt of clips", action_sets.is_hollywood2, action_sets.hollywood2),
+    "ccv": Layout("trainVidID.txt and trainLabel.txt", action_sets.is_ccv, action_sets.ccv),
+    "kth": Layout("videos named personNN_ACTION_dN", action_sets.is_kth, action_sets.kth),
+    "mmaction2": Layout("a text file with `path label` lines", foreign_lists.is_mmaction2, foreign_lists.mmaction2),
+    "two-level": Layout(
+        "videos in GROUP/CLASS/, only if it is said", action_sets.is_two_level, action_sets.two_level
+    ),
+    "folders": Layout("videos in folders", lambda found: _is_folders(found), lambda found: _folders(found)),
+}  # fmt: skip
+"""All but CSV files of one's own, in the order in which they are tried."""
 
 
 @dataclass(frozen=True)
@@ -47,54 +77,121 @@ class Listing:
     entries: tuple[Entry, ...]
     ignored: Mapping[str, int]
     """Files that are neither videos nor part of the source's own lists: how many of each suffix."""
+    recognised: str
+    """What the source was taken for, and why."""
     notes: tuple[str, ...] = ()
     """What a user should know of the source."""
 
 
 def read_source(
-    uri: str, stores: Stores, kind: Kind = "auto", split: int = 1, group_column: str | None = None
+    uri: str,
+    stores: Stores,
+    kind: Kind = "auto",
+    split: int = 1,
+    group_column: str | None = None,
+    whole: bool = False,
 ) -> Listing:
-    """List a source. `split`: which of UCF-101's three train/test divisions. `group_column`: of a CSV file.
+    """List a source. `split`: which of several train/test divisions. `group_column`: of a CSV file. `whole`: one entry
+    a file, with the listed stretches of it as targets.
 
     Raises `NotFound` when there is no such source or no video in it, `ConfigError` when it is not of its kind.
     """
-    suffix = PurePosixPath(uri).suffix.lower()
-    if kind == "csv" or (kind == "auto" and suffix in (".csv", ".tsv")):
-        return _complete("csv", read_csv(uri, stores, VIDEO_SUFFIXES, group_column), {}, uri)
+    found = _found(uri, stores, kind, split)
+    of_its_own = kind == "csv" or (kind == "auto" and found.given.lower().endswith((".csv", ".tsv")))
+    if of_its_own and not (kind == "auto" and group_column is None and foreign_lists.is_kinetics(found)):
+        if not found.given:
+            raise ConfigError(f"--source csv: {uri} is no file; give the CSV file itself")
+        entries: Iterable[Entry] = read_csv(uri, stores, group_column)
+        return _complete("csv", entries, {}, uri, "a CSV file with a column for the path", whole=whole)
     if group_column is not None:
         raise ConfigError(f"--group-column {group_column}: only a CSV file has columns; {uri} is none")
-    if kind == "auto":
-        refuse_file(uri)
-        if suffix == ".txt":
-            return _complete("csv", read_text_list(uri, stores), {}, uri)
-        if suffix in VIDEO_SUFFIXES and _is_file(uri, stores):
+    kind, why = _kind_of(found, kind)
+    ignored = {} if found.given else _ignored(found, kind)
+    missed = left_out(uri, VIDEO_SUFFIXES)
+    entries = list(LAYOUTS[kind].read(found))
+    notes = _notes(entries, found, missed.empty) if kind == "folders" else ()
+    listed = [] if found.given else missed.entries
+    return _complete(kind, [*entries, *listed], ignored, uri, why, notes, whole)
+
+
+def _found(uri: str, stores: Stores, kind: Kind, split: int) -> Found:
+    """What lies at the source: of a list, in its folder."""
+    suffix = PurePosixPath(uri).suffix.lower()
+    if suffix and _is_file(uri, stores):
+        if kind == "auto":
+            foreign_lists.refuse_file(uri)
+        if suffix in VIDEO_SUFFIXES:
             raise ConfigError(f"{uri} is one video; give the folder of the class folders, or a CSV file")
-        if suffix and _is_file(uri, stores):
+        if suffix not in _LISTS and not uri.lower().endswith(_ARCHIVES):
             raise ConfigError(
                 f"{uri}: lists of this format are not read; write a CSV file with the columns path, label, split"
             )
+        folder, _, name = uri.rpartition("/")
+        store = stores.under(folder, videos=True)
+        alone = suffix in (".csv", ".tsv") and kind == "csv"  # its rows say where the videos are
+        return Found(uri, store, () if alone else store.list(), split, name)
+    if suffix in (".csv", ".tsv") or kind == "csv":
+        store, key = stores.resolve(uri)
+        store.head(key)  # raises
     store = stores.under(uri, videos=True)
-    infos = [info for info in store.list() if not _hidden(info.key)]
-    lists = [info.key for info in infos if is_list(info.key)]
-    videos = [info for info in infos if PurePosixPath(info.key).suffix.lower() in VIDEO_SUFFIXES]
-    if kind == "auto" and not lists:
-        refuse_folder(uri, [info.key for info in infos], len(videos))
-    listed = kind == "ucf101" or (kind == "auto" and bool(lists))
-    counts = Counter(
-        PurePosixPath(info.key).suffix.lower() or "no suffix"
-        for info in infos
-        if PurePosixPath(info.key).suffix.lower() not in VIDEO_SUFFIXES and not (info.key in lists and listed)
-    )
-    ignored = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-    missed = left_out(uri, VIDEO_SUFFIXES)
-    if listed:
-        entries: Iterable[Entry] = ucf101(store, videos, lists, split)
-        found: Kind = "ucf101"
-    else:
-        entries, found = class_folders(store, videos), "folders"
-    entries = [_grouped(entry) for entry in entries]
-    notes = _notes(entries, [info.key for info in infos], missed.empty) if found == "folders" else ()
-    return _complete(found, [*entries, *missed.entries], ignored, uri, notes)
+    return Found(uri, store, store.list(), split)
+
+
+def _kind_of(found: Found, kind: Kind) -> tuple[Kind, str]:
+    """What the source is, and why. Raises `ConfigError`, with what was looked for, and `NotFound`."""
+    if kind != "auto":
+        why = LAYOUTS[kind].fits(found) or "as --source says"
+        return kind, why
+    for name, layout in LAYOUTS.items():
+        if why := layout.fits(found):
+            return name, why
+    foreign_lists.refuse_folder(found)
+    looked = "; ".join(f"{name}: {layout.looks}" for name, layout in LAYOUTS.items())
+    if found.given:
+        raise ConfigError(
+            f"{found.uri} is no list that is known. Looked for: csv: columns path, label, split; {looked}. Write a CSV "
+            "file, or say what it is with --source"
+        )
+    ignored = _ignored(found, kind)
+    there = f"no video files there ({others(ignored)})" if ignored else "there is no such folder, or it is empty"
+    hint = f". Looked for: {looked}" if ignored else ""
+    raise NotFound(f"{found.uri}: {there}; give a folder of class folders or a CSV file{hint}")
+
+
+def _ignored(found: Found, kind: Kind) -> dict[str, int]:
+    """Files that are neither videos nor lists of this kind of source."""
+    lists = {"folders": (), "two-level": ()}.get(kind, _LISTS if kind != "webdataset" else _ARCHIVES)
+    suffixes = ((key, PurePosixPath(key).suffix.lower()) for key in found.others)
+    counts = Counter(suffix or "no suffix" for key, suffix in suffixes if not (lists and key.endswith(tuple(lists))))
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+# --- class folders, and UCF-101 ---
+
+
+def _ucf_lists(found: Found) -> list[str]:
+    return [key for key in found.lists if is_list(key)]
+
+
+def _is_ucf101(found: Found) -> str:
+    if found.given or not (lists := _ucf_lists(found)):
+        return ""
+    return f"{counted(len(lists), 'list')} such as {lists[0]}, of which those of division {found.split} are read"
+
+
+def _ucf101(found: Found) -> Iterable[Entry]:
+    return map(_grouped, ucf101(found.store, found.videos, _ucf_lists(found), found.split))
+
+
+def _is_folders(found: Found) -> str:
+    if found.given or not found.videos:
+        return ""
+    labelled = any("/" in info.key for info in found.videos)
+    return f"{counted(len(found.videos), 'video')} in class folders" if labelled else "videos without class folders"
+
+
+def _folders(found: Found) -> Iterable[Entry]:
+    return map(_grouped, class_folders(found.store, found.videos))
 
 
 def _grouped(entry: Entry) -> Entry:
@@ -103,7 +200,7 @@ def _grouped(entry: Entry) -> Entry:
     return replace(entry, group=match.group(1)) if match else entry
 
 
-def _notes(entries: Sequence[Entry], keys: Sequence[str], empty: Sequence[str]) -> tuple[str, ...]:
+def _notes(entries: Sequence[Entry], found: Found, empty: Sequence[str]) -> tuple[str, ...]:
     """What is surely not meant, of class folders."""
     notes = []
     usable = [entry for entry in entries if entry.error is None]
@@ -112,12 +209,18 @@ def _notes(entries: Sequence[Entry], keys: Sequence[str], empty: Sequence[str]) 
             "the videos have no labels, so they can only be predicted on; to train, put videos in class folders "
             "(FOLDER/CLASS/video.mp4), or give a CSV file with the columns path and label"
         )
+    keys = [*(info.key for info in found.videos), *found.others]
     with_video = {key.rpartition("/")[0] for key in (entry.id for entry in entries)}
     folders = {key.rpartition("/")[0] for key in keys} | set(empty)
     bare = [f for f in sorted(folders - {""}) if not any(name == f or name.startswith(f + "/") for name in with_video)]
     if bare:
         few = ", ".join(bare[:10]) + (", ..." if len(bare) > 10 else "")
         notes.append(f"{len(bare)} folders hold no video, so there is no such class: {few}")
+    if action_sets.looks_two_level(found.videos):
+        notes.append(
+            "all videos lie two folders deep, and the class is the upper one; if it is the lower one, say "
+            "--source two-level"
+        )
     return tuple(notes)
 
 
@@ -130,28 +233,61 @@ def _is_file(uri: str, stores: Stores) -> bool:
     return True
 
 
+# --- all of them ---
+
+
 def _complete(
-    kind: Kind, entries: Iterable[Entry], ignored: Mapping[str, int], uri: str, notes: tuple[str, ...] = ()
+    kind: Kind,
+    entries: Iterable[Entry],
+    ignored: Mapping[str, int],
+    uri: str,
+    why: str,
+    notes: tuple[str, ...] = (),
+    whole: bool = False,
 ) -> Listing:
     """The listing with ids made unique: what is listed twice stays, as a problem."""
     seen: dict[str, int] = {}
     unique: list[Entry] = []
-    for entry in entries:
+    for entry in _whole(entries) if whole else entries:
         times = seen[entry.id] = seen.get(entry.id, 0) + 1
         if times > 1:
             entry = replace(entry, id=f"{entry.id}@{times}", error="doubled: the source lists it more than once")
         unique.append(entry)
     if not unique:
-        there = f"no video files there ({others(ignored)})" if ignored else "there is no such folder, or it is empty"
-        raise NotFound(f"{uri}: {there}; give a folder of class folders or a CSV file")
-    return Listing(kind, tuple(unique), ignored, notes)
+        raise NotFound(f"{uri}: no video is listed there; give a folder of class folders or a CSV file")
+    return Listing(kind, tuple(unique), ignored, f"{kind}: {why}", notes)
+
+
+def _whole(entries: Iterable[Entry]) -> list[Entry]:
+    """One entry a file, with what its segments show as spans. What has an error stays by itself."""
+    files: dict[str, list[Entry]] = {}
+    alone = []
+    for entry in entries:
+        if entry.error is None:
+            files.setdefault(entry.uri, []).append(entry)
+        else:
+            alone.append(entry)
+    return [_joined(parts) for parts in files.values()] + alone
+
+
+def _joined(parts: Sequence[Entry]) -> Entry:
+    first = parts[0]
+    if all(part.segment is None for part in parts) and len(parts) == 1:
+        return first
+    spans = tuple((part.segment or Segment(0, None, "s"), part.class_name) for part in parts)
+    joined = replace(
+        first,
+        id=first.id.partition("#")[0] if first.segment is not None else first.id,
+        segment=None,
+        labels=tuple(sorted({part.class_name for part in parts})),
+        spans=spans,
+    )
+    if len({part.split for part in parts}) > 1:
+        return replace(joined, error="split: its segments are in several splits; leave out --whole")
+    return joined
 
 
 def others(ignored: Mapping[str, int]) -> str:
     """Files that are no videos, in words."""
     kinds = ", ".join(f"{suffix} {count}" for suffix, count in list(ignored.items())[:5])
     return counted(sum(ignored.values()), "other file") + (f": {kinds}" if kinds else "")
-
-
-def _hidden(key: str) -> bool:
-    return any(part.startswith(".") for part in key.split("/"))

@@ -38,17 +38,21 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help="Build and sh
 @app.command("build")
 def build_command(
     source: Annotated[
-        str, typer.Argument(help="Folder or CSV file of the videos: a path or a URI (s3://bucket/prefix).")
+        str, typer.Argument(help="Folder, list or archive of the videos: a path or a URI (s3://bucket/prefix).")
     ],
     out: Annotated[str, typer.Option(help="Where to write the catalog, as in data/videos.parquet.")],
-    kind: Annotated[Kind, typer.Option(help="How the source is laid out.")] = "auto",
-    split: Annotated[int, typer.Option(help="UCF-101: which of its train/test divisions.", min=1)] = 1,
+    kind: Annotated[Kind, typer.Option("--source", help="What SOURCE is, if it is not to be recognised.")] = "auto",
+    split: Annotated[int, typer.Option(help="UCF-101, HMDB51: which of the train/test divisions.", min=1)] = 1,
     group_column: Annotated[
         str | None,
         typer.Option(
             help="CSV: the column of what videos share, such as a person (default: `group`, if there is one)."
         ),
     ] = None,
+    whole: Annotated[
+        bool,
+        typer.Option(help="One row a file, whose labelled segments are targets; default: a row a segment."),
+    ] = False,
     workers: Annotated[int, typer.Option(help="Files read at a time (0: one a core).", min=0)] = 0,
     timeout_s: Annotated[
         float, typer.Option(help="Seconds of processor time that one file may take.", min=0.1)
@@ -57,16 +61,22 @@ def build_command(
 ) -> None:
     """Read every video of SOURCE once and write one row each: facts, keyframes, or why it cannot be used.
 
-    SOURCE holds class folders (with split folders around them or not), UCF-101 with its lists, or is a CSV file with
-    the columns path, label, split, group and start_s, end_s or start_frame, end_frame; lists of Kinetics (CSV) and
-    mmaction2 (text) are read, too. Videos of one group stay together where validation videos are set aside. Running it
-    again reads only what is new or changed; after an interruption it goes on where it stopped.
+    SOURCE holds class folders (with split folders around them or not), is a CSV file with the columns path, label,
+    split, group and start_s, end_s or start_frame, end_frame, or is a data set as its authors publish it: UCF-101,
+    HMDB51, KTH, Hollywood2, CCV, lists of Kinetics (CSV), Something-Something and ActivityNet (JSON), mmaction2 (text),
+    shards of webdataset (tar). What it was taken for is printed first. Videos of one group stay together where
+    validation videos are set aside. Running it again reads only what is new or changed; after an interruption it goes
+    on where it stopped.
     """
-    options = BuildOptions(kind, split, group_column, ProbeOptions(workers or cpu_count(), timeout_s))
+    options = BuildOptions(kind, split, group_column, whole, ProbeOptions(workers or cpu_count(), timeout_s))
     console = open_console(stderr=True)
+
+    def recognised(what: str) -> None:
+        console.print(f"recognised as {what}", highlight=False, soft_wrap=True, markup=False)
+
     try:
         with _progress(console) as tell:
-            built = build(as_uri(source), as_uri(out), Settings().stores, options, tell)
+            built = build(as_uri(source), as_uri(out), Settings().stores, options, tell, recognised)
     except KeyboardInterrupt:
         console.print("interrupted; what was read is kept: run the same command again to go on", soft_wrap=True)
         raise typer.Exit(130) from None

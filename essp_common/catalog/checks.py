@@ -20,6 +20,8 @@ LONGEST_TEXT = 4096
 """Bytes of an id or a URI."""
 LONGEST_NAME = 512
 """Bytes of a class, a split or a group."""
+LONGEST_EXTRA = 2**20
+"""Bytes of a row's further columns."""
 LARGEST_COUNT = 2**31 - 1
 """Frames of a file; messages hold 32 bits."""
 _LARGEST_FILE = 2**50
@@ -141,9 +143,12 @@ def _between(low: float, high: float) -> Callable[[NDArray[Any]], _Bad]:
     return lambda values: (values >= low) & (values <= high)  # false for NaN
 
 
-_TEXTS = {"id": LONGEST_TEXT, "uri": LONGEST_TEXT, "etag": LONGEST_TEXT, "error": LONGEST_TEXT * 16} | dict.fromkeys(
-    ("class_name", "split", "group", "container", "codec", "pixel_format"), LONGEST_NAME
-)
+_TEXTS = {
+    **dict.fromkeys(("id", "uri", "etag"), LONGEST_TEXT),
+    "error": LONGEST_TEXT * 16,
+    "extra": LONGEST_EXTRA,
+    **dict.fromkeys(("class_name", "split", "group", "container", "codec", "pixel_format"), LONGEST_NAME),
+}
 _NUMBERS: dict[str, tuple[Callable[[NDArray[Any]], _Bad], str]] = {
     "size_bytes": (_between(0, _LARGEST_FILE), "is not the size of a file"),
     "width": (_between(0, _LARGEST_SIDE), "is not a width"),

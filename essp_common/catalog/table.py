@@ -12,6 +12,7 @@ is read (`checks.py`), since it goes into plans and messages.
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -42,7 +43,7 @@ from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.objects import tables
 from essp_common.objects.port import ObjectStore
 
-VERSION = "3"
+VERSION = "4"
 _VERSION_KEY = b"essp.catalog.version"
 _SOURCE_KEY = b"essp.catalog.source"
 _AT_ONCE = 4096
@@ -104,8 +105,29 @@ class VideoRow:
     group: str = ""
     """What it shares with others, such as the person or the recording; a group is on one side of a split that is carved
     out. Empty: it shares nothing."""
+    extra: str = ""
+    """Further columns of the source, as a JSON object; empty: none. `meta` reads it."""
+    targets: bytes = b""
+    """What there is to learn beside the class (`targets.py`): several labels, spans, a value a frame; empty: nothing.
+    `essp_common.catalog.targets.unpack` reads it."""
     error: str | None = None
     """Why the video cannot be used; null: it can."""
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """Further columns of the source, by name. Raises `ConfigError` for what is no JSON object."""
+        return meta_of(self.id, self.extra)
+
+
+def meta_of(video: str, extra: str) -> dict[str, Any]:
+    """What `VideoRow.extra` holds."""
+    try:
+        found = json.loads(extra or "{}")
+    except ValueError as error:
+        raise ConfigError(f"{video}: column extra is no JSON ({error}); {_REMEDY}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{video}: column extra is no JSON object; {_REMEDY}")
+    return found
 
 
 class Rows(Sequence[VideoRow]):
@@ -229,6 +251,11 @@ class Rows(Sequence[VideoRow]):
     def text(self, name: str, row: int) -> str:
         """One text of one row."""
         found: str = value_of(self.columns[name], self.places[row])
+        return found
+
+    def blob(self, name: str, row: int) -> bytes:
+        """One value of a column of bytes."""
+        found: bytes = value_of(self.columns[name], self.places[row])
         return found
 
     def _words(self, name: str) -> Words:
@@ -466,6 +493,8 @@ _COLUMNS: dict[str, pa.DataType] = {
     "keyframe_frame": _INTEGERS,
     "keyframe_offset": _INTEGERS,
     "group": _STRING,
+    "extra": _STRING,
+    "targets": pa.binary(),
     "error": _STRING,
 }
 _REMEDY = "make it again with `essp catalog build`"
@@ -477,7 +506,7 @@ WORDS = frozenset({"class_name", "split", "container", "codec", "pixel_format", 
 SCHEMA = pa.schema(list(_COLUMNS.items()), metadata={_VERSION_KEY: VERSION})
 """The file's columns."""
 _KEYFRAMES = ("keyframe_pts", "keyframe_frame", "keyframe_offset")
-_DIFFERENT = ("id", "uri", "etag", "size_bytes", "timestamps")
+_DIFFERENT = ("id", "uri", "etag", "size_bytes", "timestamps", "targets")
 _IN_TURN = ("group", *(name for name in _COLUMNS if name != "group"))
 """The order in which columns are read: first what takes most memory while it is read."""
 _RECURRING = tuple(
@@ -489,6 +518,8 @@ PLANNED = (
     *_KEYFRAMES,
 )
 """The columns that plans and messages need, beside those that name a video."""
+HANDED = ("extra", "targets")
+"""The columns that loops of the user's own are handed, beside those."""
 
 
 def write_catalog(store: ObjectStore, key: str, catalog: Catalog) -> None:

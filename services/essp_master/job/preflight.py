@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from essp_common.artifacts import layout
-from essp_common.catalog.table import PLANNED, Catalog, read_catalog
+from essp_common.catalog.table import HANDED, PLANNED, Catalog, read_catalog
 from essp_common.errors import ConfigError, NotFound
 from essp_common.features.declared import DeclaredFeature
 from essp_common.job.feature_layout import FeatureLayout
@@ -175,7 +175,8 @@ def _catalog_of(spec: JobSpec, stores: Stores) -> Catalog:
     if not spec.data.catalog:
         raise ConfigError("data.catalog: is required; make one with `essp catalog build`")
     try:
-        return read_catalog(*stores.resolve(spec.data.catalog), PLANNED)
+        columns = (*PLANNED, *HANDED) if spec.consumers else PLANNED
+        return read_catalog(*stores.resolve(spec.data.catalog), columns)
     except NotFound as error:
         raise ConfigError(f"data.catalog: {error}; make one with `essp catalog build`") from error
     except ConfigError as error:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import av
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -23,6 +24,7 @@ from essp.catalog.probing import ProbeOptions
 from essp.catalog.summary import summarize
 from essp.cli.catalog import app
 from essp_common.catalog.table import Catalog, VideoRow, read_catalog
+from essp_common.catalog.targets import Span, unpack
 from essp_common.errors import ConfigError, Unavailable
 from essp_common.video.synthetic import Encoding, numbered, write_video
 from essp_common.wiring import open_store
@@ -391,6 +393,36 @@ def test_an_interrupted_command_says_how_to_go_on(real: Path, monkeypatch: pytes
 
 
 def test_wrong_usage_is_refused(real: Path) -> None:
-    done = CliRunner().invoke(app, ["build", str(real), "--out", str(real / "c"), "--kind", "zip"])
+    done = CliRunner().invoke(app, ["build", str(real), "--out", str(real / "c"), "--source", "zip"])
     assert done.exit_code == 2
     assert "ucf101" in done.stderr
+
+
+def test_targets_are_kept_in_frames_of_the_file(tmp_path: Path) -> None:
+    write(tmp_path / "a.mp4", "30")
+    write(tmp_path / "b.mp4", "30")
+    np.save(tmp_path / "values.npy", np.arange(30))
+    write(tmp_path / "names.txt", "\n".join(["walk"] * 10 + ["run"] * 20))
+    write(tmp_path / "list.csv", "path,labels,values:x,frame_labels,take\na.mp4,u|v,values.npy,names.txt,3\n"
+          "b.mp4,u,values.npy,names.txt,4\n")  # fmt: skip
+    result = built(tmp_path / "list.csv")
+    row = stored(tmp_path / "list.csv").rows[0]
+    targets = unpack(row.targets)
+    assert (targets.labels, targets.spans) == (("u", "v"), (Span(0, 9, "walk"), Span(10, 29, "run")))
+    assert targets.series["x"].tolist() == list(range(30))
+    assert row.meta == {"take": "3"}
+    assert not errors(result.catalog)
+    np.save(tmp_path / "values.npy", np.arange(29))
+    assert errors(built(tmp_path / "list.csv").catalog) == {
+        name: "targets: x has 29 values, but there are 30 frames" for name in ("a.mp4", "b.mp4")
+    }
+    write(tmp_path / "names.txt", "\n" * 30 + "run")
+    np.save(tmp_path / "values.npy", np.arange(30))
+    assert errors(built(tmp_path / "list.csv").catalog) == {
+        name: "targets: run: begins at frame 30, but the file has 30 frames" for name in ("a.mp4", "b.mp4")
+    }
+
+
+def test_the_command_says_what_it_has_recognised(videos: Path) -> None:
+    done = CliRunner().invoke(app, ["build", str(videos), "--out", str(videos.parent / "c.parquet")])
+    assert done.stderr.startswith("recognised as folders: 8 videos in class folders")

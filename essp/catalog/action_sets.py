@@ -1,0 +1,236 @@
+"""Data sets of actions as their authors publish them: folders of videos with lists of their own beside them.
+
+KTH          personNN_ACTION_dN in the name of each video; 00sequences.txt (Schuldt et al., 2004)
+HMDB51       CLASS_test_splitN.txt for each class, three divisions (Kuehne et al., 2011)
+Hollywood2   ClipSets/CLASS_train.txt and CLASS_test.txt, several classes a video (Marszalek et al., 2009)
+CCV          trainVidID.txt and trainLabel.txt with 20 columns, several classes a video (Jiang et al., 2011)
+two levels   root/[split/]group/class/video, as the categories of FCVID (Jiang et al., 2018)
+
+Each has a function that says by what it is recognised (empty: it is not), and one that lists it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from essp.catalog.entry import Entry, Segment
+from essp.catalog.found import Found, few
+from essp_common.errors import ConfigError
+from essp_common.objects.port import ObjectInfo
+from essp_common.planning.splits import SPLIT_NAMES, canonical_split
+from essp_common.quantities import counted
+
+_KTH = re.compile(r"person(\d\d)_([a-z]+)_(d\d)(?:_uncomp)?")
+_KTH_SEQUENCE = re.compile(r"(person\d\d_[a-z]+_d\d)\s+frames\s+(.*)")
+_KTH_VALIDATION = frozenset((1, 4, 19, 20, 21, 23, 24, 25))
+_KTH_TEST = frozenset((2, 3, 5, 6, 7, 8, 9, 10, 22))
+_HMDB_LIST = re.compile(r"(.+)_test_split(\d)\.txt")
+_HMDB_NAME = re.compile(r"(.+)_[a-z]_[a-z]{2}_np\d_[a-z]{2}_[a-z]{3}_\d+")
+_HMDB_SPLITS = {"0": "", "1": "train", "2": "test"}
+_CLIP_SET = re.compile(r"(.+)_(autotrain|train|test)\.txt")
+_CLIP = re.compile(r"(?:action|scene)clip(?:auto)*(?:autotrain|train|test)\d+")
+_CCV = ("trainvidid.txt", "trainlabel.txt", "testvidid.txt", "testlabel.txt")
+_CCV_CLASSES = (
+    *("Basketball", "Baseball", "Soccer", "IceSkating", "Skiing", "Swimming", "Biking", "Cat", "Dog", "Bird"),
+    *("Graduation", "Birthday", "WeddingReception", "WeddingCeremony", "WeddingDance", "MusicPerformance"),
+    *("NonMusicPerformance", "Parade", "Beach", "Playground"),
+)
+
+
+# --- KTH ---
+
+
+def is_kth(found: Found) -> str:
+    named = sum(_KTH.fullmatch(PurePosixPath(info.key).stem) is not None for info in found.videos)
+    if not named or named < len(found.videos):
+        return ""
+    sequences = ", cut as 00sequences.txt says" if _sequences_of(found) else ", whole (there is no 00sequences.txt)"
+    return f"{counted(named, 'video')} named personNN_ACTION_dN{sequences}; the split is that of the authors, by person"
+
+
+def kth(found: Found) -> Iterator[Entry]:
+    """Videos, or the sequences in them, with the authors' division of the 25 persons; a group is a person."""
+    key = _sequences_of(found)
+    matches = (_KTH_SEQUENCE.match(line) for line in (found.lines(key) if key else ()))
+    sequences = {match[1]: re.findall(r"(\d+)-(\d+)", match[2]) for match in matches if match}
+    for info in found.videos:
+        match = _KTH.fullmatch(PurePosixPath(info.key).stem)
+        if match is None:
+            yield found.entry(info, error="unlabelled: its name is not personNN_ACTION_dN")
+            continue
+        person, action, scene = int(match[1]), match[2], match[3]
+        split = "validation" if person in _KTH_VALIDATION else "test" if person in _KTH_TEST else "train"
+        whole = found.entry(info, action, split, group=f"person{person:02}", meta={"scenario": scene})
+        pieces = sequences.get(f"person{person:02}_{action}_{scene}", [])
+        for first, last in pieces:
+            yield _cut(whole, Segment(int(first) - 1, int(last) - 1, "frame"))
+        if not pieces:
+            yield whole
+
+
+def _sequences_of(found: Found) -> str | None:
+    return found.named("00sequences.txt")
+
+
+def _cut(entry: Entry, segment: Segment) -> Entry:
+    return replace(entry, id=f"{entry.id}#{segment}", segment=segment)
+
+
+# --- HMDB51 ---
+
+
+def is_hmdb51(found: Found) -> str:
+    lists = [key for key in found.lists if _HMDB_LIST.fullmatch(PurePosixPath(key).name)]
+    which = f"of which those of division {found.split} are read"
+    return f"{counted(len(lists), 'list')} named CLASS_test_splitN.txt, {which}" if lists else ""
+
+
+def hmdb51(found: Found) -> Iterator[Entry]:
+    """Videos of the classes that have a list; those marked 0 are in no split. A group is the film of a clip."""
+    matches = [(key, _HMDB_LIST.fullmatch(PurePosixPath(key).name)) for key in found.lists]
+    numbers = sorted({int(match[2]) for _, match in matches if match})
+    if found.split not in numbers:
+        there = ", ".join(map(str, numbers)) or "none"
+        raise ConfigError(f"--split {found.split}: {found.uri} has no such lists of HMDB51; divisions found: {there}")
+    listed: set[str] = set()
+    for key, match in matches:
+        if match is None or int(match[2]) != found.split:
+            continue
+        class_name = PurePosixPath(match[1]).name
+        for line in found.lines(key):
+            name, _, mark = line.rpartition(" ")
+            split = _HMDB_SPLITS.get(mark)
+            if split is None or not name:
+                raise ConfigError(f"{found.store.uri(key)}: {line[:80]!r} is not `video 0`, `video 1` or `video 2`")
+            info = found.ending(f"{class_name}/{name.strip()}") or found.ending(name.strip())
+            if info is None:
+                yield found.vanished(f"{class_name}/{name.strip()}", key, class_name, split)
+                continue
+            listed.add(info.key)
+            yield found.entry(info, class_name, split, group=_film(info, class_name))
+    for info in found.videos:
+        if info.key not in listed and not found.given:
+            yield found.entry(
+                info, PurePosixPath(info.key).parent.name, "", error="unlisted: no list of HMDB51 names it"
+            )
+
+
+def _film(info: ObjectInfo, class_name: str) -> str:
+    match = _HMDB_NAME.fullmatch(PurePosixPath(info.key).stem)
+    return match[1].removesuffix(class_name).rstrip("_") if match else ""
+
+
+# --- Hollywood2 ---
+
+
+def is_hollywood2(found: Found) -> str:
+    lists = _clip_sets(found)
+    clips = sum(_CLIP.fullmatch(PurePosixPath(info.key).stem) is not None for info in found.videos)
+    if not lists or not clips:
+        return ""
+    classes = sorted({name for name, _, _ in lists})
+    return f"lists CLASS_train.txt and CLASS_test.txt of clips for {few(classes)}"
+
+
+def hollywood2(found: Found) -> Iterator[Entry]:
+    """Each clip once, with all classes that list it with a 1. Clips that were labelled automatically are a split of
+    their own, `autotrain`."""
+    labels: defaultdict[str, list[str]] = defaultdict(list)
+    splits: dict[str, tuple[str, str]] = {}
+    for class_name, split, key in _clip_sets(found):
+        for line in found.lines(key):
+            clip, _, mark = line.partition(" ")
+            splits.setdefault(clip, (split, key))
+            if mark.strip() == "1" and class_name not in labels[clip]:
+                labels[clip].append(class_name)
+    for clip, (split, key) in splits.items():
+        names = tuple(sorted(labels[clip]))
+        info = found.by_stem.get(clip)
+        if info is None:
+            yield found.vanished(clip, key, names[0] if names else "", split)
+        elif not names:
+            yield found.entry(info, "", split, error="unlabelled: no class lists it with a 1")
+        else:
+            yield found.entry(info, names[0], split, labels=names)
+    for info in found.videos:
+        if PurePosixPath(info.key).stem not in splits:
+            yield found.entry(info, error="unlisted: no list of Hollywood2 names it")
+
+
+def _clip_sets(found: Found) -> list[tuple[str, str, str]]:
+    """(class, split, list) of each list of a class."""
+    matches = ((key, _CLIP_SET.fullmatch(PurePosixPath(key).name)) for key in found.lists)
+    return [(match[1], match[2], key) for key, match in matches if match and match[1] not in ("actions", "scenes")]
+
+
+# --- CCV ---
+
+
+def is_ccv(found: Found) -> str:
+    names = {PurePosixPath(key).name.lower() for key in found.lists}
+    return "trainVidID.txt and trainLabel.txt with a column for each of 20 classes" if names >= set(_CCV[:2]) else ""
+
+
+def ccv(found: Found) -> Iterator[Entry]:
+    """The videos of both lists, with all classes whose column has a 1."""
+    for split, ids, labels in (("train", *_CCV[:2]), ("test", *_CCV[2:])):
+        names, rows = found.named(ids), found.named(labels)
+        if names is None or rows is None:
+            continue
+        videos, marks = [line.split()[0] for line in found.lines(names)], found.lines(rows)
+        if len(videos) != len(marks):
+            raise ConfigError(f"{found.uri}: {names} has {len(videos)} lines, but {rows} has {len(marks)}")
+        for number, (video, line) in enumerate(zip(videos, marks, strict=True), 1):
+            columns = line.split()
+            if len(columns) != len(_CCV_CLASSES):
+                raise ConfigError(f"{found.store.uri(rows)}, line {number}: {len(columns)} columns in place of 20")
+            shown = tuple(name for name, mark in zip(_CCV_CLASSES, columns, strict=True) if float(mark) == 1)
+            info = found.by_stem.get(video)
+            if info is None:
+                yield found.vanished(video, names, shown[0] if shown else "", split)
+            elif not shown:
+                yield found.entry(info, "", split, error=f"unlabelled: {rows} has no 1 for it")
+            else:
+                yield found.entry(info, shown[0], split, labels=shown)
+
+
+# --- classes in groups ---
+
+
+def is_two_level(found: Found) -> str:
+    """Never by itself: a folder in a class folder may be anything, such as a recording."""
+    return ""
+
+
+def two_level(found: Found) -> Iterator[Entry]:
+    """Classes below groups of classes, below split folders where there are any. The upper level is in the meta data;
+    classes of one name in two groups are told apart by the group."""
+    parts = {info.key: info.key.split("/") for info in found.videos}
+    split = bool(parts) and all(each[0].lower() in SPLIT_NAMES and len(each) > 3 for each in parts.values())
+    above: defaultdict[str, set[str]] = defaultdict(set)
+    places: dict[str, tuple[str, str]] = {}
+    for key, each in parts.items():
+        folders = each[1:-1] if split else each[:-1]
+        if len(folders) >= 2:
+            above[folders[1]].add(folders[0])
+            places[key] = folders[0], folders[1]
+    for info in found.videos:
+        name = canonical_split(parts[info.key][0]) if split else "train"
+        if info.key not in places:
+            yield found.entry(info, "", name, error="unlabelled: lies in no folder of a class below one of a group")
+            continue
+        upper, lower = places[info.key]
+        class_name = lower if len(above[lower]) == 1 else f"{upper}/{lower}"
+        yield found.entry(info, class_name, name, meta={"class_group": upper})
+
+
+def looks_two_level(videos: Iterable[ObjectInfo]) -> bool:
+    """Whether all videos lie two folders deep, in several folders below several others."""
+    parts = [info.key.split("/")[:-1] for info in videos]
+    if not parts or any(len(each) != 2 or each[0].lower() in SPLIT_NAMES for each in parts):
+        return False
+    return len({each[0] for each in parts}) < len({tuple(each) for each in parts}) < len(parts)

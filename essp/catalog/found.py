@@ -1,0 +1,113 @@
+"""What lies at a source: its videos and its other files, listed once, for whoever has to tell what data set it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import Any
+
+from essp.catalog.entry import Entry
+from essp_common.errors import ConfigError
+from essp_common.objects.port import ObjectInfo, ObjectStore
+
+VIDEO_SUFFIXES = frozenset(
+    f".{name}"
+    for name in (
+        *("3gp", "asf", "avi", "divx", "flv", "ivf", "m2ts", "m4v", "mkv", "mov"),
+        *("mp4", "mpeg", "mpg", "mts", "mxf", "ogv", "ts", "vob", "webm", "wmv"),
+    )
+)
+
+_MOST_LISTS = 64
+
+
+class Found:
+    """A folder, or a list and the folder in which it lies. Paths are keys below the folder."""
+
+    def __init__(self, uri: str, store: ObjectStore, infos: Iterable[ObjectInfo], split: int, given: str = "") -> None:
+        """`split`: which of several divisions is meant. `given`: the list that was named as the source; empty: the
+        folder was."""
+        self.uri = uri
+        self.store = store
+        self.split = split
+        self.given = given
+        self._documents: dict[str, Any] = {}
+        shown = [info for info in infos if not any(part.startswith(".") for part in info.key.split("/"))]
+        self.videos = tuple(info for info in shown if is_video(info.key))
+        self.others = tuple(info.key for info in shown if not is_video(info.key))
+
+    @property
+    def lists(self) -> tuple[str, ...]:
+        """The files that may be lists: the one that was named, or all that are no videos."""
+        return (self.given,) if self.given else self.others
+
+    def with_suffix(self, suffix: str) -> list[str]:
+        """The files with this suffix that may be lists. Where there are very many, they are something else."""
+        keys = [key for key in self.lists if key.lower().endswith(suffix)]
+        return keys if len(keys) <= _MOST_LISTS else []
+
+    def named(self, *names: str) -> str | None:
+        """The one file of such a name (in small letters), wherever it lies."""
+        return next((key for key in self.lists if PurePosixPath(key).name.lower() in names), None)
+
+    def text(self, key: str) -> str:
+        """A text file. Raises `ConfigError` if it is none."""
+        try:
+            return self.store.get(key).decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{self.store.uri(key)} is not UTF-8 text (byte {error.start}); save it so") from error
+
+    def lines(self, key: str) -> list[str]:
+        """The lines of a text file that are not empty, whatever its letters are encoded in."""
+        text = self.store.get(key).decode("utf-8", errors="replace")
+        return [line.strip() for line in text.splitlines() if line.strip()]
+
+    def json(self, key: str) -> Any:
+        """A JSON file, read once. Raises `ConfigError` if it is none."""
+        if key not in self._documents:
+            try:
+                self._documents[key] = json.loads(self.text(key))
+            except ValueError as error:
+                raise ConfigError(f"{self.store.uri(key)} is no JSON: {error}") from error
+        return self._documents[key]
+
+    @cached_property
+    def by_stem(self) -> dict[str, ObjectInfo]:
+        """Name without suffix -> the video, the first one where several have the name."""
+        return {PurePosixPath(info.key).stem: info for info in reversed(self.videos)}
+
+    @cached_property
+    def _by_end(self) -> dict[str, list[ObjectInfo]]:
+        found: dict[str, list[ObjectInfo]] = {}
+        for info in self.videos:
+            found.setdefault(PurePosixPath(info.key).name, []).append(info)
+        return found
+
+    def ending(self, path: str) -> ObjectInfo | None:
+        """The one video whose key is this path, or ends with it; None if there is none, or several."""
+        parts = PurePosixPath(path.lstrip("/")).parts
+        near = self._by_end.get(parts[-1], []) if parts else []
+        exact = [info for info in near if info.key == "/".join(parts)]
+        fitting = exact or [info for info in near if PurePosixPath(info.key).parts[-len(parts) :] == parts]
+        return fitting[0] if len(fitting) == 1 else None
+
+    def entry(self, info: ObjectInfo, class_name: str = "", split: str = "", **more: Any) -> Entry:
+        """Of a video that is there."""
+        return Entry(info.key, self.store.uri(info.key), class_name, split, info.size_bytes, info.etag, **more)
+
+    def vanished(self, name: str, list_key: str, class_name: str = "", split: str = "") -> Entry:
+        """Of a video that is not there, though a list names it."""
+        error = f"vanished: {list_key} names it, but there is no such file"
+        return Entry(name, self.store.uri(name), class_name, split, error=error)
+
+
+def is_video(key: str) -> bool:
+    """Whether a file is a video by its name."""
+    return PurePosixPath(key).suffix.lower() in VIDEO_SUFFIXES
+
+
+def few(names: Sequence[str]) -> str:
+    """Some names, for messages."""
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

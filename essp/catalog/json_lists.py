@@ -1,0 +1,158 @@
+"""Lists in JSON: Something-Something and ActivityNet, and what is written in their forms.
+
+Something-Something   [{"id": "7", "template": "Holding [something]", "label": ...}], a file a split
+ActivityNet           {"database": {ID: {"subset": "training", "annotations": [{"segment": [s, e], "label": ...}]}}}
+                      (also HACS and THUMOS14 in that form)
+
+Raises `ConfigError` for JSON of neither form.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import isfinite
+from pathlib import PurePosixPath
+from typing import Any
+
+from essp.catalog.entry import Entry, Segment
+from essp.catalog.found import Found, few
+from essp_common.errors import ConfigError
+from essp_common.planning.splits import SPLIT_NAMES, canonical_split
+
+_WORDS = re.compile(r"[a-z]+")
+_SOMETHING = re.compile(r"(something-something|sth).*\.json|(train|validation|test)\.json")
+_LARGEST_GUESS = 256 * 2**20
+"""Bytes of a JSON file that is read to see whether it is a list."""
+
+
+def split_named(name: str) -> str:
+    """The split that a file name tells, such as `kinetics_val_list.txt`; empty: none."""
+    words = [word for word in _WORDS.findall(PurePosixPath(name).stem.lower()) if word in SPLIT_NAMES]
+    return canonical_split(words[-1]) if words else ""
+
+
+# --- Something-Something ---
+
+
+def is_something(found: Found) -> str:
+    lists = _something_lists(found)
+    return f"{few(lists)}: JSON lists of id and template" if lists else ""
+
+
+def something(found: Found) -> Iterator[Entry]:
+    """A class is a template without its brackets; the sentence and what fills it in are in the meta data."""
+    lists = _something_lists(found)
+    if not lists:
+        raise ConfigError(f"{found.uri}: no JSON list of objects with `id` and `template` or `label` is there")
+    for key in lists:
+        split = split_named(key) or "train"
+        for number, row in enumerate(found.json(key), 1):
+            if not isinstance(row, dict) or "id" not in row:
+                raise ConfigError(f"{found.store.uri(key)}: entry {number} has no `id`")
+            name, label = str(row["id"]), str(row.get("template", row.get("label", "")))
+            class_name = label.replace("[", "").replace("]", "")
+            info = found.by_stem.get(name)
+            if info is None:
+                yield found.vanished(name, key, class_name, split)
+                continue
+            meta = {"sentence" if k == "label" else k: v for k, v in row.items() if k not in ("id", "template")}
+            error = None if class_name else f"unlabelled: {key} has no template for it"
+            yield found.entry(info, class_name, split, meta=meta, error=error)
+
+
+def _something_lists(found: Found) -> list[str]:
+    keys = found.with_suffix(".json")
+    if not found.given:
+        keys = [key for key in keys if _SOMETHING.fullmatch(PurePosixPath(key).name.lower())]
+    return [key for key in keys if _is_list_of_ids(_json_or_none(found, key))]
+
+
+def _is_list_of_ids(document: Any) -> bool:
+    first = document[0] if isinstance(document, list) and document else None
+    return isinstance(first, dict) and "id" in first and not ("path" in first or "file" in first)
+
+
+# --- ActivityNet ---
+
+
+def is_activitynet(found: Found) -> str:
+    lists = _databases(found)
+    return f"{few(lists)}: JSON with a `database` of videos and their segments" if lists else ""
+
+
+def activitynet(found: Found) -> Iterator[Entry]:
+    """A row for each segment. Its spans are all segments that overlap it, so that each frame has its labels."""
+    lists = _databases(found)
+    if not lists:
+        raise ConfigError(f"{found.uri}: no JSON with a `database` of videos and their annotations is there")
+    for key in lists:
+        for name, video in found.json(key)["database"].items():
+            if not isinstance(video, dict):
+                raise ConfigError(f"{found.store.uri(key)}: {name} is described by no object")
+            yield from _video(found, key, name, video)
+
+
+def _video(found: Found, key: str, name: str, video: Mapping[str, Any]) -> Iterator[Entry]:
+    split = canonical_split(str(video.get("subset", "train")))
+    info = found.by_stem.get(f"v_{name}") or found.by_stem.get(name)
+    if info is None:
+        yield found.vanished(name, key, "", split)
+        return
+    meta = {k: v for k, v in video.items() if k not in ("annotations", "subset")}
+    annotations = video.get("annotations") or []
+    if not annotations:
+        yield found.entry(info, "", split, meta=meta, error=f"unlabelled: {key} has no annotation for it")
+        return
+    spans = []
+    for annotation in annotations:
+        try:
+            start, end = map(float, annotation["segment"])
+            span = Segment(start, end, "s"), str(annotation["label"])
+        except (KeyError, TypeError, ValueError):
+            yield found.entry(info, "", split, meta=meta, error="segment: `segment` and `label` make no sense")
+            return
+        if not (0 <= start < end and isfinite(end)):
+            yield found.entry(info, span[1], split, meta=meta, error=f"segment: {start:g} to {end:g} holds no frame")
+            return
+        spans.append(span)
+    for number, (segment, label) in enumerate(spans):
+        more = {k: v for k, v in annotations[number].items() if k not in ("segment", "label")}
+        near = _near(segment, spans)
+        entry = found.entry(info, label, split, segment=segment, spans=near, meta={**meta, **more})
+        yield _renamed(entry, spans[:number])
+
+
+def _near(segment: Segment, spans: Sequence[tuple[Segment, str]]) -> tuple[tuple[Segment, str], ...]:
+    """What overlaps a segment."""
+    ends = segment.end or 0.0
+    return tuple((other, name) for other, name in spans if other.start < ends and (other.end or 0.0) > segment.start)
+
+
+def _renamed(entry: Entry, before: Sequence[tuple[Segment, str]]) -> Entry:
+    """With an id of its own, where several things happen in the same seconds."""
+    same = sum(segment == entry.segment for segment, _ in before)
+    label = f":{entry.class_name}" if same else ""
+    return replace(entry, id=f"{entry.id}#{entry.segment}{label}")
+
+
+def _databases(found: Found) -> list[str]:
+    keys = found.with_suffix(".json")
+    return [key for key in keys if _has_database(_json_or_none(found, key))]
+
+
+def _has_database(document: Any) -> bool:
+    return isinstance(document, dict) and isinstance(document.get("database"), dict)
+
+
+def _json_or_none(found: Found, key: str) -> Any:
+    """A JSON file; None for what is none, or too large to be looked at."""
+    if found.store.head(key).size_bytes > _LARGEST_GUESS:
+        return None
+    try:
+        return found.json(key)
+    except ConfigError:
+        if found.given:
+            raise
+        return None

@@ -1,0 +1,120 @@
+"""Shards of webdataset: tar archives in which files of one name but for the suffix are one sample.
+
+    clip_01.mp4   the video
+    clip_01.cls   the class, usually a number; or `label` or `class` in the .json
+    clip_01.txt   a caption
+    clip_01.json  an object, whose further entries are handed through
+
+Videos stay where they are: a catalog says at which bytes of which shard each lies. The split is told by the folders or
+the name of a shard (`train/000.tar`, `kinetics-val-000.tar`); otherwise all are for training.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from essp.catalog.entry import Entry
+from essp.catalog.found import Found, few, is_video
+from essp.catalog.json_lists import split_named
+from essp_common.errors import ConfigError
+from essp_common.objects.archive import member_key
+from essp_common.objects.keys import is_key
+from essp_common.planning.splits import SPLIT_NAMES, canonical_split
+
+_LABELS = ("label", "class", "class_name", "category")
+_SMALL_BYTES = 2**20
+"""Files beside videos that are read: at most so large."""
+
+
+def is_webdataset(found: Found) -> str:
+    shards = _shards(found)
+    return f"tar archives of videos ({few(shards)})" if shards and not found.videos else ""
+
+
+def webdataset(found: Found) -> Iterator[Entry]:
+    """The videos of all shards. Raises `ConfigError` for an archive that is compressed or damaged."""
+    for key in _shards(found):
+        split = _split(key)
+        for sample in _samples(found, key):
+            if sample.video is not None:
+                yield _entry(found, key, split, sample)
+
+
+@dataclass(slots=True)
+class _Sample:
+    name: str
+    video: tuple[str, int, int] | None = None
+    """Name, offset and bytes."""
+    texts: dict[str, bytes] = field(default_factory=dict)
+    """Suffix -> content of what lies beside it."""
+
+
+def _shards(found: Found) -> list[str]:
+    return [key for key in found.lists if key.endswith((".tar", ".tar.gz", ".tgz", ".tar.zst"))]
+
+
+def _split(key: str) -> str:
+    folders = [part for part in PurePosixPath(key).parts[:-1] if part.lower() in SPLIT_NAMES]
+    return canonical_split(folders[-1]) if folders else split_named(key) or "train"
+
+
+def _samples(found: Found, key: str) -> Iterator[_Sample]:
+    """In webdataset the files of a sample follow one another."""
+    uri = found.store.uri(key)
+    if not key.endswith(".tar"):
+        raise ConfigError(f"{uri} is compressed, so no video in it can be read by itself; decompress it first")
+    sample: _Sample | None = None
+    try:
+        with found.store.open(key) as file, tarfile.open(fileobj=file, mode="r:") as archive:
+            for member in archive:
+                if not member.isfile():
+                    continue
+                folder, _, name = member.name.removeprefix("./").rpartition("/")
+                stem, _, suffix = name.partition(".")
+                stem = f"{folder}/{stem}" if folder else stem
+                if sample is None or sample.name != stem:
+                    if sample is not None:
+                        yield sample
+                    sample = _Sample(stem)
+                if is_video(name) and sample.video is None:
+                    sample.video = member.name.removeprefix("./"), member.offset_data, member.size
+                elif member.size <= _SMALL_BYTES and suffix in ("cls", "txt", "json"):
+                    content = archive.extractfile(member)
+                    sample.texts[suffix] = content.read() if content is not None else b""
+    except tarfile.TarError as error:
+        raise ConfigError(f"{uri} cannot be read as a tar archive: {error}") from error
+    if sample is not None:
+        yield sample
+
+
+def _entry(found: Found, shard: str, split: str, sample: _Sample) -> Entry:
+    name, offset, size = sample.video or ("", 0, 0)
+    if not is_key(name):
+        return Entry(f"{shard}/{name!r}", "", "", split, error="name: it leaves the archive, or cannot be printed")
+    label, meta, error = _label(sample.texts)
+    info = found.store.head(shard)
+    key = member_key(shard, offset, size, name)
+    uri = found.store.uri(key)
+    return Entry(f"{shard}/{name}", uri, label, split, size, f"{info.etag}@{offset}", meta=meta, error=error)
+
+
+def _label(texts: Mapping[str, bytes]) -> tuple[str, dict[str, Any], str | None]:
+    """Class, further columns and what is wrong."""
+    meta: dict[str, Any] = {}
+    if "json" in texts:
+        try:
+            found = json.loads(texts["json"])
+        except ValueError as error:
+            return "", {}, f"unlabelled: its .json cannot be read ({error})"
+        meta = found if isinstance(found, dict) else {"json": found}
+    if "txt" in texts:
+        meta.setdefault("caption", texts["txt"].decode("utf-8", "replace").strip())
+    if "cls" in texts:
+        return texts["cls"].decode("utf-8", "replace").strip(), meta, None
+    named = next((name for name in _LABELS if isinstance(meta.get(name), str | int)), None)
+    return ("" if named is None else str(meta.pop(named))), meta, None

@@ -1,0 +1,121 @@
+"""What there is to learn from a video beside its class: several labels, spans in time, a value for each frame.
+
+A catalog's row holds them packed (`VideoRow.targets`): a JSON header and the arrays behind it, compressed. Frames are
+those of the file in display order, as everywhere in a catalog, so a clip finds its own by the numbers of its frames.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essp_common.errors import ConfigError
+
+MOST_BYTES = 2**28
+"""Of one row's targets, unpacked: a row that claims more is refused, so that no catalog fills the memory."""
+_LENGTH = 4
+_KINDS = "biuf"
+
+
+class Span(NamedTuple):
+    """Frames `first_frame` to `last_frame` of the file, both included, show `name`."""
+
+    first_frame: int
+    last_frame: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Of one video, or labelled segment of one."""
+
+    labels: tuple[str, ...] = ()
+    """What the video as a whole shows."""
+    spans: tuple[Span, ...] = ()
+    """By first frame. They may overlap, and leave frames out."""
+    series: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """Name -> `(frames, ...)`, one value for each frame of the video or segment, from its first frame on."""
+
+    def __bool__(self) -> bool:
+        return bool(self.labels or self.spans or self.series)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All that labels and spans name."""
+        return frozenset(self.labels) | {span.name for span in self.spans}
+
+    def spans_at(self, frames: Sequence[int]) -> list[frozenset[str]]:
+        """What the spans say of each of these frames of the file."""
+        return [frozenset(s.name for s in self.spans if s.first_frame <= frame <= s.last_frame) for frame in frames]
+
+
+NONE = Targets()
+
+
+def pack(targets: Targets) -> bytes:
+    """Targets as a catalog holds them; nothing as nothing. Raises `ConfigError` for arrays of anything but numbers."""
+    if not targets:
+        return b""
+    arrays = {name: np.asarray(values) for name, values in sorted(targets.series.items())}
+    for name, values in arrays.items():
+        if values.dtype.kind not in _KINDS or not values.ndim:
+            raise ConfigError(f"targets: {name} holds {values.dtype}, not a number for each frame")
+    header = {
+        "labels": list(targets.labels),
+        "spans": [list(span) for span in sorted(targets.spans)],
+        "series": {name: [values.dtype.newbyteorder("<").str, list(values.shape)] for name, values in arrays.items()},
+    }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    data = [values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes() for values in arrays.values()]
+    whole = b"".join([len(text).to_bytes(_LENGTH, "little"), text, *data])
+    if len(whole) > MOST_BYTES:
+        raise ConfigError(f"targets: {len(whole)} bytes are more than a row may hold ({MOST_BYTES})")
+    return zlib.compress(whole, 6)
+
+
+def unpack(packed: bytes, names_only: bool = False) -> Targets:
+    """The inverse of `pack`; with `names_only`, without the series. Raises `ConfigError` for anything else."""
+    if not packed:
+        return NONE
+    try:
+        reader = zlib.decompressobj()
+        data = reader.decompress(packed, _LENGTH)
+        if len(data) != _LENGTH:
+            raise ValueError("they end early")
+        begin = int.from_bytes(data, "little")
+        if begin > MOST_BYTES:
+            raise ValueError("they are larger than any row's")
+        text = _more(reader, begin)
+        header = json.loads(text)
+        spans = tuple(Span(int(first), int(last), str(name)) for first, last, name in header["spans"])
+        labels = tuple(map(str, header["labels"]))
+        series = {} if names_only else {str(n): _array(reader, *kind) for n, kind in header["series"].items()}
+    except (zlib.error, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(f"a catalog's targets cannot be read ({error}); build the catalog again") from error
+    return Targets(labels, spans, series)
+
+
+def _more(reader: Any, count: int) -> bytes:
+    """The next bytes, so many of them."""
+    data: bytes = reader.decompress(reader.unconsumed_tail, count) if count else b""
+    while len(data) < count:
+        more = reader.decompress(reader.unconsumed_tail, count - len(data))
+        if not more:
+            raise ValueError("they end early")
+        data += more
+    return data
+
+
+def _array(reader: Any, kind: str, shape: list[int]) -> NDArray[Any]:
+    dtype = np.dtype(kind)
+    sizes = [int(size) for size in shape]
+    count = int(np.prod(sizes, dtype=object))
+    if dtype.kind not in _KINDS or min(sizes, default=0) < 0 or count * dtype.itemsize > MOST_BYTES:
+        raise ValueError(f"{kind} {shape} is no array of a row's")
+    return np.frombuffer(_more(reader, count * dtype.itemsize), dtype).reshape(sizes)

@@ -1,0 +1,143 @@
+"""Members of tar archives as objects: videos are read where they lie in a shard, which nobody unpacks.
+
+The key of a member is that of its archive, where its bytes are in it, and its name:
+
+    shards/train-000.tar/512+20480/clip.mp4        20,480 bytes from byte 512 on
+
+So whoever has the key reads the member without looking through the archive. Only archives that are not compressed have
+their members at such places. Read only: writing raises `ConfigError`.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from typing import BinaryIO, NoReturn
+
+from essp_common.errors import ConfigError, NotFound
+from essp_common.objects.port import ObjectInfo, ObjectStore
+from essp_common.runtime.troubles import Troubles
+
+_KEY = re.compile(r"(.+\.tar)/([0-9]+)\+([0-9]+)/(.+)")
+_BUFFER_BYTES = 2**16
+
+
+def member_key(archive: str, offset: int, size: int, name: str) -> str:
+    """The key of a member of an archive."""
+    return f"{archive}/{offset}+{size}/{name}"
+
+
+def is_member(key: str) -> bool:
+    """Whether a key is that of a member of an archive."""
+    return _KEY.fullmatch(key) is not None
+
+
+class Archive:
+    """An `ObjectStore` of the members of all archives in a store."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        """`store`: of the archives."""
+        self._store = store
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        """Part of a member."""
+        archive, offset, size = _parts(key)
+        left = max(0, size - start)
+        return self._store.get(archive, offset + start, left if length is None else min(left, length))
+
+    def head(self, key: str) -> ObjectInfo:
+        """Its size; it changes whenever its archive does."""
+        archive, offset, size = _parts(key)
+        info = self._store.head(archive)
+        if offset + size > info.size_bytes:
+            raise NotFound(f"{self.uri(key)}: the archive ends before; build the catalog again")
+        return ObjectInfo(key, size, f"{info.etag}@{offset}")
+
+    def open(self, key: str) -> BinaryIO:
+        """A file over the member's bytes."""
+        archive, offset, size = _parts(key)
+        self.head(key)
+        return io.BufferedReader(_Part(self._store.open(archive), offset, size), _BUFFER_BYTES)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Nothing: members are found by reading their archive."""
+        yield from ()
+
+    def local_path(self, key: str) -> str | None:
+        """No member is a file of its own."""
+        return None
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False) -> NoReturn:
+        """Refused."""
+        raise ConfigError(f"{self.uri(key)} lies in an archive, and nothing is written there")
+
+    def put_file(self, key: str, path: str) -> NoReturn:
+        """Refused."""
+        self.put(key, b"")
+
+    def delete(self, key: str) -> NoReturn:
+        """Refused."""
+        self.put(key, b"")
+
+    def unwritable(self) -> str:
+        """Always."""
+        return "nothing is written in archives"
+
+    def troubles(self) -> Troubles:
+        """Those of the store."""
+        return self._store.troubles()
+
+    def uri(self, key: str) -> str:
+        """Of the member."""
+        return self._store.uri(key)
+
+    def below(self, folder: str) -> Archive:
+        """Of a folder of archives."""
+        return Archive(self._store.below(folder))
+
+
+class _Part(io.RawIOBase):
+    """Some bytes of a file as a file."""
+
+    def __init__(self, file: BinaryIO, offset: int, size: int) -> None:
+        self._file = file
+        self._offset = offset
+        self._size = size
+        self._place = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
+        if base + offset < 0:
+            raise ValueError("a place before the beginning")
+        self._place = base + offset
+        return self._place
+
+    def tell(self) -> int:
+        return self._place
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        length = max(0, min(len(buffer), self._size - self._place))
+        self._file.seek(self._offset + self._place)
+        data = self._file.read(length)
+        buffer[: len(data)] = data
+        self._place += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+def _parts(key: str) -> tuple[str, int, int]:
+    match = _KEY.fullmatch(key)
+    if match is None:
+        raise NotFound(f"{key!r} is no member of an archive")
+    return match[1], int(match[2]), int(match[3])
