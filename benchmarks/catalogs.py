@@ -175,6 +175,8 @@ def table_of(rows: int, gop: int = 60, seed: int = 0) -> pa.Table:
                 splits[order.to_numpy()], rng.integers(0, 1 + rows // 4, rows).tolist(), strict=True
             )
         ],
+        "extra": [""] * rows,
+        "targets": [b""] * rows,
         "error": [None] * rows,
     }
     return pa.table(

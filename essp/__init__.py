@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from essp.api.models import Model, StreamModel, load_model
     from essp.api.prediction import Segment, VideoPrediction, predict
     from essp.api.streaming import Stream, Window, stream
+    from essp.api.targets import Targets
     from essp_common.catalog.table import Catalog, VideoRow
     from essp_common.errors import BadVideo, ConfigError, EsspError, NotFound, PermanentError
 
@@ -73,6 +74,7 @@ _HOMES = {
     "essp.api.models": ("Model", "StreamModel", "load_model"),
     "essp.api.prediction": ("Segment", "VideoPrediction", "predict"),
     "essp.api.streaming": ("Stream", "Window", "stream"),
+    "essp.api.targets": ("Targets",),
     "essp_common.catalog.table": ("Catalog", "VideoRow"),
     "essp_common.errors": ("BadVideo", "ConfigError", "EsspError", "NotFound", "PermanentError"),
 }
@@ -92,6 +94,7 @@ __all__ = [
     "Segment",
     "Stream",
     "StreamModel",
+    "Targets",
     "VideoPrediction",
     "VideoRow",
     "Window",

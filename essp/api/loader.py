@@ -40,6 +40,7 @@ from essp.api.loader_job import (
     own_source,
     params_of,
 )
+from essp.api.targets import TargetReader, Targets
 from essp.job_file import read_job
 from essp.loops.feed import Feed, FeedOptions
 from essp.loops.source import ClusterSource, OwnSource, Source
@@ -104,12 +105,17 @@ class Batch:
     source that the catalog was built from, by their names (None where a video has no value; a column that is called
     like one of these has `source_` before its name)."""
 
+    targets: Targets | None = None
+    """Several labels, spans and values of the very frames of each clip, if the catalog has any."""
+
     def __len__(self) -> int:
         return len(self.labels)
 
     def to(self, device: torch.device | str, **options: Any) -> Batch:
-        """The batch with frames and labels on `device`. `options`: those of `Tensor.to`."""
-        return replace(self, frames=self.frames.to(device, **options), labels=self.labels.to(device, **options))
+        """The batch with frames, labels and targets on `device`. `options`: those of `Tensor.to`."""
+        targets = None if self.targets is None else self.targets.to(device, **options)
+        frames, labels = self.frames.to(device, **options), self.labels.to(device, **options)
+        return replace(self, frames=frames, labels=labels, targets=targets)
 
 
 class Loader(IterableDataset[Batch]):
@@ -370,6 +376,12 @@ class Loader(IterableDataset[Batch]):
         return tuple(self._source.classes)
 
     @property
+    def target_names(self) -> tuple[str, ...]:
+        """What the last axis of `Batch.targets.labels` and `.frame_labels` stands for: all classes, labels and names of
+        spans of the catalog, sorted; the same for every split."""
+        return self._targets.names
+
+    @property
     def clip(self) -> ClipSpec:
         """Frames, stride and size: `essp.decode(row, first_frame, clip=loader.clip)` gives the frames of a clip."""
         return self._source.spec.clip
@@ -527,6 +539,10 @@ class Loader(IterableDataset[Batch]):
     def _videos(self) -> ById:
         return ById(self._source.phases.view(0).rows)
 
+    @cached_property
+    def _targets(self) -> TargetReader:
+        return TargetReader(self._source.phases.view(0).rows, self.clip.frames, self.clip.stride)
+
     def _feed_at(self, start: Position | None) -> Feed:
         feed = self._feed
         if feed is not None:
@@ -562,11 +578,13 @@ class Loader(IterableDataset[Batch]):
         further = [meta_of(rows.text("id", place), rows.text("extra", place)) for place in places]
         for name in sorted({name for columns in further for name in columns}):
             meta[f"source_{name}" if name in meta else name] = [columns.get(name) for columns in further]
-        return Batch(prepared.input.here(), torch.from_numpy(prepared.labels()), meta)
+        targets = self._targets.of(places, meta["first_frame"]) if self._targets.any else None
+        return Batch(prepared.input.here(), torch.from_numpy(prepared.labels()), meta, targets)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy, for another process, starts processes of its own."""
-        own = {name: value for name, value in self.__dict__.items() if name not in ("_videos", "_abandoned")}
+        made = ("_videos", "_targets", "_abandoned")
+        own = {name: value for name, value in self.__dict__.items() if name not in made}
         return own | {"_feed": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

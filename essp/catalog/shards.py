@@ -77,11 +77,12 @@ def _samples(found: Found, key: str) -> Iterator[_Sample]:
                 folder, _, name = member.name.removeprefix("./").rpartition("/")
                 stem, _, suffix = name.partition(".")
                 stem = f"{folder}/{stem}" if folder else stem
-                if sample is None or sample.name != stem:
+                second = sample is not None and sample.video is not None and is_video(name)
+                if sample is None or sample.name != stem or second:
                     if sample is not None:
                         yield sample
                     sample = _Sample(stem)
-                if is_video(name) and sample.video is None:
+                if is_video(name):
                     sample.video = member.name.removeprefix("./"), member.offset_data, member.size
                 elif member.size <= _SMALL_BYTES and suffix in ("cls", "txt", "json"):
                     content = archive.extractfile(member)

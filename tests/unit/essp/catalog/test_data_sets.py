@@ -221,15 +221,18 @@ def test_webdataset_videos_are_read_where_they_lie(tmp_path: Path) -> None:
     first = {"a__json": b'{"label": "run", "fps": 30}', "a__mp4": b"first video", "b__mp4": b"2", "b__cls": b"7"}
     shard(tmp_path / "kinetics-val-000.tar", **first)
     shard(tmp_path / "train/001.tar", c__mp4=b"third", c__txt=b"a man runs", d__txt=b"no video")
+    shard(tmp_path / "train/002.tar", e__mp4=b"one", e__avi=b"other")
     found = listing(tmp_path)
     assert found.kind == "webdataset"
     assert labelled(found) == {
         "kinetics-val-000.tar/a.mp4": ("run", "validation"),
         "kinetics-val-000.tar/b.mp4": ("7", "validation"),
         "train/001.tar/c.mp4": ("", "train"),
+        "train/002.tar/e.mp4": ("", "train"),
+        "train/002.tar/e.avi": ("", "train"),
     }
     entries = by_id(found)
-    assert [entries[name].meta for name in sorted(entries)] == [{"fps": 30}, {}, {"caption": "a man runs"}]
+    assert [entries[name].meta for name in sorted(entries)] == [{"fps": 30}, {}, {"caption": "a man runs"}, {}, {}]
     entry = entries["kinetics-val-000.tar/a.mp4"]
     store, key = Stores([f"file://{tmp_path}"]).resolve(entry.uri, video=True)
     assert store.get(key) == b"first video"

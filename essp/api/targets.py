@@ -1,0 +1,162 @@
+"""Targets of clips: what the catalog says of a video beside its class, for the very frames that a loop gets.
+
+Frame t of a clip is frame `first_frame + t * stride` of the file, and the last frame of the video or segment beyond
+that, as in the clip itself. Its labels are those of the spans that hold it, its values those at its place in a series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from essp_common.catalog.columns import Blobs
+from essp_common.catalog.table import Rows
+from essp_common.catalog.targets import Targets as VideoTargets
+from essp_common.catalog.targets import unpack
+from essp_common.errors import ConfigError
+
+_KEPT = 64
+"""Videos whose targets are kept unpacked: clips of one video often follow one another."""
+
+
+class Stretch(NamedTuple):
+    """Frames of the file, both included, and what they show.
+
+    For example:
+
+        [(s.first_frame, s.last_frame, s.name) for s in batch.targets.stretches[0]]
+    """
+
+    first_frame: int
+    last_frame: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What there is to learn from the clips of a batch beside their classes. T are the frames of a clip, K the
+    `Loader.target_names`.
+
+    For example:
+
+        targets = batch.targets
+        loss = binary_cross_entropy_with_logits(model(batch.frames), targets.labels.float())
+        targets.frame_labels  # (B, T, K): which names hold at each frame
+        targets.values["gaze"]  # (B, T, 2): a series of the catalog, at these frames
+    """
+
+    frame_numbers: Tensor
+    """`(B, T)` int64: the number of each frame in its file, from 0."""
+    labels: Tensor
+    """`(B, K)` bool: what each video as a whole shows; of a video without several labels, its class."""
+    frame_labels: Tensor
+    """`(B, T, K)` bool: the spans in which each frame lies."""
+    stretches: list[list[Stretch]]
+    """Of each clip's video or segment: its spans, by first frame, also those that the clip does not reach."""
+    values: dict[str, Tensor]
+    """Name -> `(B, T, ...)`: each series of the catalog at these frames. Where a video has no such series, NaN."""
+
+    def to(self, device: torch.device | str, **options: Any) -> Targets:
+        """The targets with their tensors on `device`."""
+        return replace(
+            self,
+            frame_numbers=self.frame_numbers.to(device, **options),
+            labels=self.labels.to(device, **options),
+            frame_labels=self.frame_labels.to(device, **options),
+            values={name: values.to(device, **options) for name, values in self.values.items()},
+        )
+
+
+class TargetReader:
+    """Reads the targets of clips from the rows of a catalog."""
+
+    def __init__(self, rows: Rows, frames: int, stride: int) -> None:
+        """`rows`: of the split. `frames`, `stride`: of a clip."""
+        self._rows = rows
+        self._steps = np.arange(frames, dtype=np.int64) * stride
+        self._video = lru_cache(maxsize=_KEPT)(self._read)
+
+    @cached_property
+    def any(self) -> bool:
+        """Whether any video of the catalog has targets."""
+        return bool((self._packed.lengths > 0).any())
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Of all videos of the catalog, also of other splits and of those that cannot be used."""
+        found = {name for name in Rows(self._rows.columns, np.arange(len(self._packed))).names("class_name") if name}
+        for place in np.flatnonzero(self._packed.lengths).tolist():
+            found |= unpack(self._packed.encoded(place), names_only=True).names
+        return tuple(sorted(found))
+
+    def of(self, places: Sequence[int], first_frames: Sequence[int]) -> Targets:
+        """Of the clips that begin at these frames of the videos at these places among the rows.
+
+        Raises `ConfigError` for series that cannot be put side by side.
+        """
+        last = self._rows.where(np.array(places)).numbers("last_frame").astype(np.int64)
+        numbers = np.minimum(np.array(first_frames, np.int64)[:, None] + self._steps, last[:, None])
+        videos = [self._video(place) for place in places]
+        labels = np.zeros((len(places), len(self.names)), np.bool_)
+        frame_labels = np.zeros((*numbers.shape, len(self.names)), np.bool_)
+        for clip, (place, video) in enumerate(zip(places, videos, strict=True)):
+            shown = video.labels or (self._class_name(place),)
+            labels[clip, [self._code[name] for name in shown if name]] = True
+            for span in video.spans:
+                inside = (numbers[clip] >= span.first_frame) & (numbers[clip] <= span.last_frame)
+                frame_labels[clip, inside, self._code[span.name]] = True
+        return Targets(
+            torch.from_numpy(numbers),
+            torch.from_numpy(labels),
+            torch.from_numpy(frame_labels),
+            [[Stretch(*span) for span in video.spans] for video in videos],
+            self._values(places, videos, numbers),
+        )
+
+    def _values(
+        self, places: Sequence[int], videos: Sequence[VideoTargets], numbers: NDArray[np.int64]
+    ) -> dict[str, Tensor]:
+        first = self._rows.where(np.array(places)).numbers("first_frame").astype(np.int64)
+        at = numbers - first[:, None]
+        found = {}
+        for name in sorted({name for video in videos for name in video.series}):
+            known = next(video.series[name] for video in videos if name in video.series)
+            rows = []
+            for clip, (place, video) in enumerate(zip(places, videos, strict=True)):
+                values = video.series.get(name)
+                if values is None and known.dtype.kind == "f":
+                    rows.append(np.full((at.shape[1], *known.shape[1:]), np.nan, known.dtype))
+                elif values is None or values.shape[1:] != known.shape[1:]:
+                    raise ConfigError(
+                        f"targets: series {name!r} of {self._rows.text('id', place)} is missing or of another shape "
+                        "than that of others; build the catalog with it for every video"
+                    )
+                else:
+                    rows.append(values[at[clip]])
+            found[name] = torch.from_numpy(np.stack(rows))
+        return found
+
+    def _read(self, place: int) -> VideoTargets:
+        return unpack(self._rows.blob("targets", place))
+
+    def _class_name(self, place: int) -> str:
+        codes, words = self._rows.where(np.array([place])).words("class_name")
+        return words.value(int(codes[0]))
+
+    @cached_property
+    def _code(self) -> dict[str, int]:
+        return {name: code for code, name in enumerate(self.names)}
+
+    @cached_property
+    def _packed(self) -> Blobs:
+        column = self._rows.columns["targets"]
+        if not isinstance(column, Blobs):
+            raise TypeError("targets is no column of bytes")
+        return column
