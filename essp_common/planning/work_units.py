@@ -44,9 +44,9 @@ def units_of(clips: Sequence[PlannedClip], most: int, together: bool) -> Iterato
     yield from sorted(parts)  # what is wanted first comes first
 
 
-def is_divisible(row: VideoRow) -> bool:
+def is_divisible(seekable: bool, frame_count: int, height: int, width: int) -> bool:
     """Whether several decoders may read a video at once, and it is long enough for that to pay."""
-    return row.seekable and row.frame_count * row.height * row.width >= _LONG_PIXELS
+    return seekable and frame_count * height * width >= _LONG_PIXELS
 
 
 def pieces(row: VideoRow, clips: Sequence[PlannedClip]) -> list[tuple[int, list[PlannedClip]]]:

@@ -1,4 +1,8 @@
-"""From the ledger's instructions to messages: work units for decoders, and skipped indices for consumers."""
+"""From the ledger's instructions to messages: work units for decoders, and skipped indices for consumers.
+
+What is said of a video comes from the columns of the catalog (`video_messages.py`). A `VideoRow` is made only of long
+videos, whose units are divided into messages by their keyframes (`planning/work_units.py`).
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,14 @@ from functools import lru_cache
 
 from essp_common import topics
 from essp_common.cache.port import clip_key, stream_key
-from essp_common.catalog.table import VideoRow
 from essp_common.job.spec import JobSpec
 from essp_common.messages.recipe import recipe_of
-from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, DecodeSeed, FeatureReady, Recipe, Seed, Video
+from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, DecodeSeed, FeatureReady, Recipe, Seed
 from essp_common.planning.phases import Phases
-from essp_common.planning.plan import seek_to
 from essp_common.planning.planned_clip import PlannedClip
-from essp_common.planning.work_units import is_divisible, pieces
+from essp_common.planning.work_units import pieces
+from essp_master.job.video_messages import Told, VideoMessages
 from essp_master.ledger.instructions import IssueUnit, PublishSkip, ReleaseClip
-
-_VIDEOS = 2**17
-"""Videos whose serialized part of a message is cached: some 40 MB at most."""
 
 
 class _Sheet:
@@ -41,7 +41,9 @@ class MessageBuilder:
         self._fence = fence
         self._whole = recipe_of(spec)
         self._head = lru_cache(maxsize=64)(self._head_of)
-        self._video = lru_cache(maxsize=_VIDEOS)(self._video_of)
+        videos = {purpose: VideoMessages(view) for purpose, view in phases.views}
+        self._videos = [videos[purpose] for purpose, _ in phases.order]
+        """Of each phase."""
         clip = Seed(frame_count=spec.clip.frames, stride=spec.clip.stride)
         self._from_keyframe, self._from_start = _Sheet(clip), _Sheet(clip)
 
@@ -51,18 +53,16 @@ class MessageBuilder:
         Concatenated protobuf messages are one message with the fields of all. So what is the same for several units, or
         for several clips of a video, is serialized once.
         """
-        phase_index, clips, consumers = instruction.phase_index, instruction.clips, instruction.consumers
-        row, key, video, divisible = self._video(phase_index, clips[0].video)
-        head = self._head(phase_index, consumers) + video
-        if not divisible:
-            return [(key, self._message(head, row, clips))]
-        return [(b"%s#%d" % (key, number), self._message(head, row, piece)) for number, piece in pieces(row, clips)]
-
-    def _message(self, head: bytes, row: VideoRow, clips: Iterable[PlannedClip]) -> bytes:
-        message = head
-        for clip in clips:
-            message += self._seed(row, clip)
-        return message
+        phase_index, clips, consumers = instruction
+        videos = self._videos[phase_index]
+        told = videos.told(clips[0].video)
+        head = self._head(phase_index, consumers) + told.message
+        if told.row is None:
+            return [(told.key, self._message(head, videos, told, clips))]
+        return [
+            (b"%s#%d" % (told.key, number), self._message(head, videos, told, piece))
+            for number, piece in pieces(told.row, clips)
+        ]
 
     def skips(self, instruction: PublishSkip) -> Iterator[tuple[str, ClipReady | FeatureReady]]:
         """Topic and message for each stream that has nothing at an index."""
@@ -102,33 +102,21 @@ class MessageBuilder:
             job=self._job, purpose=purpose, epoch=epoch, fence=self._fence, recipe=recipe
         ).SerializeToString()
 
-    def _video_of(self, phase_index: int, video: int) -> tuple[VideoRow, bytes, bytes, bool]:
-        row = self._phases.view(phase_index).rows[video]
-        message = Video(
-            id=row.id,
-            uri=row.uri,
-            size_bytes=row.size_bytes,
-            etag=row.etag,
-            frame_count=row.frame_count,
-            width=row.width,
-            height=row.height,
-            seekable=row.seekable,
-            lookahead=row.lookahead,
-        )
-        return row, row.uri.encode(), DecodeSeed(video=message).SerializeToString(), is_divisible(row)
-
-    def _seed(self, row: VideoRow, clip: PlannedClip) -> bytes:
-        """The part of a message that is about one clip."""
-        sheet = self._from_keyframe
-        if not seek_to(row, clip.first_frame, sheet.seek):
-            sheet = self._from_start
-        seed = sheet.seed
-        seed.index = clip.index
-        seed.attempt = clip.attempt
-        seed.class_id = clip.class_id
-        seed.first_frame = clip.first_frame
-        seed.last_frame = row.last_frame
-        return sheet.unit.SerializeToString()
+    def _message(self, head: bytes, videos: VideoMessages, told: Told, clips: Iterable[PlannedClip]) -> bytes:
+        """The message with this beginning, for these clips of a video."""
+        message = head
+        for index, attempt, class_id, _, first_frame, _, _ in clips:
+            sheet = self._from_keyframe
+            if not videos.seek_to(told, first_frame, sheet.seek):
+                sheet = self._from_start
+            seed = sheet.seed
+            seed.index = index
+            seed.attempt = attempt
+            seed.class_id = class_id
+            seed.first_frame = first_frame
+            seed.last_frame = told.last_frame
+            message += sheet.unit.SerializeToString()
+        return message
 
     def _recipe_for(self, consumers: tuple[str, ...]) -> Recipe:
         """The job's recipe, for these consumers alone."""

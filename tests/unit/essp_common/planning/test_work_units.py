@@ -104,4 +104,4 @@ def test_a_clip_alone_goes_where_its_part_of_the_video_is_read() -> None:
     ],
 )
 def test_only_long_videos_are_divided(of: VideoRow, divisible: bool) -> None:
-    assert is_divisible(of) is divisible
+    assert is_divisible(of.seekable, of.frame_count, of.height, of.width) is divisible
