@@ -156,6 +156,7 @@ class Loader(IterableDataset[Batch]):
         clips_per_epoch: int | None = None,
         clips_per_visit: int = 1,
         window: int | None = None,
+        step: int | None = None,
         clips_per_video: int = 3,
         validation_fraction: float = 0.15,
         drop_last: bool = False,
@@ -179,10 +180,12 @@ class Loader(IterableDataset[Batch]):
         seed: the same seed, the same clips in the same order.
         transform: called with each clip `(T, H, W, C)`, not to be written to, and a random generator that depends on
             seed, epoch and clip alone; what it returns is stacked. It runs in a thread.
-        clips_per_epoch: default: as many as there are training videos.
+        clips_per_epoch: default: as many as there are training videos; with `step`, as there are places.
         clips_per_visit: clips of each video that is drawn, which one decode makes, so that a clip costs less CPU.
             They are mixed with those of other videos within `window` clips (default: 64 videos), which have to fit
             into memory.
+        step: draw nothing, but show each place that a clip can start at once in an epoch, `step` frames apart (1: at
+            every frame); `clips_per_visit` neighbouring ones are made by one decode.
         clips_per_video: see `split`.
         validation_fraction: the share of the training videos that is set aside; 0: none is.
         drop_last: leave out the last batch of an epoch if it is smaller.
@@ -197,11 +200,14 @@ class Loader(IterableDataset[Batch]):
         Raises `ConfigError`, which names the argument and the remedy.
         """
         ranks = _rendezvous(rank, world_size)
-        pooled = {
-            "kind": "pooled",
-            "clips_per_visit": clips_per_visit,
-            "window": 64 * clips_per_visit if window is None else window,
-        }
+        visits: dict[str, Any] = {}
+        if clips_per_visit != 1 or step is not None:
+            visits = {
+                "kind": "pooled" if step is None else "exhaustive",
+                "step": 1 if step is None else step,
+                "clips_per_visit": clips_per_visit,
+                "window": 64 * clips_per_visit if window is None else window,
+            }
         if window is not None and clips_per_visit == 1:
             raise ConfigError("window: only has a meaning with clips_per_visit; set that to 8")
         names = names_of(loops)
@@ -219,7 +225,7 @@ class Loader(IterableDataset[Batch]):
                 "resize": {"mode": "crop", "height": height, "width": width},
             },
             "sampling": {
-                **(pooled if clips_per_visit != 1 else {}),
+                **visits,
                 "seed": seed,
                 "clips_per_epoch": clips_per_epoch,
                 "clips_per_video": clips_per_video,

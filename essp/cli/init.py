@@ -74,7 +74,7 @@ limits:
 """
 
 _CLASS_BALANCED = """\
-  kind: class_balanced        # class, then video, then offset, all at random; or pooled, uniform
+  kind: class_balanced        # class, then video, then offset, all at random; or pooled, exhaustive, uniform
 """
 _POOLED = """\
   # pooled: {per_visit} clips of each video that is drawn, made by one decode, mixed with those of {others} others.

@@ -189,31 +189,39 @@ class DataSpec(_Section):
     even distances over each video. To have nothing set aside, name the training split as `validation`, too."""
 
 
-_OF_POOLED = ("clips_per_visit", "window")
+MOST_CLIPS = 10**9
+"""Most clips of an epoch."""
+_OF_VISITS = ("clips_per_visit", "window")
 
 
 class SamplingSpec(_Section):
     """Which seeds, in which order."""
 
-    kind: Literal["class_balanced", "pooled", "uniform"] = "class_balanced"
+    kind: Literal["class_balanced", "pooled", "exhaustive", "uniform"] = "class_balanced"
     """Training: `class_balanced` draws class, then video, then offset, each time among all of them. So an epoch as long
     as the training split shows about 63 % of the videos (of equally large classes), some of them several times.
     `pooled` draws class, then video, then takes `clips_per_visit` clips of it, which one decode makes, and mixes the
-    clips of all videos within a `window`. `uniform` walks all videos in order and shows each once."""
+    clips of all videos within a `window`. `exhaustive` shows every place that a clip can start at once in an epoch, in
+    random order, also mixed within a `window`. `uniform` walks all videos in order and shows each once."""
     seed: int = Field(0, ge=0, lt=2**63)
     """The job's random seed: the same seed, the same clips."""
-    clips_per_epoch: int | None = Field(None, ge=1, le=10**9)
-    """Clips of one training epoch (default: one for each training video)."""
+    clips_per_epoch: int | None = Field(None, ge=1, le=MOST_CLIPS)
+    """Clips of one training epoch (default: one for each training video; `exhaustive`: one for each place)."""
     clips_per_video: int = Field(3, ge=1, le=10_000)
     """Evaluation: clips at even distances over each video; scores are averaged by video."""
     locality: int = Field(0, ge=0, le=10**6)
     """Window, in seeds, within which the seeds of one video are issued together (0: off)."""
     clips_per_visit: int = Field(8, ge=1, le=1024)
-    """`pooled`: clips of each video that is drawn. Decoding costs this many times less; 1 is `class_balanced`."""
+    """`pooled`: clips of each video that is drawn. Decoding costs this many times less; 1 is `class_balanced`.
+    `exhaustive`: neighbouring places that are decoded together; with as many as start in one group of pictures, each
+    frame is decoded about twice."""
     window: int = Field(512, ge=1, le=10**6)
-    """`pooled`: indices within which the clips of all visits are mixed, a multiple of `clips_per_visit`. Two clips of a
-    visit are at least `window / clips_per_visit / 2` clips apart, so batches up to that size never hold two. So many
-    clips have to fit into `limits.budget`."""
+    """`pooled`, `exhaustive`: indices within which the clips of all visits are mixed, a multiple of `clips_per_visit`.
+    Two clips of a visit are at least `window / clips_per_visit / 2` clips apart, so batches up to that size never hold
+    two. So many clips have to fit into `limits.budget`."""
+    step: int = Field(1, ge=1, le=10**6)
+    """`exhaustive`: frames from one place to the next. 1: every frame that a clip can start at. `clip.frames` x
+    `clip.stride`: clips side by side, which show each frame once."""
     ranks: int = Field(1, ge=1, le=4096)
     """`consumers`: processes that share the clips of an epoch, each with a job of its own, as `essp.Loader` does."""
     rank: int = Field(0, ge=0, le=4095)
@@ -222,7 +230,12 @@ class SamplingSpec(_Section):
     @property
     def issue_window(self) -> int:
         """Indices within which the clips of one video are issued together; 0: each clip at its turn."""
-        return self.window if self.kind == "pooled" else self.locality
+        return self.window if self.has_visits else self.locality
+
+    @property
+    def has_visits(self) -> bool:
+        """Whether several clips of a video are planned together, and mixed within `window`."""
+        return self.kind in ("pooled", "exhaustive")
 
     @model_validator(mode="after")
     def _rank_is_one_of_ranks(self) -> SamplingSpec:
@@ -233,16 +246,18 @@ class SamplingSpec(_Section):
     @model_validator(mode="after")
     def _fields_of_the_kind(self) -> SamplingSpec:
         fields = type(self).model_fields
-        if self.kind == "pooled":
+        if self.step != 1 and self.kind != "exhaustive":
+            raise ValueError(f"step: only `kind: exhaustive` has it, and this is {self.kind}")
+        if self.has_visits:
             if self.locality:
-                raise ValueError("locality: `pooled` has a window of its own; leave locality out, or set window")
+                raise ValueError(f"locality: `{self.kind}` has a window of its own; leave locality out, or set window")
             if self.window % self.clips_per_visit:
                 near = max(1, self.window // self.clips_per_visit) * self.clips_per_visit
                 raise ValueError(
                     f"window: {self.window} is no multiple of clips_per_visit = {self.clips_per_visit}; use {near}"
                 )
-        elif extra := [name for name in _OF_POOLED if getattr(self, name) != fields[name].default]:
-            raise ValueError(f"{extra[0]}: only `kind: pooled` has it, and this is {self.kind}")
+        elif extra := [name for name in _OF_VISITS if getattr(self, name) != fields[name].default]:
+            raise ValueError(f"{extra[0]}: only `kind: pooled` and `exhaustive` have it, and this is {self.kind}")
         return self
 
 

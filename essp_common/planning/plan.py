@@ -5,6 +5,7 @@ asks, how often, or in which order.
 
     class_balanced   class, then video, then offset, all uniform at random: training
     pooled           the same, but each video that is drawn gives several clips, mixed within a window: training
+    exhaustive       every place of every video, visits of neighbouring places mixed within a window: training
     round_robin      every video in turn, its next segment at each turn: training without chance
     uniform          every video's segments at even distances, in time order: validation, test, prediction
 
@@ -22,6 +23,7 @@ from essp_common.job.spec import ClipSpec, SamplingSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN, Purpose, Seek
 from essp_common.planning.class_balanced import ClassBalanced
 from essp_common.planning.even import RoundRobin, Uniform
+from essp_common.planning.exhaustive import Exhaustive
 from essp_common.planning.planned_clip import Plan
 from essp_common.planning.pooled import Pooled
 from essp_common.planning.share import Share
@@ -55,6 +57,26 @@ def pooled(
     return Pooled(view, clip, size, seed, _stream(purpose, epoch), clips_per_visit, window)
 
 
+def exhaustive(
+    view: CatalogView,
+    clip: ClipSpec,
+    size: int | None,
+    seed: int,
+    purpose: Purpose,
+    epoch: int,
+    step: int,
+    clips_per_visit: int,
+    window: int,
+) -> Plan:
+    """Clips at every `step`-th place of every video, each once in `size` clips (default: one for each place).
+
+    `clips_per_visit` neighbouring ones are issued together, and mixed with others within `window` indices. No
+    replacements: each place has its own turn. Raises `ConfigError` unless `clips_per_visit` divides `window`, and for
+    more places than an epoch may have clips.
+    """
+    return Exhaustive(view, clip, size, seed, purpose, epoch, step, clips_per_visit, window)
+
+
 def round_robin(
     view: CatalogView, clip: ClipSpec, clips_per_video: int, size: int, epoch: int, locality: int = 0
 ) -> Plan:
@@ -80,12 +102,15 @@ def _whole_plan(view: CatalogView, clip: ClipSpec, sampling: SamplingSpec, purpo
     if purpose != TRAIN:
         return uniform(view, clip, sampling.clips_per_video, sampling.issue_window)
     size = sampling.clips_per_epoch or len(view)
+    per_visit, window = sampling.clips_per_visit, sampling.window
     match sampling.kind:
         case "uniform":
             return round_robin(view, clip, sampling.clips_per_video, size, epoch, sampling.issue_window)
         case "pooled":
-            per_visit, window = sampling.clips_per_visit, sampling.window
             return pooled(view, clip, size, sampling.seed, purpose, epoch, per_visit, window)
+        case "exhaustive":
+            wanted, seed, step = sampling.clips_per_epoch, sampling.seed, sampling.step
+            return exhaustive(view, clip, wanted, seed, purpose, epoch, step, per_visit, window)
         case "class_balanced":
             return class_balanced(view, clip, size, sampling.seed, purpose, epoch, sampling.issue_window)
 

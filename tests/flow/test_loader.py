@@ -111,6 +111,23 @@ def test_a_long_video_is_shared_by_decoders(catalog: Path, monkeypatch: pytest.M
     assert max(told) > 1
 
 
+def test_every_place_comes_once(catalog: Path) -> None:
+    """Also to a loop that is left and goes on from its state."""
+    options: dict[str, Any] = {"step": 5, "clips_per_visit": 2, "clips_per_epoch": None}
+    rows = [row for row in essp.open_catalog(catalog).rows if row.split == "train"]
+    last = {row.id: row.last_frame - (CLIP.frames - 1) * CLIP.stride for row in rows}
+    expected = {(name, min(first, end)) for name, end in last.items() for first in range(0, end + 5, 5)}
+    with loader(catalog, validation_fraction=0, **options) as one:
+        shown = [next(iter(one))]
+        state = one.state_dict()
+        assert len(one) == -(-len(expected) // 4)
+    with loader(catalog, validation_fraction=0, **options) as other:
+        other.load_state_dict(state)
+        shown += list(other)
+    found = [pair for batch in shown for pair in zip(batch.meta["video"], batch.meta["first_frame"], strict=True)]
+    assert sorted(found) == sorted(expected)
+
+
 def test_a_state_goes_on_with_the_very_clips(catalog: Path) -> None:
     with loader(catalog, clips_per_visit=2, window=8) as one:
         first, states = [], []

@@ -25,7 +25,7 @@ def advice(phases: Phases, bounds: Sequence[Sequence[int]]) -> tuple[str, ...]:
         *_of_classes(phases),
         *_of_splits(phases),
         *_of_trainers(phases),
-        *_of_pooling(phases),
+        *_of_visits(phases),
         *_of_budget(phases, bounds),
     )
 
@@ -91,9 +91,9 @@ def _of_trainers(phases: Phases) -> Iterator[str]:
         )
 
 
-def _of_pooling(phases: Phases) -> Iterator[str]:
+def _of_visits(phases: Phases) -> Iterator[str]:
     sampling = phases.spec.sampling
-    if sampling.kind != "pooled" or sampling.clips_per_visit == 1:
+    if not sampling.has_visits or sampling.clips_per_visit == 1:
         return
     apart = sampling.window // sampling.clips_per_visit // 2
     readers = {f"trainers.{name}": trainer.batch_size for name, trainer in phases.spec.trainers.items()}

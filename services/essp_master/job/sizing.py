@@ -166,7 +166,7 @@ def _batch(spec: JobSpec) -> tuple[int, str]:
 
 
 def _window_field(spec: JobSpec) -> str:
-    return "window" if spec.sampling.kind == "pooled" else "locality"
+    return "window" if spec.sampling.has_visits else "locality"
 
 
 def _at_once(spec: JobSpec, batches: int = 1) -> int:

@@ -61,6 +61,11 @@ def test_what_decoding_costs_is_said(file: Path) -> None:
     shared = json.loads(validate(file, "--json").stdout)["decoding"]
     assert shared["clips_per_pass"] > 1
     assert shared["times_less"] > 1
+    rewrite(file, "kind: pooled", "kind: exhaustive\n  step: 2")
+    rewrite(file, "clips_per_epoch: ", "# ")
+    facts = json.loads(validate(file, "--json").stdout)
+    assert facts["clips"]["train"] > facts["videos"]["train"], "each place of each video"
+    assert facts["decoding"]["times_less"] > 1
 
 
 def test_a_test_split_that_the_catalog_lacks_is_said(file: Path) -> None:

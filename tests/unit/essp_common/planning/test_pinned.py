@@ -20,6 +20,7 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
     "locality": {"kind": "class_balanced", "locality": 48},
     "pooled": POOLED,
     "one clip a visit": {"kind": "pooled", "clips_per_visit": 1, "window": 64},
+    "exhaustive": {"kind": "exhaustive", "clips_per_visit": 4, "window": 64, "step": 7},
     "uniform": {"kind": "uniform", "clips_per_video": 3},
 }
 PLANS = {
@@ -27,6 +28,7 @@ PLANS = {
     "locality": "a3484db63cd0a74e",
     "pooled": "88bd6f13e70f294a",
     "one clip a visit": "b8ef5a15803a97e5",
+    "exhaustive": "93bb73517b03961c",
     "uniform": "47492c4d4bb97b79",
 }
 DIGESTS = {
@@ -34,6 +36,7 @@ DIGESTS = {
     "locality": 2785990427,
     "pooled": 1794617428,
     "one clip a visit": 2785990427,
+    "exhaustive": 942617021,
     "uniform": 3518157428,
 }
 CARVED = {0.1: "0b07022bc2104164", 0.4: "b784def96dac9211"}

@@ -186,7 +186,7 @@ def test_a_job_gets_the_pooled_plan() -> None:
             "window: 32 is no multiple of clips_per_visit = 6; use 30",
         ),
         ({"kind": "pooled", "locality": 32}, "leave locality out"),
-        ({"window": 32}, "only `kind: pooled` has it, and this is class_balanced"),
+        ({"window": 32}, "only `kind: pooled` and `exhaustive` have it, and this is class_balanced"),
     ],
 )
 def test_fields_that_do_not_go_together_are_refused(fields: dict[str, object], words: str) -> None:
@@ -195,7 +195,7 @@ def test_fields_that_do_not_go_together_are_refused(fields: dict[str, object], w
 
 
 def test_what_is_stored_of_any_kind_can_be_read_again() -> None:
-    for kind in ("class_balanced", "pooled", "uniform"):
+    for kind in ("class_balanced", "pooled", "exhaustive", "uniform"):
         sampling = SamplingSpec(kind=kind)
         assert SamplingSpec.model_validate_json(sampling.model_dump_json()) == sampling
 
