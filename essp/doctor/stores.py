@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 from essp.doctor.finding import Finding, clock, fail, ok, unreachable, warn
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound
 from essp_common.objects.port import ObjectStore
-from essp_common.wiring import STORES, checked_scheme, open_store
+from essp_common.wiring import checked_scheme, open_store, stores_of
 
 S3, FILES = "s3", "files"
 _DATA = b"0123456789"
@@ -36,8 +36,9 @@ def examine(roots: tuple[str, ...]) -> Iterator[Finding]:
     """Check the stores in ESSP_STORES."""
     writable = Writable()
     for root in roots:
-        checked_scheme("ESSP_STORES: object store", STORES, root)
-        yield from (_s3(root, writable) if root.startswith("s3://") else _directory(root, writable))
+        scheme = checked_scheme("ESSP_STORES: object store", stores_of(root), root)
+        check = {"s3": _s3, "file": _directory}.get(scheme, _read_only)
+        yield from check(root, writable)
     if roots and not writable.found:
         yield fail(S3, "no store is writable, so jobs cannot save results", "grant the right to write to one")
 
@@ -52,6 +53,18 @@ def _directory(root: str, writable: Writable) -> Iterator[Finding]:
         can_write = os.access(path, os.W_OK)
         writable.found |= can_write
         yield ok(FILES, f"{path} is {'writable' if can_write else 'read-only'}")
+
+
+def _read_only(root: str, writable: Writable) -> Iterator[Finding]:
+    """Whether it answers; what one is looked for is not there, and that is an answer."""
+    bare = root.partition("?")[0]
+    try:
+        with suppress(NotFound):
+            open_store(root).head(".essp-doctor")
+    except EsspError as error:
+        yield fail(FILES, f"{bare}: {error}", "see that the address and the rights are right")
+    else:
+        yield ok(FILES, f"{bare} answers, and is read-only")
 
 
 def _s3(root: str, writable: Writable) -> Iterator[Finding]:

@@ -3,8 +3,9 @@
 A store is bound to a root (`file:///dir` or `s3://bucket/prefix`); keys are relative to it, with `/` between
 parts, and can't leave it. An object appears whole or not at all.
 
-Adapters: `directory.py` (`file://`), `s3.py` (`s3://bucket/prefix?endpoint=http://host:port`). Both pass
-`tests/contract/objects_suite.py`.
+Adapters: `directory.py` (`file://`), `s3.py` (`s3://bucket/prefix?endpoint=http://host:port`); to read from alone,
+`filesystems.py` (all that fsspec reads) and `archive.py` (members of tar archives). They pass
+`tests/contract/objects_suite.py`, or the part of it that reads.
 """
 
 from __future__ import annotations

@@ -34,7 +34,8 @@ class Settings(BaseSettings):
     cache: Address = "memory://"
     """`memory://?bytes=256MiB`, `redis://host:port/0`, `redis+cluster://host:port`; with TLS `rediss://...`."""
     stores: tuple[str, ...] = ("file:///",)
-    """Roots under which videos are read and results written: `file:///dir`, `s3://bucket?endpoint=http://host:port`."""
+    """Roots under which videos are read and results written: `file:///dir`, `s3://bucket?endpoint=http://host:port`;
+    to read from, also `gs://bucket`, `az://container`, `hdfs://host:port`, `https://host` and others of fsspec."""
     worker: str = ""
     """This process's name in messages and logs (default: host name and process id)."""
     log_level: str = "INFO"

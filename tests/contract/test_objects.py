@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import unquote
 
+import fsspec
 import pytest
+from fsspec.asyn import get_loop
 
 from essp_common.errors import ConfigError, Conflict, NotFound, Unavailable
 from essp_common.objects import s3
@@ -17,7 +22,8 @@ from essp_common.objects.port import ObjectStore
 from essp_common.objects.s3 import S3Store
 from essp_common.wiring import Stores, open_store
 from essp_decoder.config import DecoderSettings
-from tests.contract.objects_suite import MIB, ObjectsContract, patterned
+from tests.contract.objects_suite import MIB, ListingContract, ObjectsContract, Place, ReadingContract, patterned
+from tests.contract.web_server import http_server
 
 
 class TestDirectoryStore(ObjectsContract):
@@ -269,3 +275,86 @@ def test_a_write_succeeds_while_others_empty_its_folder(tmp_path: Path) -> None:
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(work, "xyz"))
     assert list(tmp_path.iterdir()) == []
+
+
+class TestFilesystemStore(ListingContract):
+    """The adapter of fsspec, over a file system in memory."""
+
+    @pytest.fixture
+    def store(self) -> Iterator[ObjectStore]:
+        yield open_store("fsspec+memory://bucket/root")
+        fsspec.filesystem("memory").store.clear()
+
+    @pytest.fixture
+    def place(self, store: ObjectStore) -> Place:
+        files = fsspec.filesystem("memory")
+        return lambda key, data: files.pipe_file(f"/bucket/root/{key}", data)
+
+
+@pytest.fixture(scope="module")
+def fsspec_thread() -> None:
+    """fsspec has one thread for all that it does over a network, as long as the process lives."""
+    get_loop()
+
+
+@pytest.mark.usefixtures("fsspec_thread")
+class TestWebStore(ReadingContract):
+    """The same over a web server, which knows nothing of folders."""
+
+    @pytest.fixture
+    def served(self, tmp_path: Path) -> Iterator[str]:
+        with http_server(tmp_path) as address:
+            yield address
+
+    @pytest.fixture
+    def store(self, served: str) -> ObjectStore:
+        return open_store(f"{served}/root")
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        def write(key: str, data: bytes) -> None:
+            path = tmp_path / "root" / (unquote(key) if "%" in key else key)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+
+        return write
+
+    def test_a_server_without_ranges_is_read_all_the_same(self, tmp_path: Path, place: Place) -> None:
+        place("a.mp4", b"0123456789")
+        with http_server(tmp_path, ranges=False) as address:
+            assert open_store(f"{address}/root").get("a.mp4", 2, 3) == b"234"
+
+    def test_what_a_server_refuses_is_told(self, tmp_path: Path) -> None:
+        for status, kind in ((403, ConfigError), (500, Unavailable), (404, NotFound), (410, NotFound)):
+            with http_server(tmp_path, status=status) as address, pytest.raises(kind, match=address):
+                open_store(address).head("a.mp4")
+
+    def test_a_server_that_is_not_there(self) -> None:
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            with pytest.raises(Unavailable):
+                open_store(f"http://127.0.0.1:{unused.getsockname()[1]}").head("a")
+
+    def test_a_server_cannot_be_listed(self, store: ObjectStore) -> None:
+        with pytest.raises(ConfigError, match="give a CSV file with a column `path`"):
+            list(store.list())
+
+
+def test_nothing_is_written_to_a_store_that_is_only_read() -> None:
+    store = open_store("fsspec+memory://bucket")
+    assert "only read" in store.unwritable()
+    refused = pytest.raises(ConfigError, match="have ESSP write to file:// or s3://")
+    with refused:
+        store.put("a", b"")
+    with refused:
+        store.put_file("a", "b")
+    with refused:
+        store.delete("a")
+
+
+def test_a_file_system_whose_client_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    with pytest.raises(ConfigError, match=r"gs://bucket.*install gcsfs"):
+        open_store("gs://bucket")
+    with pytest.raises(ConfigError, match=r"store URL 'fsspec\+nothing://x'"):
+        open_store("fsspec+nothing://x")

@@ -48,6 +48,8 @@ NEEDS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     ("predict {dir}/videos --model {dir}/run", "av", {}),
     ("report {dir}/run", "matplotlib", {}),
     ("audit s3://bucket/run", "boto3", S3),
+    ("audit gs://bucket/run", "fsspec", {"ESSP_STORES": '["gs://bucket", "file:///"]'}),
+    ("audit https://host/run", "aiohttp", {"ESSP_STORES": '["https://host", "file:///"]'}),
     ("deadletter ls", "kafka", SERVERS),
     ("extractor preview {dir}/videos/one/0.mp4", "av", {}),
     ("extractor preview {dir}/videos/one/0.mp4", "cv2", {}),

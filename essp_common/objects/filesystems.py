@@ -1,0 +1,213 @@
+"""Videos in any store that fsspec reads: `gs://bucket/dir`, `az://container/dir`, `hdfs://host:8020/dir`, `https://host`.
+
+    fsspec+NAME://...     any other file system of fsspec, by the name that it has there, such as fsspec+sftp://host/dir
+    ?key=value            options of that file system, such as gs://bucket/dir?token=anon
+
+Read only: videos, lists and catalogs are read from here; what ESSP writes goes to `file://` or `s3://`. Credentials
+come from where the file system's own client takes them. A web server cannot be listed, so its videos need a list (CSV)
+with their addresses.
+
+    NotFound     no such object                 Unavailable  no answer, 5xx, and what its client calls an error
+    ConfigError  credentials or rights, a client that is not installed, and whatever would write
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, BinaryIO, NoReturn
+from urllib.parse import parse_qsl, quote
+
+import fsspec
+
+from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError, Unavailable
+from essp_common.objects.keys import checked, is_key
+from essp_common.objects.port import ObjectInfo
+from essp_common.objects.ranged import RangedFile
+from essp_common.runtime.troubles import Troubles
+
+PREFIX = "fsspec+"
+_WEB = ("http", "https")
+_CONNECT_S = 5
+_READ_S = 20
+"""A server that does not answer is told before a decoder's child is held to hang."""
+_VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "Content-MD5", "generation", "mtime", "Last-Modified")
+_DATES = ("LastModified", "last_modified", "updated", "modificationTime", "modified", "created")
+_IN_ADDRESSES = "/%?=&+,;:@!$'()*~"
+"""What stays as it is in the address of a video: people copy addresses that are encoded already, and signed ones."""
+_BOOLEANS = {"true": True, "false": False}
+
+
+class FilesystemStore:
+    """An `ObjectStore` in a file system of fsspec, below a folder; nothing can be written."""
+
+    def __init__(self, files: Any, scheme: str, place: str, root: str) -> None:
+        """`files`: fsspec's; `place`: of the URI, behind the scheme; `root`: what the file system calls it."""
+        self._files = files
+        self._scheme = scheme
+        self._place = place.strip("/")
+        self._root = root.rstrip("/")
+
+    @classmethod
+    def from_url(cls, url: str) -> FilesystemStore:
+        """`scheme://place?option=value`; sends nothing yet. Raises `ConfigError`."""
+        path, _, query = url.partition("?")
+        scheme, _, place = path.partition("://")
+        protocol = scheme.lower().removeprefix(PREFIX)
+        options: dict[str, Any] = {name: _BOOLEANS.get(value, value) for name, value in parse_qsl(query)}
+        if protocol in _WEB:
+            options.setdefault("client_kwargs", {})["timeout"] = _timeout()
+        try:
+            files, root = fsspec.core.url_to_fs(
+                f"{protocol}://{place}", use_listings_cache=False, skip_instance_cache=True, **options
+            )
+        except ImportError as error:
+            raise ConfigError(f"store URL {url!r}: {error}") from error
+        except (ValueError, TypeError, OSError) as error:
+            raise ConfigError(f"store URL {url!r}: {error}") from error
+        return cls(files, scheme.lower(), place, root)
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        """One range read, of an object that is there."""
+        left = max(0, self.head(key).size_bytes - start)
+        return self._read(key, start, left if length is None else min(left, length))
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size, and what the file system says of the version."""
+        path = self._path(key)
+        with self._errors(key):
+            found = self._files.info(path)
+        if found.get("type") == "directory":
+            raise NotFound(f"there is no object {self.uri(key)}, but a folder")
+        return self._info(key, found)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """All files below the folder that the prefix names, by key."""
+        if self._web:
+            raise ConfigError(
+                f"{self.uri('-').removesuffix('-')}: a web server cannot be listed; give a CSV file with a column "
+                "`path` of the addresses"
+            )
+        folder = prefix.rpartition("/")[0]
+        if folder and not is_key(folder):
+            return
+        with self._errors(prefix):
+            try:
+                found = self._files.find(self._path(folder) if folder else self._root, detail=True)
+            except FileNotFoundError:
+                return
+        start = len(self._files._strip_protocol(self._root).strip("/"))
+        keys = ((path.strip("/")[start:].strip("/"), info) for path, info in found.items())
+        for key, info in sorted(keys, key=lambda item: item[0].encode("utf-8", "surrogateescape")):
+            if key.startswith(prefix) and is_key(key):
+                yield self._info(key, info)
+
+    def open(self, key: str) -> BinaryIO:
+        """A file read in ranges."""
+        info = self.head(key)
+        return io.BufferedReader(RangedFile(info.size_bytes, lambda at, size: self._read(key, at, size)))
+
+    def local_path(self, key: str) -> str | None:
+        """Never there."""
+        checked(key)
+        return None
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False) -> NoReturn:
+        """Refused."""
+        raise ConfigError(f"{self.uri(key)}: {self.unwritable()}")
+
+    def put_file(self, key: str, path: str) -> NoReturn:
+        """Refused."""
+        raise ConfigError(f"{self.uri(key)}: {self.unwritable()}")
+
+    def delete(self, key: str) -> NoReturn:
+        """Refused."""
+        raise ConfigError(f"{self.uri(key)}: {self.unwritable()}")
+
+    def unwritable(self) -> str:
+        """Always."""
+        return f"{self._scheme}:// is only read; have ESSP write to file:// or s3://"
+
+    def troubles(self) -> Troubles:
+        """None that a write could meet."""
+        return {}
+
+    def uri(self, key: str) -> str:
+        """`scheme://place/key`."""
+        return f"{self._scheme}://{'/'.join(part for part in (self._place, checked(key)) if part)}"
+
+    def below(self, folder: str) -> FilesystemStore:
+        """A folder in this one, over the same connection."""
+        place = "/".join(part for part in (self._place, checked(folder)) if part)
+        return FilesystemStore(self._files, self._scheme, place, self._path(folder))
+
+    @property
+    def _web(self) -> bool:
+        return self._scheme.removeprefix(PREFIX) in _WEB
+
+    def _path(self, key: str) -> str:
+        name = checked(key)
+        return f"{self._root}/{quote(name, safe=_IN_ADDRESSES) if self._web else name}"
+
+    def _read(self, key: str, start: int, length: int) -> bytes:
+        if not length:
+            return b""
+        path = self._path(key)
+        with self._errors(key):
+            data: bytes = self._files.cat_file(path, start=start, end=start + length)
+        if len(data) > length:  # a server that knows no ranges sends everything
+            data = data[start : start + length]
+        if len(data) != length:
+            raise Unavailable(f"{self.uri(key)}: received {len(data)} bytes of the {length} requested")
+        return data
+
+    def _info(self, key: str, found: dict[str, Any]) -> ObjectInfo:
+        size = found.get("size")
+        if size is None:
+            raise PermanentError(f"{self.uri(key)}: the server does not say how large it is, so it cannot be read")
+        version = next((found[name] for name in (*_VERSIONS, *_DATES) if found.get(name)), "")
+        return ObjectInfo(key, int(size), f"{int(size)}-{_written(version)}")
+
+    @contextmanager
+    def _errors(self, key: str) -> Iterator[None]:
+        """What the clients of file systems raise, as ours."""
+        where = f"{self._scheme}://{self._place}/{key}"
+        try:
+            yield
+        except EsspError:
+            raise
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            cause = error.__cause__
+            if isinstance(cause, Exception) and not isinstance(cause, FileNotFoundError):
+                raise _mapped(cause, where) from error  # that of the web says so whatever went wrong
+            raise NotFound(f"there is no object {where}") from error
+        except Exception as error:  # each client has errors of its own, none of which this module can name
+            raise _mapped(error, where) from error
+
+
+def _written(version: object) -> str:
+    """A version or a date, in one form: a listing may say in seconds what the object itself says as a date."""
+    if isinstance(version, datetime):
+        version = version.timestamp()
+    return f"{version:.6f}" if isinstance(version, float) else str(version).strip('"')
+
+
+def _mapped(error: Exception, where: str) -> EsspError:
+    codes = (getattr(error, name, None) for name in ("status", "status_code", "code"))
+    code = next((code for code in codes if isinstance(code, int)), 0)
+    what = f"{where}: {str(error) or type(error).__name__}"
+    if code in (404, 410):
+        return NotFound(f"there is no object {where}")
+    if code in (401, 403) or isinstance(error, PermissionError):
+        return ConfigError(f"{what}; check the credentials, and that they may list and read there")
+    if 400 <= code < 500 and code not in (408, 429):
+        return PermanentError(what)
+    return Unavailable(what)
+
+
+def _timeout() -> Any:
+    import aiohttp  # of the web alone
+
+    return aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_READ_S)
