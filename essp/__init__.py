@@ -58,8 +58,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from essp.api.clips import decode, open_catalog
+    from essp.api.epochs import Batch
     from essp.api.features import compute_feature, features
-    from essp.api.loader import Batch, Clip, Loader
+    from essp.api.loader import Clip, Loader
     from essp.api.models import Model, StreamModel, load_model
     from essp.api.prediction import Segment, VideoPrediction, predict
     from essp.api.streaming import Stream, Window, stream
@@ -69,8 +70,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "essp.api.clips": ("decode", "open_catalog"),
+    "essp.api.epochs": ("Batch",),
     "essp.api.features": ("compute_feature", "features"),
-    "essp.api.loader": ("Batch", "Clip", "Loader"),
+    "essp.api.loader": ("Clip", "Loader"),
     "essp.api.models": ("Model", "StreamModel", "load_model"),
     "essp.api.prediction": ("Segment", "VideoPrediction", "predict"),
     "essp.api.streaming": ("Stream", "Window", "stream"),

@@ -83,8 +83,11 @@ def _entry(name: str, found: Any) -> str:
 
 
 def _members(found: type) -> Iterator[tuple[str, Any, bool]]:
-    """Public methods and properties (True) of a class, as it writes them."""
-    for name, value in vars(found).items():
+    """Public methods and properties (True) of a class, as it writes them; then those that it inherits."""
+    homes = [home for home in found.__mro__ if home is found or home.__module__.partition(".")[0] == essp.__name__]
+    written = {name: value for home in reversed(homes) for name, value in vars(home).items()}
+    own = list(vars(found))
+    for name, value in sorted(written.items(), key=lambda member: member[0] not in own):
         if isinstance(value, classmethod | staticmethod):
             value = value.__func__
         is_property = isinstance(value, property | cached_property)

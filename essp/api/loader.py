@@ -15,20 +15,18 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import gettempdir
-from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
-from torch.utils.data import IterableDataset, get_worker_info
 
+from essp.api.arguments import Frames, Transform, device_of, rendezvous_of
+from essp.api.epochs import Batch, Epochs
 from essp.api.loader_job import (
     ARGUMENTS,
     ARGUMENTS_OF_A_FILE,
@@ -40,23 +38,20 @@ from essp.api.loader_job import (
     own_source,
     params_of,
 )
-from essp.api.targets import TargetReader, Targets
+from essp.api.targets import TargetReader
 from essp.job_file import read_job
 from essp.loops.feed import Feed, FeedOptions
 from essp.loops.source import ClusterSource, OwnSource, Source
 from essp.uris import as_uri
 from essp_common.catalog.table import ById, meta_of
 from essp_common.errors import ConfigError, EsspError
-from essp_common.job.spec import MOST_EPOCHS, ClipSpec, SamplingSpec
+from essp_common.job.spec import ClipSpec, SamplingSpec
 from essp_common.messages.ordered import Delivery, PhaseEnd
 from essp_common.planning.position import Position
 from essp_common.runtime.config import Settings
 from essp_common.validation import suggested
 from essp_trainer.config import Rendezvous
 from essp_trainer.data.prefetch import Batch as PreparedBatch
-
-Frames = NDArray[Any]
-Transform = Callable[[Frames, np.random.Generator], Frames]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,44 +76,7 @@ class Clip:
     `gray`: luma alone, for flow, or for frames with one channel."""
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Clips that a loop takes together: `frames`, `labels` and `meta`; its length is their number B.
-
-    For example:
-
-        batch = next(iter(loader))
-        batch.frames.shape      # (B, T, H, W, C), uint8
-        batch.labels            # (B,) int64, positions in loader.classes
-        batch.meta["video"][0]  # what the catalog says of the first clip's video
-        batch = batch.to("cuda")
-    """
-
-    frames: Tensor
-    """`(B, T, H, W, C)` on the loader's device: uint8, RGB, as decoded, or one channel of grey levels
-    (`Clip.pixels`); of other features `(B, T', H, W, C)`, uint8 for networks, and float32 for descriptors."""
-    labels: Tensor
-    """`(B,)` int64 on the CPU: class ids, positions in `Loader.classes`."""
-    meta: dict[str, list[Any]]
-    """B values each: `video` (its id), `uri`, `class_name`, `split` and `group` as in the catalog, `first_frame` and
-    `last_frame` in the file, `epoch`, and `index`, that of the clip in its epoch. Then the further columns of the
-    source that the catalog was built from, by their names (None where a video has no value; a column that is called
-    like one of these has `source_` before its name)."""
-
-    targets: Targets | None = None
-    """Several labels, spans and values of the very frames of each clip, if the catalog has any."""
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def to(self, device: torch.device | str, **options: Any) -> Batch:
-        """The batch with frames, labels and targets on `device`. `options`: those of `Tensor.to`."""
-        targets = None if self.targets is None else self.targets.to(device, **options)
-        frames, labels = self.frames.to(device, **options), self.labels.to(device, **options)
-        return replace(self, frames=frames, labels=labels, targets=targets)
-
-
-class Loader(IterableDataset[Batch]):
+class Loader(Epochs):
     """The clips of a catalog in batches, for a loop of one's own. Each `for` over it is one epoch, in a new order.
 
         loader = essp.Loader("catalog.parquet", clip=essp.Clip(frames=16, stride=4), batch_size=32)
@@ -199,7 +157,7 @@ class Loader(IterableDataset[Batch]):
 
         Raises `ConfigError`, which names the argument and the remedy.
         """
-        ranks = _rendezvous(rank, world_size)
+        ranks = rendezvous_of(rank, world_size)
         visits: dict[str, Any] = {}
         if clips_per_visit != 1 or step is not None:
             visits = {
@@ -269,7 +227,7 @@ class Loader(IterableDataset[Batch]):
         if stream not in spec.streams:
             raise ConfigError(f"stream: {job} has no stream {stream!r}; {suggested(stream or '', spec.streams)}")
         sizes = [trainer.batch_size for trainer in spec.trainers.values() if trainer.stream == stream]
-        ranks = _rendezvous(rank, world_size)
+        ranks = rendezvous_of(rank, world_size)
         sampling = spec.sampling.model_dump() | {"rank": ranks.rank, "ranks": ranks.world_size}
         document = {
             "name": NAME,
@@ -315,7 +273,7 @@ class Loader(IterableDataset[Batch]):
         ended.
         """
         urls = {name: url for name, url in (("bus", bus), ("cache", cache)) if url is not None}
-        ranks = _rendezvous(None, None)
+        ranks = rendezvous_of(None, None)
         if ranks.world_size > 1:
             raise ConfigError(
                 "rank: one process takes part under one name; name a consumer for each rank, each of which gets all "
@@ -355,24 +313,12 @@ class Loader(IterableDataset[Batch]):
         drop_last: bool,
         device: str | torch.device,
     ) -> None:
+        Epochs.__init__(self, ranks, drop_last)
         self._source = source
         self._consumer = consumer
-        self._ranks = ranks
         self._transform = transform
-        self._drop_last = drop_last
-        self._device = _device(device)
-        self._late = False
-        """It begins with the next pass of a job that runs, whichever that is."""
-        self._epoch = 0
-        self._clips_done = 0
-        """Of the epoch, by all ranks."""
-        self._begun = False
-        """An iteration over the present epoch has begun, so the next one is for the next epoch."""
-        self._resuming = False
-        """A state was loaded, and nothing has been shown since."""
-        self._map: Callable[[Batch], Any] | None = None
+        self._device = device_of(device)
         self._feed: Feed | None = None
-        self._iteration = 0
 
     # --- what it has ---
 
@@ -392,84 +338,6 @@ class Loader(IterableDataset[Batch]):
         """Frames, stride and size: `essp.decode(row, first_frame, clip=loader.clip)` gives the frames of a clip."""
         return self._source.spec.clip
 
-    @property
-    def epoch(self) -> int:
-        """The epoch that the next `for` shows, or that is being shown; from 0."""
-        return self._epoch
-
-    def __len__(self) -> int:
-        """Batches of an epoch, of this rank."""
-        return self._clips // self._batch_size if self._drop_last else -(-self._clips // self._batch_size)
-
-    # --- iterating ---
-
-    def __iter__(self) -> Iterator[Batch]:
-        """The batches of the next epoch, or what is left of the one whose state was loaded."""
-        if get_worker_info() is not None:
-            raise ConfigError("a loader cannot be used in worker processes; give DataLoader num_workers=0")
-        return self._batches()
-
-    def _batches(self) -> Iterator[Batch]:
-        # An epoch begins with its first batch: frameworks make iterators that they never ask for one.
-        if self._begun:
-            self._epoch, self._clips_done = self._epoch + 1, 0
-        self._begun, self._resuming = True, False
-        self._iteration += 1
-        iteration = self._iteration
-        feed = self._feed_at(self.position())
-        whole = False
-        try:
-            while not isinstance(item := feed.next(), PhaseEnd):
-                if item is None:
-                    raise EsspError(f"the job has {self._source.spec.epochs} epochs, and all of them are over")
-                self._clips_done = item.stop * self._ranks.world_size
-                if item.input is not None and not (self._drop_last and item.stop - item.begin < self._batch_size):
-                    batch = self._batch(item)
-                    yield batch if self._map is None else self._map(batch)
-                    if iteration != self._iteration:
-                        raise RuntimeError("another iteration over this loader has begun; one at a time")
-            whole = True
-            if iteration == self._iteration:
-                self._epoch, self._clips_done, self._begun = self._epoch + 1, 0, False
-        finally:
-            if not whole and iteration == self._iteration:
-                self.close()
-
-    def map(self, function: Callable[[Batch], Any]) -> Self:
-        """Have each `for` give `function(batch)` in place of the batch, and return this loader.
-
-        For frameworks that want dictionaries: `loader.map(lambda batch: {"pixel_values": batch.frames, "labels":
-        batch.labels})`. It runs in the thread of the loop, so what takes long is better done by `transform`.
-        """
-        self._map = function
-        return self
-
-    def position(self) -> Position | None:
-        """Where the next batch of this rank begins: epoch and clip; None: with the next epoch of a job that runs."""
-        return None if self._late else Position(self._epoch, self._clips_done // self._ranks.world_size)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Have the next `for` show this epoch, from its beginning, unless it is the present one anyway.
-
-        Raises `ConfigError` where that would lose the place of a state that was just loaded.
-        """
-        if not 0 <= epoch < MOST_EPOCHS:
-            raise ConfigError(f"epoch: {epoch} is none of 0 to {MOST_EPOCHS - 1}")
-        if self._resuming and epoch != self._epoch:
-            raise ConfigError(
-                f"epoch: set_epoch({epoch}) would lose the state that was loaded, which goes on in epoch "
-                f"{self._epoch}; accelerate sets the epoch of a DataLoader that it has prepared, so give it the loader "
-                "itself"
-            )
-        if epoch != self._epoch or self._begun or self._late:
-            self._late = False
-            self._epoch, self._clips_done, self._begun = epoch, 0, False
-
-    @property
-    def batch_sampler(self) -> _BatchSampler:
-        """Lightning tells the epoch to the `batch_sampler.sampler` of what it iterates over: that is the loader."""
-        return _BatchSampler(self)
-
     def close(self) -> None:
         """End the processes and threads of this loader, but for those that it shares. It can be iterated over again.
         Idempotent."""
@@ -478,53 +346,6 @@ class Loader(IterableDataset[Batch]):
         if feed is not None:
             self._abandoned.detach()
             feed.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    # --- where it is ---
-
-    def state_dict(self) -> dict[str, int]:
-        """Where the loop is, the batch in hand included: two integers, and one that says of which plan they are.
-
-        `epoch`: counts from 0. `clip`: how many clips of that epoch all ranks have taken; every rank has the same
-        state.
-        """
-        return {"epoch": self._epoch, "clip": self._clips_done, "plan": self._plan}
-
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on where `state` was taken, on this or another number of ranks; after the last batch of an epoch, with the
-        next epoch.
-
-        Raises `ConfigError` for the state of a loader whose clips are not the same ones.
-        """
-        try:
-            epoch, clip, plan = (int(state[name]) for name in ("epoch", "clip", "plan"))
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise ConfigError(f"state: {state!r} is no state of a loader") from error
-        if plan != self._plan:
-            raise ConfigError(
-                "state: it is of other clips; catalog, split, clip, seed and sampling have to be those that it was "
-                "taken with"
-            )
-        if not 0 <= epoch < MOST_EPOCHS or not 0 <= clip <= len(self) * self._batch_size * self._ranks.world_size:
-            raise ConfigError(f"state: there is no clip {clip} of epoch {epoch}")
-        if clip % self._ranks.world_size:
-            raise ConfigError(
-                f"state: {clip} clips are done, which {self._ranks.world_size} ranks cannot share; use a number of "
-                "ranks that divides it"
-            )
-        left = self._clips - clip // self._ranks.world_size
-        if left < (self._batch_size if self._drop_last else 1):
-            epoch, clip = epoch + 1, 0
-        self.close()
-        self._epoch, self._clips_done, self._begun, self._resuming = epoch, clip, False, True
-        self._late = False
 
     # --- how it does that ---
 
@@ -548,6 +369,14 @@ class Loader(IterableDataset[Batch]):
     @cached_property
     def _targets(self) -> TargetReader:
         return TargetReader(self._source.phases.view(0).rows, self.clip.frames, self.clip.stride)
+
+    def _epoch_from(self, start: Position | None) -> Iterator[tuple[Batch | None, int]]:
+        feed = self._feed_at(start)
+        while not isinstance(item := feed.next(), PhaseEnd):
+            if item is None:
+                raise EsspError(f"the job has {self._source.spec.epochs} epochs, and all of them are over")
+            short = item.stop - item.begin < self._batch_size
+            yield None if item.input is None or (self._drop_last and short) else self._batch(item), item.stop
 
     def _feed_at(self, start: Position | None) -> Feed:
         feed = self._feed
@@ -599,10 +428,6 @@ class Loader(IterableDataset[Batch]):
             self._consumer = self._source.add(self)
 
 
-class _BatchSampler(NamedTuple):
-    sampler: Loader
-
-
 @dataclass(frozen=True, slots=True)
 class _View:
     """What the loop sees of a clip. Does not know the loader, which would live as long as its feed otherwise."""
@@ -620,34 +445,6 @@ class _View:
 def _index_of(item: Delivery, sampling: SamplingSpec) -> int:
     """Of a clip, in the epoch of all ranks."""
     return item.clip.index * sampling.ranks + sampling.rank
-
-
-def _rendezvous(rank: int | None, world_size: int | None) -> Rendezvous:
-    """Which of how many ranks this process is."""
-    found = Rendezvous.of_environment()
-    distributed = torch.distributed
-    if rank is None and world_size is None:
-        if distributed.is_available() and distributed.is_initialized():
-            rank, world_size = distributed.get_rank(), distributed.get_world_size()
-        else:
-            return found
-    if rank is None or world_size is None or not 0 <= rank < world_size:
-        raise ConfigError(f"rank: {rank} is none of {world_size} ranks; give both, and count from 0")
-    return found.model_copy(update={"rank": rank, "world_size": world_size})
-
-
-def _device(name: str | torch.device) -> torch.device:
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"device: {name!r} is none; use cpu or cuda") from error
-    if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"device: batches cannot be sent to {device} ahead; use cpu, and `batch.to({str(device)!r})`")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device: cuda is not available here; use cpu, or install torch for CUDA")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"device: there is no {device} here; GPUs: {torch.cuda.device_count()}, counted from 0")
-    return device
 
 
 def _close_in_a_thread(feed: Feed) -> None:

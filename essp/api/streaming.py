@@ -26,6 +26,7 @@ from typing import NamedTuple, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from essp.api.arguments import bytes_of
 from essp.api.clips import Interpolation, resize_to
 from essp.api.prediction import find
 from essp.catalog.build import file_row
@@ -35,7 +36,6 @@ from essp_common.distribution import require
 from essp_common.errors import BadVideo, ConfigError, EsspError, TransientError, VideoFault
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, FrameCodec, Recipe, Resize, Seed, Seek, Video
 from essp_common.planning.plan import seek_to
-from essp_common.quantities import parse_bytes
 from essp_common.quantities import size as in_words
 from essp_common.runtime.process import cpu_count
 from essp_common.video.codec import decode as frames_of
@@ -116,7 +116,7 @@ def stream(
     given = [videos] if isinstance(videos, str | Path | VideoRow) else list(videos)
     windows = _Windows(frames, stride, step or frames * stride, drop_last)
     resize = resize_to(short_side, size, interpolation)
-    return Stream(given, windows, resize, decoders or cpu_count(), _bytes(memory))
+    return Stream(given, windows, resize, decoders or cpu_count(), bytes_of(memory))
 
 
 class Stream:
@@ -447,13 +447,3 @@ def _rows(videos: Sequence[str | Path | VideoRow], roots: Sequence[str]) -> Gene
         outcomes = prober.read(unread)
         for row in found:
             yield row if row.error is not None or row.frame_count else file_row(row, next(outcomes))
-
-
-def _bytes(memory: int | str) -> int:
-    try:
-        found = parse_bytes(memory)
-    except ValueError as error:
-        raise ConfigError(f"memory: {error}") from error
-    if not isinstance(found, int) or found < 1:
-        raise ConfigError(f"memory={memory!r}: give bytes, such as '512MiB'")
-    return found

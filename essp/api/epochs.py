@@ -1,0 +1,228 @@
+"""What a loader is to a training loop: epochs of batches, one after the other, and two integers that say where it is.
+
+`Loader` has clips of videos, `Records` has records; both are iterated over, saved and resumed alike, and frameworks see
+no difference.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset, get_worker_info
+
+from essp.api.targets import Targets
+from essp_common.errors import ConfigError
+from essp_common.job.spec import MOST_EPOCHS
+from essp_common.planning.position import Position
+from essp_trainer.config import Rendezvous
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Clips that a loop takes together: `frames`, `labels` and `meta`; its length is their number B.
+
+    For example:
+
+        batch = next(iter(loader))
+        batch.frames.shape      # (B, T, H, W, C), uint8
+        batch.labels            # (B,) int64, positions in loader.classes
+        batch.meta["video"][0]  # what the catalog says of the first clip's video
+        batch = batch.to("cuda")
+    """
+
+    frames: Tensor
+    """`(B, T, H, W, C)` on the loader's device: uint8, RGB, as decoded, or one channel of grey levels
+    (`Clip.pixels`); of other features `(B, T', H, W, C)`, uint8 for networks, and float32 for descriptors."""
+    labels: Tensor
+    """`(B,)` int64 on the CPU: class ids, positions in `Loader.classes`."""
+    meta: dict[str, list[Any]]
+    """B values each: `video` (its id), `uri`, `class_name`, `split` and `group` as in the catalog, `first_frame` and
+    `last_frame` in the file, `epoch`, and `index`, that of the clip in its epoch. Then the further columns of the
+    source that the catalog was built from, by their names (None where a video has no value; a column that is called
+    like one of these has `source_` before its name)."""
+
+    targets: Targets | None = None
+    """Several labels, spans and values of the very frames of each clip, if the catalog has any."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: torch.device | str, **options: Any) -> Batch:
+        """The batch with frames, labels and targets on `device`. `options`: those of `Tensor.to`."""
+        targets = None if self.targets is None else self.targets.to(device, **options)
+        frames, labels = self.frames.to(device, **options), self.labels.to(device, **options)
+        return replace(self, frames=frames, labels=labels, targets=targets)
+
+
+class Epochs(IterableDataset[Batch]):
+    """Batches in epochs: each `for` over it is one, in a new order."""
+
+    def __init__(self, ranks: Rendezvous, drop_last: bool) -> None:
+        self._ranks = ranks
+        self._drop_last = drop_last
+        self._late = False
+        """It begins with the next epoch of its source, whichever that is."""
+        self._epoch = 0
+        self._clips_done = 0
+        """Of the epoch, by all ranks."""
+        self._begun = False
+        """An iteration over the present epoch has begun, so the next one is for the next epoch."""
+        self._resuming = False
+        """A state was loaded, and nothing has been shown since."""
+        self._map: Callable[[Batch], Any] | None = None
+        self._iteration = 0
+
+    @property
+    @abstractmethod
+    def _clips(self) -> int:
+        """Of an epoch, of this rank."""
+
+    @property
+    @abstractmethod
+    def _batch_size(self) -> int:
+        """Of this rank."""
+
+    @property
+    @abstractmethod
+    def _plan(self) -> int:
+        """Differs where the clips, or their order, do."""
+
+    @abstractmethod
+    def _epoch_from(self, start: Position | None) -> Iterator[tuple[Batch | None, int]]:
+        """The batches of the epoch from there on, and how many clips of this rank are over with each; None: of those
+        clips there is nothing to show. `start` None: see `_late`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the processes and threads of this loader. It can be iterated over again. Idempotent."""
+
+    # --- iterating ---
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next `for` shows, or that is being shown; from 0."""
+        return self._epoch
+
+    def __len__(self) -> int:
+        """Batches of an epoch, of this rank."""
+        return self._clips // self._batch_size if self._drop_last else -(-self._clips // self._batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches of the next epoch, or what is left of the one whose state was loaded."""
+        if get_worker_info() is not None:
+            raise ConfigError("a loader cannot be used in worker processes; give DataLoader num_workers=0")
+        return self._batches()
+
+    def _batches(self) -> Iterator[Batch]:
+        # An epoch begins with its first batch: frameworks make iterators that they never ask for one.
+        if self._begun:
+            self._epoch, self._clips_done = self._epoch + 1, 0
+        self._begun, self._resuming = True, False
+        self._iteration += 1
+        iteration = self._iteration
+        whole = False
+        try:
+            for batch, done in self._epoch_from(self.position()):
+                self._clips_done = done * self._ranks.world_size
+                if batch is not None:
+                    yield batch if self._map is None else self._map(batch)
+                    if iteration != self._iteration:
+                        raise RuntimeError("another iteration over this loader has begun; one at a time")
+            whole = True
+            if iteration == self._iteration:
+                self._epoch, self._clips_done, self._begun = self._epoch + 1, 0, False
+        finally:
+            if not whole and iteration == self._iteration:
+                self.close()
+
+    def map(self, function: Callable[[Batch], Any]) -> Self:
+        """Have each `for` give `function(batch)` in place of the batch, and return this loader.
+
+        For frameworks that want dictionaries: `loader.map(lambda batch: {"pixel_values": batch.frames, "labels":
+        batch.labels})`. It runs in the thread of the loop, so what takes long is better done by `transform`.
+        """
+        self._map = function
+        return self
+
+    def position(self) -> Position | None:
+        """Where the next batch of this rank begins: epoch and clip; None: with the next epoch of a job that runs."""
+        return None if self._late else Position(self._epoch, self._clips_done // self._ranks.world_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Have the next `for` show this epoch, from its beginning, unless it is the present one anyway.
+
+        Raises `ConfigError` where that would lose the place of a state that was just loaded.
+        """
+        if not 0 <= epoch < MOST_EPOCHS:
+            raise ConfigError(f"epoch: {epoch} is none of 0 to {MOST_EPOCHS - 1}")
+        if self._resuming and epoch != self._epoch:
+            raise ConfigError(
+                f"epoch: set_epoch({epoch}) would lose the state that was loaded, which goes on in epoch "
+                f"{self._epoch}; accelerate sets the epoch of a DataLoader that it has prepared, so give it the loader "
+                "itself"
+            )
+        if epoch != self._epoch or self._begun or self._late:
+            self._late = False
+            self._epoch, self._clips_done, self._begun = epoch, 0, False
+
+    @property
+    def batch_sampler(self) -> _BatchSampler:
+        """Lightning tells the epoch to the `batch_sampler.sampler` of what it iterates over: that is the loader."""
+        return _BatchSampler(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- where it is ---
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the loop is, the batch in hand included: two integers, and one that says of which plan they are.
+
+        `epoch`: counts from 0. `clip`: how many clips of that epoch all ranks have taken; every rank has the same
+        state.
+        """
+        return {"epoch": self._epoch, "clip": self._clips_done, "plan": self._plan}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on where `state` was taken, on this or another number of ranks; after the last batch of an epoch, with the
+        next epoch.
+
+        Raises `ConfigError` for the state of a loader whose clips are not the same ones.
+        """
+        try:
+            epoch, clip, plan = (int(state[name]) for name in ("epoch", "clip", "plan"))
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise ConfigError(f"state: {state!r} is no state of a loader") from error
+        if plan != self._plan:
+            raise ConfigError(
+                "state: it is of other clips; catalog, split, clip, seed and sampling have to be those that it was "
+                "taken with"
+            )
+        if not 0 <= epoch < MOST_EPOCHS or not 0 <= clip <= len(self) * self._batch_size * self._ranks.world_size:
+            raise ConfigError(f"state: there is no clip {clip} of epoch {epoch}")
+        if clip % self._ranks.world_size:
+            raise ConfigError(
+                f"state: {clip} clips are done, which {self._ranks.world_size} ranks cannot share; use a number of "
+                "ranks that divides it"
+            )
+        left = self._clips - clip // self._ranks.world_size
+        if left < (self._batch_size if self._drop_last else 1):
+            epoch, clip = epoch + 1, 0
+        self.close()
+        self._epoch, self._clips_done, self._begun, self._resuming = epoch, clip, False, True
+        self._late = False
+
+
+class _BatchSampler(NamedTuple):
+    sampler: Epochs
