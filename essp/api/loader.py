@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -122,6 +122,7 @@ class Loader(Epochs):
         decoders: int = 0,
         memory: int | str | None = None,
         dead_ratio: float = 0.2,
+        delta_timestamps: Mapping[str, Sequence[float]] | None = None,
         loops: int = 1,
         rank: int | None = None,
         world_size: int | None = None,
@@ -152,6 +153,9 @@ class Loader(Epochs):
         memory: bytes for clips on the way (`"2GiB"`); default: what `batch_size` and `window` need.
         dead_ratio: if more than this share of the clips cannot be decoded, the loop gets an `EsspError` that names a
             video; 0: at the first one.
+        delta_timestamps: of series of the catalog: at which seconds, counted from a clip's last frame, to take the
+            values, such as `{"action": [0, 0.1, 0.2]}`; `Batch.targets` then has those, and which of them lie outside
+            the video. Default: the values at the clip's own frames.
         loops: how many loops may share the clips and their decodes: this one, and those that `another` makes.
         rank, world_size: default: those of torch.distributed or of RANK and WORLD_SIZE.
 
@@ -195,7 +199,7 @@ class Loader(Epochs):
             "limits": {"dead_ratio": dead_ratio, "budget": ENOUGH_BYTES if memory is None else memory},
         }
         source = own_source(document, words, ranks, decoders, bounded=memory is not None)
-        self._set_up(source, source.add(self), ranks, transform, drop_last, device)
+        self._set_up(source, source.add(self), ranks, transform, drop_last, device, delta_timestamps)
 
     @classmethod
     def of(
@@ -298,9 +302,9 @@ class Loader(Epochs):
         if not isinstance(self._source, OwnSource):
             raise ConfigError("another: a connected loader is one consumer of its job; connect once for each of them")
         other = type(self).__new__(type(self))
-        other._set_up(
-            self._source, self._source.add(other), self._ranks, self._transform, self._drop_last, self._device
-        )
+        name = self._source.add(other)
+        options = (self._ranks, self._transform, self._drop_last, self._device, self._deltas)
+        other._set_up(self._source, name, *options)
         other._epoch = self._epoch
         return other
 
@@ -312,6 +316,7 @@ class Loader(Epochs):
         transform: Transform | None,
         drop_last: bool,
         device: str | torch.device,
+        deltas: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
         Epochs.__init__(self, ranks, drop_last)
         self._source = source
@@ -319,6 +324,8 @@ class Loader(Epochs):
         self._transform = transform
         self._device = device_of(device)
         self._feed: Feed | None = None
+        self._deltas = {name: tuple(map(float, seconds)) for name, seconds in (deltas or {}).items()}
+        """Of series: at which seconds from a clip's last frame their values are taken."""
 
     # --- what it has ---
 
@@ -368,7 +375,7 @@ class Loader(Epochs):
 
     @cached_property
     def _targets(self) -> TargetReader:
-        return TargetReader(self._source.phases.view(0).rows, self.clip.frames, self.clip.stride)
+        return TargetReader(self._source.phases.view(0).rows, self.clip.frames, self.clip.stride, self._deltas)
 
     def _epoch_from(self, start: Position | None) -> Iterator[tuple[Batch | None, int]]:
         feed = self._feed_at(start)

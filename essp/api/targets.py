@@ -6,8 +6,8 @@ that, as in the clip itself. Its labels are those of the spans that hold it, its
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from essp_common.catalog.targets import Targets as VideoTargets
 from essp_common.catalog.targets import unpack
 from essp_common.errors import ConfigError
 
+_TOLERANCE_S = 1e-4
 _KEPT = 64
 """Videos whose targets are kept unpacked: clips of one video often follow one another."""
 
@@ -61,7 +62,11 @@ class Targets:
     stretches: list[list[Stretch]]
     """Of each clip's video or segment: its spans, by first frame, also those that the clip does not reach."""
     values: dict[str, Tensor]
-    """Name -> `(B, T, ...)`: each series of the catalog at these frames. Where a video has no such series, NaN."""
+    """Name -> `(B, T, ...)`: each series of the catalog at these frames, or at those that the loader's
+    `delta_timestamps` names. Where a video has no such series, NaN."""
+    is_pad: dict[str, Tensor] = field(default_factory=dict)
+    """Name -> `(B, D)` bool, of series with `delta_timestamps`: which values lie before the video or segment or after
+    it, so that its first or last one stands for them."""
 
     def to(self, device: torch.device | str, **options: Any) -> Targets:
         """The targets with their tensors on `device`."""
@@ -71,15 +76,18 @@ class Targets:
             labels=self.labels.to(device, **options),
             frame_labels=self.frame_labels.to(device, **options),
             values={name: values.to(device, **options) for name, values in self.values.items()},
+            is_pad={name: pad.to(device, **options) for name, pad in self.is_pad.items()},
         )
 
 
 class TargetReader:
     """Reads the targets of clips from the rows of a catalog."""
 
-    def __init__(self, rows: Rows, frames: int, stride: int) -> None:
-        """`rows`: of the split. `frames`, `stride`: of a clip."""
+    def __init__(self, rows: Rows, frames: int, stride: int, deltas: Mapping[str, Sequence[float]]) -> None:
+        """`rows`: of the split. `frames`, `stride`: of a clip. `deltas`: of series, at which seconds from a clip's last
+        frame their values are taken."""
         self._rows = rows
+        self._deltas = deltas
         self._steps = np.arange(frames, dtype=np.int64) * stride
         self._video = lru_cache(maxsize=_KEPT)(self._read)
 
@@ -112,36 +120,74 @@ class TargetReader:
             for span in video.spans:
                 inside = (numbers[clip] >= span.first_frame) & (numbers[clip] <= span.last_frame)
                 frame_labels[clip, inside, self._code[span.name]] = True
+        values, is_pad = self._values(places, videos, numbers)
         return Targets(
             torch.from_numpy(numbers),
             torch.from_numpy(labels),
             torch.from_numpy(frame_labels),
             [[Stretch(*span) for span in video.spans] for video in videos],
-            self._values(places, videos, numbers),
+            values,
+            is_pad,
         )
 
     def _values(
         self, places: Sequence[int], videos: Sequence[VideoTargets], numbers: NDArray[np.int64]
-    ) -> dict[str, Tensor]:
-        first = self._rows.where(np.array(places)).numbers("first_frame").astype(np.int64)
-        at = numbers - first[:, None]
-        found = {}
-        for name in sorted({name for video in videos for name in video.series}):
-            known = next(video.series[name] for video in videos if name in video.series)
-            rows = []
-            for clip, (place, video) in enumerate(zip(places, videos, strict=True)):
-                values = video.series.get(name)
-                if values is None and known.dtype.kind == "f":
-                    rows.append(np.full((at.shape[1], *known.shape[1:]), np.nan, known.dtype))
-                elif values is None or values.shape[1:] != known.shape[1:]:
-                    raise ConfigError(
-                        f"targets: series {name!r} of {self._rows.text('id', place)} is missing or of another shape "
-                        "than that of others; build the catalog with it for every video"
-                    )
-                else:
-                    rows.append(values[at[clip]])
-            found[name] = torch.from_numpy(np.stack(rows))
-        return found
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The series at their places, and which of the places lie outside."""
+        names = {name for video in videos for name in video.series}
+        if unknown := sorted(self._deltas.keys() - names):
+            raise ConfigError(
+                f"delta_timestamps: there is no series {unknown[0]!r}; series: {', '.join(sorted(names)) or 'none'}"
+            )
+        found, is_pad = {}, {}
+        for name in sorted(names):
+            at = self._places(places, numbers, name)
+            lengths = self._lengths(places)[:, None]
+            inside = np.clip(at, 0, lengths - 1)
+            if name in self._deltas:
+                is_pad[name] = torch.from_numpy(at != inside)
+            found[name] = torch.from_numpy(self._at(name, places, videos, inside))
+        return found, is_pad
+
+    def _places(self, places: Sequence[int], numbers: NDArray[np.int64], name: str) -> NDArray[np.int64]:
+        """Where a clip looks a series up, from the first frame of its video or segment on."""
+        rows = self._rows.where(np.array(places))
+        at: NDArray[np.int64] = numbers - rows.numbers("first_frame").astype(np.int64)[:, None]
+        if name not in self._deltas:
+            return at
+        steps = rows.numbers("fps")[:, None] * np.array(self._deltas[name], np.float64)
+        whole = np.rint(steps)
+        if (np.abs(steps - whole) > _TOLERANCE_S * rows.numbers("fps")[:, None]).any():
+            fps = float(rows.numbers("fps")[0])
+            raise ConfigError(
+                f"delta_timestamps: {name}: the seconds have to be multiples of 1/{fps:g}, the time between two frames"
+            )
+        at = at[:, -1:] + whole.astype(np.int64)
+        return at
+
+    def _at(
+        self, name: str, places: Sequence[int], videos: Sequence[VideoTargets], at: NDArray[np.int64]
+    ) -> NDArray[Any]:
+        known = next(video.series[name] for video in videos if name in video.series)
+        found = []
+        for clip, (place, video) in enumerate(zip(places, videos, strict=True)):
+            values = video.series.get(name)
+            if values is None and known.dtype.kind == "f":
+                found.append(np.full((at.shape[1], *known.shape[1:]), np.nan, known.dtype))
+            elif values is None or values.shape[1:] != known.shape[1:]:
+                raise ConfigError(
+                    f"targets: series {name!r} of {self._rows.text('id', place)} is missing or of another shape than "
+                    "that of others; build the catalog with it for every video"
+                )
+            else:
+                found.append(values[at[clip]])
+        return np.stack(found)
+
+    def _lengths(self, places: Sequence[int]) -> NDArray[np.int64]:
+        rows = self._rows.where(np.array(places))
+        first, last = (rows.numbers(name).astype(np.int64) for name in ("first_frame", "last_frame"))
+        lengths: NDArray[np.int64] = last - first + 1
+        return lengths
 
     def _read(self, place: int) -> VideoTargets:
         return unpack(self._rows.blob("targets", place))

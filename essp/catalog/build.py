@@ -30,6 +30,8 @@ from essp_common.wiring import Stores
 
 _LASTING = ("damaged", "truncated", "empty", "not_video", "limit", "encrypted", "format")
 """Kinds of errors that reading the same bytes again would give again; others are tried anew by the next build."""
+_TOLERANCE_S = 1e-4
+"""How far the frames of an episode may be from their timestamps: that of LeRobot."""
 _SAID = frozenset({"id", "uri", "class_name", "split", "group", "extra", "targets", "error"})
 """What a source says of a video; all else is in its file."""
 _FACTS = tuple(f.name for f in fields(VideoRow) if f.name not in _SAID)
@@ -44,6 +46,8 @@ class BuildOptions:
     """UCF-101: which of its train/test divisions."""
     group_column: str | None = None
     """CSV: the column that names the group of a video; None: `group`, if there is one."""
+    camera: str | None = None
+    """LeRobot: only what this camera saw."""
     whole: bool = False
     """One row a file, with its labelled stretches as targets, where the source lists stretches of files."""
     probe: ProbeOptions = field(default_factory=ProbeOptions)
@@ -114,7 +118,9 @@ def build(
     _check_writable(store, key)
     journal = Journal(store, key)
     known = _known(options.probe.timeout_s, _previous(store, key), journal)
-    listing = read_source(source, stores, options.kind, options.split, options.group_column, options.whole)
+    listing = read_source(
+        source, stores, options.kind, options.split, options.group_column, options.whole, options.camera
+    )
     if recognised is not None:
         recognised(listing.recognised)
     _check_names(listing)
@@ -218,6 +224,21 @@ def _files(listing: Listing) -> dict[str, VideoRow]:
     }
 
 
+def _run(whole: VideoRow, timing: Timing, segment: Segment, count: int) -> VideoRow:
+    """The row with so many frames from one on, each of which is shown when it should be."""
+    found = timing.frames(segment.start, None)
+    first, last = (found[0], found[0] + count - 1) if found else (0, whole.frame_count)
+    if count < 1 or last >= whole.frame_count:
+        return replace(
+            whole, error=f"segment: {count} frames from {segment.start:g} s on, but the file has {whole.frame_count}"
+        )
+    for step in range(count) if whole.timestamps else (0, count - 1):
+        late_s = timing.shown_s(first + step) - (segment.start + step / segment.rate)
+        if abs(late_s) > _TOLERANCE_S:
+            return replace(whole, error=f"segment: frame {step} is shown {1000 * late_s:.3g} ms off its timestamp")
+    return replace(whole, first_frame=first, last_frame=last)
+
+
 def file_row(file: VideoRow, outcome: Outcome) -> VideoRow:
     """The row of a whole file: what was known of it, and what reading it came to."""
     if outcome.error is not None:
@@ -298,6 +319,8 @@ def _cut(row: VideoRow, segment: Segment | None) -> VideoRow:
         timing = Timing(row)
         if not timing.known:
             return replace(whole, error="segment: in seconds, but the file has no frame rate")
+        if segment.frames is not None:
+            return _run(whole, timing, segment, segment.frames)
         frames = timing.frames(segment.start, segment.end)
         if not frames:
             ends_s = timing.shown_s(row.frame_count)

@@ -13,12 +13,15 @@ from numpy.typing import NDArray
 class Segment:
     """The part of a file that a label is for.
 
-    In seconds it is [start, end), in frames start..end with both; an end of None is the end of the file.
+    In seconds it is [start, end), in frames start..end with both; an end of None is the end of the file. Or it is
+    `frames` frames from the one that is shown at `start` seconds on, at `rate` a second.
     """
 
     start: float
     end: float | None
     unit: Literal["s", "frame"]
+    frames: int | None = None
+    rate: float = 0.0
 
     def __str__(self) -> str:
         end = "" if self.end is None else f"{self.end:.10g}"

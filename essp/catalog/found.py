@@ -26,13 +26,16 @@ _MOST_LISTS = 64
 class Found:
     """A folder, or a list and the folder in which it lies. Paths are keys below the folder."""
 
-    def __init__(self, uri: str, store: ObjectStore, infos: Iterable[ObjectInfo], split: int, given: str = "") -> None:
+    def __init__(
+        self, uri: str, store: ObjectStore, infos: Iterable[ObjectInfo], split: int, given: str = "", camera: str = ""
+    ) -> None:
         """`split`: which of several divisions is meant. `given`: the list that was named as the source; empty: the
-        folder was."""
+        folder was. `camera`: the one that is wanted; empty: all."""
         self.uri = uri
         self.store = store
         self.split = split
         self.given = given
+        self.camera = camera
         self._documents: dict[str, Any] = {}
         shown = [info for info in infos if not any(part.startswith(".") for part in info.key.split("/"))]
         self.videos = tuple(info for info in shown if is_video(info.key))

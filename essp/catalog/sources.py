@@ -16,21 +16,23 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Literal, NamedTuple
 
-from essp.catalog import action_sets, foreign_lists, json_lists, shards
+from essp.catalog import action_sets, foreign_lists, json_lists, lerobot, shards
 from essp.catalog.csv_source import read_csv
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.folder_source import class_folders, is_list, ucf101
 from essp.catalog.found import VIDEO_SUFFIXES, Found
 from essp.catalog.local_folder import left_out
+from essp.uris import as_uri
 from essp_common.errors import ConfigError, NotFound
 from essp_common.quantities import counted
 from essp_common.wiring import Stores
 
 Kind = Literal[
-    "auto", "csv", "kinetics", "mmaction2", "something", "activitynet", "webdataset", "ucf101", "hmdb51", "hollywood2",
-    "ccv", "kth", "two-level", "folders",
+    "auto", "csv", "lerobot", "kinetics", "mmaction2", "something", "activitynet", "webdataset", "ucf101", "hmdb51",
+    "hollywood2", "ccv", "kth", "two-level", "folders",
 ]  # fmt: skip
 
+_LEROBOT = "lerobot://"
 _UCF_NAME = re.compile(r"v_(.+_g[0-9]+)_c[0-9]+")
 _LISTS = (".csv", ".tsv", ".txt", ".json")
 _ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.zst")
@@ -47,6 +49,7 @@ class Layout(NamedTuple):
 
 
 LAYOUTS: Mapping[Kind, Layout] = {
+    "lerobot": Layout("meta/info.json with codebase_version", lerobot.is_lerobot, lerobot.lerobot),
     "kinetics": Layout(
         "CSV with the columns youtube_id, time_start, time_end", foreign_lists.is_kinetics, foreign_lists.kinetics
     ),
@@ -90,13 +93,16 @@ def read_source(
     split: int = 1,
     group_column: str | None = None,
     whole: bool = False,
+    camera: str | None = None,
 ) -> Listing:
     """List a source. `split`: which of several train/test divisions. `group_column`: of a CSV file. `whole`: one entry
-    a file, with the listed stretches of it as targets.
+    a file, with the listed stretches of it as targets. `camera`: of LeRobot's.
 
     Raises `NotFound` when there is no such source or no video in it, `ConfigError` when it is not of its kind.
     """
-    found = _found(uri, stores, kind, split)
+    if uri.startswith(_LEROBOT):
+        kind, uri = "lerobot", as_uri(uri.removeprefix(_LEROBOT))
+    found = _found(uri, stores, kind, split, camera or "")
     of_its_own = kind == "csv" or (kind == "auto" and found.given.lower().endswith((".csv", ".tsv")))
     if of_its_own and not (kind == "auto" and group_column is None and foreign_lists.is_kinetics(found)):
         if not found.given:
@@ -106,6 +112,8 @@ def read_source(
     if group_column is not None:
         raise ConfigError(f"--group-column {group_column}: only a CSV file has columns; {uri} is none")
     kind, why = _kind_of(found, kind)
+    if camera is not None and kind != "lerobot":
+        raise ConfigError(f"--camera {camera}: {uri} is no folder of LeRobot")
     ignored = {} if found.given else _ignored(found, kind)
     missed = left_out(uri, VIDEO_SUFFIXES)
     entries = list(LAYOUTS[kind].read(found))
@@ -114,7 +122,7 @@ def read_source(
     return _complete(kind, [*entries, *listed], ignored, uri, why, notes, whole)
 
 
-def _found(uri: str, stores: Stores, kind: Kind, split: int) -> Found:
+def _found(uri: str, stores: Stores, kind: Kind, split: int, camera: str) -> Found:
     """What lies at the source: of a list, in its folder."""
     suffix = PurePosixPath(uri).suffix.lower()
     if suffix and _is_file(uri, stores):
@@ -134,7 +142,7 @@ def _found(uri: str, stores: Stores, kind: Kind, split: int) -> Found:
         store, key = stores.resolve(uri)
         store.head(key)  # raises
     store = stores.under(uri, videos=True)
-    return Found(uri, store, store.list(), split)
+    return Found(uri, store, store.list(), split, camera=camera)
 
 
 def _kind_of(found: Found, kind: Kind) -> tuple[Kind, str]:

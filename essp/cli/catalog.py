@@ -49,6 +49,9 @@ def build_command(
             help="CSV: the column of what videos share, such as a person (default: `group`, if there is one)."
         ),
     ] = None,
+    camera: Annotated[
+        str | None, typer.Option(help="LeRobot: only what this camera saw (default: a row a camera and episode).")
+    ] = None,
     whole: Annotated[
         bool,
         typer.Option(help="One row a file, whose labelled segments are targets; default: a row a segment."),
@@ -64,11 +67,11 @@ def build_command(
     SOURCE holds class folders (with split folders around them or not), is a CSV file with the columns path, label,
     split, group and start_s, end_s or start_frame, end_frame, or is a data set as its authors publish it: UCF-101,
     HMDB51, KTH, Hollywood2, CCV, lists of Kinetics (CSV), Something-Something and ActivityNet (JSON), mmaction2 (text),
-    shards of webdataset (tar). What it was taken for is printed first. Videos of one group stay together where
-    validation videos are set aside. Running it again reads only what is new or changed; after an interruption it goes
-    on where it stopped.
+    shards of webdataset (tar), a folder of LeRobot v3 (lerobot://PATH). What it was taken for is printed first. Videos
+    of one group stay together where validation videos are set aside. Running it again reads only what is new or
+    changed; after an interruption it goes on where it stopped.
     """
-    options = BuildOptions(kind, split, group_column, whole, ProbeOptions(workers or cpu_count(), timeout_s))
+    options = BuildOptions(kind, split, group_column, camera, whole, ProbeOptions(workers or cpu_count(), timeout_s))
     console = open_console(stderr=True)
 
     def recognised(what: str) -> None:

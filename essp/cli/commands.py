@@ -54,6 +54,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "demo": ("essp demo", "essp demo --dir /tmp/demo --epochs 2 --videos-per-class 6"),
     "catalog build": (
         "essp catalog build videos/ --out catalog.parquet",
+        "essp catalog build lerobot://data/aloha --camera observation.images.top --out top.parquet",
         "essp catalog build UCF-101/ --source ucf101 --split 1 --out ucf.parquet",
         "essp catalog build s3://bucket/videos --out s3://bucket/catalog.parquet",
     ),

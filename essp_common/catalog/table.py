@@ -518,7 +518,7 @@ PLANNED = (
     *_KEYFRAMES,
 )
 """The columns that plans and messages need, beside those that name a video."""
-HANDED = ("extra", "targets")
+HANDED = ("fps", "extra", "targets")
 """The columns that loops of the user's own are handed, beside those."""
 
 

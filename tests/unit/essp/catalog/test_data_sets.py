@@ -28,7 +28,7 @@ def write(path: Path, text: str) -> None:
 
 def test_every_layout_has_a_test_of_its_own() -> None:
     named = {"kinetics", "mmaction2", "something", "activitynet", "webdataset", "hmdb51", "hollywood2", "ccv", "kth"}
-    assert set(LAYOUTS) == named | {"ucf101", "two-level", "folders"}
+    assert set(LAYOUTS) == named | {"lerobot", "ucf101", "two-level", "folders"}
 
 
 def test_kth_is_cut_and_divided_as_its_authors_do(tmp_path: Path) -> None:

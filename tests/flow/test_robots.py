@@ -1,0 +1,138 @@
+"""LeRobot folders: each item has the frames that LeRobot's rule gives for its timestamps, and the values beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import essp
+from essp.catalog.build import BuildOptions, Built, build
+from essp_common.errors import ConfigError
+from tests.harness.robots import CAMERAS, EPISODES, FPS, by_timestamp, state, write_robot
+
+TOP = CAMERAS[0]
+FIRST = [sum(e.length for e in EPISODES[:n]) for n in range(len(EPISODES))]
+"""Of each episode, the index of its first frame in the data set."""
+BEGINS = [sum(e.length for e in EPISODES[:n] if e.file == EPISODES[n].file) for n in range(len(EPISODES))]
+"""And in its MP4."""
+
+
+@pytest.fixture(scope="module")
+def robot(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_robot(tmp_path_factory.mktemp("robot"))
+
+
+@pytest.fixture(scope="module")
+def top(robot: Path) -> Path:
+    """The catalog of the camera at the top."""
+    built(robot, "top.parquet", BuildOptions(camera=TOP))
+    return robot / "top.parquet"
+
+
+def built(robot: Path, name: str, options: BuildOptions = BuildOptions()) -> Built:  # noqa: B008
+    return build(f"lerobot://{robot}", f"file://{robot / name}", ("file:///",), options)
+
+
+def loader(catalog: Path, **options: Any) -> essp.Loader:
+    clip = essp.Clip(frames=3, stride=2, size=(48, 64))
+    given = {"clip": clip, "batch_size": 4, "decoders": 1, "validation_fraction": 0, "step": 1, **options}
+    return essp.Loader(catalog, **given)
+
+
+def test_an_episode_is_a_row_for_each_camera(robot: Path) -> None:
+    found = built(robot, "all.parquet")
+    assert found.recognised.startswith("lerobot: meta/info.json of version v3.0; cameras: observation.images.top, obs")
+    rows = {row.id: row for row in found.catalog.rows}
+    assert len(rows) == len(EPISODES) * len(CAMERAS)
+    for number, episode in enumerate(EPISODES):
+        for camera in CAMERAS:
+            row = rows[f"episode_{number:06d}/{camera}"]
+            assert row.error is None
+            assert (row.first_frame, row.last_frame - row.first_frame + 1) == (BEGINS[number], episode.length)
+            assert (row.class_name, row.split) == (episode.task, "validation" if number == 3 else "train")
+            assert row.group == f"episode_{number:06d}"
+            assert row.meta == {"episode_index": number, "camera": camera, "robot_type": "arm"}
+            assert row.uri.endswith(f"videos/{camera}/chunk-000/file-{episode.file:03d}.mp4")
+
+
+@pytest.mark.parametrize(("codec", "gop"), [("av1", 4), ("h264", 250)])
+def test_items_are_those_of_lerobot(tmp_path: Path, codec: str, gop: int) -> None:
+    robot = write_robot(tmp_path, codec, gop)
+    catalog = robot / "c.parquet"
+    built(robot, "c.parquet", BuildOptions(camera=TOP))
+    deltas = {"action": [-0.3, 0, 0.1, 0.2], "observation.state": [-0.2, 0.0]}
+    seen = set()
+    with loader(catalog, delta_timestamps=deltas) as clips:
+        for batch in clips:
+            targets = batch.targets
+            assert targets is not None
+            for at, number in enumerate(batch.meta["episode_index"]):
+                episode, first_frame = EPISODES[number], batch.meta["first_frame"][at]
+                current = first_frame - BEGINS[number] + 4  # the last frame of the clip
+                seen.add((number, current))
+                steps = [BEGINS[number] / FPS + (current + step) / FPS for step in (-4, -2, 0)]
+                path = robot / f"videos/{TOP}/chunk-000/file-{episode.file:03d}.mp4"
+                assert np.array_equal(batch.frames[at].numpy(), by_timestamp(path, steps))
+                assert targets.values["index"][at].flatten().tolist() == [
+                    FIRST[number] + current + step for step in (-4, -2, 0)
+                ]
+                for name, offsets in (("action", (-3, 0, 1, 2)), ("observation.state", (-2, 0))):
+                    inside = [min(max(current + step, 0), episode.length - 1) for step in offsets]
+                    index = [FIRST[number] + place for place in inside]
+                    expected = (
+                        [[1000.0 + i, float(place)] for i, place in zip(index, inside, strict=True)]
+                        if name == "action"
+                        else [state(i) for i in index]
+                    )
+                    assert targets.values[name][at].tolist() == expected
+                    outside = [not 0 <= current + step < episode.length for step in offsets]
+                    assert targets.is_pad[name][at].tolist() == outside
+    assert seen == {(number, place) for number in range(3) for place in range(4, EPISODES[number].length)}
+
+
+def test_cameras_show_the_same_moments_with_the_same_seed(robot: Path, top: Path) -> None:
+    built(robot, "wrist.parquet", BuildOptions(camera=CAMERAS[1]))
+    moments = []
+    for catalog in (top, robot / "wrist.parquet"):
+        with loader(catalog, seed=3) as clips:
+            moments.append([(b.meta["video"], b.meta["first_frame"]) for b in clips])
+    assert moments[0] == moments[1]
+
+
+def test_seconds_that_are_between_frames_are_refused(top: Path) -> None:
+    with loader(top, delta_timestamps={"action": [0.05]}) as clips, pytest.raises(ConfigError, match="of 1/10"):
+        next(iter(clips))
+    with (
+        loader(top, delta_timestamps={"nothing": [0]}) as clips,
+        pytest.raises(ConfigError, match="there is no series 'nothing'; series: action, "),
+    ):
+        next(iter(clips))
+
+
+def test_frames_off_their_timestamps_are_a_row_with_an_error(tmp_path: Path) -> None:
+    robot = write_robot(tmp_path)
+    info = robot / "meta/info.json"
+    info.write_text(info.read_text().replace('"fps": 10', '"fps": 9.9'))
+    errors = {row.error or "" for row in built(robot, "c.parquet", BuildOptions(camera=TOP)).catalog.rows}
+    assert all("off its timestamp" in error for error in errors)
+    (robot / f"videos/{TOP}/chunk-000/file-001.mp4").unlink()
+    info.write_text(info.read_text().replace('"fps": 9.9', '"fps": 10'))
+    rows = built(robot, "c.parquet", BuildOptions(camera=TOP)).catalog.rows
+    assert [row.error for row in rows] == [None, None, None, "vanished: no file"]
+
+
+def test_other_versions_and_cameras_are_refused_with_what_to_do(tmp_path: Path, robot: Path) -> None:
+    with pytest.raises(ConfigError, match=f"cameras: {TOP}, observation"):
+        built(robot, "c.parquet", BuildOptions(camera="front"))
+    older = tmp_path / "older"
+    (older / "meta").mkdir(parents=True)
+    (older / "meta/info.json").write_text('{"codebase_version": "v2.1", "features": {}}')
+    with pytest.raises(ConfigError, match=r"version v2\.1, not v3\.0; convert it first"):
+        built(older, "c.parquet")
+    with pytest.raises(ConfigError, match=r"is no folder of LeRobot: it has no meta/info\.json"):
+        built(tmp_path, "c.parquet")
+    with pytest.raises(ConfigError, match=r"--camera x: .* is no folder of LeRobot"):
+        build(f"file://{robot}/videos", f"file://{tmp_path}/c.parquet", ("file:///",), BuildOptions(camera="x"))
