@@ -101,7 +101,7 @@ class _Part(io.RawIOBase):
     """Some bytes of a file as a file."""
 
     def __init__(self, file: BinaryIO, offset: int, size: int) -> None:
-        self._file = file
+        self.whole = file
         self._offset = offset
         self._size = size
         self._place = 0
@@ -124,15 +124,15 @@ class _Part(io.RawIOBase):
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         length = max(0, min(len(buffer), self._size - self._place))
-        self._file.seek(self._offset + self._place)
-        data = self._file.read(length)
+        self.whole.seek(self._offset + self._place)
+        data = self.whole.read(length)
         buffer[: len(data)] = data
         self._place += len(data)
         return len(data)
 
     def close(self) -> None:
         if not self.closed:
-            self._file.close()
+            self.whole.close()
         super().close()
 
 

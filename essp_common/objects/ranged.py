@@ -9,6 +9,9 @@ arrives while the present one is decoded.
 
 Other blocks are fetched when they are read. A read that continues where the last request ended doubles the size of the
 next request. A small file therefore takes one request, a large one a few, and seeking back takes none.
+
+Blocks may also come from a shelf (`share`) that several processes and files have in common, and that outlives them.
+They belong to one version of an object, which the store names.
 """
 
 from __future__ import annotations
@@ -16,10 +19,10 @@ from __future__ import annotations
 import io
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from essp_common.errors import Unavailable
 
@@ -36,6 +39,16 @@ Range = tuple[int, int]
 """Bytes [start, end)."""
 
 
+class Shelf(Protocol):
+    """Blocks of objects that were read before. Thread-safe."""
+
+    def get(self, version: str, first: int, count: int) -> Sequence[bytes | None]:
+        """So many blocks of a version of an object; None for those that are not there."""
+
+    def put(self, version: str, first: int, blocks: Sequence[memoryview]) -> None:
+        """Blocks that have been read from the store."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Piece:
     """Adjacent blocks, fetched by one request."""
@@ -47,8 +60,17 @@ class _Piece:
 class RangedFile(io.RawIOBase):
     """A read-only file. Use it through `io.BufferedReader`, whose lock makes it thread-safe."""
 
-    def __init__(self, size_bytes: int, fetch: Callable[[int, int], bytes], block_bytes: int = BLOCK_BYTES) -> None:
-        """`fetch(start, length)` returns exactly that range or raises. The range never exceeds `size_bytes`."""
+    def __init__(
+        self, size_bytes: int, fetch: Callable[[int, int], bytes], block_bytes: int = BLOCK_BYTES, version: str = ""
+    ) -> None:
+        """`fetch(start, length)` returns exactly that range or raises. The range never exceeds `size_bytes`.
+
+        `version`: a name that no other object has, nor this one with other content, and `fetch` raises when it has
+        other content; empty: there is none, so that blocks are kept nowhere else.
+        """
+        self.shelf: Shelf | None = None
+        """Where blocks are looked up before they are fetched, and kept after that."""
+        self._version = f"{version} {size_bytes} {block_bytes}" if version else ""
         self._size_bytes = size_bytes
         self._fetch = fetch
         self._block_bytes = block_bytes
@@ -151,6 +173,22 @@ class RangedFile(io.RawIOBase):
         self._keep(index, self._fetched(index, end))
 
     def _fetched(self, first: int, end: int) -> memoryview:
+        """Blocks from the shelf, and what is missing there from the store, in one request."""
+        if self.shelf is None or not self._version:
+            return self._requested(first, end)
+        end = min(end, -(-self._size_bytes // self._block_bytes))
+        found = list(self.shelf.get(self._version, first, end - first))
+        missing = [number for number, block in enumerate(found, first) if block is None]
+        if missing:
+            data = self._requested(missing[0], missing[-1] + 1)
+            blocks = [data[at : at + self._block_bytes] for at in range(0, len(data), self._block_bytes)]
+            self.shelf.put(self._version, missing[0], blocks)
+            if len(blocks) == len(found):
+                return data
+            found[missing[0] - first : missing[-1] + 1 - first] = map(bytes, blocks)
+        return memoryview(b"".join(block for block in found if block))
+
+    def _requested(self, first: int, end: int) -> memoryview:
         start = first * self._block_bytes
         length = min(end * self._block_bytes, self._size_bytes) - start
         data = memoryview(self._fetch(start, length))
@@ -173,3 +211,12 @@ def expect(file: BinaryIO, ranges: Iterable[Range]) -> None:
     raw = getattr(file, "raw", None)
     if isinstance(raw, RangedFile):
         raw.expect(ranges)
+
+
+def share(file: BinaryIO, shelf: Shelf) -> None:
+    """Have `file`, if it is a `RangedFile` behind a buffer, take blocks from a shelf, and keep them there."""
+    raw = getattr(file, "raw", None)
+    if isinstance(raw, RangedFile):
+        raw.shelf = shelf
+    elif (whole := getattr(raw, "whole", None)) is not None:  # of which this file is a part
+        share(whole, shelf)

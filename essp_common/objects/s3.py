@@ -185,7 +185,9 @@ class S3Store:
         """A file read in ranges. Raises `Conflict` from a read when the object is replaced meanwhile."""
         info = self.head(key)
         condition = {"IfMatch": f'"{info.etag}"'}
-        return io.BufferedReader(RangedFile(info.size_bytes, lambda at, size: self._read(key, at, size, **condition)))
+        version = f"{self.uri(key)} {info.etag}"
+        file = RangedFile(info.size_bytes, lambda at, size: self._read(key, at, size, **condition), version=version)
+        return io.BufferedReader(file)
 
     def local_path(self, key: str) -> str | None:
         """Never there."""

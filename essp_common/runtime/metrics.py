@@ -39,6 +39,14 @@ FRAMES = Counter(
     "Frames of a decoder: wanted by clips, shared between them, decoded, and skipped on the way to wanted ones.",
     ["what"],
 )
+VIDEO_CACHE = Counter(
+    "essp_video_cache_bytes",
+    "Bytes of compressed video: read from what a decoder keeps (hit), or from the store (miss), and let go (evicted).",
+    ["what"],
+)
+VIDEO_CACHE_BYTES = Gauge(
+    "essp_video_cache_held_bytes", "Bytes of compressed video that a decoder keeps, by state (used, limit).", ["state"]
+)
 FLOW_CODES = Counter(
     "essp_flow_codes",
     "Codes of an extractor's flow, a sample of each clip: all, clipped at the bound, and rounded to zero.",

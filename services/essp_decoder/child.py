@@ -1,4 +1,5 @@
-"""The process that touches untrusted video: `python -m essp_decoder.child SOCKET MEMORY`, started by `sandbox.py`.
+"""The process that touches untrusted video: `python -m essp_decoder.child SOCKET MEMORY [SHELF]`, started by
+`sandbox.py`.
 
 It imports PyAV and NumPy, and the object store's client if videos are there; it has no access to the bus or the cache.
 `protocol.py` describes the messages on the socket. The process ends when the socket is closed.
@@ -18,6 +19,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,7 @@ from essp_common.video.selection import Tally
 from essp_common.wiring import Stores
 from essp_decoder.memory import Slot
 from essp_decoder.protocol import READY, Channel, ChildConfig, Request, Shape, clip_shapes, is_raw
+from essp_decoder.shelf import Shelf
 from essp_decoder.sources import OpenVideos
 
 _OPEN_FILES = 256
@@ -41,9 +44,9 @@ _PR_SET_PDEATHSIG = 1
 class Child:
     """Decodes work units into shared memory."""
 
-    def __init__(self, config: ChildConfig, memory_fd: int) -> None:
+    def __init__(self, config: ChildConfig, memory_fd: int, shelf: Shelf | None) -> None:
         limits = Limits(size_bytes=config.video_bytes, pixels=config.frame_pixels)
-        self._videos = OpenVideos(Stores(config.stores), limits, config.open_videos, config.address_bytes // 4)
+        self._videos = OpenVideos(Stores(config.stores), limits, config.open_videos, config.address_bytes // 4, shelf)
         self._address_bytes = config.address_bytes
         self._memory_fd = memory_fd
         self._memory = memoryview(b"")
@@ -144,12 +147,12 @@ def _confine(config: ChildConfig) -> None:
 def main(arguments: Sequence[str]) -> None:
     """Serve the socket until it is closed."""
     _die_with_parent()
-    socket_fd, memory_fd = map(int, arguments)
+    socket_fd, memory_fd, *shelf_fd = map(int, arguments)
     channel = Channel(socket.socket(fileno=socket_fd))
     with suppress(EOFError, ConnectionError):
         config = ChildConfig.unpacked(channel.receive())
         _confine(config)
-        child = Child(config, memory_fd)
+        child = Child(config, memory_fd, Shelf(Connection(shelf_fd[0])) if shelf_fd else None)
         channel.send(READY)
         while True:
             request = Request.unpacked(channel.receive())

@@ -25,6 +25,12 @@ class DecoderSettings(Settings):
     """A child is replaced after this many messages, so that memory leaks of a library stay small."""
     decoder_open_videos: int = Field(16, ge=1, le=256)
     """Most recently used videos that a child keeps open; fewer if they fill a quarter of its memory."""
+    decoder_cache: ByteSize = Field(ByteSize(0), ge=0)
+    """Memory for compressed video from object stores, which all child processes of a decoder share; the least recently
+    used goes first. What fits is read from the store once, and not in each epoch. 0: none.
+
+    Videos on this machine's disk are not kept: the kernel does that.
+    """
     decoder_video_bytes: ByteSize = Field(ByteSize(64 * 2**30), ge=2**20)
     """Larger files are refused."""
     decoder_frame_pixels: int = Field(8192 * 4320, ge=64)

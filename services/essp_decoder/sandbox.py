@@ -15,14 +15,17 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
+from multiprocessing import Pipe
 from typing import Any
 
 from essp_common.cache.port import Buffer
 from essp_common.errors import BadVideo, EsspError, PermanentError, TransientError, Unavailable, VideoFault
 from essp_common.pb.v1.messages_pb2 import DecodeSeed
 from essp_common.runtime import metrics
+from essp_decoder.block_cache import BlockCache, BlockServer
 from essp_decoder.memory import SharedMemory, Slot
 from essp_decoder.protocol import READY, Channel, ChildConfig, Request, clip_shapes, slot_bytes
 
@@ -55,8 +58,10 @@ Outcome = Buffer | EsspError
 class Sandbox:
     """One child and the memory shared with it. Used from one thread."""
 
-    def __init__(self, options: SandboxOptions) -> None:
+    def __init__(self, options: SandboxOptions, videos: BlockCache | None = None) -> None:
+        """`videos`: where children keep what they have read of videos."""
         self._options = options
+        self._videos = videos
         self._memory = SharedMemory()
         self._child: _Child | None = None
 
@@ -150,7 +155,7 @@ class Sandbox:
         """The child, started if necessary. Raises `Unavailable` if it does not start."""
         if self._child is not None:
             return self._child
-        child = self._child = _Child(self._memory.fd)
+        child = self._child = _Child(self._memory.fd, self._videos)
         try:
             child.channel.send(self._options.config.packed())
             ready = child.channel.receive(_START_S) == READY
@@ -166,16 +171,23 @@ class Sandbox:
 
 
 class _Child:
-    def __init__(self, memory_fd: int) -> None:
+    def __init__(self, memory_fd: int, videos: BlockCache | None) -> None:
         ours, theirs = socket.socketpair()
         self.channel = Channel(ours)
         self.units = 0
-        command = [sys.executable, "-m", "essp_decoder.child", str(theirs.fileno()), str(memory_fd)]
-        with theirs:
+        self._server: BlockServer | None = None
+        with ExitStack() as passed:
+            passed.enter_context(theirs)
+            fds = [theirs.fileno(), memory_fd]
+            if videos is not None:
+                served, asks = Pipe()
+                passed.enter_context(asks)
+                self._server = BlockServer(videos, served)
+                fds.append(asks.fileno())
             self.process = subprocess.Popen(
-                command,
+                [sys.executable, "-m", "essp_decoder.child", *map(str, fds)],
                 stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), memory_fd),
+                pass_fds=fds,
                 env=os.environ | _ENVIRONMENT,
                 process_group=0,  # an interrupt at the terminal reaches only the parent, which drains
             )
@@ -184,7 +196,10 @@ class _Child:
         """Kill the process, which holds nothing. Returns its exit status."""
         self.channel.close()
         self.process.kill()
-        return self.process.wait()
+        status = self.process.wait()
+        if self._server is not None:
+            self._server.join()
+        return status
 
 
 class _ChildLost(Exception):

@@ -12,6 +12,7 @@ from essp_common.wiring import Adapters
 from essp_common.worker.heartbeat import Heart
 from essp_common.worker.loop import Worker, WorkerOptions
 from essp_common.worker.reports import Reports
+from essp_decoder.block_cache import BlockCache
 from essp_decoder.config import DecoderSettings
 from essp_decoder.protocol import ChildConfig
 from essp_decoder.sandbox import Sandbox, SandboxOptions
@@ -26,6 +27,7 @@ class Decoder:
     def __init__(self, adapters: Adapters, settings: DecoderSettings, worker: str) -> None:
         self._adapters = adapters
         self._options = sandbox_options(settings)
+        self._videos = BlockCache(settings.decoder_cache) if settings.decoder_cache else None
         self._name = worker
         self._control = ControlFeed(adapters.bus)
         self._reports = Reports(adapters.bus, worker)
@@ -48,7 +50,7 @@ class Decoder:
         self._worker.drain()
 
     def _stage(self) -> DecodeStage:
-        adapters, sandbox = self._adapters, Sandbox(self._options)
+        adapters, sandbox = self._adapters, Sandbox(self._options, self._videos)
         return DecodeStage(adapters.bus, adapters.cache, self._control, sandbox, self._reports, self._name)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from essp_common.errors import Unavailable
-from essp_common.objects.ranged import CACHED_BLOCKS, LARGEST_REQUEST_BLOCKS, RangedFile, expect
+from essp_common.objects.archive import _Part
+from essp_common.objects.ranged import CACHED_BLOCKS, LARGEST_REQUEST_BLOCKS, RangedFile, expect, share
 
 BLOCK = 16
 
@@ -26,23 +28,64 @@ class Source:
         self.requests.append((start, length))
         return self.data[start : start + length]
 
-    def open(self) -> io.BufferedReader:
-        return io.BufferedReader(RangedFile(len(self.data), self.fetch, BLOCK), buffer_size=BLOCK)
+    def open(self, version: str = "") -> io.BufferedReader:
+        return io.BufferedReader(RangedFile(len(self.data), self.fetch, BLOCK, version), buffer_size=BLOCK)
+
+
+class DictShelf:
+    """Keeps everything."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[tuple[str, int], bytes] = {}
+
+    def get(self, version: str, first: int, count: int) -> list[bytes | None]:
+        return [self.blocks.get((version, block)) for block in range(first, first + count)]
+
+    def put(self, version: str, first: int, blocks: Sequence[memoryview]) -> None:
+        self.blocks |= {(version, number): bytes(block) for number, block in enumerate(blocks, first)}
 
 
 @given(
     size=st.integers(0, 700),
     moves=st.lists(st.tuples(st.sampled_from([0, 1, 2]), st.integers(-800, 800), st.integers(-1, 300)), max_size=12),
     announced=st.lists(st.tuples(st.integers(0, 800), st.integers(0, 800)), max_size=4),
+    lost=st.none() | st.sets(st.integers(0, 45)),
 )
 def test_reads_like_a_file_in_memory(
-    size: int, moves: list[tuple[int, int, int]], announced: list[tuple[int, int]]
+    size: int, moves: list[tuple[int, int, int]], announced: list[tuple[int, int]], lost: set[int] | None
 ) -> None:
+    """Also with a shelf that holds all blocks but those that are `lost`."""
     source = Source(size)
-    plain = io.BytesIO(source.data)
-    with source.open() as ranged:
+    shelf = DictShelf()
+    if lost is not None:
+        with source.open("v") as whole:
+            share(whole, shelf)
+            whole.read()
+        shelf.blocks = {key: block for key, block in shelf.blocks.items() if key[1] not in lost}
+    with source.open("v") as ranged:
+        share(ranged, shelf)
         expect(ranged, announced)
-        _compare(ranged, plain, size, moves)
+        _compare(ranged, io.BytesIO(source.data), size, moves)
+
+
+def test_what_a_shelf_holds_is_not_fetched() -> None:
+    source, shelf = Source(BLOCK * 20), DictShelf()
+    for version, fetched in (("v1", 20), ("v1", 0), ("v2", 20), ("v1", 0), ("", 20)):
+        source.requests.clear()
+        with source.open(version) as file:
+            share(file, shelf)
+            expect(file, [(0, 100), (200, 250)])
+            assert file.read() == source.data
+        assert sum(length for _, length in source.requests) == fetched * BLOCK
+    assert len(shelf.blocks) == 40, "without a version, nothing is kept"
+
+
+def test_a_part_of_a_file_shares_the_blocks_of_the_whole() -> None:
+    source, shelf = Source(BLOCK * 20), DictShelf()
+    with io.BufferedReader(_Part(source.open("v"), 5, 100)) as part:
+        share(part, shelf)
+        assert part.read() == source.data[5:105]
+    assert b"".join(shelf.blocks[key] for key in sorted(shelf.blocks))[5:105] == source.data[5:105]
 
 
 def _compare(ranged: io.BufferedReader, plain: io.BytesIO, size: int, moves: list[tuple[int, int, int]]) -> None:

@@ -1,0 +1,104 @@
+"""Compressed video that a decoder keeps, so that it is read from an object store once, and not once an epoch.
+
+The bytes lie in the decoder, and its child processes ask for them over a socket each: what one child has read is there
+for all, and outlives every child. Frames would take fifty times as much.
+
+A block belongs to one version of an object: to its URI, size and ETag, and a store reads blocks on the condition that
+the ETag is still that. So a file that has changed has other blocks; those of the former one are never asked for again,
+and go as all do that are not used: the least recently used first, as soon as the limit is reached.
+
+Whatever goes wrong on the way costs a read from the store, and nothing else. A child is not trusted with more than its
+own messages: one that does not follow the format is not heard any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+
+from essp_common.runtime import metrics
+from essp_decoder.shelf import MOST_MESSAGE_BYTES, Blocks, answer, parsed
+
+log = logging.getLogger(__name__)
+
+_HIT, _MISS, _EVICTED = (metrics.VIDEO_CACHE.labels(what) for what in ("hit", "miss", "evicted"))
+_USED = metrics.VIDEO_CACHE_BYTES.labels("used")
+
+
+class BlockCache:
+    """Blocks of objects, `limit_bytes` at most. Thread-safe."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._blocks: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+        metrics.VIDEO_CACHE_BYTES.labels("limit").set(limit_bytes)
+
+    @property
+    def held_bytes(self) -> int:
+        """Of all blocks."""
+        return self._bytes
+
+    def get(self, version: str, first: int, count: int) -> Blocks:
+        """So many blocks of an object's version; None for those that are not here."""
+        with self._lock:
+            found = [self._used((version, block)) for block in range(first, first + count)]
+        _HIT.inc(sum(len(block) for block in found if block))
+        return found
+
+    def put(self, version: str, first: int, blocks: Sequence[bytes]) -> None:
+        """Keep blocks that were read from the store."""
+        evicted = 0
+        with self._lock:
+            for number, block in enumerate(blocks, first):
+                if (version, number) in self._blocks or len(block) > self._limit_bytes:
+                    continue
+                self._blocks[version, number] = block
+                self._bytes += len(block)
+                while self._bytes > self._limit_bytes:
+                    dropped = len(self._blocks.popitem(last=False)[1])
+                    self._bytes -= dropped
+                    evicted += dropped
+            _USED.set(self._bytes)
+        _MISS.inc(sum(map(len, blocks)))
+        _EVICTED.inc(evicted)
+
+    def _used(self, key: tuple[str, int]) -> bytes | None:
+        block = self._blocks.get(key)
+        if block is not None:
+            self._blocks.move_to_end(key)
+        return block
+
+
+class BlockServer:
+    """Serves the blocks to one child, from a thread that ends with the child."""
+
+    def __init__(self, cache: BlockCache, connection: Connection) -> None:
+        """Owns the connection."""
+        self._cache = cache
+        self._connection = connection
+        self._thread = threading.Thread(target=self._serve, name="essp-video-cache", daemon=True)
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the end of a child that was ended."""
+        self._thread.join()
+
+    def _serve(self) -> None:
+        with self._connection, suppress(EOFError, OSError):
+            while True:
+                try:
+                    asked = parsed(self._connection.recv_bytes(MOST_MESSAGE_BYTES))
+                except ValueError as error:
+                    log.warning("a decoder's child does not keep to the format of the video cache: %s", error)
+                    return
+                if asked.blocks is not None:
+                    self._cache.put(asked.version, asked.first, asked.blocks)
+                else:
+                    found = self._cache.get(asked.version, asked.first, asked.count)
+                    self._connection.send_bytes(answer(found))

@@ -1,0 +1,109 @@
+"""What a child process and its decoder say to each other about blocks of compressed video (`block_cache.py`).
+
+    child -> decoder   which blocks of which version of an object are wanted: `g`, first, count, version
+    decoder -> child   sizes of those blocks, 0 for one that is not there, and their bytes, end to end
+    child -> decoder   blocks that the child has read from the store: `p`, first, count, version, sizes, bytes
+
+Numbers are little-endian. The child imports this module, so it imports nothing that a child does not need.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import TypeAlias
+
+from essp_common.cache.port import Buffer
+from essp_common.objects.ranged import BLOCK_BYTES, LARGEST_REQUEST_BLOCKS
+
+MOST_MESSAGE_BYTES = LARGEST_REQUEST_BLOCKS * (BLOCK_BYTES + 4) + 2**16
+_HEAD = struct.Struct("<cQII")
+_GET, _PUT = b"g", b"p"
+
+Blocks: TypeAlias = list[bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a child says."""
+
+    version: str
+    first: int
+    count: int
+    blocks: list[bytes] | None
+    """To keep; None: they are wanted."""
+
+
+class Shelf:
+    """The decoder's blocks, as a child sees them (`essp_common.objects.ranged.Shelf`). Thread-safe."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection: Connection | None = connection
+        self._lock = threading.Lock()
+
+    def get(self, version: str, first: int, count: int) -> Blocks:
+        """See `Shelf.get` of the port. Without the decoder, there is nothing."""
+        with self._lock:
+            if self._connection is not None:
+                try:
+                    self._connection.send_bytes(_asked(_GET, version, first, count))
+                    return _blocks(memoryview(self._connection.recv_bytes()), count)
+                except (EOFError, OSError, ValueError):
+                    self._connection = None
+        return [None] * count
+
+    def put(self, version: str, first: int, blocks: Sequence[Buffer]) -> None:
+        """See `Shelf.put` of the port."""
+        with self._lock:
+            if self._connection is not None:
+                try:
+                    self._connection.send_bytes(_asked(_PUT, version, first, len(blocks)) + _packed(blocks))
+                except OSError:
+                    self._connection = None
+
+
+def parsed(message: bytes) -> Asked:
+    """What a child has sent. Raises `ValueError`."""
+    if len(message) < _HEAD.size:
+        raise ValueError("a message without a head")
+    kind, first, count, length = _HEAD.unpack_from(message)
+    end = _HEAD.size + length
+    version = message[_HEAD.size : end].decode()
+    if not 0 < count <= LARGEST_REQUEST_BLOCKS or kind not in (_GET, _PUT):
+        raise ValueError(f"{count} blocks, {kind!r}")
+    if kind == _GET:
+        return Asked(version, first, count, None)
+    found = _blocks(memoryview(message)[end:], count)
+    return Asked(version, first, count, [block for block in found if block])
+
+
+def answer(blocks: Sequence[bytes | None]) -> bytes:
+    """The decoder's answer."""
+    return _packed([block or b"" for block in blocks])
+
+
+def _asked(kind: bytes, version: str, first: int, count: int) -> bytes:
+    name = version.encode()
+    return _HEAD.pack(kind, first, count, len(name)) + name
+
+
+def _packed(blocks: Sequence[Buffer]) -> bytes:
+    return b"".join((struct.pack(f"<{len(blocks)}I", *map(len, blocks)), *blocks))
+
+
+def _blocks(message: memoryview, count: int) -> Blocks:
+    """Blocks of `_packed`. Raises `ValueError`."""
+    if len(message) < 4 * count:
+        raise ValueError("sizes are missing")
+    sizes = struct.unpack_from(f"<{count}I", message)
+    if 4 * count + sum(sizes) != len(message):
+        raise ValueError("sizes do not fit the bytes")
+    found: Blocks = []
+    at = 4 * count
+    for size in sizes:
+        found.append(bytes(message[at : at + size]) if size else None)
+        at += size
+    return found
