@@ -58,6 +58,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
         training.three_streams,
         training.three_streams_locality,
         transport.redis_handoff,
+        transport.shm_handoff,
         transport.s3_bytes,
         features.feature,
         features.feature_sharing,

@@ -1,4 +1,4 @@
-"""Bytes on their way: through Redis, and out of an object store."""
+"""Bytes on their way: through Redis, through shared memory, and out of an object store."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from essp_common.wiring import Stores, open_cache, open_store
 _VALUES = {"raw": 11 * 256 * 256 * 3 + 64, "jpeg": 11 * 14_000}
 """Bytes of a clip of 11 frames of 256x256."""
 _HANDOFF = Aim(least=0.9)
+_SHARED = Aim(least=3.0)
 _FETCHED = Aim(most=0.2)
 
 
@@ -69,6 +70,24 @@ def redis_handoff(scale: Scale) -> Iterator[Figure]:
             client.close()
 
 
+def shm_handoff(scale: Scale) -> Iterator[Figure]:
+    """Time of put, get, one look at every page and ack, through Redis / through shared memory of one machine."""
+    with tempfile.TemporaryDirectory() as folder, RedisServer(folder) as server:
+        caches = {"redis": open_cache(server.url), "shm": open_cache(f"shm://benchmark-{os.getpid()}?bytes=48MiB")}
+        try:
+            for name, size in _VALUES.items():
+                value = np.random.default_rng(0).bytes(size)
+                key = clip_key("benchmark", TRAIN, 0, 0, 0)
+                ways = {way: partial(_used, cache, key, value) for way, cache in caches.items()}
+                times = _take_turns(ways, 10 * scale.rounds, repeats=max(8, 4_000_000 // size))
+                detail = {f"{way}_mb_s": round(2 * size / min(seconds) / 1e6) for way, seconds in times.items()}
+                by_round = [a / b for a, b in zip(times["redis"], times["shm"], strict=True)]
+                yield Figure.of(f"shm_handoff.{name}", spread(by_round), _SHARED if name == "raw" else None, detail)
+        finally:
+            for cache in caches.values():
+                cache.close()
+
+
 def s3_bytes(scale: Scale) -> Iterator[Figure]:
     """Bytes fetched for one clip of a video of a minute, opened for it alone, over the size of the file."""
     job = NullJob(scale.catalog(MINUTE))
@@ -101,6 +120,12 @@ def s3_bytes(scale: Scale) -> Iterator[Figure]:
 def _adapter(cache: FrameCache, key: str, value: bytes) -> None:
     cache.put(key, value, ["trainer.a"], 60)
     cache.get(key)
+
+
+def _used(cache: FrameCache, key: str, value: bytes) -> None:
+    cache.put(key, value, ["trainer.a"], 60)
+    np.frombuffer(cache.get(key), np.uint8)[::4096].sum()
+    cache.ack(key, "trainer.a")
 
 
 def _bare(bare: _BareRedis, value: bytes) -> None:

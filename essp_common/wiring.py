@@ -34,6 +34,7 @@ BUSES = {
 }
 CACHES = {
     "memory": "essp_common.cache.memory:MemoryCache",
+    "shm": "essp_common.cache.shm:SharedMemoryCache",
     "redis": "essp_common.cache.redis:RedisCache",
     "rediss": "essp_common.cache.redis:RedisCache",
     "redis+cluster": "essp_common.cache.redis:RedisCache",
@@ -72,7 +73,7 @@ def open_bus(url: str, login: Login = NOBODY) -> Bus:
 
 
 def open_cache(url: str) -> FrameCache:
-    """The frame cache at `memory://?bytes=N`, `redis://...` or `redis+cluster://...`."""
+    """The frame cache at `memory://?bytes=N`, `shm://NAME?bytes=N`, `redis://...` or `redis+cluster://...`."""
     cache: FrameCache = _adapter("cache", CACHES, url).from_url(url)
     return cache
 

@@ -116,7 +116,10 @@ def _cache(settings: Settings) -> Iterable[Finding]:
     if settings.cache.startswith("memory:"):
         if settings.bus.startswith("memory:"):
             return [ok("redis", "not used: one process, frames stay in memory")]
-        remedy = "set ESSP_CACHE to redis://host:6379/0"
+        remedy = "set ESSP_CACHE to redis://host:6379/0, or on one machine to shm://NAME?bytes=4GiB"
         return [fail("redis", "ESSP_BUS names a broker, but only one process can read frames in memory://", remedy)]
+    if settings.cache.startswith("shm:"):
+        shm = import_module("essp.doctor.shm")
+        return shm.examine(settings.cache)  # type: ignore[no-any-return]
     redis = import_module("essp.doctor.redis")
     return redis.examine(settings.cache)  # type: ignore[no-any-return]

@@ -27,7 +27,7 @@ class Finding:
     """One line of the report."""
 
     check: str
-    """What was checked: `kafka`, `redis`, `s3`, `files`, `master`, `clock`, `machine`."""
+    """What was checked: `kafka`, `redis`, `shm`, `s3`, `files`, `master`, `clock`, `machine`."""
     level: Level
     what: str
     remedy: str = ""

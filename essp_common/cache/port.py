@@ -4,8 +4,8 @@ Each value is stored with the set of consumers that will ack it; the last ack fr
 counter, so that a repeated ack is harmless. The time to live is a leak guard only. A cache never evicts:
 when it is full, `put` raises `CacheFull` and the producer waits.
 
-Adapters: `memory.py` (`memory://?bytes=256MiB`), `redis.py` (`redis://host:port/db`,
-`redis+cluster://host:port`). Both pass `tests/contract/cache_suite.py`.
+Adapters: `memory.py` (`memory://?bytes=256MiB`), `shm.py` (`shm://NAME?bytes=4GiB`), `redis.py` (`redis://host:port/db`,
+`redis+cluster://host:port`). All pass `tests/contract/cache_suite.py`.
 """
 
 from __future__ import annotations

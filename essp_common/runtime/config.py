@@ -32,7 +32,8 @@ class Settings(BaseSettings):
     """Who this process is to Kafka, where the URL asks for `sasl`."""
     bus_password: SecretStr = SecretStr("")
     cache: Address = "memory://"
-    """`memory://?bytes=256MiB`, `redis://host:port/0`, `redis+cluster://host:port`; with TLS `rediss://...`."""
+    """`memory://?bytes=256MiB` (one process), `shm://NAME?bytes=4GiB` (one machine), `redis://host:port/0`,
+    `redis+cluster://host:port`; with TLS `rediss://...`."""
     stores: tuple[str, ...] = ("file:///",)
     """Roots under which videos are read and results written: `file:///dir`, `s3://bucket?endpoint=http://host:port`;
     to read from, also `gs://bucket`, `az://container`, `hdfs://host:port`, `https://host` and others of fsspec."""

@@ -60,7 +60,7 @@ def in_flight(clip: ClipSpec, stream: StreamSpec, cache_url: str, fetches: int) 
     """How many clips of a stream are fetched at once, and how each is read. `fetches`: as set; 0: as many as help."""
     wanted = wanted_frames(stream)
     stored = stream.codec if wanted is None else clip.codec
-    if cache_url.startswith("memory:") and stored.name == "raw":
+    if cache_url.startswith(("memory:", "shm:")) and stored.name == "raw":
         return 0, whole  # there is nothing to wait for, and nothing to decode
     return fetches or min(_MOST_FETCHES, cpu_count()), reading(clip, wanted)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -31,7 +32,7 @@ from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
 from essp_common.runtime.config import Settings
 from essp_common.runtime.login import NOBODY, Login
-from essp_common.wiring import open_bus, open_store
+from essp_common.wiring import open_bus, open_cache, open_store
 from essp_master.api.app import create_app
 from essp_master.config import MasterSettings
 from tests.harness.fleet import adapters_in, master_over
@@ -134,8 +135,31 @@ def test_one_process_needs_no_servers(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_frames_in_memory_behind_a_broker(unused_port: int) -> None:
     found = examine(Settings(bus=f"kafka://127.0.0.1:{unused_port}", cache="memory://", stores=()), "", "")
+    assert "on one machine to shm://" in said(found, "redis", Level.FAIL)
     assert "only one process can read frames in memory:// -> set ESSP_CACHE" in said(found, "redis", Level.FAIL)
     assert "set ESSP_SERVER" in said(found, "master", Level.WARN)
+
+
+def test_shared_memory(unused_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(url: str) -> list[Finding]:
+        return examine(Settings(bus=f"kafka://127.0.0.1:{unused_port}", cache=url, stores=()), "", "")
+
+    name = f"shm://doctor-{os.getpid()}"
+    well = said(found(f"{name}?bytes=1MiB"), "shm", Level.OK)
+    assert "may take 1,048,576 bytes more" in well
+    assert "a value came back and was freed" in well
+    assert "not 2097152" in said(
+        _while_open(f"{name}?bytes=1MiB", lambda: found(f"{name}?bytes=2MiB")), "redis", Level.FAIL
+    )
+    assert "--shm-size" in said(found(f"{name}?bytes=900000GiB"), "redis", Level.FAIL)
+    full = SimpleNamespace(f_bavail=1, f_blocks=2**30, f_frsize=4096)
+    monkeypatch.setattr(os, "statvfs", lambda path: full)
+    assert "has 4,096 bytes free" in said(found(f"{name}?bytes=1MiB"), "shm", Level.WARN)
+
+
+def _while_open(url: str, look: Callable[[], list[Finding]]) -> list[Finding]:
+    with closing(open_cache(url)):
+        return look()
 
 
 @pytest.mark.integration

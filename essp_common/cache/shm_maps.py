@@ -1,0 +1,87 @@
+"""Files of values as a process sees them in its memory, kept for when they are used for other values.
+
+To map 2 MB, touch them and unmap them takes as long as to copy them; files are used again and again. So a map stays
+when nothing refers any more to what was got, and the file's lock alone is given back.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import weakref
+from dataclasses import dataclass
+
+import numpy as np
+
+_MOST = 128
+_LOOK_EVERY = 32
+
+
+@dataclass(slots=True)
+class _Map:
+    """A file, mapped, which one view at a time uses."""
+
+    inode: int
+    file: int
+    memory: mmap.mmap
+    process: int
+    """After a fork both processes have the same lock; it is this one's to give back."""
+
+    def __del__(self) -> None:
+        os.close(self.file)
+
+
+class Maps:
+    """Maps of files, by inode, that no view uses. Thread-safe: who takes one has it alone."""
+
+    def __init__(self) -> None:
+        self._idle: dict[int, _Map] = {}
+        self._process = os.getpid()
+        self._made = 0
+        self._closed = False
+
+    def view(self, file: int, begin: int, end: int) -> memoryview:
+        """Bytes of a file that is locked for reading.
+
+        The file is this object's from now on: it stays locked until the view and everything made of it are gone.
+        """
+        if self._process != os.getpid():
+            self._idle.clear()
+            self._process = os.getpid()
+        status = os.fstat(file)
+        found = self._idle.pop(status.st_ino, None)
+        if found is None:
+            try:
+                memory = mmap.mmap(file, status.st_size, access=mmap.ACCESS_READ)
+            except BaseException:
+                os.close(file)
+                raise
+            found = _Map(status.st_ino, file, memory, self._process)
+            self._made += 1
+            if self._made % _LOOK_EVERY == 0:
+                self._forget_removed()
+        else:
+            fcntl.flock(found.file, fcntl.LOCK_SH)  # at once: `file` has it too
+            os.close(file)
+        array = np.frombuffer(found.memory, np.uint8, end - begin, begin)
+        weakref.finalize(array, self._give_back, found).atexit = False
+        return array.data.toreadonly()
+
+    def close(self) -> None:
+        """Keep none any longer. Views stay valid."""
+        self._closed = True
+        self._idle.clear()
+
+    def _give_back(self, used: _Map) -> None:
+        if used.process != os.getpid():
+            return
+        fcntl.flock(used.file, fcntl.LOCK_UN)
+        if not self._closed and len(self._idle) < _MOST:
+            self._idle[used.inode] = used
+
+    def _forget_removed(self) -> None:
+        """Maps of files that are no more take memory that no cache counts."""
+        for inode, one in list(self._idle.items()):
+            if not os.fstat(one.file).st_nlink:
+                self._idle.pop(inode, None)
