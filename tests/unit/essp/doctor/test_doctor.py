@@ -152,7 +152,7 @@ def test_shared_memory(unused_port: int, monkeypatch: pytest.MonkeyPatch) -> Non
         _while_open(f"{name}?bytes=1MiB", lambda: found(f"{name}?bytes=2MiB")), "redis", Level.FAIL
     )
     assert "--shm-size" in said(found(f"{name}?bytes=900000GiB"), "redis", Level.FAIL)
-    full = SimpleNamespace(f_bavail=1, f_blocks=2**30, f_frsize=4096)
+    full = SimpleNamespace(f_bavail=1, f_bfree=1, f_blocks=2**30, f_frsize=4096)
     monkeypatch.setattr(os, "statvfs", lambda path: full)
     assert "has 4,096 bytes free" in said(found(f"{name}?bytes=1MiB"), "shm", Level.WARN)
 
