@@ -24,8 +24,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from essp_common import topics
@@ -58,7 +57,7 @@ from essp_master.job.preflight import Preflight, preflight
 from essp_master.job.start_run import start_run
 from essp_master.job.status_view import status_of, status_of_unreadable
 from essp_master.job_table import JobTable
-from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction, TellOfLoops
+from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction, IssueUnit, TellOfLoops
 from essp_master.pools.pool_watch import PoolWatch
 from essp_master.pools.worker_registry import WorkerRegistry
 
@@ -75,6 +74,29 @@ _LONGEST_WAIT_S = 5.0
 """Most seconds between two tries to take over what was under way."""
 _PATIENCE_S = 10.0
 """How long a request waits for the master to know them."""
+
+
+class _Isolated:
+    """What `Master._isolated` gives. One is made for each message, so it is no generator."""
+
+    __slots__ = ("_fail", "_job")
+
+    def __init__(self, job: Job, fail: Callable[[Job, str], None]) -> None:
+        self._job = job
+        self._fail = fail
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, Exception) or isinstance(error, TransientError):
+            return False
+        if isinstance(error, EsspError):
+            self._fail(self._job, str(error))
+        else:
+            log.exception("job %s: unexpected error", self._job.name, extra={"job_id": self._job.name})
+            self._fail(self._job, f"unexpected error: {type(error).__name__}: {error}")
+        return True
 
 
 class Master:
@@ -374,18 +396,9 @@ class Master:
             if out := job.handle(progress, now_s):
                 self._carry_out(job, out)
 
-    @contextmanager
-    def _isolated(self, job: Job) -> Iterator[None]:
+    def _isolated(self, job: Job) -> _Isolated:
         """What goes wrong within this block is the job's own trouble: it fails, and the others go on."""
-        try:
-            yield
-        except EsspError as error:
-            if isinstance(error, TransientError):
-                raise
-            self._fail(job, str(error))
-        except Exception as error:
-            log.exception("job %s: unexpected error", job.name, extra={"job_id": job.name})
-            self._fail(job, f"unexpected error: {type(error).__name__}: {error}")
+        return _Isolated(job, self._fail)
 
     def _fail(self, job: Job, reason: str) -> None:
         if not job.state.ended:
@@ -425,6 +438,8 @@ class Master:
     def _carry_out(self, job: Job, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
             match instruction:
+                case IssueUnit():  # most are
+                    self._dispatch.instruction(job, instruction)
                 case CompleteJob():
                     self._enter(job, JobState.COMPLETED)
                 case FailJob(reason):

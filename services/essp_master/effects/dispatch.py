@@ -26,6 +26,10 @@ class Dispatch:
 
     def instruction(self, job: Job, instruction: Instruction) -> None:
         """Publish a work unit or a skipped clip, or free the bytes of a clip."""
+        if isinstance(instruction, IssueUnit):  # most are
+            for key, unit in job.messages.unit(instruction):
+                self._outbox.add(partial(self._bus.publish, topics.SEEDS, key, unit), job.name)
+            return
         self.carry_out(job, self.prepared(job, instruction) or [])
 
     def prepared(self, job: Job, instruction: Instruction) -> list[Effect] | None:

@@ -56,7 +56,7 @@ class MessageBuilder:
         phase_index, clips, consumers = instruction
         videos = self._videos[phase_index]
         told = videos.told(clips[0].video)
-        head = self._head(phase_index, consumers) + told.message
+        head = self._head(phase_index, consumers)
         if told.row is None:
             return [(told.key, self._message(head, videos, told, clips))]
         return [
@@ -104,7 +104,7 @@ class MessageBuilder:
 
     def _message(self, head: bytes, videos: VideoMessages, told: Told, clips: Iterable[PlannedClip]) -> bytes:
         """The message with this beginning, for these clips of a video."""
-        message = head
+        parts = [head, told.message]
         for index, attempt, class_id, _, first_frame, _, _ in clips:
             sheet = self._from_keyframe
             if not videos.seek_to(told, first_frame, sheet.seek):
@@ -115,8 +115,8 @@ class MessageBuilder:
             seed.class_id = class_id
             seed.first_frame = first_frame
             seed.last_frame = told.last_frame
-            message += sheet.unit.SerializeToString()
-        return message
+            parts.append(sheet.unit.SerializeToString())
+        return b"".join(parts)
 
     def _recipe_for(self, consumers: tuple[str, ...]) -> Recipe:
         """The job's recipe, for these consumers alone."""
