@@ -111,6 +111,7 @@ class Loader(Epochs):
         params: Mapping[str, Any] | None = None,
         seed: int = 0,
         transform: Transform | None = None,
+        epochs: int | None = None,
         clips_per_epoch: int | None = None,
         clips_per_visit: int = 1,
         window: int | None = None,
@@ -139,6 +140,8 @@ class Loader(Epochs):
         seed: the same seed, the same clips in the same order.
         transform: called with each clip `(T, H, W, C)`, not to be written to, and a random generator that depends on
             seed, epoch and clip alone; what it returns is stacked. It runs in a thread.
+        epochs: how many you will take, if you know: then nothing beyond the last one is decoded ahead. A loop that goes
+            on all the same waits a moment while decoding starts again; one that shares its decodes gets an error.
         clips_per_epoch: default: as many as there are training videos; with `step`, as there are places.
         clips_per_visit: clips of each video that is drawn, which one decode makes, so that a clip costs less CPU.
             They are mixed with those of other videos within `window` clips (default: 64 videos), which have to fit
@@ -178,7 +181,7 @@ class Loader(Epochs):
         document = {
             "name": NAME,
             "output": as_uri(gettempdir()),
-            "epochs": EPOCHS,
+            "epochs": EPOCHS if epochs is None else epochs,
             "data": {"catalog": as_uri(str(catalog)), **data_of_split(split, validation_fraction)},
             "clip": {
                 "frames": clip.frames,
@@ -208,6 +211,7 @@ class Loader(Epochs):
         stream: str | None = None,
         *,
         split: str = "train",
+        epochs: int | None = None,
         batch_size: int | None = None,
         transform: Transform | None = None,
         drop_last: bool = False,
@@ -236,7 +240,7 @@ class Loader(Epochs):
         document = {
             "name": NAME,
             "output": as_uri(gettempdir()),
-            "epochs": EPOCHS,
+            "epochs": EPOCHS if epochs is None else epochs,
             "data": spec.data.model_dump() | {"consumed": split},
             "clip": spec.clip.model_dump(),
             "sampling": sampling,

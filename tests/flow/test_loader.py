@@ -128,6 +128,18 @@ def test_every_place_comes_once(catalog: Path) -> None:
     assert sorted(found) == sorted(expected)
 
 
+def test_nothing_is_decoded_beyond_the_last_epoch(catalog: Path) -> None:
+    """And a loop that goes on all the same has the clips that it would have had."""
+    with loader(catalog, epochs=1) as clips:
+        first = taken(clips)
+        counts = clips._source._job.status().counts  # type: ignore[attr-defined]
+        assert counts.issued == 10
+        went_on = taken(clips)
+    with loader(catalog) as clips:
+        assert taken(clips) == first
+        assert taken(clips) == went_on
+
+
 def test_a_state_goes_on_with_the_very_clips(catalog: Path) -> None:
     with loader(catalog, clips_per_visit=2, window=8) as one:
         first, states = [], []

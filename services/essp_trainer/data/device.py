@@ -20,6 +20,7 @@ from torch import Tensor
 from essp_common.colour import Colour
 from essp_common.errors import ConfigError, OutOfMemory
 from essp_common.learning.colour import pictures
+from essp_trainer.data.host_memory import HostMemory
 
 Frames = NDArray[Any]
 
@@ -39,12 +40,23 @@ Transfer = Callable[[Sequence[Frames]], Input]
 """Starts to send clips, one or more of the same shape, to the device."""
 
 
-class OnHost:
-    """A batch in host memory, where the model is too."""
+class ToHost:
+    """Collects batches in host memory, where the model is too."""
 
-    def __init__(self, frames: Sequence[Frames]) -> None:
-        self._clips = torch.from_numpy(np.stack(frames))
-        self.channels = self._clips.shape[-1]
+    def __init__(self) -> None:
+        self._memory = HostMemory()
+
+    def __call__(self, frames: Sequence[Frames]) -> Input:
+        clips = self._memory.array((len(frames), *frames[0].shape), frames[0].dtype)
+        return OnHost(torch.from_numpy(np.stack(frames, out=clips)))
+
+
+class OnHost:
+    """A batch in host memory."""
+
+    def __init__(self, clips: Tensor) -> None:
+        self._clips = clips
+        self.channels = clips.shape[-1]
 
     def here(self) -> Tensor:
         return self._clips
@@ -95,7 +107,7 @@ class OfPlanes:
 
 def transfer_to(device: torch.device) -> Transfer:
     """How clips get to a device."""
-    return ToGpu(device) if device.type == "cuda" else OnHost
+    return ToGpu(device) if device.type == "cuda" else ToHost()
 
 
 def choose_device(wanted: str, local_rank: int, deterministic: bool) -> torch.device:

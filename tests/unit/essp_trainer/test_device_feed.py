@@ -21,7 +21,7 @@ from essp_common.colour import Colour, pictures
 from essp_common.errors import ConfigError, OutOfMemory
 from essp_common.messages.ordered import Delivery, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import TRAIN, ClipRef, PhasePlan
-from essp_trainer.data.device import OnHost, ToGpu, choose_device, half_type
+from essp_trainer.data.device import ToGpu, ToHost, choose_device, half_type
 from essp_trainer.data.device_feed import DeviceFeed
 from essp_trainer.data.prefetch import Batch
 from tests.harness.waiting import until
@@ -114,7 +114,7 @@ def test_a_batch_that_finds_no_room_says_what_helps(monkeypatch: pytest.MonkeyPa
 
 def test_a_batch_stays_as_it_is_until_the_model_has_it() -> None:
     frames = [np.arange(48, dtype=np.uint8).reshape(1, 4, 4, 3)] * 2
-    there = OnHost(frames)
+    there = ToHost()(frames)
     assert there.channels == 3
     assert there.here().dtype == torch.uint8, "a quarter of the bytes of floats; normalised where the model is"
     assert torch.equal(there.here()[1], torch.from_numpy(frames[1]))
