@@ -20,6 +20,7 @@ from typing import Any
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.journal import Journal
 from essp.catalog.probing import Outcome, ProbeOptions, Prober, gave_up_after_s
+from essp.catalog.progress import Tally, Tell
 from essp.catalog.sources import Kind, Listing, read_source
 from essp_common.catalog.table import Catalog, VideoRow, read_catalog, row_problems, write_catalog
 from essp_common.catalog.targets import Span, Targets, pack
@@ -54,33 +55,6 @@ class BuildOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a build is. Files that did not need reading are in none of the figures but `reused`."""
-
-    files_done: int
-    files_total: int
-    bytes_done: int
-    bytes_total: int
-    reused: int
-    problems: int
-    """Of the files read: those that cannot be used."""
-    elapsed_s: float
-
-    @property
-    def rate(self) -> float:
-        """Files a second."""
-        return self.files_done / self.elapsed_s if self.elapsed_s > 0 else 0.0
-
-    @property
-    def eta_s(self) -> float | None:
-        """Seconds left, by bytes where sizes are known; None before the first file is done."""
-        done, total = self.bytes_done, self.bytes_total
-        if not done:
-            done, total = self.files_done, self.files_total
-        return self.elapsed_s * (total - done) / done if done else None
-
-
-@dataclass(frozen=True, slots=True)
 class Built:
     """A finished build."""
 
@@ -104,7 +78,7 @@ def build(
     out: str,
     roots: Sequence[str],
     options: BuildOptions | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Tell | None = None,
     recognised: Callable[[str], None] | None = None,
 ) -> Built:
     """Build the catalog of `source` at `out` (URIs in the stores at `roots`).
@@ -126,14 +100,15 @@ def build(
     _check_names(listing)
     files = _files(listing)
     wanted = {uri: row for uri, row in files.items() if _version(row) not in known}
-    tally = _Tally(wanted, len(files) - len(wanted), started, progress or _silent)
+    size_bytes = sum(row.size_bytes for row in wanted.values())
+    tally = Tally(len(wanted), size_bytes, len(files) - len(wanted), started, progress)
     read: dict[str, VideoRow] = {}
     try:
         with Prober(roots, replace(options.probe, workers=max(1, min(options.probe.workers, len(wanted))))) as prober:
             for outcome in prober.read(wanted):
                 row = read[outcome.uri] = file_row(wanted[outcome.uri], outcome)
                 journal.add(row)
-                tally.count(row)
+                tally.count(row.size_bytes, row.error is not None)
         rows = (_row(entry, read.get(entry.uri) or known.get(_version(entry))) for entry in listing.entries)
         catalog = _credible(Catalog(tuple(sorted(rows, key=lambda row: row.id)), source))
         write_catalog(store, key, catalog)
@@ -146,32 +121,6 @@ def build(
     return Built(
         catalog, listing.kind, listing.recognised, len(wanted), reused, listing.ignored, listing.notes, elapsed_s
     )
-
-
-def _silent(_: Progress) -> None:
-    return None
-
-
-class _Tally:
-    """Counts what is done, and tells."""
-
-    def __init__(
-        self, wanted: Mapping[str, VideoRow], reused: int, started: float, tell: Callable[[Progress], None]
-    ) -> None:
-        self._now = Progress(0, len(wanted), 0, sum(row.size_bytes for row in wanted.values()), reused, 0, 0.0)
-        self._started = started
-        self._tell = tell
-        tell(self._now)
-
-    def count(self, row: VideoRow) -> None:
-        self._now = replace(
-            self._now,
-            files_done=self._now.files_done + 1,
-            bytes_done=self._now.bytes_done + row.size_bytes,
-            problems=self._now.problems + (row.error is not None),
-            elapsed_s=time.monotonic() - self._started,
-        )
-        self._tell(self._now)
 
 
 def _version(file: VideoRow | Entry) -> tuple[str, int, str]:

@@ -1,13 +1,15 @@
-"""What an unfinished build has read so far, kept beside its output so that the next one goes on from there.
+"""What unfinished work has read so far, kept beside its output so that the next run goes on from there.
 
-An object store cannot append, so the journal is a row of small objects `<output>.part-NNNNNN`, each a catalog of
-whole files. They go when the build has written its output.
+An object store cannot append, so a journal is a row of small objects `<output>.part-NNNNNN`. They go when the work has
+written its output. `Journal` is that of a catalog's build, whose parts are catalogs of whole files.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Generic, TypeVar
 
 from essp_common.catalog.table import Catalog, VideoRow, read_catalog, write_catalog
 from essp_common.errors import ConfigError, PermanentError
@@ -15,11 +17,12 @@ from essp_common.objects.port import ObjectStore
 
 ROWS = 2000
 SECONDS = 5.0
-"""At most so much is lost when a build is killed: this many files, or what was read in this time."""
+"""At most so much is lost when the work is killed: this many files, or what was read in this time."""
+T = TypeVar("T")
 
 
-class Journal:
-    """The files that were read, at most some seconds behind."""
+class Parts(ABC, Generic[T]):
+    """What was read, at most some seconds behind. `T`: what is kept of a file."""
 
     def __init__(self, store: ObjectStore, key: str, clock: Callable[[], float] = time.monotonic) -> None:
         """`key`: of the output."""
@@ -27,18 +30,18 @@ class Journal:
         self._prefix = f"{key}.part-"
         self._clock = clock
         self._parts = [info.key for info in store.list(self._prefix)]
-        self._rows: list[VideoRow] = []
+        self._rows: list[T] = []
         self._saved = clock()
 
-    def __iter__(self) -> Iterator[VideoRow]:
-        """What earlier builds left. A part of another version or a damaged one is as good as none."""
+    def __iter__(self) -> Iterator[T]:
+        """What is stored. A part of another version or a damaged one is as good as none."""
         for part in tuple(self._parts):
             try:
-                yield from read_catalog(self._store, part).rows
+                yield from self._read(self._store, part)
             except (ConfigError, PermanentError):
                 continue
 
-    def add(self, row: VideoRow) -> None:
+    def add(self, row: T) -> None:
         """Remember a file; saves now and then."""
         self._rows.append(row)
         if len(self._rows) >= ROWS or self._clock() - self._saved >= SECONDS:
@@ -49,7 +52,7 @@ class Journal:
         if self._rows:
             last = int(self._parts[-1].removeprefix(self._prefix)) if self._parts else 0
             part = f"{self._prefix}{last + 1:06d}"
-            write_catalog(self._store, part, Catalog(tuple(self._rows)))
+            self._write(self._store, part, tuple(self._rows))
             self._parts.append(part)
             self._rows.clear()
         self._saved = self._clock()
@@ -60,3 +63,21 @@ class Journal:
             self._store.delete(part)
         self._parts.clear()
         self._rows.clear()
+
+    @abstractmethod
+    def _read(self, store: ObjectStore, part: str) -> Iterable[T]:
+        """The content of a part. Raises `PermanentError` or `ConfigError` for what is none."""
+
+    @abstractmethod
+    def _write(self, store: ObjectStore, part: str, rows: Sequence[T]) -> None:
+        """Write a part."""
+
+
+class Journal(Parts[VideoRow]):
+    """The files that a build has read."""
+
+    def _read(self, store: ObjectStore, part: str) -> Iterable[VideoRow]:
+        return read_catalog(store, part).rows
+
+    def _write(self, store: ObjectStore, part: str, rows: Sequence[VideoRow]) -> None:
+        write_catalog(store, part, Catalog(rows))

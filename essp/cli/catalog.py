@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-from rich.progress import Progress as Bar
 from rich.table import Table
 
-from essp.catalog.build import BuildOptions, Built, Progress, build
+from essp.catalog.build import BuildOptions, Built, build
 from essp.catalog.probing import ProbeOptions
 from essp.catalog.sources import Kind, others
 from essp.catalog.summary import COLUMNS, Amount, Summary, summarize
+from essp.cli.catalog_check import check_command
 from essp.cli.console import open_console
+from essp.cli.reading_progress import duration, reading_progress
 from essp.uris import as_uri
 from essp_common.catalog.table import read_catalog
 from essp_common.quantities import size
@@ -32,7 +30,7 @@ _LINE_EVERY_S = 5.0
 _MOST_LINES = 10  # of a table whose length depends on the data
 _EVERY_PROBLEM = sys.maxsize
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Build and show catalogs of videos.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Build, show and check catalogs of videos.")
 
 
 @app.command("build")
@@ -78,7 +76,7 @@ def build_command(
         console.print(f"recognised as {what}", highlight=False, soft_wrap=True, markup=False)
 
     try:
-        with _progress(console) as tell:
+        with reading_progress(console, "reading videos") as tell:
             built = build(as_uri(source), as_uri(out), Settings().stores, options, tell, recognised)
     except KeyboardInterrupt:
         console.print("interrupted; what was read is kept: run the same command again to go on", soft_wrap=True)
@@ -115,47 +113,11 @@ def show_command(
         _show(open_console(), summary)
 
 
-@contextmanager
-def _progress(console: Console) -> Iterator[Callable[[Progress], None]]:
-    """Where a build tells how far it is: a bar on a terminal, now and then a line elsewhere."""
-    if not console.is_terminal:
-        yield _line_printer(console)
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
-    with Bar(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("listing the source", total=None, note="")
-
-        def tell(now: Progress) -> None:
-            bar.update(
-                task, description="reading videos", total=now.files_total, completed=now.files_done, note=_note(now)
-            )
-
-        yield tell
-
-
-def _line_printer(console: Console) -> Callable[[Progress], None]:
-    due = time.monotonic() + _LINE_EVERY_S
-
-    def tell(now: Progress) -> None:
-        nonlocal due
-        if time.monotonic() >= due:
-            due = time.monotonic() + _LINE_EVERY_S
-            console.print(f"read {now.files_done} of {now.files_total} files, {_note(now)}", soft_wrap=True)
-
-    return tell
-
-
-def _note(now: Progress) -> str:
-    parts = [f"{size(now.bytes_done)} of {size(now.bytes_total)}", f"{now.rate:.1f} files/s"]
-    if now.eta_s is not None:
-        parts.append(f"{_duration(now.eta_s)} left")
-    if now.problems:
-        parts.append(f"{now.problems} unusable")
-    return ", ".join(parts)
+app.command("check")(check_command)
 
 
 def _closing(built: Built, out: str) -> str:
-    parts = [f"wrote {out}: read {built.read} files in {_duration(built.elapsed_s)}"]
+    parts = [f"wrote {out}: read {built.read} files in {duration(built.elapsed_s)}"]
     if built.reused:
         parts.append(f"{built.reused} unchanged")
     if built.ignored:
@@ -254,11 +216,4 @@ def _table(first: str, *others: str) -> Table:
 
 
 def _hours(hours: float) -> str:
-    return _duration(hours * 3600)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, left = divmod(round(seconds), 60)
-    return f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 60 else f"{minutes} min {left:02} s"
+    return duration(hours * 3600)

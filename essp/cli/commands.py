@@ -21,7 +21,7 @@ class Command:
 SECTIONS: dict[str, dict[str, Command]] = {
     "Work with data and jobs": {
         "demo": Command("essp.cli.demo:main", "Make a labelled video set and run the whole journey on it."),
-        "catalog": Command("essp.cli.catalog:app", "Build and show catalogs of videos."),
+        "catalog": Command("essp.cli.catalog:app", "Build, show and check catalogs of videos."),
         "init": Command("essp.cli.init:main", "Write a commented job file for a data set."),
         "validate": Command("essp.cli.validate:main", "Check a job file, and say what it would do."),
         "run": Command("essp.cli.run:main", "Run a job in this process; no servers needed."),
@@ -57,6 +57,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "essp catalog build lerobot://data/aloha --camera observation.images.top --out top.parquet",
         "essp catalog build UCF-101/ --source ucf101 --split 1 --out ucf.parquet",
         "essp catalog build s3://bucket/videos --out s3://bucket/catalog.parquet",
+    ),
+    "catalog check": (
+        "essp catalog check catalog.parquet",
+        "essp catalog check catalog.parquet --frames 16 --stride 4 --sample 1000",
+        "essp catalog check catalog.parquet --fast --json",
     ),
     "catalog show": ("essp catalog show catalog.parquet", "essp catalog show catalog.parquet --problems"),
     "init": ("essp init catalog.parquet", "essp init catalog.parquet --model resnet18 --out resnet.yaml"),

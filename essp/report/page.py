@@ -7,12 +7,12 @@ videos come from file names.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
-from importlib.resources import files
 
 import numpy as np
 
+from essp.pages.elements import Raw, document, percent, section, table, tiles
 from essp.report.facts import Run
 from essp_common.artifacts.figures import Figures, confusion
 
@@ -28,7 +28,6 @@ Pictures = Mapping[str, tuple[bytes, bytes]]
 
 def render(run: Run, pictures: Pictures, notes: Mapping[str, str]) -> str:
     """The page. `notes`: what else is known of the run, as label and value."""
-    css = files("essp.report").joinpath("page.css").read_text(encoding="utf-8")
     sections = [
         _results(run),
         _strategies(run),
@@ -44,35 +43,26 @@ def render(run: Run, pictures: Pictures, notes: Mapping[str, str]) -> str:
         _notes(notes),
         _reproduction(run),
     ]
-    return (
-        "<!doctype html>\n"
-        '<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(run.spec.name)} · ESSP report</title><style>{css}</style></head>\n"
-        f"<body><main>{_head(run)}\n{chr(10).join(s for s in sections if s)}\n</main></body></html>\n"
-    )
+    return document(f"{run.spec.name} · ESSP report", [_head(run), *(made for made in sections if made)])
 
 
 def _head(run: Run) -> str:
     names = ", ".join(run.spec.trainers)
     evaluation = run.evaluation
-    tiles = [("classes", str(len(run.model.classes)))]
+    shown = [("classes", str(len(run.model.classes)))]
     if evaluation is not None:
         best = max(figures["top1"] for figures in evaluation.members.values())
-        tiles = [
+        shown = [
             (f"fused top-1, {run.split}", percent(evaluation.fused["top1"])),
             ("best single stream", percent(best)),
             ("fused mAP", percent(evaluation.fused["mAP"])),
             (f"{run.split} videos", str(evaluation.videos)),
-            *tiles,
+            *shown,
         ]
-    shown = "".join(
-        f'<div class="tile"><b>{value}</b><span class="quiet">{label}</span></div>' for label, value in tiles
-    )
     return (
         f"<h1>{escape(run.spec.name)}</h1>"
         f'<p class="quiet">Trained: {escape(names)}. All figures are by video: the mean over its clips.</p>'
-        f'<div class="tiles">{shown}</div>'
+        f"{tiles(shown)}"
     )
 
 
@@ -222,41 +212,3 @@ def _picture(title: str, caption: str, pictures: Pictures, name: str) -> str:
         f'<div class="scroll"><picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
         f'<img alt="{escape(title)}" src="{light}"></picture></div><p class="quiet">{escape(caption)}</p>',
     )
-
-
-class Raw(str):
-    """Text that is HTML already."""
-
-
-def section(title: str, content: str) -> str:
-    """A titled block."""
-    return f"<section><h2>{escape(title)}</h2>{content}</section>"
-
-
-def table(
-    head: Sequence[str],
-    rows: Iterable[tuple[Sequence[str], bool]],
-    left: Sequence[int] = (),
-    wrap: int = -1,
-    bar: int = -1,
-) -> str:
-    """A table; `head` is HTML, cells are text. Rows that are flagged stand out; `left`: columns of text."""
-
-    def kind(column: int) -> str:
-        names = [n for n, on in (("left", column in left), ("wrap", column == wrap), ("bar", column == bar)) if on]
-        return f' class="{" ".join(names)}"' if names else ""
-
-    heading = "".join(f"<th{kind(i)}>{cell}</th>" for i, cell in enumerate(head))
-    body = "".join(
-        f"<tr{' class=chosen' if chosen else ''}>"
-        + "".join(f"<td{kind(i)}>{cell if isinstance(cell, Raw) else escape(cell)}</td>" for i, cell in enumerate(row))
-        + "</tr>"
-        for row, chosen in rows
-    )
-    top = f"<thead><tr>{heading}</tr></thead>" if head else ""
-    return f'<div class="scroll"><table>{top}<tbody>{body}</tbody></table></div>'
-
-
-def percent(share: float) -> str:
-    """0.9831 as `98.3 %`."""
-    return f"{100 * share:.1f} %"

@@ -31,7 +31,7 @@ PROJECT_FILES = ("pyproject.toml", "README.md", "LICENSE")
 FOLDERS_OF_THE_USER = ("services", "tests", "benchmarks", "tools")
 DATA = {
     "essp/py.typed",
-    "essp/report/page.css",
+    "essp/pages/page.css",
     "essp_common/py.typed",
     "essp_common/pb/v1/messages_pb2.pyi",
     "essp_master/page/index.html",

@@ -18,9 +18,10 @@ from typer.testing import CliRunner
 
 from essp.catalog import build as build_module
 from essp.catalog import journal
-from essp.catalog.build import BuildOptions, Built, Progress, build
+from essp.catalog.build import BuildOptions, Built, build
 from essp.catalog.journal import Journal
 from essp.catalog.probing import ProbeOptions
+from essp.catalog.progress import Progress
 from essp.catalog.summary import summarize
 from essp.cli.catalog import app
 from essp_common.catalog.table import Catalog, VideoRow, read_catalog

@@ -15,10 +15,11 @@ from matplotlib.image import imread
 from essp.api.features import compute_feature
 from essp.catalog.build import file_row
 from essp.catalog.probing import Outcome
+from essp.pages.elements import percent
 from essp.report import plots
 from essp.report.facts import Run, read_run
 from essp.report.folder import write_report
-from essp.report.page import percent, render
+from essp.report.page import render
 from essp.report.plots import DARK, LIGHT
 from essp.report.samples import choose, code_shares, draw_samples, read_clip, read_samples
 from essp_aggregator.assembly import assemble, final_checkpoints

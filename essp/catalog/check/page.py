@@ -1,0 +1,89 @@
+"""The page of a check: its findings by kind, the gravest first, with pictures of the frames that they are about.
+
+One file that needs nothing beside it. Without a script the filter does nothing, and all is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from itertools import groupby
+
+from essp.catalog.check.findings import GRAVITIES, KINDS, Finding
+from essp.catalog.check.run import Report
+from essp.pages.elements import Raw, document, section, tiles
+
+MOST = 60
+"""Findings of a kind on the page; it says how many more there are."""
+_OTHERS = 8
+_FILES = 4
+"""Files of one finding that are shown."""
+_PICTURES = 4
+
+
+def render(report: Report) -> str:
+    """The page, as HTML."""
+    folder = files("essp.catalog.check")
+    style, script = (folder.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    kinds = [(kind, list(found)) for kind, found in groupby(report.findings, key=lambda finding: finding.kind)]
+    parts = [_head(report), _filter(kinds)]
+    parts += [_kind(kind, found, report) for kind, found in kinds]
+    if not kinds:
+        parts.append(section("Nothing found", "<p>No fault of the kinds that this check knows.</p>"))
+    name = report.catalog.rpartition("/")[2]
+    return document(f"{name} · ESSP check", parts, style, script)
+
+
+def _head(report: Report) -> str:
+    counts = dict.fromkeys(GRAVITIES, 0)
+    for finding in report.findings:
+        counts[finding.gravity] += 1
+    how = "every frame decoded" if report.decoded else "packets only: frames were not looked at"
+    figures = [
+        *((f"{gravity}s", str(count)) for gravity, count in counts.items()),
+        (f"of {report.videos_total} videos checked", str(report.videos)),
+        (f"files read, {how}", str(report.files)),
+    ]
+    unread = report.files_total - report.files
+    stopped = f"<p><b>Interrupted: {unread} files were not read.</b> Run the same command again to go on.</p>"
+    return (
+        f'<h1>{escape(report.catalog.rpartition("/")[2])}</h1><p class="quiet">{escape(report.catalog)}</p>'
+        f"{'' if report.complete else stopped}{tiles(figures)}"
+    )
+
+
+def _filter(kinds: Sequence[tuple[str, Sequence[Finding]]]) -> str:
+    buttons = "".join(
+        f'<button type="button" class="{KINDS[kind].gravity}" data-kind="{kind}" aria-pressed="false">'
+        f"{escape(KINDS[kind].title)} <b>{len(found)}</b></button>"
+        for kind, found in kinds
+    )
+    return f'<nav class="kinds" aria-label="Show only">{buttons}</nav>' if kinds else ""
+
+
+def _kind(kind: str, found: Sequence[Finding], report: Report) -> str:
+    about = KINDS[kind]
+    title = Raw(
+        f'{len(found)} &times; {escape(about.title)} <span class="badge {about.gravity}">{about.gravity}</span>'
+    )
+    cards = "".join(_card(finding, report) for finding in found[:MOST])
+    more = f'<p class="quiet">The {MOST} gravest are shown; --json lists all.</p>' if len(found) > MOST else ""
+    return section(title, f'<p>{escape(about.remedy)}</p><div class="found">{cards}</div>{more}', kind)
+
+
+def _card(finding: Finding, report: Report) -> str:
+    others = [name for name in finding.videos if name != finding.subject]
+    beside = ", ".join(others[:_OTHERS]) + (f" and {len(others) - _OTHERS} more" if len(others) > _OTHERS else "")
+    strips = "".join(_strip(report.pictures.get(show, ()), finding.subject) for show in finding.shows[:_FILES])
+    also = f'<p class="quiet">{escape(beside)}</p>' if others else ""
+    return f"<article><h3>{escape(finding.subject)}</h3><p>{escape(finding.what)}</p>{also}{strips}</article>"
+
+
+def _strip(pictures: Sequence[str], name: str) -> str:
+    """Frames beside each other; they are JPEG in base64 that a child process made of untrusted bytes."""
+    shown = "".join(
+        f'<img alt="{escape(name)}" loading="lazy" src="data:image/jpeg;base64,{escape(picture)}">'
+        for picture in pictures[:_PICTURES]
+    )
+    return f'<div class="strip">{shown}</div>' if shown else ""

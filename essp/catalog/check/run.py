@@ -1,0 +1,206 @@
+"""The check of a data set: reads each file of a catalog once, keeps what it found, and says what is wrong.
+
+Guarantees: a file that hangs or crashes its reader is a finding, and harms no other (`essp.catalog.probing`); a check
+that was interrupted or killed goes on where it stopped (`Parts`), and says what it has found so far; files that have
+changed since are read again. The catalog and the videos are not written to.
+
+Raises `Unavailable` when a store stops answering (what was read is kept), and `NotFound` and `ConfigError` for a
+catalog that is none.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from essp.catalog.check.findings import Finding, Wanted, find
+from essp.catalog.check.measures import Checked, Measures, Stretch, measures_of, packed, unpacked
+from essp.catalog.journal import Parts
+from essp.catalog.probing import Outcome, ProbeOptions, Prober, gave_up_after_s
+from essp.catalog.progress import Tally, Tell
+from essp_common.catalog.table import Catalog, VideoRow, read_catalog
+from essp_common.errors import ConfigError, Conflict, NotFound, PermanentError
+from essp_common.objects.port import ObjectStore
+from essp_common.wiring import Stores
+
+DECODED = "essp.catalog.check.reading:decoded"
+PACKETS_ONLY = "essp.catalog.check.reading:packets_only"
+TIMEOUT_S = 1800.0
+_SAMPLE_SEED = 0
+_PASSING = ("vanished", "timeout", "hung", "crashed", "error")
+"""Kinds of errors that another attempt may not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOptions:
+    """How a data set is checked."""
+
+    wanted: Wanted = field(default_factory=Wanted)
+    fast: bool = False
+    """Read packets and decode nothing."""
+    limit: int | None = None
+    """Only the first so many videos of the catalog."""
+    sample: int | None = None
+    """Only so many of its videos, from all over it; the same ones each time."""
+    probe: ProbeOptions = field(default_factory=lambda: ProbeOptions(timeout_s=TIMEOUT_S))
+    """`probe.probe` follows from `fast`, unless it is another one than that of catalogs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a check found."""
+
+    catalog: str
+    videos: int
+    """Rows that were looked at."""
+    videos_total: int
+    files: int
+    """Files that were read, now or by an interrupted check before."""
+    files_total: int
+    decoded: bool
+    findings: Sequence[Finding]
+    pictures: Mapping[tuple[str, int], Sequence[str]]
+    """What findings show: JPEG in base64."""
+    elapsed_s: float
+
+    @property
+    def complete(self) -> bool:
+        """False: interrupted; some files were not read."""
+        return self.files == self.files_total
+
+    def counts(self) -> dict[str, int]:
+        """Findings of each kind that there is, the gravest first."""
+        found: dict[str, int] = {}
+        for finding in self.findings:
+            found[finding.kind] = found.get(finding.kind, 0) + 1
+        return found
+
+
+class Check:
+    """One check. `read` may be interrupted at any time; `report` then has what was found."""
+
+    def __init__(self, catalog: str, out: str, roots: Sequence[str], options: CheckOptions | None = None) -> None:
+        """`catalog`, `out`: URIs in the stores at `roots`; the journal lies beside `out`."""
+        self._options = options = options or CheckOptions()
+        self._uri, self._roots, self._started = catalog, roots, time.monotonic()
+        stores = Stores(roots)
+        store, key = stores.resolve(catalog)
+        self._catalog = read_catalog(store, key)
+        self._rows = chosen(self._catalog, options)
+        self._store, self._key = stores.resolve(out)
+        _check_writable(self._store, self._key)
+        self._journal = _Journal(self._store, self._key, "packets" if options.fast else "decoded")
+        self._files = {row.uri: row for row in self._rows if row.error is None}
+        self._measures: dict[str, Measures] = {}
+        for checked in self._journal:
+            row = self._files.get(checked.uri)
+            if row and (row.size_bytes, row.etag) == (checked.size_bytes, checked.etag) and self._lasts(checked):
+                self._measures[checked.uri] = checked.measures.bare()
+
+    def read(self, progress: Tell | None = None) -> None:
+        """Read the files that are not known yet."""
+        wanted = {uri: row for uri, row in self._files.items() if uri not in self._measures}
+        probe = self._options.probe
+        name = PACKETS_ONLY if self._options.fast else DECODED
+        if probe.probe == ProbeOptions().probe:
+            probe = replace(probe, probe=name)
+        probe = replace(probe, workers=max(1, min(probe.workers, len(wanted))))
+        size_bytes = sum(row.size_bytes for row in wanted.values())
+        tally = Tally(len(wanted), size_bytes, len(self._measures), self._started, progress)
+        try:
+            with Prober(self._roots, probe) as prober:
+                for outcome in prober.read(wanted):
+                    row, seen = wanted[outcome.uri], _measures(outcome)
+                    self._journal.add(Checked(row.uri, row.size_bytes, row.etag, seen))
+                    self._measures[row.uri] = seen.bare()
+                    tally.count(row.size_bytes, seen.error is not None)
+        finally:
+            self._journal.save()
+
+    def report(self) -> Report:
+        """What was found, in the files that were read so far."""
+        findings = find(self._rows, self._measures, self._options.wanted)
+        return Report(
+            self._uri,
+            len(self._rows),
+            len(self._catalog.rows),
+            len(self._measures),
+            len(self._files),
+            not self._options.fast,
+            findings,
+            _pictures(findings, self._journal),
+            time.monotonic() - self._started,
+        )
+
+    def write(self, page: bytes) -> str:
+        """Write the page; returns its URI. A complete check needs its journal no more."""
+        self._store.put(self._key, page)
+        if len(self._measures) == len(self._files):
+            self._journal.clear()
+        return self._store.uri(self._key)
+
+    def _lasts(self, checked: Checked) -> bool:
+        """Whether reading the file again would give the same."""
+        error = checked.measures.error
+        passing = (error or "").partition(":")[0] in _PASSING
+        return not passing or gave_up_after_s(error) >= self._options.probe.timeout_s
+
+
+def chosen(catalog: Catalog, options: CheckOptions) -> Sequence[VideoRow]:
+    """The rows to look at."""
+    rows: Sequence[VideoRow] = catalog.rows
+    if options.sample is not None and options.sample < len(rows):
+        places = sorted(random.Random(_SAMPLE_SEED).sample(range(len(rows)), options.sample))
+        return [rows[place] for place in places]
+    return list(rows if options.limit is None else rows[: options.limit])
+
+
+class _Journal(Parts[Checked]):
+    """The files that a check has read, in one way of reading."""
+
+    def __init__(self, store: ObjectStore, key: str, way: str) -> None:
+        super().__init__(store, f"{key}.{way}")
+
+    def _read(self, store: ObjectStore, part: str) -> Iterable[Checked]:
+        try:
+            return unpacked(store.get(part))
+        except ValueError as error:
+            raise PermanentError(str(error)) from error
+
+    def _write(self, store: ObjectStore, part: str, rows: Sequence[Checked]) -> None:
+        store.put(part, packed(rows))
+
+
+def _measures(outcome: Outcome) -> Measures:
+    if outcome.error is not None:
+        return Measures(error=outcome.error)
+    facts: dict[str, Any] = dict(outcome.facts)
+    return measures_of(facts)
+
+
+def _pictures(findings: Sequence[Finding], journal: Iterable[Checked]) -> dict[tuple[str, int], Sequence[str]]:
+    """The pictures that findings show. They lie in the journal only."""
+    wanted = {show for finding in findings for show in finding.shows}
+    files = {uri for uri, _ in wanted}
+    found: dict[tuple[str, int], Sequence[str]] = {}
+    for checked in journal:
+        if checked.uri in files:
+            seen: Sequence[Stretch] = checked.measures.stretches
+            found |= {
+                (checked.uri, place): one.pictures for place, one in enumerate(seen) if (checked.uri, place) in wanted
+            }
+            found[checked.uri, -1] = checked.measures.strip
+    return found
+
+
+def _check_writable(store: ObjectStore, key: str) -> None:
+    """Raises `ConfigError` for a page that cannot be written: not to be found out after hours of reading."""
+    trial = f"{key}.trial"
+    try:
+        store.put(trial, b"")
+        store.delete(trial)
+    except (Conflict, NotFound) as error:
+        raise ConfigError(f"--page: {store.uri(key)} cannot be written: {error}") from error

@@ -1,0 +1,63 @@
+"""How far the reading of many files is, for who waits for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Files that did not need reading are in none of the figures but `reused`."""
+
+    files_done: int
+    files_total: int
+    bytes_done: int
+    bytes_total: int
+    reused: int
+    problems: int
+    """Of the files read: those that cannot be used."""
+    elapsed_s: float
+
+    @property
+    def rate(self) -> float:
+        """Files a second."""
+        return self.files_done / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds left, by bytes where sizes are known; None before the first file is done."""
+        done, total = self.bytes_done, self.bytes_total
+        if not done:
+            done, total = self.files_done, self.files_total
+        return self.elapsed_s * (total - done) / done if done else None
+
+
+Tell = Callable[[Progress], None]
+
+
+class Tally:
+    """Counts what is done, and tells."""
+
+    def __init__(self, files: int, size_bytes: int, reused: int, started: float, tell: Tell | None) -> None:
+        """`started`: on the monotonic clock."""
+        self._now = Progress(0, files, 0, size_bytes, reused, 0, 0.0)
+        self._started = started
+        self._tell = tell or _silent
+        self._tell(self._now)
+
+    def count(self, size_bytes: int, problem: bool) -> None:
+        """One more file is done."""
+        self._now = replace(
+            self._now,
+            files_done=self._now.files_done + 1,
+            bytes_done=self._now.bytes_done + size_bytes,
+            problems=self._now.problems + problem,
+            elapsed_s=time.monotonic() - self._started,
+        )
+        self._tell(self._now)
+
+
+def _silent(_: Progress) -> None:
+    return None

@@ -1,0 +1,61 @@
+"""How a command tells how far its reading of many videos is: a bar on a terminal, now and then a line elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as Bar
+
+from essp.catalog.progress import Progress, Tell
+from essp_common.quantities import size
+
+_LINE_EVERY_S = 5.0
+
+
+@contextmanager
+def reading_progress(console: Console, doing: str) -> Iterator[Tell]:
+    """Who is to be told. `doing`: what the files are for, as in `reading videos`."""
+    if not console.is_terminal:
+        yield _line_printer(console)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
+    with Bar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("listing the source", total=None, note="")
+
+        def tell(now: Progress) -> None:
+            bar.update(task, description=doing, total=now.files_total, completed=now.files_done, note=_note(now))
+
+        yield tell
+
+
+def _line_printer(console: Console) -> Tell:
+    due = time.monotonic() + _LINE_EVERY_S
+
+    def tell(now: Progress) -> None:
+        nonlocal due
+        if time.monotonic() >= due:
+            due = time.monotonic() + _LINE_EVERY_S
+            console.print(f"read {now.files_done} of {now.files_total} files, {_note(now)}", soft_wrap=True)
+
+    return tell
+
+
+def _note(now: Progress) -> str:
+    parts = [f"{size(now.bytes_done)} of {size(now.bytes_total)}", f"{now.rate:.1f} files/s"]
+    if now.eta_s is not None:
+        parts.append(f"{duration(now.eta_s)} left")
+    if now.problems:
+        parts.append(f"{now.problems} unusable")
+    return ", ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """A length of time, in words."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, left = divmod(round(seconds), 60)
+    return f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 60 else f"{minutes} min {left:02} s"

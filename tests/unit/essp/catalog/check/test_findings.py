@@ -1,0 +1,155 @@
+"""What is told of a data set: every fault of a kind of its own, nothing of a sound one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from essp.catalog.check.findings import KINDS, Finding, Wanted, find
+from essp.catalog.check.measures import Measures, Stretch
+from essp_common.catalog.table import VideoRow
+
+
+def row(name: str, split: str = "train", label: str = "run", **facts: object) -> VideoRow:
+    """A sound video of 100 frames, with three keyframes."""
+    values: dict[str, object] = {
+        "size_bytes": 9, "etag": "e", "container": "mov", "codec": "h264", "width": 320, "height": 240, "fps": 25.0,
+        "frame_count": 100, "last_frame": 99, "seekable": True, "lookahead": 1, "keyframe_pts": (0, 40, 80),
+        "keyframe_frame": (0, 40, 80), "keyframe_offset": (1, 2, 3),
+    } | facts  # fmt: skip
+    return VideoRow(name, f"file:///{name}", label, split, **values)  # type: ignore[arg-type]
+
+
+def seen(name: str, **values: object) -> Measures:
+    """A file that is as its row says, and like no other."""
+    number = int.from_bytes(name.encode(), "big")
+    shown = tuple((number * 0x9E3779B97F4A7C15 * (place + 3)) % 2**64 for place in range(8))
+    found = Measures(True, 100, 100, 100, digest=name, shown=shown, moved=shown)
+    return replace(found, **values)  # type: ignore[arg-type]
+
+
+ROWS = [row(f"{split}{number}", split) for split in ("train", "test") for number in range(3)]
+
+
+def found(rows: Sequence[VideoRow] = ROWS, wanted: Wanted | None = None, **measures: Measures) -> list[tuple[str, str]]:
+    return [(one.kind, one.subject) for one in all_of(rows, wanted, **measures)]
+
+
+def all_of(rows: Sequence[VideoRow] = ROWS, wanted: Wanted | None = None, **measures: Measures) -> list[Finding]:
+    known = {one.uri: measures.get(one.id, seen(one.id)) for one in rows}
+    return find(rows, known, wanted or Wanted())
+
+
+def test_a_sound_data_set_has_no_findings() -> None:
+    assert found() == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "facts"),
+    [
+        ("one_keyframe", {"frame_count": 400, "last_frame": 399, "keyframe_frame": (0,)}),
+        ("one_keyframe", {"frame_count": 400, "last_frame": 399, "keyframe_frame": (), "seekable": False}),
+        ("long_gop", {"frame_count": 500, "last_frame": 499}),
+        ("too_short", {"last_frame": 9}),
+        ("variable_rate", {"timestamps": b"packed"}),
+        ("odd_size", {"width": 64, "height": 48}),
+        ("odd_shape", {"width": 240, "height": 320}),
+        ("unusable", {"error": "damaged: all of it"}),
+    ],
+)
+def test_what_the_catalog_knows_is_told(kind: str, facts: dict[str, object]) -> None:
+    odd = replace(row("odd"), **facts)  # type: ignore[arg-type]
+    frames = odd.frame_count
+    assert found([*ROWS, odd], odd=seen("odd", frames=frames, packets=frames, declared=frames)) == [(kind, "odd")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("frame_count", {"frames": 98}),
+        ("declared_frames", {"declared": 103}),
+        ("damaged", {"damaged": 2, "first_damaged": 7}),
+        ("unreadable", {"error": "crashed: the process reading it died"}),
+        ("frame_count", {"decoded": False, "frames": 0, "packets": 90}),
+    ],
+)
+def test_what_the_file_contradicts_is_told(kind: str, values: dict[str, object]) -> None:
+    assert found(train1=seen("train1", **values)) == [(kind, "train1")]
+
+
+def test_packets_are_no_frames_where_the_catalog_does_not_say_so() -> None:
+    rows = [replace(one, lookahead=0) for one in ROWS]
+    assert found(rows, train1=seen("train1", decoded=False, frames=0, packets=101)) == []
+
+
+def test_a_clip_of_the_wanted_length_decides_what_is_short() -> None:
+    assert found(wanted=Wanted(frames=16, stride=6)) == []
+    assert {kind for kind, _ in found(wanted=Wanted(frames=16, stride=7))} == {"too_short"}
+
+
+def test_a_segment_answers_for_its_own_frames() -> None:
+    uri = "file:///long"
+    rows = [
+        replace(row("long#0-49"), uri=uri, last_frame=49),
+        replace(row("long#50-99"), uri=uri, first_frame=50),
+    ]
+    cut_between, cut_within = Stretch("cut", 49, 50), Stretch("cut", 69, 70)
+    black = Stretch("black", 40, 59)
+    findings = find(rows, {uri: seen("long", stretches=(cut_between, cut_within, black))}, Wanted())
+    assert [(one.kind, one.subject, one.frames, one.shows) for one in findings] == [
+        ("black", "long#0-49", (40, 49), ((uri, 2),)),
+        ("black", "long#50-99", (50, 59), ((uri, 2),)),
+        ("cut", "long#50-99", (69, 70), ((uri, 1),)),
+    ]
+
+
+def test_the_longest_stretch_comes_first() -> None:
+    short, long = Stretch("frozen", 0, 29), Stretch("frozen", 40, 99)
+    findings = all_of(train0=seen("train0", stretches=(short,)), train1=seen("train1", stretches=(long,)))
+    assert [one.subject for one in findings] == ["train1", "train0"]
+    assert findings[0].what == "frames 40 to 99 (1.60 s), 60 % of the video"
+
+
+def test_copies_within_a_split_across_splits_and_with_two_labels() -> None:
+    assert found(train0=seen("x"), train1=seen("x")) == [("duplicate", "train0")]
+    assert found(train0=seen("x"), test1=seen("x")) == [("leak", "test1")]
+    rows = [replace(one, class_name="walk") if one.id == "train1" else one for one in ROWS]
+    rows += [row("walks", label="walk", split="train")]
+    assert found(rows, train0=seen("x"), train1=seen("x")) == [("label_conflict", "train0")]
+
+
+def test_near_duplicates_come_with_the_copies_of_each() -> None:
+    like = seen("x")
+    near = replace(like, digest="y", shown=tuple(word ^ 1 for word in like.shown))
+    (one,) = all_of(train0=like, train1=like, train2=near)[1:]
+    assert (one.kind, one.videos) == ("near_duplicate", ("train0", "train1", "train2"))
+    assert [one.kind for one in all_of(train0=like, test0=near)] == ["leak"]
+
+
+def test_a_group_in_several_splits_is_told() -> None:
+    rows = [replace(one, group="anna") if one.id in ("train0", "train1", "test2") else one for one in ROWS]
+    (one,) = all_of(rows)
+    assert (one.kind, one.subject, one.what) == ("group_leak", "anna", "1 in test, 2 in train")
+    assert found([replace(one, group=one.split) for one in ROWS]) == []
+
+
+def test_classes_of_unequal_size_and_without_training() -> None:
+    rows = [*ROWS, *(row(f"more{number}") for number in range(17)), row("rare", label="walk")]
+    (one,) = all_of(rows)
+    assert (one.kind, one.what) == ("imbalance", "20 videos of 'run', 1 of 'walk'")
+    assert found([*ROWS, row("odd", "test", label="swim")]) == [("untrained", "swim")]
+
+
+def test_what_was_not_read_is_not_told_of() -> None:
+    assert find(ROWS, {}, Wanted()) == []
+
+
+def test_the_gravest_kinds_come_first() -> None:
+    gravities = [kind.gravity for kind in KINDS.values()]
+    assert gravities == sorted(gravities, key=["error", "warning", "note"].index)
+    kinds = [
+        kind for kind, _ in found(train0=seen("train0", declared=1, damaged=1, stretches=(Stretch("black", 0, 30),)))
+    ]
+    assert kinds == ["damaged", "black", "declared_frames"]
