@@ -28,6 +28,7 @@ from essp_common.features.sampling import evenly_spaced
 from essp_common.job.feature_layout import COLOURS, MOTION, FeatureLayout
 from essp_common.job.spec import AugmentSpec, ClipSpec, CodecSpec
 from essp_common.learning.augment import training_view
+from essp_common.learning.wanted import reading
 from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import (
     TRAIN,
@@ -48,7 +49,6 @@ from essp_trainer.config import TrainerSettings
 from essp_trainer.data.device_feed import DeviceFeed
 from essp_trainer.data.prefetch import Prefetch, PrefetchOptions
 from essp_trainer.data.releases import Releases
-from essp_trainer.data.wanted import reading
 
 _AIM = Aim(least=0.8)
 _JOB, _TRAINER = "intake", "t"

@@ -19,13 +19,13 @@ import torch
 
 from essp.loops.membership import Membership
 from essp.loops.running_job import RunningJob
+from essp_common.learning.wanted import in_flight, wanted_frames
 from essp_common.messages.ordered import IntakeOptions, OrderedIntake, PhaseEnd
 from essp_common.planning.position import Position
 from essp_common.runtime import ids
 from essp_trainer.config import TrainerSettings
 from essp_trainer.data.device_feed import DeviceFeed
 from essp_trainer.data.prefetch import Batch, Prefetch, PrefetchOptions, View
-from essp_trainer.data.wanted import in_flight, wanted_frames
 
 log = logging.getLogger(__name__)
 

@@ -16,3 +16,6 @@ class PredictorSettings(Settings):
     """Where the models run; `auto`: on a GPU if there is one, otherwise on the CPU."""
     batch_clips: int = Field(16, ge=1)
     """Clips scored in one batch. Batches are cut by index, so that scores do not depend on when clips arrive."""
+    fetches: int = Field(0, ge=0, le=64)
+    """Threads of a stream that fetch clips from the cache, decode and crop them (0: one a CPU, at most 8). Uncompressed
+    clips of a cache in memory need none."""

@@ -20,7 +20,9 @@ from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.partial_scores import PartialScores
 from essp_common.artifacts.predictions import write_predictions
 from essp_common.artifacts.segments import write_segments
+from essp_common.cache.port import FrameCache
 from essp_common.job.spec import stored_spec
+from essp_common.learning.wanted import Decoded, Decoding, in_flight, wanted_frames
 from essp_common.messages.ordered import IntakeOptions, OrderedIntake
 from essp_common.messages.snapshot import completed
 from essp_common.pb.v1.messages_pb2 import Control
@@ -31,7 +33,7 @@ from essp_common.runtime.retry import Outage
 from essp_common.wiring import Adapters
 from essp_predictor.answers import FusedAnswers
 from essp_predictor.config import PredictorSettings
-from essp_predictor.scoring import StreamScorer, device_of
+from essp_predictor.scoring import Frames, StreamScorer, View, device_of
 from essp_predictor.stream import StreamOptions, StreamPhase
 
 log = logging.getLogger(__name__)
@@ -88,7 +90,7 @@ class PredictionJob:
         try:
             for stream in spec.streams:
                 scorer = StreamScorer(model_store, model, stream, device)
-                intake = self._intake(stream, partial_scores.stop(stream, clips))
+                intake = self._intake(stream, scorer, partial_scores.stop(stream, clips))
                 options = StreamOptions(stream, clips, self._settings.batch_clips, model.classes)
                 streams.append(StreamPhase(intake, scorer, partial_scores, options))
             if not self._score(streams):
@@ -103,14 +105,24 @@ class PredictionJob:
         failpoint("predictor.written")
         return Answers(output.uri(layout.PREDICTIONS), answers.videos, answers.failed, partial_scores.remove)
 
-    def _intake(self, stream: str, start: int) -> OrderedIntake:
+    def _intake(self, stream: str, scorer: StreamScorer, start: int) -> OrderedIntake:
+        settings, described = self._settings, self._spec.streams[stream]
+        fetches, read = in_flight(self._spec.clip, described, settings.cache, settings.fetches)
+        decode = Decoding(wanted_frames(described))
+
+        def views(cache: FrameCache, key: str, size_bytes: int) -> dict[View, Frames]:
+            value = read(cache, key, size_bytes)
+            return scorer.views(value if isinstance(value, Decoded) else decode(value))
+
         options = IntakeOptions(
             job=self._command.job,
             consumer=ids.predictor_consumer(stream),
             stream=stream,
-            feature=self._spec.streams[stream].feature,
+            feature=described.feature,
             worker=self._worker,
             fence=self._command.fence,
+            fetches=fetches,
+            read=views,
         )
         phases = self._command.snapshot.phases
         return OrderedIntake(self._adapters.bus, self._adapters.cache, options, phases, Position(0, start))

@@ -1,4 +1,4 @@
-"""The models of one stream: from a clip's stored bytes to class probabilities."""
+"""The models of one stream: from a clip's frames to class probabilities."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ import torch
 from numpy.typing import NDArray
 
 from essp_common.artifacts.fused_model import FusedModel, Member, member_weights
-from essp_common.cache.port import Buffer
 from essp_common.colour import pictures
 from essp_common.errors import DeviceLost, OutOfMemory
-from essp_common.features.sampling import evenly_spaced
 from essp_common.job.feature_layout import FeatureLayout
-from essp_common.job.spec import StreamSpec
 from essp_common.learning.augment import Evaluated, evaluation_view
 from essp_common.learning.models import Classifier, build, load_state
+from essp_common.learning.wanted import Decoded
 from essp_common.objects.port import ObjectStore
-from essp_common.video import codec
 
 Frames = NDArray[Any]
 View = tuple[Evaluated, FeatureLayout]
@@ -27,12 +24,11 @@ View = tuple[Evaluated, FeatureLayout]
 
 
 class StreamScorer:
-    """The members of a fused model that see one stream and have a weight. Used from one thread."""
+    """The members of a fused model that see one stream and have a weight. They score on one thread."""
 
     def __init__(self, store: ObjectStore, model: FusedModel, stream: str, device: torch.device) -> None:
         """Load the members from the model's folder. Raises `PermanentError` for weights of another model."""
         self._device = device
-        self._wanted = _wanted_frames(model.streams[stream]) if stream in model.streams else None
         self._members = [member for member in model.deciding if member.stream == stream]
         self._classifiers = {member.trainer: self._load(store, member) for member in self._members}
 
@@ -41,12 +37,9 @@ class StreamScorer:
         """The different views that the members have of a clip."""
         return list(dict.fromkeys(_view(member) for member in self._members))
 
-    def views(self, value: Buffer) -> dict[View, Frames]:
-        """What the members see of a stored clip, `(T, crop, crop, C)` for each view. Raises `BadFrames`."""
-        wanted = self._wanted
-        header = codec.header(value)
-        frames = None if wanted is None else evenly_spaced(header.shape[0], wanted)
-        clip = pictures(codec.decode(value, frames), header.colour)
+    def views(self, decoded: Decoded) -> dict[View, Frames]:
+        """What the members see of a clip, `(T, crop, crop, C)` for each view. Thread-safe."""
+        clip = pictures(*decoded)
         return {view: evaluation_view(clip, *view) for view in self.distinct_views}
 
     def score(self, clips: Sequence[Mapping[View, Frames]]) -> dict[str, NDArray[np.floating[Any]]]:
@@ -89,8 +82,3 @@ def device_of(choice: str) -> torch.device:
     if choice == "auto":
         choice = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(choice)
-
-
-def _wanted_frames(stream: StreamSpec) -> int | None:
-    """How many frames to decode. A stream of `rgb` reads the clip itself, so its frames are chosen here. None: all."""
-    return int(stream.params.get("frames", 1)) if stream.feature == "rgb" else None

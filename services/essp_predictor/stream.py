@@ -1,6 +1,6 @@
 """Scores the clips of one stream of a predict job, in index order, and saves the scores.
 
-    clip ──▶ what the members see ──every batch──▶ scores ──every part──▶ saved, messages committed
+    what the members see of each clip ──every batch──▶ scores ──every part──▶ saved, messages committed
 
 Bytes are freed once a batch is scored, or earlier if no clip comes, so the job's budget may be smaller than a batch.
 The messages of a part are committed when its scores are saved (`essp_common/artifacts/partial_scores.py`). After a
@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from essp_common.artifacts.partial_scores import PartialScores, ScoredPart
 from essp_common.artifacts.scores import ScoreTable
-from essp_common.errors import BadFrames
 from essp_common.messages.ordered import Delivery, OrderedIntake
 from essp_common.runtime.failpoints import failpoint
 from essp_predictor.scoring import Frames, StreamScorer, View
@@ -42,6 +41,7 @@ class StreamPhase:
     def __init__(
         self, intake: OrderedIntake, scorer: StreamScorer, partial_scores: PartialScores, options: StreamOptions
     ) -> None:
+        """`intake`: gives what the scorer's members see of each clip (`StreamScorer.views`)."""
         self._intake = intake
         self._scorer = scorer
         self._partial_scores = partial_scores
@@ -78,11 +78,7 @@ class StreamPhase:
         if taken.skipped:
             self._part.errors[taken.clip.video_id] = taken.skipped
         else:
-            try:
-                self._waiting.append((light, self._scorer.views(taken.value)))
-            except BadFrames as error:
-                self._intake.request_rebuild(taken, str(error))
-                return
+            self._waiting.append((light, taken.value))
             self._unreleased.append(light)
         self._part.taken.append(light)
         stop = taken.clip.index + 1

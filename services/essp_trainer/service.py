@@ -25,6 +25,7 @@ from essp_common.errors import ConfigError, DeviceLost, EsspError, Fenced, Trans
 from essp_common.learning.augment import Evaluated, evaluation_view, training_view
 from essp_common.learning.models import starting_weights
 from essp_common.learning.networks import network
+from essp_common.learning.wanted import in_flight, wanted_frames
 from essp_common.messages.control import ENDED, ControlFeed
 from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake
 from essp_common.messages.snapshot import completed
@@ -44,7 +45,6 @@ from essp_trainer.data.device import Frames, choose_device
 from essp_trainer.data.device_feed import DeviceFeed
 from essp_trainer.data.prefetch import Prefetch, PrefetchOptions, View
 from essp_trainer.data.releases import Releases
-from essp_trainer.data.wanted import in_flight, wanted_frames
 from essp_trainer.distributed.consensus import Consensus, ControlSignal
 from essp_trainer.distributed.ranks import RankLost, Ranks, SingleRank
 from essp_trainer.learner import Learner

@@ -122,6 +122,7 @@ def job_spec(root: Path, model: str = "") -> JobSpec:
         {
             "name": JOB,
             "output": f"file://{root}/out",
+            "clip": {"codec": {"name": "zstd"}},
             "sampling": {"clips_per_video": CLIPS_PER_VIDEO},
             "streams": {name: {"feature": f, "params": params} for name, (f, _, params) in FEATURES.items()},
             "predictor": {"model": model or f"file://{root}/model"},

@@ -6,7 +6,7 @@ Batch b of a phase holds the indices `[b * size, (b + 1) * size)`. A skipped ind
 batch of a phase has the rest. So the contents of a batch depend on the job alone, and a training that stops between two
 batches resumes with the same batches. A rank gets its share of each batch, which may be empty.
 
-Clips are decoded by the threads that fetch them (`wanted.py`), or else by the one that takes them.
+Clips are decoded by the threads that fetch them (`essp_common/learning/wanted.py`), or else by the one that takes them.
 
 At most `ahead` clips are held beyond the batch being collected. Damaged bytes in the cache count as lost: the clip is
 rebuilt. An error of the thread is raised by `next`.
@@ -28,13 +28,13 @@ from numpy.typing import NDArray
 
 from essp_common.colour import Colour, pictures
 from essp_common.errors import BadFrames
+from essp_common.learning.wanted import Decoded, Decoding
 from essp_common.messages.ordered import Delivery, OrderedIntake, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import PhasePlan
 from essp_common.planning.digest import joined, ref_digest
 from essp_common.planning.position import Position
 from essp_common.runtime.retry import retry_transient
 from essp_trainer.data.device import Frames, Input
-from essp_trainer.data.wanted import Decoded, Decoding
 
 T = TypeVar("T")
 View = Callable[[Delivery, Frames], Frames]

@@ -7,7 +7,9 @@ compressed clip only its header says where they lie; that would take a second re
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
 
 from essp_common.cache.port import Buffer, FrameCache
 from essp_common.colour import Colour
@@ -17,7 +19,8 @@ from essp_common.job.spec import ClipSpec, StreamSpec
 from essp_common.messages.ordered import Read, whole
 from essp_common.runtime.process import cpu_count
 from essp_common.video import codec
-from essp_trainer.data.device import Frames
+
+Frames = NDArray[Any]
 
 _MOST_FETCHES = 8
 """Beyond that, threads of Python only wait for each other."""

@@ -13,9 +13,9 @@ from essp_common.colour import Colour
 from essp_common.errors import BadFrames, CacheMiss, ConfigError
 from essp_common.features.sampling import evenly_spaced
 from essp_common.job.spec import ClipSpec
+from essp_common.learning.wanted import reading
 from essp_common.pb.v1.messages_pb2 import FrameCodec
 from essp_common.video import codec
-from essp_trainer.data.wanted import reading
 
 SHAPES = {"rgb": (11, 8, 6, 3), "yuv420": (11, 12, 6), "gray": (11, 8, 6, 1)}
 
