@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from essp.api.loader import Clip, Loader
     from essp.api.models import Model, StreamModel, load_model
     from essp.api.prediction import Segment, VideoPrediction, predict
+    from essp.api.records import Records
     from essp.api.streaming import Stream, Window, stream
     from essp.api.targets import Targets
     from essp_common.catalog.table import Catalog, VideoRow
@@ -75,6 +76,7 @@ _HOMES = {
     "essp.api.loader": ("Clip", "Loader"),
     "essp.api.models": ("Model", "StreamModel", "load_model"),
     "essp.api.prediction": ("Segment", "VideoPrediction", "predict"),
+    "essp.api.records": ("Records",),
     "essp.api.streaming": ("Stream", "Window", "stream"),
     "essp.api.targets": ("Targets",),
     "essp_common.catalog.table": ("Catalog", "VideoRow"),
@@ -93,6 +95,7 @@ __all__ = [
     "Model",
     "NotFound",
     "PermanentError",
+    "Records",
     "Segment",
     "Stream",
     "StreamModel",

@@ -6,6 +6,8 @@ no difference.
 
 from __future__ import annotations
 
+import threading
+import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -226,3 +228,15 @@ class Epochs(IterableDataset[Batch]):
 
 class _BatchSampler(NamedTuple):
     sampler: Epochs
+
+
+def closed_when_abandoned(loader: Epochs, close: Callable[[], None]) -> weakref.finalize[[Callable[[], None]], Epochs]:
+    """Have `close` called when nobody holds the loader any more, but not at the end of the process."""
+    finalizer = weakref.finalize(loader, _in_a_thread, close)
+    finalizer.atexit = False
+    return finalizer
+
+
+def _in_a_thread(close: Callable[[], None]) -> None:
+    """The garbage collector may run in a thread that `close` waits for."""
+    threading.Thread(target=close, name="essp-loader-close", daemon=True).start()

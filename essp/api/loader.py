@@ -13,8 +13,6 @@ say where a loop is (`Loader.state_dict`).
 from __future__ import annotations
 
 import os
-import threading
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +24,7 @@ import numpy as np
 import torch
 
 from essp.api.arguments import Frames, Transform, device_of, rendezvous_of
-from essp.api.epochs import Batch, Epochs
+from essp.api.epochs import Batch, Epochs, closed_when_abandoned
 from essp.api.loader_job import (
     ARGUMENTS,
     ARGUMENTS_OF_A_FILE,
@@ -403,8 +401,7 @@ class Loader(Epochs):
         self._feed = feed = Feed(job, membership, options)
         if self._late:
             self._epoch, self._late = feed.position.phase_index, False
-        self._abandoned = weakref.finalize(self, _close_in_a_thread, feed)
-        self._abandoned.atexit = False  # at the end of the process the feed closes itself
+        self._abandoned = closed_when_abandoned(self, feed.close)  # at the end of the process the feed closes itself
         return feed
 
     def _batch(self, prepared: PreparedBatch) -> Batch:
@@ -456,8 +453,3 @@ class _View:
 def _index_of(item: Delivery, sampling: SamplingSpec) -> int:
     """Of a clip, in the epoch of all ranks."""
     return item.clip.index * sampling.ranks + sampling.rank
-
-
-def _close_in_a_thread(feed: Feed) -> None:
-    """The garbage collector may run in a thread that `close` waits for."""
-    threading.Thread(target=feed.close, name="essp-loader-close", daemon=True).start()

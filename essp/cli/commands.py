@@ -22,6 +22,7 @@ SECTIONS: dict[str, dict[str, Command]] = {
     "Work with data and jobs": {
         "demo": Command("essp.cli.demo:main", "Make a labelled video set and run the whole journey on it."),
         "catalog": Command("essp.cli.catalog:app", "Build, show and check catalogs of videos."),
+        "records": Command("essp.cli.records:app", "Build, show and verify data sets of images for essp.Records."),
         "init": Command("essp.cli.init:main", "Write a commented job file for a data set."),
         "validate": Command("essp.cli.validate:main", "Check a job file, and say what it would do."),
         "run": Command("essp.cli.run:main", "Run a job in this process; no servers needed."),
@@ -64,6 +65,13 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "essp catalog check catalog.parquet --fast --json",
     ),
     "catalog show": ("essp catalog show catalog.parquet", "essp catalog show catalog.parquet --problems"),
+    "records build": (
+        "essp records build images/ --out data/images",
+        "essp records build cifar-10-binary.tar.gz --out data/cifar10",
+        "essp records build images.csv --encode raw --size 224 --out s3://bucket/images",
+    ),
+    "records show": ("essp records show data/images", "essp records show data/images --version 1 --json"),
+    "records verify": ("essp records verify data/images",),
     "init": ("essp init catalog.parquet", "essp init catalog.parquet --model resnet18 --out resnet.yaml"),
     "validate": ("essp validate job.yaml", "essp validate job.yaml --json"),
     "run": (

@@ -54,6 +54,7 @@ NEEDS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     ("extractor preview {dir}/videos/one/0.mp4", "av", {}),
     ("extractor preview {dir}/videos/one/0.mp4", "cv2", {}),
     ("extractor run", "cv2", {}),
+    ("records build {dir}/videos --out {dir}/records", "cv2", {}),
     ("extractor run", "redis", {"ESSP_CACHE": "redis://127.0.0.1:1/0"}),
     ("job ls", "httpx", {}),
     ("pool ls", "httpx", {}),

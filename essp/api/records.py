@@ -1,0 +1,295 @@
+"""`essp.Records`: records for a training loop of one's own, drawn at random from few large files.
+
+    loader = essp.Records("data/cifar10", batch_size=32)
+    for batch in loader:                        # one epoch
+        step(batch.frames[:, 0], batch.labels)  # (B, H, W, C) uint8 and (B,) int64
+
+A record is a clip of one frame, and this a loader as `essp.Loader` is: iterated over, saved, resumed and shared between
+ranks alike. What it reads was made by `essp records build` (docs/records.md).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from essp.api.arguments import Frames, Transform, bytes_of, device_of, rendezvous_of
+from essp.api.epochs import Batch, Epochs, closed_when_abandoned
+from essp.records.feed import Feed, Part, Taken
+from essp.records.held import Held, Places, RawImages
+from essp.records.images import covering
+from essp.records.pieces import Pieces, Share, nearest
+from essp.uris import as_uri
+from essp_common.errors import BadFrames, ConfigError, PermanentError
+from essp_common.planning.position import Position
+from essp_common.records.reader import RecordReader
+from essp_common.records.sampler import Draws
+from essp_common.records.versions import DataSet, digest
+from essp_common.runtime.config import Settings
+from essp_common.runtime.process import cpu_count
+from essp_common.wiring import Stores
+
+_AHEAD = 2
+"""Batches whose images are being decoded, scaled or transformed."""
+_SAMPLE = 4096
+
+
+class Records(Epochs):
+    """The records of a data set in batches, for a loop of one's own. Each `for` over it is one epoch, in a new order.
+
+        loader = essp.Records("data/cifar10", batch_size=128)
+        for epoch in range(10):
+            for batch in loader:
+                images = batch.frames[:, 0].to("cuda").permute(0, 3, 1, 2) / 255
+                loss = step(images, batch.labels.to("cuda"))
+            torch.save({"model": model.state_dict(), "loader": loader.state_dict()}, "checkpoint.pt")
+
+    A record is a clip of one frame: `Batch.frames` is `(B, 1, H, W, C)`. States, ranks, `DataLoader` and frameworks: as
+    with `Loader`.
+
+    Records are read in pieces, each in one pass over the files, while the loop has the piece before; if all of them
+    fit into `memory`, each is read once. The order does not depend on that.
+
+    A damaged record is left out, and the log says so; `damaged` has them all. On several ranks, which have to take as
+    many steps each, the record before it comes twice.
+    """
+
+    def __init__(
+        self,
+        uri: str | Path,
+        *,
+        batch_size: int = 32,
+        size: int | tuple[int, int] | None = None,
+        seed: int = 0,
+        replacement: bool = False,
+        sample_size: int | None = None,
+        transform: Transform | None = None,
+        drop_last: bool = False,
+        device: str | torch.device = "cpu",
+        memory: int | str = "1GiB",
+        version: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        """Read the newest version and its tables; records are read when the first batch is asked for.
+
+        uri: path or URI, as given to `essp records build`.
+        batch_size: records of a batch of this rank; the last one of an epoch may have fewer (see `drop_last`).
+        size: height and width, or the side of a square, to which images are scaled until they cover it, and their
+            centre cut out. Needed unless all of them have one size.
+        seed: the same seed, the same records in the same order.
+        replacement: draw samples of `sample_size` records (default: 4096) independently, each from all records, in
+            place of each record once an epoch.
+        transform: called with each record `(1, H, W, C)`, not to be written to, and a random generator that depends on
+            seed, epoch and record alone; what it returns is stacked. It runs in threads.
+        drop_last: leave out the last batch of an epoch if it is smaller.
+        device: where `Batch.frames` are to be.
+        memory: bytes for records (`"4GiB"`); more make longer passes over the files, and all at once the fewest.
+        version: default: the newest one.
+        rank, world_size: default: those of torch.distributed or of RANK and WORLD_SIZE.
+
+        Raises `ConfigError`, which names the argument and the remedy, and `NotFound` if there are no records.
+        """
+        self._arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        super().__init__(rendezvous_of(rank, world_size), drop_last)
+        if batch_size < 1:
+            raise ConfigError(f"batch_size: {batch_size} is too small; give 1 or more")
+        if sample_size is not None and not replacement:
+            raise ConfigError("sample_size: only has a meaning with replacement=True")
+        self._records_a_batch = batch_size
+        self._transform = transform
+        self._device = device_of(device)
+        self._memory = bytes_of(memory)
+        self._seed = seed
+        self._uri = as_uri(str(uri))
+        self._reader = RecordReader(DataSet(Stores(Settings().stores).under(self._uri)), version)
+        records = len(self._reader)
+        self._share = Share(self._ranks.rank, self._ranks.world_size)
+        if not self._share.size(records):
+            raise ConfigError(f"{self._uri} has {records} records, too few for {self._ranks.world_size} ranks")
+        self._size = (size, size) if isinstance(size, int) else size
+        if self._size is None and self._reader.shape is None:
+            raise ConfigError("size: the images have several sizes, or are files; say to which to scale them")
+        self._sample_size = min(records, sample_size or _SAMPLE) if replacement else 0
+        self._labels = self._reader.table["label"].astype(np.int64)
+        self._keys = self._reader.table["key"].copy()
+        self._names = np.array([*self._reader.classes, None], object)  # -1: it has no label
+        self._feed: Feed | None = None
+        self._pid = os.getpid()
+        self._pool: ThreadPoolExecutor | None = None
+
+    # --- what it has ---
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names; a label is a position in them, and -1 that of a record without one."""
+        return self._reader.classes
+
+    @property
+    def version(self) -> int:
+        """The version of the data set that this loader shows."""
+        return self._reader.number
+
+    @property
+    def damaged(self) -> dict[str, str]:
+        """Records and files that could not be read so far, and why."""
+        return dict(self._reader.damaged)
+
+    def close(self) -> None:
+        """End the threads of this loader. It can be iterated over again. Idempotent."""
+        feed, self._feed = self._feed, None
+        if feed is not None:
+            self._abandoned.detach()
+            feed.close()
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
+
+    # --- how it does that ---
+
+    @property
+    def _clips(self) -> int:
+        return self._share.size(len(self._reader))
+
+    @property
+    def _batch_size(self) -> int:
+        return self._records_a_batch
+
+    @cached_property
+    def _plan(self) -> int:
+        return crc32(f"{digest(self._reader.version)} {self._seed} {self._sample_size}".encode())
+
+    def _epoch_from(self, start: Position | None) -> Iterator[tuple[Batch | None, int]]:
+        assert start is not None
+        feed = self._feed_at(start)
+        shown = False
+        for taken, frames in self._with_frames(feed.epoch()):
+            shown |= len(frames.places) > 0
+            short = len(frames.places) < self._batch_size
+            empty = not len(frames.places) or (self._drop_last and short)
+            yield None if empty else self._batch(start.phase_index, frames), taken.stop
+        if not shown and start.index == 0:
+            raise PermanentError(f"no record of {self._uri} can be read; `essp records verify` says what is damaged")
+
+    def _feed_at(self, start: Position) -> Feed:
+        at = (start.phase_index, start.index)
+        feed = self._feed
+        if feed is not None and feed.position == at and self._pid == os.getpid():
+            return feed
+        self.close()
+        draws = Draws(len(self._reader), self._seed, self._sample_size)
+        pieces = Pieces(self._reader, draws, self._share, self._memory, self._batch_size, at)
+        self._feed = feed = Feed(pieces, self._batch_size, self._clips, at)
+        self._pid = os.getpid()
+        self._abandoned = closed_when_abandoned(self, feed.close)
+        return feed
+
+    def _with_frames(self, batches: Iterator[Taken]) -> Iterator[tuple[Taken, _Frames]]:
+        """With the frames of each batch; those of the next ones are being made meanwhile, where that takes time."""
+        if self._transform is None and self._size in (None, (self._reader.shape or ())[:2]):
+            for taken in batches:
+                yield taken, _Frames(_as_they_are(taken)[:, None], taken.places, taken.indices)
+            return
+        pending: deque[tuple[Taken, list[Future[Frames | str]]]] = deque()
+        for taken in batches:
+            pending.append((taken, self._making(taken)))
+            if len(pending) > _AHEAD:
+                yield self._made(*pending.popleft())
+        while pending:
+            yield self._made(*pending.popleft())
+
+    def _making(self, taken: Taken) -> list[Future[Frames | str]]:
+        self._pool = self._pool or ThreadPoolExecutor(cpu_count(), "essp-images")
+        view = _View(self._size, self._transform, self._seed, self.epoch, self._share)
+        items = ((part.held, place, index) for part in taken.parts for place, index in _items(part))
+        return [self._pool.submit(view, *item) for item in items]
+
+    def _made(self, taken: Taken, futures: list[Future[Frames | str]]) -> tuple[Taken, _Frames]:
+        images = [future.result() for future in futures]
+        good = np.array([not isinstance(image, str) for image in images], np.bool_)
+        for place, image in zip(taken.places.tolist(), images, strict=True):
+            if isinstance(image, str):
+                self._reader.leave_out(place, image)
+        kept = np.flatnonzero(good)
+        if self._share.ranks > 1 and not good.all():
+            kept = nearest(good)
+        frames = [images[i] for i in kept.tolist()]
+        stacked = np.stack(frames) if frames else np.empty(0)
+        return taken, _Frames(stacked, taken.places[kept], taken.indices[kept])
+
+    def _batch(self, epoch: int, shown: _Frames) -> Batch:
+        labels = self._labels[shown.places]
+        share = self._share
+        meta: dict[str, list[Any]] = {
+            "record": self._keys[shown.places].tolist(),
+            "class_name": self._names[labels].tolist(),
+            "epoch": [epoch] * len(labels),
+            "index": (shown.indices * share.ranks + share.rank).tolist(),
+        }
+        frames = torch.from_numpy(shown.frames)
+        if self._device.type == "cuda":
+            frames = frames.pin_memory().to(self._device, non_blocking=True)
+        return Batch(frames, torch.from_numpy(labels), meta)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy, for another process, starts threads of its own."""
+        state = {name: self.__dict__[name] for name in ("_epoch", "_clips_done", "_begun", "_resuming", "_map")}
+        return {"arguments": self._arguments, "state": state}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state["arguments"])  # type: ignore[misc]
+        self.__dict__.update(state["state"])
+
+
+class _Frames(NamedTuple):
+    """What the loop sees of a batch."""
+
+    frames: Frames
+    places: Places
+    indices: Places
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """Makes of a record what the loop sees of it. Runs in threads."""
+
+    size: tuple[int, int] | None
+    transform: Transform | None
+    seed: int
+    epoch: int
+    share: Share
+
+    def __call__(self, held: Held, place: int, index: int) -> Frames | str:
+        """`(1, H, W, C)`, or what the transform makes of that; a text: why it cannot be read."""
+        try:
+            image = held.image(place)
+            if self.size is not None:
+                image = covering(image, *self.size)
+        except BadFrames as error:
+            return str(error)
+        frames = np.ascontiguousarray(image)[None]
+        if self.transform is None:
+            return frames
+        identity = (self.seed, self.epoch, index * self.share.ranks + self.share.rank)
+        return self.transform(frames, np.random.default_rng(identity))
+
+
+def _items(part: Part) -> Iterator[tuple[int, int]]:
+    return zip(part.places.tolist(), part.indices.tolist(), strict=True)
+
+
+def _as_they_are(taken: Taken) -> NDArray[np.uint8]:
+    """`(B, H, W, C)` of raw images of one size."""
+    images = [part.held.take(part.places) for part in taken.parts if isinstance(part.held, RawImages)]
+    return images[0] if len(images) == 1 else np.concatenate(images)

@@ -1,0 +1,193 @@
+"""`essp records`: build, show and verify data sets of records."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from essp.cli.console import open_console
+from essp.records.build import BuildOptions, Built, Encode, Progress, build
+from essp.records.sources import open_source
+from essp.uris import as_uri
+from essp_common.quantities import counted, size
+from essp_common.records.chunk import Encoding
+from essp_common.records.reader import RecordReader, verify
+from essp_common.records.versions import DataSet
+from essp_common.runtime.config import Settings
+from essp_common.wiring import Stores
+
+_MOST_LINES = 10
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Build, show and verify data sets of records.")
+DataSetArgument = Annotated[str, typer.Argument(help="The data set: a path or a URI, as given to --out.")]
+VersionOption = Annotated[int | None, typer.Option(help="Which version (default: the newest).", min=1)]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
+
+
+@app.command("build")
+def build_command(
+    source: Annotated[str, typer.Argument(help="Folder, CSV file or archive of images: a path or a URI.")],
+    out: Annotated[str, typer.Option(help="Folder of the data set, as in data/cifar10.")],
+    encode: Annotated[
+        Encode, typer.Option(help="keep: the files as they are; raw: as numbers, fastest to read; jpeg: as JPEG.")
+    ] = "keep",
+    side: Annotated[
+        int | None, typer.Option("--size", help="Scale each image to cover a square of this side; cut it out.", min=1)
+    ] = None,
+    within: Annotated[str, typer.Option(help="Only the images in this folder of SOURCE, as in train.")] = "",
+    append: Annotated[bool, typer.Option(help="Add to the records that are there, as a new version.")] = False,
+    workers: Annotated[int, typer.Option(help="Images decoded at a time (0: one a core).", min=0)] = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be built.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the images of SOURCE into few large files, from which `essp.Records` trains.
+
+    SOURCE holds a folder for each class, or is a CSV file with the columns path and label, a .tar or .zip archive of
+    folders, one with a .cls file for each image (webdataset), or cifar-10-binary.tar.gz. What cannot be decoded is
+    named and left out. Versions that are there stay as they are, whatever stops a build.
+    """
+    stores = Stores(Settings().stores)
+    console = open_console(stderr=True)
+    options = BuildOptions(encode, None if side is None else (side, side), append, workers)
+    with open_source(as_uri(source), stores, within) as found:
+        images, classes = counted(len(found.items), "image"), counted(len(found.labels), "label")
+        console.print(
+            f"{source}: {found.recognised}; {images}, {classes}", highlight=False, soft_wrap=True, markup=False
+        )
+        if dry_run:
+            return
+        try:
+            with _progress(console) as tell:
+                built = build(found, DataSet(stores.under(as_uri(out))), options, tell)
+        except KeyboardInterrupt:
+            console.print("interrupted; nothing was added")
+            raise typer.Exit(130) from None
+    if as_json:
+        typer.echo(json.dumps(asdict(built), indent=2))
+        return
+    _tell_built(console, out, built)
+
+
+@app.command("show")
+def show_command(data_set: DataSetArgument, version: VersionOption = None, as_json: JsonOption = False) -> None:
+    """Print what a data set has: versions, classes, sizes, encodings."""
+    found = DataSet(Stores(Settings().stores).under(as_uri(data_set)))
+    reader = RecordReader(found, version)
+    table = reader.table
+    names = [*reader.classes, "(none)"]
+    classes = Counter(names[label] for label in table["label"].tolist())
+    shapes = Counter(
+        "as in its file" if entry[0] == Encoding.ENCODED else f"{entry[1]}x{entry[2]}x{entry[3]}"
+        for entry in table[["encoding", "height", "width", "channels"]].tolist()
+    )
+    lengths = table["length"].astype(np.int64)
+    facts = {
+        "version": reader.number,
+        "versions": found.versions(),
+        "records": len(reader),
+        "deleted": sum(end - first for first, end in reader.version.deleted),
+        "files": len(reader.version.files),
+        "bytes": int(lengths.sum()),
+        "shortest": int(lengths.min(initial=0)),
+        "longest": int(lengths.max(initial=0)),
+        "classes": {name: classes[name] for name in names if classes[name]},
+        "sizes": dict(shapes.most_common()),
+        "damaged": reader.damaged,
+    }
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    console = open_console()
+    console.print(
+        f"[bold]{data_set}[/] version {reader.number} of {facts['versions']}: {counted(len(reader), 'record')} in "
+        f"{counted(len(reader.version.files), 'file')}, {size(int(lengths.sum()))}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(_counts(f"{len(reader.classes)} classes", classes), _counts("size", shapes))
+    for what, why in reader.damaged.items():
+        console.print(f"damaged: {what}: {why}", highlight=False, soft_wrap=True, markup=False)
+
+
+@app.command("verify")
+def verify_command(data_set: DataSetArgument, version: VersionOption = None, as_json: JsonOption = False) -> None:
+    """Read every byte and compare it with its checksums; exit status 1 if something is damaged."""
+    found = DataSet(Stores(Settings().stores).under(as_uri(data_set)))
+    number, content = found.version(version)
+    damaged: dict[str, list[str]] = {}
+    console = open_console(stderr=True)
+    with _bar(console) as bar:
+        task = bar.add_task("reading files", total=len(content.files), note="")
+        for file, faults in verify(found, number):
+            bar.advance(task)
+            if faults:
+                damaged[file.key] = faults
+    if as_json:
+        typer.echo(json.dumps({"version": number, "files": len(content.files), "damaged": damaged}, indent=2))
+    for key, faults in {} if as_json else damaged.items():
+        for fault in faults:
+            typer.echo(f"{key}: {fault}")
+    if damaged:
+        console.print(f"{len(damaged)} of {len(content.files)} files are damaged; what is whole in them is still read")
+        raise typer.Exit(1)
+    if not as_json:
+        typer.echo(f"version {number}: {counted(content.records, 'record')} are whole")
+
+
+def _tell_built(console: Console, out: str, built: Built) -> None:
+    for name, why in list(built.problems.items())[:_MOST_LINES]:
+        console.print(f"left out {name}: {why}", highlight=False, soft_wrap=True, markup=False)
+    if len(built.problems) > _MOST_LINES:
+        console.print(f"... and {len(built.problems) - _MOST_LINES} more (--json has all)")
+    console.print(
+        f"wrote {out} version {built.version}: {counted(built.records, 'record')}, {size(built.bytes)}, in "
+        f"{built.elapsed_s:.1f} s; train on it with essp.Records({out!r})",
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
+    )
+
+
+def _bar(console: Console) -> Bar:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    return Bar(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Callable[[Progress], None]]:
+    with _bar(console) as bar:
+        task = bar.add_task("encoding images", total=None, note="")
+
+        def tell(now: Progress) -> None:
+            note = size(now.bytes_done) + (f", {now.problems} left out" if now.problems else "")
+            bar.update(task, total=now.total, completed=now.done, note=note)
+
+        yield tell
+
+
+def _counts(title: str, counts: Counter[str]) -> Table:
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column(title, overflow="fold")
+    table.add_column("records", justify="right")
+    for name, count in counts.most_common(_MOST_LINES):
+        table.add_row(name, f"{count}")
+    if len(counts) > _MOST_LINES:
+        table.add_row(f"... and {len(counts) - _MOST_LINES} more (--json has all)")
+    return table

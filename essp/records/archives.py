@@ -1,0 +1,72 @@
+"""Files in a tar or zip archive, which may lie in any object store."""
+
+from __future__ import annotations
+
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from essp_common.errors import BadFrames, ConfigError
+from essp_common.objects.port import ObjectStore
+
+MOST_BYTES = 2**30
+"""Of one file: more, unpacked, is no image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """Used from one thread. Quickest where files are read in their order."""
+
+    sizes: dict[str, int]
+    """Name of each file -> its bytes, unpacked, in the order of the archive."""
+    unpack: Callable[[str], bytes]
+
+    @property
+    def names(self) -> list[str]:
+        """Of its files, in their order."""
+        return list(self.sizes)
+
+    def read(self, name: str) -> bytes:
+        """One of them. Raises `BadFrames` if it is damaged or larger than `MOST_BYTES`."""
+        if self.sizes[name] > MOST_BYTES:
+            raise BadFrames(f"it would unpack to {self.sizes[name]} bytes")
+        with _errors(BadFrames, "it cannot be unpacked"):
+            return self.unpack(name)
+
+
+@contextmanager
+def open_archive(store: ObjectStore, key: str, is_zip: bool) -> Iterator[Archive]:
+    """The archive at `key`. Raises `ConfigError` if it is damaged."""
+    with store.open(key) as file, ExitStack() as opened:
+        with _errors(ConfigError, f"{store.uri(key)} is no archive that can be read"):
+            if is_zip:
+                archive = _zip(opened.enter_context(zipfile.ZipFile(file)))
+            else:
+                archive = _tar(opened.enter_context(tarfile.open(fileobj=file)))
+        yield archive
+
+
+def _zip(opened: zipfile.ZipFile) -> Archive:
+    files = (info for info in opened.infolist() if not info.is_dir())
+    return Archive({info.filename: info.file_size for info in files}, opened.read)
+
+
+def _tar(opened: tarfile.TarFile) -> Archive:
+    members = {member.name: member for member in opened if member.isfile()}
+
+    def unpack(name: str) -> bytes:
+        file = opened.extractfile(members[name])
+        return b"" if file is None else file.read()
+
+    return Archive({name: member.size for name, member in members.items()}, unpack)
+
+
+@contextmanager
+def _errors(kind: type[BadFrames] | type[ConfigError], what: str) -> Iterator[None]:
+    try:
+        yield
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise kind(f"{what}: {error}") from error

@@ -1,0 +1,166 @@
+"""The records of an epoch, in memory before the loop asks for them: piece by piece, each read in one pass.
+
+    order of the epoch ──▶ piece: its records, by place ──read in ascending order──▶ memory ──▶ batches, in the order
+
+Two pieces are in memory at a time, one in use and one being read. The first ones are small, so that the first batch
+comes at once, and each is twice as large as the one before until a piece fills half of the memory. If all records fit,
+each is read once and stays.
+
+What comes when is a function of the sampler alone: sizes of pieces change nothing but the speed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essp.records.held import Files, Held, Places, RawImages
+from essp_common.errors import PermanentError
+from essp_common.records.reader import RecordReader
+from essp_common.records.sampler import Draws
+from essp_common.runtime.retry import retry_transient
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Records of one epoch, in the order in which they are to come.
+
+    Those that are damaged are not among them. Where there are several ranks, which have to take as many steps each, the
+    record before a damaged one comes twice.
+    """
+
+    epoch: int
+    indices: Places
+    """Of each record: its index in the rank's share of the epoch, ascending."""
+    places: Places
+    """And which record it is."""
+    held: Held
+    last: bool
+    """No record of the epoch comes after these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Every `ranks`-th record of an epoch, from `rank` on."""
+
+    rank: int = 0
+    ranks: int = 1
+
+    def size(self, records: int) -> int:
+        """Records of an epoch, of each rank as many. Up to `ranks - 1` are left out, other ones in each."""
+        return records // self.ranks
+
+
+class Pieces:
+    """Reads pieces in a thread of its own, for one loop."""
+
+    def __init__(
+        self, reader: RecordReader, draws: Draws, share: Share, memory_bytes: int, first: int, start: tuple[int, int]
+    ) -> None:
+        """`first`: records of the first piece, and the fewest of any: those of a batch. `start`: epoch, and index in
+        the rank's share of it."""
+        self._reader = reader
+        self._draws = draws
+        self._share = share
+        self._memory_bytes = memory_bytes
+        self._first = first
+        self._lengths = reader.table["length"].astype(np.int64)
+        self._shape = reader.shape
+        self._all: Held | None = None
+        """Where everything stays, if it fits."""
+        if int(self._lengths.sum()) <= memory_bytes:
+            self._all = RawImages(reader, self._shape) if self._shape else Files(reader)
+        self._waiting: Piece | None = None
+        self._failure: BaseException | None = None
+        self._changed = threading.Condition()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=start, name="essp-records", daemon=True)
+        self._thread.start()
+
+    def next(self) -> Piece:
+        """The next piece. Raises what stopped the reading."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._failure)
+            piece, self._waiting = self._waiting, None
+            if piece is None:
+                assert self._failure is not None
+                raise self._failure
+            self._changed.notify_all()
+        return piece
+
+    def close(self) -> None:
+        """Stop reading. Idempotent."""
+        self._closing.set()
+        with self._changed:
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self, epoch: int, index: int) -> None:
+        try:
+            pieces = self._pieces(epoch, index)
+            while self._has_room():
+                self._offer(next(pieces))
+        except BaseException as error:  # noqa: BLE001  raised again by `next`
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+
+    def _has_room(self) -> bool:
+        """Wait until the piece that was read last is in use; False: it is closing."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting is None or self._closing.is_set())
+            return not self._closing.is_set()
+
+    def _offer(self, piece: Piece) -> None:
+        with self._changed:
+            self._waiting = piece
+            self._changed.notify_all()
+
+    def _pieces(self, epoch: int, index: int) -> Iterator[Piece]:
+        most = self._first
+        share, size = self._share, self._share.size(len(self._reader))
+        while True:
+            while index < size:
+                stop = min(size, index + most)
+                order = self._draws.piece(epoch, index * share.ranks, stop * share.ranks)[share.rank :: share.ranks]
+                order = order[: self._fitting(order)]
+                yield self._read(epoch, index, order, index + len(order) == size)
+                index += len(order)
+                most = 2 * len(order)
+            epoch, index = epoch + 1, 0
+
+    def _fitting(self, order: Places) -> int:
+        """How many of these records fit into half of the memory; a batch does in any case."""
+        if self._all is not None:
+            return len(order)
+        return max(
+            self._first, int(np.searchsorted(np.cumsum(self._lengths[order]), self._memory_bytes // 2, side="right"))
+        )
+
+    def _read(self, epoch: int, begin: int, order: Places, last: bool) -> Piece:
+        held = self._all
+        if held is None:
+            held = RawImages(self._reader, self._shape, np.unique(order)) if self._shape else Files(self._reader)
+        good = retry_transient(partial(held.have, order), self._closing.is_set, self._closing.wait)
+        indices = np.arange(begin, begin + len(order))
+        if self._share.ranks == 1:
+            indices, order = indices[good], order[good]
+        elif not good.all():
+            order = order[nearest(good)]
+        return Piece(epoch, indices, order, held, last)
+
+
+def nearest(good: NDArray[np.bool_]) -> Places:
+    """What several ranks take, so that each has as many: at each index the good one before it, or the first one.
+
+    Raises `PermanentError` if none is good.
+    """
+    if not good.any():
+        raise PermanentError(f"{len(good)} records in a row are damaged; `essp records verify` says which files are")
+    before = np.maximum.accumulate(np.where(good, np.arange(len(good)), -1))
+    return np.where(before < 0, int(good.argmax()), before)

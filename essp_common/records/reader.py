@@ -1,0 +1,209 @@
+"""Reads records by their place: in one pass over each file, in ascending order of bytes.
+
+The place of a record is its number among those that a version has. Wanted records that lie close together are read by
+one request, gaps included. What is damaged is left out, named in the log and counted; where a file cannot be read at
+all, that is said of the file, once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essp_common.errors import NotFound, PermanentError
+from essp_common.objects.port import ObjectStore
+from essp_common.records.chunk import ENTRY, HEADER_BYTES, DamagedChunk, Encoding, read_table, table_bytes
+from essp_common.records.versions import DataSet, RecordFile, Version
+
+log = logging.getLogger(__name__)
+
+GAP_BYTES = 64 * 1024
+"""Bytes between two wanted records that are read rather than skipped."""
+REQUEST_BYTES = 8 * 2**20
+"""Of one request, at most, but for a record that is larger."""
+_TABLE_GUESS = 256 * 1024
+"""Read with the header, since most tables are shorter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Bytes of a file that are read by one request, for the wanted records in them."""
+
+    begin: int
+    end: int
+    first: int
+    """The first of those records, in the row of wanted ones."""
+    last: int
+    """Behind the last one."""
+
+
+class RecordReader:
+    """The records of one version. Thread-safe."""
+
+    def __init__(self, data_set: DataSet, number: int | None = None) -> None:
+        """Reads the version, by default the newest, and the tables of its files; files that are damaged are left out.
+
+        Raises `NotFound`, and `PermanentError` for a version of which no file can be read.
+        """
+        self.store: ObjectStore = data_set.store
+        self._where = data_set.where
+        self.number, self.version = data_set.version(number)
+        self.damaged: dict[str, str] = {}
+        """Whatever cannot be read: a file or a record -> why. Grows while records are read."""
+        self._lock = threading.Lock()
+        tables, files = [], []
+        for position, file in enumerate(self.version.files):
+            try:
+                table = _table(self.store, file)
+            except (DamagedChunk, NotFound) as error:
+                self._tell(file.key, str(error))
+                continue
+            kept = table[~_deleted(table["key"], self.version)]
+            tables.append(kept)
+            files.append(np.full(len(kept), position, np.int32))
+        if self.version.files and not tables:
+            raise PermanentError(f"no file of {data_set.where} can be read: {next(iter(self.damaged.values()))}")
+        self.table: NDArray[np.void] = np.concatenate(tables) if tables else np.empty(0, ENTRY)
+        """`chunk.ENTRY` of each place."""
+        self._file = np.concatenate(files) if files else np.empty(0, np.int32)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """A label is a position in them."""
+        return self.version.classes
+
+    @property
+    def shape(self) -> tuple[int, int, int] | None:
+        """Height, width and channels, if all records are raw images of one size."""
+        if not len(self.table):
+            return None
+        first = self.table[0]
+        same = all((self.table[name] == first[name]).all() for name in ("height", "width", "channels", "encoding"))
+        if not same or first["encoding"] != Encoding.RAW:
+            return None
+        return int(first["height"]), int(first["width"]), int(first["channels"])
+
+    def read(self, places: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Sequence[memoryview]]]:
+        """The bytes of the records at these places, which ascend: some places, and as many buffers, at a time.
+
+        What is damaged is missing. Raises `Unavailable` as the store does.
+        """
+        for position in np.unique(self._file[places]).tolist():
+            wanted = places[self._file[places] == position]
+            yield from self._read_file(self.version.files[position], wanted)
+
+    def read_into(
+        self, places: NDArray[np.int64], rows: NDArray[np.uint8], at: NDArray[np.int64] | None = None
+    ) -> NDArray[np.bool_]:
+        """Raw images of one size: those at `places`, which ascend, into the rows `at` (default: the first ones) of an
+        array `(rows, bytes)`; which of them could be read."""
+        good = np.zeros(len(places), np.bool_)
+        at = np.arange(len(places)) if at is None else at
+        for found, buffers in self.read(places):
+            which = np.searchsorted(places, found)
+            good[which] = True
+            for row, data in zip(at[which].tolist(), buffers, strict=True):
+                rows[row] = np.frombuffer(data, np.uint8)
+        return good
+
+    def leave_out(self, place: int, why: str) -> None:
+        """A record that was read cannot be used; says so, once."""
+        file = self.version.files[int(self._file[place])]
+        self._tell(f"record {self.table['key'][place]} in {file.key}", why)
+
+    def _read_file(
+        self, file: RecordFile, places: NDArray[np.int64]
+    ) -> Iterator[tuple[NDArray[np.int64], list[memoryview]]]:
+        entries = self.table[places]
+        begins = entries["offset"].astype(np.int64)
+        ends = begins + entries["length"]
+        for run in runs(begins, ends):
+            try:
+                data = memoryview(self.store.get(file.key, run.begin, run.end - run.begin))
+            except NotFound as error:
+                self._tell(file.key, str(error))
+                return
+            some = range(run.first, run.last)
+            cut = [data[begins[i] - run.begin : ends[i] - run.begin] for i in some]
+            crcs = entries["crc"][run.first : run.last]
+            good = np.array([zlib.crc32(part) for part in cut], np.uint32) == crcs
+            if not good.all():
+                for i in np.flatnonzero(~good).tolist():
+                    self._tell(f"record {entries['key'][run.first + i]} in {file.key}", "its bytes are damaged")
+                cut = [part for part, fine in zip(cut, good.tolist(), strict=True) if fine]
+            yield places[run.first : run.last][good], cut
+
+    def _tell(self, what: str, why: str) -> None:
+        with self._lock:
+            known = what in self.damaged
+            self.damaged[what] = why
+        if not known:
+            log.warning("%s: %s: %s; it is left out", self._where, what, why)
+
+
+def verify(data_set: DataSet, number: int | None = None) -> Iterator[tuple[RecordFile, list[str]]]:
+    """Each file of a version, and what is damaged in it: every byte is read and compared with its hash."""
+    _, version = data_set.version(number)
+    for file in version.files:
+        yield file, _faults(data_set.store, file)
+
+
+def runs(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[Run]:
+    """The requests that read these stretches of a file, which ascend: with gaps up to `GAP_BYTES`, and up to
+    `REQUEST_BYTES` each."""
+    first = 0
+    gaps = np.concatenate((begins[1:] - ends[:-1] > GAP_BYTES, [True])) if len(begins) else np.empty(0, bool)
+    for i, gap in enumerate(gaps.tolist()):
+        full = not gap and ends[i + 1] - begins[first] > REQUEST_BYTES
+        if gap or full:
+            yield Run(int(begins[first]), int(ends[i]), first, i + 1)
+            first = i + 1
+
+
+def _table(store: ObjectStore, file: RecordFile) -> NDArray[np.void]:
+    start = store.get(file.key, 0, HEADER_BYTES + _TABLE_GUESS)
+    size = table_bytes(start)
+    if size != file.records * ENTRY.itemsize:
+        raise DamagedChunk(f"it has {size // ENTRY.itemsize} records in place of {file.records}")
+    missing = HEADER_BYTES + size - len(start)
+    if missing > 0:
+        start += store.get(file.key, len(start), missing)
+    table = read_table(start[:HEADER_BYTES], start[HEADER_BYTES : HEADER_BYTES + size], store.head(file.key).size_bytes)
+    if int(table["key"][0]) != file.first_key or (np.diff(table["key"].astype(np.int64)) != 1).any():
+        raise DamagedChunk("its keys are not those that the version gives it")
+    return table
+
+
+def _deleted(keys: NDArray[np.uint64], version: Version) -> NDArray[np.bool_]:
+    bounds = np.array([bound for pair in version.deleted for bound in pair], np.uint64)
+    inside: NDArray[np.bool_] = np.searchsorted(bounds, keys, side="right") % 2 == 1
+    return inside
+
+
+def _faults(store: ObjectStore, file: RecordFile) -> list[str]:
+    try:
+        digest, crcs = hashlib.sha256(), []
+        table = _table(store, file)
+        with store.open(file.key) as opened:
+            digest.update(opened.read(int(table["offset"][0])))
+            for length in table["length"].tolist():
+                data = opened.read(length)
+                digest.update(data)
+                crcs.append(zlib.crc32(data))
+    except (PermanentError, NotFound) as error:
+        return [str(error)]
+    bad = np.flatnonzero(np.array(crcs, np.uint32) != table["crc"])
+    faults = [f"record {key}: its bytes are damaged" for key in table["key"][bad].tolist()]
+    if not faults and digest.hexdigest() != file.sha256:
+        faults.append("it is not the file that the version names: its SHA-256 is another one")
+    return faults

@@ -1,0 +1,153 @@
+"""The versions of a data set of records: what it is made of, from its first state on.
+
+    <folder>/versions/0000000001.json    which files version 1 has, with their hashes, and what was deleted
+    <folder>/records/<name>.records      a file of records (`chunk.py`), under a name of its writer's own
+
+Files and versions are never changed. Appending adds files and a version that names the old files and the new ones;
+deleting adds a version that leaves keys out. A version names the hash of the one it was made from. It is written after
+all of its files, so whatever stops a writer, the newest version is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from essp_common.errors import Conflict, NotFound, PermanentError
+from essp_common.objects.numbered_log import NumberedLog
+from essp_common.objects.port import ObjectStore
+
+_VERSIONS, _FILES, _SUFFIX = "versions/", "records/", ".records"
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Count = Annotated[int, Field(ge=0)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RecordFile(_Model):
+    """One file of a version."""
+
+    name: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    sha256: Sha256
+    bytes: Count
+    records: Annotated[int, Field(gt=0)]
+    first_key: Count
+
+    @property
+    def key(self) -> str:
+        """Where it is, in the folder of the data set."""
+        return f"{_FILES}{self.name}{_SUFFIX}"
+
+
+class Version(_Model):
+    """What a data set is made of."""
+
+    format: Literal[1] = 1
+    parent: Sha256 | Literal[""] = ""
+    """SHA-256 of the version that this one was made from; empty: of the first one."""
+    classes: tuple[str, ...] = ()
+    files: tuple[RecordFile, ...] = ()
+    deleted: tuple[tuple[Count, Count], ...] = ()
+    """Keys that are left out: `(first, behind the last)`, ascending."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Version:
+        if len(set(self.classes)) != len(self.classes):
+            raise ValueError("classes: a name comes twice")
+        next_key = 0
+        for file in self.files:
+            if file.first_key != next_key:
+                raise ValueError(f"files: the keys of {file.key} do not follow those before it")
+            next_key += file.records
+        behind = 0
+        for first, end in self.deleted:
+            if not behind <= first < end <= next_key:
+                raise ValueError("deleted: ranges of keys have to ascend, and to be of keys that there are")
+            behind = end
+        return self
+
+    @property
+    def next_key(self) -> int:
+        """That of the next record that is appended; keys are never used again."""
+        return sum(file.records for file in self.files)
+
+    @property
+    def records(self) -> int:
+        """How many it has, without what was deleted."""
+        return self.next_key - sum(end - first for first, end in self.deleted)
+
+    def to_bytes(self) -> bytes:
+        """As it is written."""
+        return json.dumps(self.model_dump(mode="json"), ensure_ascii=False, indent=1).encode()
+
+
+class DataSet:
+    """A folder of records and their versions, in an object store."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        """`store`: rooted at the folder."""
+        self.store = store
+        self.where = store.uri(_VERSIONS.rstrip("/")).removesuffix("/" + _VERSIONS.rstrip("/"))
+        """Its URI, for messages."""
+        self._log = NumberedLog(store, _VERSIONS, ".json")
+
+    def versions(self) -> list[int]:
+        """The numbers of those that there are, ascending."""
+        return self._log.numbers()
+
+    def version(self, number: int | None = None) -> tuple[int, Version]:
+        """One version, by default the newest, and its number. Raises `NotFound`, and `PermanentError` for damage."""
+        known = self.versions()
+        if not known:
+            raise NotFound(f"{self.where} holds no records; make them with `essp records build`")
+        if number is not None and number not in known:
+            raise NotFound(f"{self.where} has no version {number}; it has {known[0]} to {known[-1]}")
+        number = known[-1] if number is None else number
+        where = self.store.uri(self._log.key(number))
+        try:
+            return number, Version.model_validate_json(self._log.read(number))
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise PermanentError(f"{where} is damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+    def commit(self, number: int, version: Version) -> None:
+        """Make this the version of that number, which follows the one that it was made from.
+
+        Raises `Conflict` if another writer was first.
+        """
+        try:
+            self._log.write(number, version.to_bytes())
+        except Conflict as error:
+            raise Conflict(
+                f"version {number} of {self.where} was written by another process meanwhile; "
+                "run this again to add to it"
+            ) from error
+
+    def delete(self, keys: range, number: int | None = None) -> int:
+        """Make a version without these keys. Which number it has."""
+        number, before = self.version(number)
+        ranges = _merged([*before.deleted, (keys.start, keys.stop)])
+        after = Version(parent=digest(before), classes=before.classes, files=before.files, deleted=ranges)
+        self.commit(number + 1, after)
+        return number + 1
+
+
+def digest(version: Version) -> str:
+    """SHA-256 of a version as it is written."""
+    return hashlib.sha256(version.to_bytes()).hexdigest()
+
+
+def _merged(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """The same keys in ascending ranges that do not touch."""
+    found: list[tuple[int, int]] = []
+    for first, end in sorted(ranges):
+        if found and first <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((first, end))
+    return tuple(found)

@@ -1,0 +1,113 @@
+"""Makes versions of a data set: files of records, and then the version that names them."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Iterable
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from essp_common.errors import ConfigError, Conflict, EsspError
+from essp_common.records.chunk import ENTRY, MOST_BYTES, MOST_RECORDS, Record, pack
+from essp_common.records.versions import DataSet, RecordFile, Version, digest
+
+FILE_BYTES = 256 * 2**20
+"""Of a file, about: in memory while it is filled, and large enough for reading to be sequential."""
+
+
+class Writer:
+    """Adds records to a data set. Use as a context manager: leaving it makes the version, an error makes none."""
+
+    def __init__(
+        self, data_set: DataSet, classes: Iterable[str], append: bool = False, file_bytes: int = FILE_BYTES
+    ) -> None:
+        """`classes`: labels are positions in them. `append`: go on from the newest version, whose classes come first.
+
+        Raises `ConfigError` if there are records already and `append` is not given.
+        """
+        self._data_set = data_set
+        self._file_bytes = file_bytes
+        self._number, self._before = 0, Version()
+        if data_set.versions():
+            self._number, self._before = data_set.version()
+            if not append:
+                raise ConfigError(
+                    f"{data_set.where} has {self._before.records:,} records already; add to them with "
+                    "--append, or use another place"
+                )
+        new = [name for name in dict.fromkeys(classes) if name not in self._before.classes]
+        self.classes = (*self._before.classes, *new)
+        self._files: list[RecordFile] = []
+        self._waiting: list[Record] = []
+        self._waiting_bytes = 0
+        self._next_key = self._before.next_key
+        self.number = 0
+        """Of the version that was made; 0: none yet."""
+
+    def add(self, record: Record) -> None:
+        """Add one record. Raises `ValueError` for one that no file can hold."""
+        if not -1 <= record.label < len(self.classes):
+            raise ValueError(f"label {record.label} is none of {len(self.classes)} classes")
+        if not 0 < len(record.data) <= MOST_BYTES:
+            raise ValueError(f"a record has 1 to {MOST_BYTES} bytes, not {len(record.data)}")
+        size = len(record.data) + ENTRY.itemsize
+        if self._waiting and (self._waiting_bytes + size > self._file_bytes or len(self._waiting) == MOST_RECORDS):
+            self._write_file()
+        self._waiting.append(record)
+        self._waiting_bytes += size
+
+    def commit(self) -> int:
+        """Make the version. Which number it has. Raises `ConfigError` if nothing was added."""
+        if self._waiting:
+            self._write_file()
+        if not self._files:
+            raise ConfigError("there are no records to write")
+        before = self._before
+        version = Version(
+            parent=digest(before) if self._number else "",
+            classes=self.classes,
+            files=(*before.files, *self._files),
+            deleted=before.deleted,
+        )
+        self._data_set.commit(self._number + 1, version)
+        self.number = self._number + 1
+        return self.number
+
+    def discard(self) -> None:
+        """Delete the files that no version will name."""
+        for file in self._files:
+            with suppress(EsspError):  # it only takes room
+                self._data_set.store.delete(file.key)
+        self._files.clear()
+
+    def _write_file(self) -> None:
+        data = pack(self._waiting, self._next_key)
+        file = RecordFile(
+            name=uuid.uuid4().hex,
+            sha256=hashlib.sha256(data).hexdigest(),
+            bytes=len(data),
+            records=len(self._waiting),
+            first_key=self._next_key,
+        )
+        self._files.append(file)
+        self._data_set.store.put(file.key, data)
+        self._next_key += file.records
+        self._waiting, self._waiting_bytes = [], 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.discard()
+            return
+        try:
+            self.commit()
+        except (ConfigError, Conflict):
+            self.discard()
+            raise
+        # After any other error the version may have been written, and its files have to stay.

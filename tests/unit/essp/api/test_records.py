@@ -1,0 +1,277 @@
+"""`essp.Records`: each record once an epoch, in one order however it is read; saved, resumed and shared as a loader."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import essp
+from essp.records.images import jpeg
+from essp_common.errors import ConfigError, NotFound, PermanentError
+from essp_common.objects.directory import DirectoryStore
+from essp_common.records.chunk import Record
+from essp_common.records.reader import RecordReader
+from essp_common.records.versions import DataSet
+from essp_common.records.writer import Writer
+
+RECORDS, SIDE = 50, 4
+RECORD_BYTES = SIDE * SIDE * 3
+
+
+def image(number: int, side: int = SIDE) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """All pixels are its number."""
+    return np.full((side, side, 3), number, np.uint8)
+
+
+def build(path: Path, records: Sequence[Record]) -> Path:
+    with Writer(DataSet(DirectoryStore.from_url(path.as_uri())), ("a", "b"), file_bytes=900) as writer:
+        for record in records:
+            writer.add(record)
+    return path
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Raw images of one size."""
+    return build(tmp_path_factory.mktemp("raw"), [Record.of_image(image(i), i % 2) for i in range(RECORDS)])
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """JPEG files and raw images of several sizes."""
+    records = [
+        Record(jpeg(image(i, 8 + i % 3), 95), i % 2) if i % 2 else Record.of_image(image(i, 5 + i % 4), i % 2)
+        for i in range(RECORDS)
+    ]
+    return build(tmp_path_factory.mktemp("mixed"), records)
+
+
+def taken(batches: Iterator[essp.Batch] | essp.Records) -> list[int]:
+    """The records that come, in order; each is checked against what was written."""
+    found: list[int] = []
+    for batch in batches:
+        numbers = batch.meta["record"]
+        assert batch.frames.shape[1:] == (1, SIDE, SIDE, 3)
+        assert batch.labels.tolist() == [number % 2 for number in numbers]
+        assert batch.meta["class_name"] == ["ab"[number % 2] for number in numbers]
+        means = batch.frames.double().mean(dim=(1, 2, 3, 4))
+        assert torch.allclose(means, torch.tensor(numbers, dtype=torch.double), atol=2.5)  # JPEG
+        found += numbers
+    return found
+
+
+MEMORIES = ["1GiB", RECORD_BYTES * 14, 1]
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("kind", ["raw", "mixed"])
+def test_each_record_comes_once_an_epoch_in_an_order_of_the_seed(
+    kind: str, memory: Any, request: pytest.FixtureRequest
+) -> None:
+    """However much memory there is."""
+    path = request.getfixturevalue(kind)
+    with essp.Records(path, batch_size=8, size=SIDE, memory=memory) as loader:
+        epochs = [taken(loader) for _ in range(3)]
+        assert len(loader) == 7
+    assert all(sorted(epoch) == list(range(RECORDS)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    with essp.Records(path, batch_size=11, size=SIDE) as loader:
+        assert [taken(loader) for _ in range(3)] == epochs
+    with essp.Records(path, batch_size=8, size=SIDE, seed=1) as loader:
+        assert taken(loader) != epochs[0]
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("kind", ["raw", "mixed"])
+def test_a_loop_goes_on_where_it_stopped(kind: str, memory: Any, request: pytest.FixtureRequest) -> None:
+    path = request.getfixturevalue(kind)
+    options: dict[str, Any] = {"batch_size": 8, "size": SIDE, "memory": memory}
+    with essp.Records(path, **options) as loader:
+        whole = taken(loader) + taken(loader)
+    for batches in (0, 3, 7, 9):
+        shown: list[int] = []
+        with essp.Records(path, **options) as loader:
+            while batches:
+                for batch in loader:
+                    shown += taken(iter([batch]))
+                    batches -= 1
+                    if not batches:
+                        break
+                state = loader.state_dict()
+            state = loader.state_dict()
+        with essp.Records(path, **options) as again:
+            again.load_state_dict(state)
+            while again.epoch < 2:
+                shown += taken(again)
+        assert shown == whole
+
+
+@pytest.mark.parametrize("kind", ["raw", "mixed"])
+def test_ranks_share_an_epoch_and_a_state_goes_to_another_number_of_them(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    path = request.getfixturevalue(kind)
+    with essp.Records(path, batch_size=6, size=SIDE) as alone:
+        whole = taken(alone)
+    shares, states = [], []
+    for rank in range(2):
+        with essp.Records(path, batch_size=3, size=SIDE, rank=rank, world_size=2) as share:
+            shares.append(taken(share))
+            share.set_epoch(0)
+            next(iter(share))
+            states.append(share.state_dict())
+    assert sorted(shares[0] + shares[1]) == list(range(RECORDS))
+    assert [one for pair in zip(*shares, strict=True) for one in pair] == whole
+    assert states[0] == states[1]
+    with essp.Records(path, batch_size=6, size=SIDE) as alone:
+        alone.load_state_dict(states[0])
+        assert taken(alone) == whole[6:]
+
+
+def test_ranks_have_as_many_records_each(raw: Path) -> None:
+    shares = [taken(essp.Records(raw, rank=rank, world_size=3)) for rank in range(3)]
+    assert [len(share) for share in shares] == [RECORDS // 3] * 3
+    assert len({*shares[0], *shares[1], *shares[2]}) == RECORDS // 3 * 3
+
+
+def test_with_replacement_samples_are_drawn_anew(raw: Path) -> None:
+    with essp.Records(raw, replacement=True, sample_size=10) as loader:
+        drawn = taken(loader)
+    assert len(drawn) == RECORDS
+    assert len(set(drawn)) < RECORDS
+    assert all(len(set(drawn[i : i + 10])) == 10 for i in range(0, RECORDS, 10))
+    with essp.Records(raw, replacement=True) as loader:
+        assert sorted(taken(loader)) == list(range(RECORDS)), "a sample of all"
+
+
+def test_a_transform_sees_each_record_with_its_own_random_numbers(raw: Path) -> None:
+    def noisy(frames: Any, generator: np.random.Generator) -> Any:
+        return frames.astype(np.float32) + generator.random(dtype=np.float32)
+
+    seen = []
+    for size in (8, 50):
+        with essp.Records(raw, batch_size=size, transform=noisy) as loader:
+            epoch = torch.cat([batch.frames for batch in loader])
+            assert epoch.dtype == torch.float32
+            seen.append(epoch)
+    assert torch.equal(seen[0], seen[1])
+
+
+def test_the_last_batch_may_be_left_out(raw: Path) -> None:
+    with essp.Records(raw, batch_size=8, drop_last=True) as loader:
+        assert [len(batch) for batch in loader] == [8] * 6
+        assert len(loader) == 6
+        assert loader.epoch == 1
+
+
+def test_a_data_loader_of_torch_takes_it(raw: Path) -> None:
+    with essp.Records(raw, batch_size=8) as loader:
+        assert len(taken(iter(DataLoader(loader, batch_size=None)))) == RECORDS
+        again = pickle.loads(pickle.dumps(loader.map(len)))  # noqa: S301  our own
+        assert sum(again) == RECORDS
+        again.close()
+        assert copy.deepcopy(loader).state_dict() == loader.state_dict()
+        with pytest.raises(ConfigError, match="num_workers=0"):
+            next(iter(DataLoader(loader, batch_size=None, num_workers=1)))
+
+
+def damage(path: Path, numbers: Sequence[int]) -> None:
+    """Change a byte of each of these records."""
+    store = DirectoryStore.from_url(path.as_uri())
+    reader = RecordReader(DataSet(store))
+    for number in numbers:
+        [file] = [file for file in reader.version.files if file.first_key <= number < file.first_key + file.records]
+        data = bytearray(store.get(file.key))
+        data[int(reader.table["offset"][number]) + 1] ^= 255
+        store.put(file.key, bytes(data))
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_damaged_records_are_left_out_named_and_counted(
+    tmp_path: Path, memory: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = build(tmp_path, [Record.of_image(image(i), i % 2) for i in range(RECORDS)])
+    damage(path, [3, 40])
+    with essp.Records(path, batch_size=8, memory=memory) as loader:
+        for _ in range(2):
+            assert sorted(taken(loader)) == [i for i in range(RECORDS) if i not in (3, 40)]
+        assert sorted(name.partition(" in ")[0] for name in loader.damaged) == ["record 3", "record 40"]
+    assert len([one for one in caplog.messages if "left out" in one]) == 2
+    shares = [taken(essp.Records(path, batch_size=8, rank=rank, world_size=2, memory=memory)) for rank in range(2)]
+    assert [len(share) for share in shares] == [25, 25], "ranks take as many steps each"
+    assert set(shares[0] + shares[1]) <= set(range(RECORDS)) - {3, 40}
+
+
+def test_an_image_that_cannot_be_decoded_is_left_out(tmp_path: Path) -> None:
+    records = [Record(jpeg(image(i, 8), 95) if i != 5 else b"no image", i % 2) for i in range(12)]
+    path = build(tmp_path, records)
+    with essp.Records(path, batch_size=4, size=SIDE) as loader:
+        assert sorted(taken(loader)) == [i for i in range(12) if i != 5]
+        assert list(loader.damaged.values()) == ["it is no image, or a damaged one"]
+
+
+def test_nothing_but_damage_is_an_error(tmp_path: Path) -> None:
+    path = build(tmp_path, [Record(b"no image", 0) for _ in range(4)])
+    with essp.Records(path, size=SIDE) as loader, pytest.raises(PermanentError, match="no record of"):
+        list(loader)
+
+
+def test_an_error_of_the_store_is_one_of_the_loop(raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with essp.Records(raw) as loader:
+
+        def fails(*_: object) -> None:
+            raise OSError("the disk is gone")
+
+        monkeypatch.setattr(RecordReader, "read_into", fails)
+        with pytest.raises(OSError, match="the disk is gone"):
+            list(loader)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size: 0 is too small"),
+        ({"sample_size": 5}, "sample_size: only has a meaning with replacement=True"),
+        ({"memory": "much"}, "memory: 'much' is not a size"),
+        ({"rank": 1, "world_size": 51}, "has 50 records, too few for 51 ranks"),
+        ({"device": "moon"}, "device: 'moon' is none"),
+    ],
+)
+def test_wrong_arguments_are_named(raw: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        essp.Records(raw, **options)
+
+
+def test_several_sizes_need_one_to_scale_to(mixed: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="size: the images have several sizes"):
+        essp.Records(mixed)
+    with pytest.raises(NotFound, match="holds no records; make them with `essp records build`"):
+        essp.Records(tmp_path)
+
+
+def test_the_state_of_other_records_is_refused(raw: Path, mixed: Path) -> None:
+    state = essp.Records(raw).state_dict()
+    for other in (essp.Records(mixed, size=SIDE), essp.Records(raw, seed=1), essp.Records(raw, replacement=True)):
+        with pytest.raises(ConfigError, match="it is of other clips"):
+            other.load_state_dict(state)
+
+
+def test_pictures_are_scaled_until_they_cover(tmp_path: Path) -> None:
+    wide = np.zeros((10, 30, 3), np.uint8)
+    wide[:, 10:20] = 200
+    done, data = cv2.imencode(".png", wide)
+    assert done
+    path = build(tmp_path, [Record(data.tobytes(), 0)])
+    with essp.Records(path, size=(20, 20)) as loader:
+        [batch] = loader
+    assert batch.frames.shape == (1, 1, 20, 20, 3)
+    assert batch.frames[0, 0, :, 2:-2].min() > 180, "the centre is what stays"

@@ -1,0 +1,195 @@
+"""Records from what people have: every layout gives its images with their labels; what is damaged is named."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import tarfile
+import zipfile
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+import essp
+from essp.records.build import BuildOptions, Built, Progress, build
+from essp.records.sources import open_source
+from essp_common.errors import ConfigError
+from essp_common.objects.directory import DirectoryStore
+from essp_common.records.reader import RecordReader
+from essp_common.records.versions import DataSet
+from essp_common.wiring import Stores
+from tests.harness.command_line import essp as essp_command
+
+STORES = Stores(("file:///",))
+KEPT = BuildOptions()
+NAMES = {f"{label}/{number}.png": (label, number) for label in ("cat", "dog") for number in range(3)}
+"""Path -> its class, and the grey of its pixels."""
+
+
+def picture(number: int) -> bytes:
+    done, data = cv2.imencode(".png", np.full((6, 8, 3), 40 * number, np.uint8))
+    assert done
+    return data.tobytes()
+
+
+def folder(path: Path) -> Path:
+    for name, (_, number) in NAMES.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(picture(number))
+    (path / "notes.txt").write_text("not an image")
+    return path
+
+
+def csv_file(path: Path) -> Path:
+    folder(path / "images")
+    with (path / "list.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["path", "label"])
+        rows.writerows([f"images/{name}", label] for name, (label, _) in NAMES.items())
+    return path / "list.csv"
+
+
+def zip_file(path: Path) -> Path:
+    with zipfile.ZipFile(path / "images.zip", "w") as archive:
+        for name, (_, number) in NAMES.items():
+            archive.writestr(name, picture(number))
+    return path / "images.zip"
+
+
+def tar_of(path: Path, files: dict[str, bytes]) -> Path:
+    with tarfile.open(path, "w:gz" if path.name.endswith("gz") else "w") as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return path
+
+
+def tar_file(path: Path) -> Path:
+    return tar_of(path / "images.tar", {name: picture(number) for name, (_, number) in NAMES.items()})
+
+
+def webdataset(path: Path) -> Path:
+    files: dict[str, bytes] = {}
+    for place, (label, number) in enumerate(NAMES.values()):
+        files |= {f"{place:06}.png": picture(number), f"{place:06}.cls": label.encode()}
+    return tar_of(path / "shard.tar.gz", files)
+
+
+def made(source: Path, out: Path, options: BuildOptions = KEPT, within: str = "") -> Built:
+    with open_source(source.as_uri(), STORES, within) as found:
+        return build(found, DataSet(DirectoryStore.from_url(out.as_uri())), options)
+
+
+def shown(out: Path) -> list[tuple[str, int]]:
+    """Class and grey of each record."""
+    with essp.Records(out, size=(6, 8)) as loader:
+        return sorted(
+            (name, round(float(frames.double().mean()) / 40))
+            for batch in loader
+            for name, frames in zip(batch.meta["class_name"], batch.frames, strict=True)
+        )
+
+
+@pytest.mark.parametrize("lay_out", [folder, csv_file, zip_file, tar_file, webdataset])
+@pytest.mark.parametrize("encode", ["keep", "raw", "jpeg"])
+def test_images_come_with_their_labels_whatever_the_layout(lay_out, encode, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    built = made(lay_out(tmp_path), tmp_path / "out", BuildOptions(encode))
+    assert shown(tmp_path / "out") == sorted(NAMES.values())
+    assert built.per_class == {"cat": 3, "dog": 3}
+    assert not built.problems
+
+
+def test_cifar_s_own_archive(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(1).integers(0, 256, (4, 3, 32, 32), np.uint8)
+    records = b"".join(bytes([number % 2]) + image.tobytes() for number, image in enumerate(pixels))
+    files = {"batches.meta.txt": b"plane\ncar\n\n", "data_batch_1.bin": records, "test_batch.bin": records}
+    archive = tar_of(tmp_path / "cifar.tar.gz", {f"cifar-10-batches-bin/{name}": data for name, data in files.items()})
+    assert made(archive, tmp_path / "out").classes == ("plane", "car")
+    with essp.Records(tmp_path / "out", batch_size=4) as loader:
+        [batch] = loader
+    order = batch.meta["record"]
+    assert (batch.frames[:, 0].numpy() == pixels[order].transpose(0, 2, 3, 1)).all()
+    assert batch.labels.tolist() == [number % 2 for number in order]
+    files["data_batch_1.bin"] = records[:-1]
+    tar_of(tmp_path / "short.tar", files)
+    with pytest.raises(ConfigError, match=r"data_batch_1.bin is damaged"):
+        made(tmp_path / "short.tar", tmp_path / "out")
+
+
+def test_what_cannot_be_decoded_is_named_and_left_out(tmp_path: Path) -> None:
+    source = folder(tmp_path / "images")
+    (source / "cat" / "1.png").write_bytes(picture(1)[:40])
+    (source / "dog" / "empty.jpg").touch()
+    built = made(source, tmp_path / "out")
+    assert sorted(built.problems) == ["cat/1.png", "dog/empty.jpg"]
+    assert built.records == 5
+    with zipfile.ZipFile(tmp_path / "bad.zip", "w") as archive:
+        archive.writestr("cat/0.png", picture(0))
+        archive.writestr("cat/1.png", picture(1))
+    data = bytearray((tmp_path / "bad.zip").read_bytes())
+    data[data.index(picture(0)) + 60] ^= 255
+    (tmp_path / "bad.zip").write_bytes(data)
+    assert list(made(tmp_path / "bad.zip", tmp_path / "zip").problems) == ["cat/0.png"]
+
+
+def test_if_none_can_be_used_that_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_text("no image")
+    with pytest.raises(ConfigError, match=r"none of the 1 images can be used; the first one, a.png"):
+        made(tmp_path, tmp_path / "out")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "x.txt").touch()
+    with pytest.raises(ConfigError, match=r"holds no images \(1 .txt\)"):
+        made(tmp_path / "b", tmp_path / "out")
+    (tmp_path / "broken.zip").write_text("no archive")
+    with pytest.raises(ConfigError, match="is no archive that can be read"):
+        made(tmp_path / "broken.zip", tmp_path / "out")
+    (tmp_path / "list.csv").write_text("file,label\n")
+    with pytest.raises(ConfigError, match="lacks the column 'path'"):
+        made(tmp_path / "list.csv", tmp_path / "out")
+
+
+def test_training_and_test_images_are_not_mixed(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        folder(tmp_path / "both" / split)
+    with pytest.raises(ConfigError, match="it holds test and train; say which one to read, as in --within train"):
+        made(tmp_path / "both", tmp_path / "out")
+    assert made(tmp_path / "both", tmp_path / "out", within="train").records == len(NAMES)
+
+
+def test_images_are_scaled_and_appended(tmp_path: Path) -> None:
+    source = folder(tmp_path / "images")
+    told: list[Progress] = []
+    data_set = DataSet(DirectoryStore.from_url((tmp_path / "out").as_uri()))
+    with open_source(source.as_uri(), STORES) as found:
+        build(found, data_set, BuildOptions("raw", (4, 4)), told.append)
+    assert told[0].total == len(NAMES)
+    assert RecordReader(data_set).shape == (4, 4, 3)
+    assert made(source, tmp_path / "out", BuildOptions("raw", (4, 4), append=True)).version == 2
+    assert len(RecordReader(data_set)) == 2 * len(NAMES)
+    with pytest.raises(ConfigError, match="--size: a file that is kept as it is cannot be scaled"):
+        made(source, tmp_path / "other", BuildOptions("keep", (4, 4)))
+
+
+def test_the_commands_build_show_and_verify(tmp_path: Path) -> None:
+    source, out = str(folder(tmp_path / "images")), str(tmp_path / "set")
+    assert "6 images, 2 labels" in essp_command("records", "build", source, "--out", out, "--dry-run").output
+    assert not (tmp_path / "set").exists()
+    done = essp_command("records", "build", source, "--out", out, "--json")
+    assert json.loads(done.stdout)["records"] == 6
+    facts = json.loads(essp_command("records", "show", out, "--json").stdout)
+    assert (facts["version"], facts["records"], facts["classes"]) == (1, 6, {"cat": 3, "dog": 3})
+    assert "6 records in 1 file" in essp_command("records", "show", out).stdout
+    done = essp_command("records", "verify", out)
+    assert (done.exit_code, done.stdout) == (0, "version 1: 6 records are whole\n")
+    [file] = (tmp_path / "set" / "records").iterdir()
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    done = essp_command("records", "verify", out)
+    assert done.exit_code == 1
+    assert "record 5: its bytes are damaged" in done.stdout
+    assert "1 of 1 files are damaged" in done.stderr
