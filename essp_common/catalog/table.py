@@ -359,6 +359,13 @@ class CatalogView:
         found: NDArray[np.int64] = np.where((low >= begins) & self.rows.where(videos).numbers("seekable"), low, -1)
         return found
 
+    @property
+    def group_frames(self) -> float:
+        """Frames of a group of pictures, on average; a file without usable keyframes is one group."""
+        edges, rows = self._lists("keyframe_frame").edges.astype(np.int64), self.rows.places
+        groups = np.where(self.rows.numbers("seekable"), np.maximum(edges[1:][rows] - edges[rows], 1), 1)
+        return float(self.rows.numbers("frame_count").sum(dtype=np.int64) / groups.sum())
+
     def keyframes(self, name: str) -> NDArray[Any]:
         """One of the columns of keyframes, those of all videos end to end."""
         return self._lists(name).numbers

@@ -15,6 +15,8 @@ from essp_common.quantities import counted
 from essp_master.job.sizing import catch_up_bytes, uncoupled_budget
 from essp_master.job.trainer_checks import alike
 
+_OFTEN = 4
+"""Times that a group of pictures is decoded for neighbouring clips, from which on that is said."""
 _NAMED = 10
 """Most classes that are named."""
 
@@ -26,6 +28,7 @@ def advice(phases: Phases, bounds: Sequence[Sequence[int]]) -> tuple[str, ...]:
         *_of_splits(phases),
         *_of_trainers(phases),
         *_of_visits(phases),
+        *_of_places(phases),
         *_of_budget(phases, bounds),
     )
 
@@ -105,6 +108,21 @@ def _of_visits(phases: Phases) -> Iterator[str]:
                 f"which are {max(1, apart)} clips apart; raise sampling.window to "
                 f"{2 * batch_size * sampling.clips_per_visit}"
             )
+
+
+def _of_places(phases: Phases) -> Iterator[str]:
+    """Of visits that are much shorter than a group of pictures, which is decoded for each of them."""
+    sampling = phases.spec.sampling
+    if sampling.kind != "exhaustive":
+        return
+    places = round(phases.view(0).group_frames / sampling.step)
+    times = places / sampling.clips_per_visit
+    if times >= _OFTEN:
+        yield (
+            f"sampling.clips_per_visit = {sampling.clips_per_visit}: {places} clips start in a group of pictures, so "
+            f"each is decoded {times:.0f} times or more in an epoch; raise it towards {places}, as far as a window of "
+            "16 visits fits into limits.budget, or raise sampling.step"
+        )
 
 
 def _without_effect(trainer: TrainerSpec, epochs: int) -> Iterator[tuple[str, str]]:

@@ -55,3 +55,14 @@ def test_a_window_that_lets_clips_of_a_visit_into_one_batch(tmp_path: Path) -> N
     [warning] = told(tmp_path, {"batch_size": 8}, sampling=sampling)
     assert warning.startswith("trainers.rgb.batch_size = 8: batches may hold several clips of one video, which are 2")
     assert warning.endswith("raise sampling.window to 64")
+
+
+def test_visits_that_are_much_shorter_than_a_group_of_pictures(tmp_path: Path) -> None:
+    """Which has 30 frames."""
+    sampling = {"kind": "exhaustive", "clips_per_visit": 2, "window": 8}
+    [warning] = told(tmp_path, sampling=sampling)
+    assert warning.startswith(
+        "sampling.clips_per_visit = 2: 30 clips start in a group of pictures, so each is decoded 15"
+    )
+    assert "raise it towards 30" in warning
+    assert told(tmp_path, sampling=sampling | {"step": 5}) == ()
