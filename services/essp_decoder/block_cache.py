@@ -1,7 +1,8 @@
 """Compressed video that a decoder keeps, so that it is read from an object store once, and not once an epoch.
 
 The bytes lie in the decoder, and its child processes ask for them over a socket each: what one child has read is there
-for all, and outlives every child. Frames would take fifty times as much.
+for all, and outlives every child. As frames, they would take some fifty
+times as much memory.
 
 A block belongs to one version of an object: to its URI, size and ETag, and a store reads blocks on the condition that
 the ETag is still that. So a file that has changed has other blocks; those of the former one are never asked for again,
