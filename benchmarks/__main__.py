@@ -31,6 +31,7 @@ from benchmarks import (
     master,
     pixels,
     pooling,
+    records,
     training,
     transport,
 )
@@ -64,6 +65,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
         features.feature_sharing,
         master.master,
         catalogs.catalog_million,
+        records.records,
         autoscaling.autoscaling,
         gpus.gpu_allocation,
     )

@@ -32,12 +32,12 @@ class Taken:
     @property
     def places(self) -> Places:
         """Of all of them."""
-        return np.concatenate([part.places for part in self.parts])
+        return _joined([part.places for part in self.parts])
 
     @property
     def indices(self) -> Places:
         """Of all of them."""
-        return np.concatenate([part.indices for part in self.parts])
+        return _joined([part.indices for part in self.parts])
 
 
 class Feed:
@@ -79,6 +79,10 @@ class Feed:
     def _taken(self, epoch: int, parts: list[Part], stop: int) -> Taken:
         self.position = (epoch, stop)
         return Taken(tuple(parts), stop)
+
+
+def _joined(pieces: list[Places]) -> Places:
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
 def _part(piece: Piece, begin: int, stop: int) -> Part:

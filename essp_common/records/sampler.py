@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.planning.counter_rng import CounterRng, below_each
+from essp_common.planning.counter_rng import WORDS, CounterRng, below_each
 
 _SAMPLES = 1 << 32
 """Streams of random numbers of an epoch: 0 is its permutation, then its samples."""
@@ -29,9 +29,7 @@ Places = NDArray[np.int64]
 
 def permutation(records: int, seed: int, epoch: int) -> Places:
     """All places `0..records`, each order as likely as any other. Takes 16 bytes and about 0.1 us a record."""
-    words = CounterRng(seed, epoch * _SAMPLES).table(0, -(-records // 4)).reshape(-1)[:records]
-    # Of equal words (one pair in 2**64 / records**2) the order is that of the places.
-    return np.argsort(words, kind="stable")
+    return _by_chance(CounterRng(seed, epoch * _SAMPLES), records)
 
 
 def sample(records: int, size: int, seed: int, epoch: int, number: int) -> Places:
@@ -40,8 +38,7 @@ def sample(records: int, size: int, seed: int, epoch: int, number: int) -> Place
         raise ValueError(f"{size} different records cannot be drawn from {records}")
     rng = CounterRng(seed, epoch * _SAMPLES + 1 + number)
     if 2 * size > records:
-        words = rng.table(0, -(-records // 4)).reshape(-1)[:records]
-        return np.argsort(words, kind="stable")[:size]
+        return _by_chance(rng, records)[:size]
     drawn = np.empty(0, np.int64)
     counter = 0
     while len(drawn) < size:
@@ -51,6 +48,16 @@ def sample(records: int, size: int, seed: int, epoch: int, number: int) -> Place
         places, refused = below_each(words, np.array([records], np.uint64))
         drawn = _first_of_each(np.concatenate((drawn, places[~refused])))
     return drawn[:size]
+
+
+def _by_chance(rng: CounterRng, records: int) -> Places:
+    """All places, by a random word each."""
+    words = rng.table(0, -(-records // WORDS)).reshape(-1)[:records]
+    order = np.argsort(words)
+    ascending = words[order]
+    if (ascending[1:] == ascending[:-1]).any():  # the order of equal words is not the same on every machine
+        order = np.argsort(words, kind="stable")
+    return order
 
 
 def _first_of_each(places: Places) -> Places:
