@@ -15,7 +15,7 @@ from essp_common.objects.port import ObjectInfo, ObjectStore
 VIDEO_SUFFIXES = frozenset(
     f".{name}"
     for name in (
-        *("3gp", "asf", "avi", "divx", "flv", "ivf", "m2ts", "m4v", "mkv", "mov"),
+        *("264", "3gp", "asf", "avi", "divx", "flv", "gif", "h264", "ivf", "m2ts", "m4v", "mkv", "mov"),
         *("mp4", "mpeg", "mpg", "mts", "mxf", "ogv", "ts", "vob", "webm", "wmv"),
     )
 )

@@ -1,13 +1,15 @@
 """Opens untrusted video files with FFmpeg, and turns its errors into `BadVideo`.
 
 A file is opened by path or as a seekable binary file. Only formats that contain their own frames are tried: no
-playlists, no concatenation scripts, no network protocols. Limits are checked before any frame is decoded.
+playlists, no concatenation scripts, no network protocols. Streams without a container (GIF, raw H.264, raw MPEG-4) are
+read if the file begins like one. Limits are checked before any frame is decoded.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeAlias, cast
 
@@ -23,12 +25,12 @@ VideoFile: TypeAlias = str | BinaryIO
 """A path, or a seekable binary file."""
 
 FORMATS = "mov,matroska,avi,mpegts,mpeg,flv,asf,ogg,mxf,ivf"
-_DEMUXER = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
 _IO_BYTES = 1 << 15
 """Size of one read from a binary file."""
 
 _HEAD_BYTES = 1 << 10
 """Enough for the header of a Matroska file and the header of its segment."""
+_TAIL_BYTES = 1 << 10
 _EBML, _SEGMENT = b"\x1aE\xdf\xa3", b"\x18S\x80g"
 _SIGNATURES = (
     *((4, box) for box in (b"ftyp", b"moov", b"mdat", b"wide", b"free")),  # MP4, QuickTime
@@ -39,18 +41,22 @@ _SIGNATURES = (
 
 _PICTURES = ((0, b"\x89PNG", "PNG"), (0, b"\xff\xd8\xff", "JPEG"))
 """Offset, bytes and name of pictures, which have the name of a video now and then."""
+_STREAMS = (
+    (0, b"GIF8", "gif"),
+    *((0, b"\0\0\1" + bytes([head]), "h264") for head in (0x67, 0x27, 0x47, 0x09, 0x06)),
+    *((0, b"\0\0\1" + bytes([head]), "m4v") for head in (0xB0, 0xB5, 0x00, 0x20)),
+)
+"""Offset, bytes and FFmpeg's name of what is one stream without a container: GIF, raw H.264 (an SPS, an access unit
+delimiter or an SEI comes first; ITU-T H.264, annex B) and raw MPEG-4 (ISO/IEC 14496-2, section 6.3). FFmpeg takes some
+damaged files for raw streams, so each is tried only on files that begin like it."""
+_STREAM_NAMES = {"gif": "GIF", "h264": "raw H.264", "m4v": "raw MPEG-4"}
+
 _UNREAD = (
-    (0, b"GIF8", "GIF"),
     (8, b"WEBP", "WebP"),
     (0, b"YUV4MPEG2", "YUV4MPEG2 (.y4m)"),
     (0, b".RMF", "RealMedia"),
     (0, b"nut/multimedia container", "NUT"),
-    (0, b"\0\0\1\xb0", "raw MPEG-4 video without a container"),
-    (0, b"\0\0\1\xb5", "raw MPEG-4 video without a container"),
-    (0, b"\0\0\1\x00", "raw MPEG-4 video without a container"),
-    (0, b"\0\0\1\x20", "raw MPEG-4 video without a container"),
     (0, b"\0\0\1\xb3", "raw MPEG-1 or MPEG-2 video without a container"),
-    *((0, b"\0\0\1" + bytes([head]), "raw H.264 without a container") for head in (0x67, 0x27, 0x47, 0x09)),
     *((0, b"\0\0\1" + bytes([head]), "raw H.265 without a container") for head in (0x40, 0x42, 0x46)),
     (0, b"\x12\0\x0a", "raw AV1 without a container"),
 )
@@ -92,7 +98,7 @@ def open_video(
             mode="r",
             metadata_errors="replace",
             buffer_size=_IO_BYTES,
-            container_options=_DEMUXER | ({"probesize": "32"} if described else {}),
+            container_options=_demuxer(head) | ({"probesize": "32"} if described else {}),
             stream_options=cast(Any, [{"skip_frame": "all"}] * limits.streams if described else None),
         )
     except (av.error.FFmpegError, ValueError) as error:
@@ -100,6 +106,9 @@ def open_video(
             raise BadVideo(
                 f"the file is damaged or truncated: it does not open ({reason(error)})", "truncated"
             ) from error
+        if name := _format_of(head, _STREAMS):
+            words = f"{_STREAM_NAMES[name]}, but damaged or truncated: it does not open ({reason(error)})"
+            raise BadVideo(words, "truncated") from error
         if name := _format_of(head, _PICTURES):
             raise BadVideo(f"a picture ({name}), not a video", "not_video") from error
         if name := _format_of(head, _UNREAD):
@@ -118,15 +127,24 @@ def open_video(
 def check_complete(file: VideoFile, stream: VideoStream, packets: int) -> None:
     """Raise `BadVideo` if the container declares more than the file holds.
 
-    Only reliable declarations count: the sample table of MP4, and the content sizes that AVI and Matroska declare.
-    Durations, and frame counts in AVI headers, are often wrong in sound files.
+    Only reliable declarations count: the sample table of MP4, the content sizes that AVI and Matroska declare, and the
+    trailer of GIF. Durations, and frame counts in AVI headers, are often wrong in sound files. Raw streams declare
+    nothing, so one that lacks its end is taken for a shorter one.
     """
     if stream.container.format.name.startswith("mov") and stream.frames > packets:
         raise BadVideo(f"the file ends early: {packets} of {stream.frames} frames are in it", "truncated")
     head, size_bytes = _inspect(file)
+    if stream.container.format.name == "gif" and not _tail(file).rstrip(b"\0\r\n").endswith(b"\0;"):
+        raise BadVideo("the file ends early: a GIF ends with a trailer", "truncated")
     riff_end = int.from_bytes(head[4:8], "little") + 7 if head.startswith(b"RIFF") else 0  # a last odd byte is optional
     if max(riff_end, _segment_end(head)) > size_bytes:
         raise BadVideo("the file ends early: its header declares more bytes than it has", "truncated")
+
+
+def _demuxer(head: bytes) -> dict[str, str]:
+    """What FFmpeg may take a file for that begins like this."""
+    stream = _format_of(head, _STREAMS)
+    return {"format_whitelist": f"{FORMATS},{stream}" if stream else FORMATS, "protocol_whitelist": "file"}
 
 
 def reason(error: Exception) -> str:
@@ -159,12 +177,24 @@ def _ebml_size(head: bytes, at: int) -> tuple[int, int]:
     return (0 if size == (1 << 7 * length) - 1 else size), at + length
 
 
+def _tail(file: VideoFile) -> bytes:
+    """The last bytes."""
+    opened: BinaryIO
+    with nullcontext(file) if not isinstance(file, str) else open(file, "rb") as opened:
+        size = opened.seek(0, os.SEEK_END)
+        opened.seek(max(0, size - _TAIL_BYTES))
+        found = opened.read(_TAIL_BYTES)
+        opened.seek(0)
+    return found
+
+
 def _inspect(file: VideoFile) -> tuple[bytes, int]:
     """The first bytes and the size."""
     try:
         if isinstance(file, str):
             with open(file, "rb") as opened:
                 return opened.read(_HEAD_BYTES), os.fstat(opened.fileno()).st_size
+        file.seek(0)  # it may have been read before
         head = file.read(_HEAD_BYTES)
         size = file.seek(0, os.SEEK_END)
         file.seek(0)

@@ -2,8 +2,9 @@
 
     path = write_video(tmp_path / "a.mp4", numbered(60), Encoding(codec="h264", gop=30, bframes=2))
 
-The suffix selects the container (mp4, mov, avi, mkv, webm). `numbered` frames carry their number as a bar code, which
-a test can read back even after lossy coding (`read_number`). `drifting` moves any picture.
+The suffix selects the container (mp4, mov, avi, mkv, webm) or a stream without one (h264, m4v, gif). `numbered` frames
+carry their number as a bar code, which a test can read back even after lossy coding (`read_number`). `drifting` moves
+any picture.
 
 Options cover what real files contain and encoders seldom write: a first timestamp other than 0, varying frame
 intervals, rotation metadata, open GOPs, packed B-frames.
@@ -39,7 +40,10 @@ _ENCODERS = {
     "av1": "libsvtav1",
     "mjpeg": "mjpeg",
     "ffv1": "ffv1",
+    "gif": "gif",
 }
+_MUXERS = {".m4v": "m4v"}
+"""FFmpeg would write another one to files with this suffix."""
 _BITS = 12
 _I_VOP, _B_VOP = 0, 2
 _PLACEHOLDER = b"\x7f"
@@ -51,7 +55,7 @@ class Encoding:
     """How a video is encoded."""
 
     codec: str = "h264"
-    """h264 | hevc | mpeg4 | mpeg2 | vp8 | vp9 | av1 | mjpeg | ffv1."""
+    """h264 | hevc | mpeg4 | mpeg2 | vp8 | vp9 | av1 | mjpeg | ffv1 | gif (pixel format rgb8)."""
     fps: int = 25
     gop: int = 12
     """Most frames from one keyframe to the next."""
@@ -77,7 +81,7 @@ def write_video(path: str | Path, pictures: Iterable[Picture], encoding: Encodin
     first = next(pictures)
     # Without this flag, Matroska's ids are random.
     options = {"fflags": "+bitexact"} if path.suffix in (".mkv", ".webm") else {}
-    with _same_scheduling(), av.open(str(path), "w", options=options) as container:
+    with _same_scheduling(), av.open(str(path), "w", _MUXERS.get(path.suffix), options=options) as container:
         name = _ENCODERS[encoding.codec]
         stream = cast(VideoStream, container.add_stream(name, rate=encoding.fps, options=_options(encoding)))
         stream.height, stream.width = first.shape[:2]

@@ -22,6 +22,9 @@ _FILES = {
     "av1.mp4": Encoding(codec="av1", gop=5),
     "mjpeg.avi": Encoding(codec="mjpeg", pixel_format="yuvj420p"),
     "ffv1.mkv": Encoding(codec="ffv1"),
+    "raw.h264": Encoding(gop=4, bframes=2),
+    "raw.m4v": Encoding(codec="mpeg4", gop=4),
+    "animated.gif": Encoding(codec="gif", pixel_format="rgb8"),
 }
 
 

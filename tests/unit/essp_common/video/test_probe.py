@@ -301,9 +301,6 @@ def test_encrypted_video_is_not_called_damaged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("head", "name"),
     [
-        (b"GIF89a", "GIF"),
-        (b"\0\0\0\1\x67\x42\0\x0a", "raw H.264"),
-        (b"\0\0\1\xb0\x01\0\0\1\xb5", "raw MPEG-4"),
         (b"\0\0\0\1\x40\x01", "raw H.265"),
         (b"YUV4MPEG2 W64 H48 F25:1", "YUV4MPEG2"),
     ],
@@ -313,3 +310,52 @@ def test_formats_that_are_not_read_are_named(tmp_path: Path, head: bytes, name: 
     with pytest.raises(BadVideo, match=f"{name}.* is not read; convert it") as raised:
         probe(str(tmp_path / "a.mp4"))
     assert raised.value.kind == "format"
+
+
+@pytest.mark.parametrize(
+    ("name", "encoding", "seekable"),
+    [
+        ("a.h264", Encoding(bframes=2), False),
+        ("a.m4v", Encoding(codec="mpeg4", bframes=2), True),
+        ("a.gif", Encoding(codec="gif", pixel_format="rgb8"), True),
+    ],
+)
+def test_streams_without_a_container_are_read(tmp_path: Path, name: str, encoding: Encoding, seekable: bool) -> None:
+    """Whatever they are called: a raw stream of H.264 has no timestamps, so it is decoded from its start."""
+    path = write_video(tmp_path / name, numbered(30), encoding)
+    facts = probe(str(path.rename(tmp_path / "renamed.mp4")))
+    assert (facts.container, facts.frame_count, facts.seekable) == (name.split(".")[1], 30, seekable)
+    assert facts.fps == pytest.approx(25, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("head", "name"),
+    [(b"GIF89a", "GIF"), (b"\0\0\0\1\x67\x42\0\x0a", "raw H.264"), (b"\0\0\1\xb0\x01\0\0\1\xb5", "raw MPEG-4")],
+)
+def test_a_damaged_stream_without_a_container_is_not_a_video(tmp_path: Path, head: bytes, name: str) -> None:
+    (tmp_path / "a.mp4").write_bytes(head + bytes(2000))
+    with pytest.raises(BadVideo) as raised:
+        probe(str(tmp_path / "a.mp4"))
+    assert raised.value.kind in ("truncated", "damaged", "empty", "not_video"), name
+
+
+def test_raw_streams_are_not_looked_for_inside_damaged_files(tmp_path: Path) -> None:
+    """FFmpeg finds start codes anywhere; what it made of them would be part of the video, or none of it."""
+    path = write_video(tmp_path / "a.avi", numbered(60), Encoding(codec="mpeg4"))
+    path.write_bytes(bytes(200) + path.read_bytes()[200:])
+    with pytest.raises(BadVideo) as raised:
+        probe(str(path))
+    assert raised.value.kind == "not_video"
+
+
+def test_a_gif_without_its_end_is_truncated(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.gif", numbered(30), Encoding(codec="gif", pixel_format="rgb8"))
+    data = path.read_bytes()
+    assert probe(io.BytesIO(data)).frame_count == 30
+    for end in (len(data) - 1, len(data) // 2):
+        path.write_bytes(data[:end])
+        with pytest.raises(BadVideo) as raised:
+            probe(str(path))
+        assert raised.value.kind == "truncated"
+    path.write_bytes(data + b"\0\0\n")
+    assert probe(str(path)).frame_count == 30, "padded"

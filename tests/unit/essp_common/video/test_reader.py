@@ -72,6 +72,11 @@ CASES = {
     "late-start.mkv": Encoding(start_s=3.3),
     "rotated.mp4": Encoding(rotation=90),
     "upside-down.mov": Encoding(rotation=180),
+    "raw.h264": Encoding(bframes=2),
+    "raw.m4v": Encoding(codec="mpeg4", bframes=2),
+    "raw-one-keyframe.m4v": Encoding(codec="mpeg4", gop=250),
+    "animated.gif": Encoding(codec="gif", pixel_format="rgb8", fps=20),
+    "vfr.gif": Encoding(codec="gif", pixel_format="rgb8", fps=20, intervals=(1, 1, 3)),
 }
 
 
