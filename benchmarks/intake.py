@@ -47,7 +47,7 @@ from essp_common.video import codec
 from essp_common.wiring import open_cache
 from essp_trainer.config import TrainerSettings
 from essp_trainer.data.device_feed import DeviceFeed
-from essp_trainer.data.prefetch import Prefetch, PrefetchOptions
+from essp_trainer.data.prefetch import Prefetch, PrefetchOptions, seeing
 from essp_trainer.data.releases import Releases
 
 _AIM = Aim(least=0.8)
@@ -173,7 +173,17 @@ def _take(stream: _Stream, bus: MemoryBus, cache: FrameCache, clips: int) -> Non
     clip = ClipSpec(frames=stream.shape[0], codec=CodecSpec(name=stream.codec.name))
     read = reading(clip, stream.wanted)
     consumer = ids.trainer_consumer(_TRAINER)
-    options = IntakeOptions(_JOB, consumer, _TRAINER, stream.feature, fetches=cpu_count(), read=read)
+    one_thread = partial(torch.set_num_threads, 1)
+    options = IntakeOptions(
+        job=_JOB,
+        consumer=consumer,
+        stream=_TRAINER,
+        feature=stream.feature,
+        fetches=cpu_count(),
+        read=read,
+        prepare=seeing(lambda clip, frames: _view(stream, clip.index, frames)),
+        set_up_thread=one_thread,
+    )
     taking = OrderedIntake(bus, cache, options, phases, Position(0, 0))
     prepared = PrefetchOptions(
         batch_size=_BATCH,
@@ -181,7 +191,7 @@ def _take(stream: _Stream, bus: MemoryBus, cache: FrameCache, clips: int) -> Non
         loaders=cpu_count(),
         wanted_frames=stream.wanted,
         name=_TRAINER,
-        set_up_loader=partial(torch.set_num_threads, 1),
+        set_up_loader=one_thread,
     )
 
     def view(item: Delivery, frames: NDArray[np.uint8]) -> NDArray[np.uint8]:

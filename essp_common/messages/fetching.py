@@ -26,11 +26,13 @@ _TOGETHER = 2
 class Fetching(Generic[A]):
     """Values of arrivals, ahead of their turn. Used from one thread."""
 
-    def __init__(self, read: Callable[[A], Any], threads: int, name: str) -> None:
+    def __init__(
+        self, read: Callable[[A], Any], threads: int, name: str, set_up_thread: Callable[[], object] | None = None
+    ) -> None:
         """`read`: from the cache, on any thread. `threads`: 0 reads when the value is asked for, on the same thread."""
         self._read = read
         self._window = _WINDOW * threads
-        self._pool = ThreadPoolExecutor(threads, f"essp-fetch-{name}") if threads else None
+        self._pool = ThreadPoolExecutor(threads, f"essp-fetch-{name}", set_up_thread) if threads else None
         self._running: dict[A, tuple[Future[list[Any]], int]] = {}
         """Arrival -> the work that has it, and its place in there."""
 

@@ -64,6 +64,9 @@ _POLL_RECORDS = 256
 Read = Callable[[FrameCache, str, int], Any]
 """From the cache, by key and size in bytes: a stored value, or what the consumer needs of it. May raise `BadFrames`."""
 
+Prepare = Callable[[ClipRef, Any], Any]
+"""From a clip and what was read of it, what the consumer uses."""
+
 
 def whole(cache: FrameCache, key: str, size_bytes: int) -> Buffer:
     """Read all of a value."""
@@ -91,6 +94,11 @@ class IntakeOptions:
     is taken."""
     read: Read = whole
     """How to read a stored value: what it returns is the `Delivery.value`."""
+    prepare: Prepare | None = None
+    """What to make of it at once, on the thread that has read it: handing clips from thread to thread costs Python as
+    much as fetching them."""
+    set_up_thread: Callable[[], object] | None = None
+    """Called once on each thread that reads."""
 
     @property
     def group(self) -> str:
@@ -163,7 +171,7 @@ class OrderedIntake:
         self._parse = _parse_clip if topic == topics.CLIPS else _parse_feature
         bus.ensure_topics({topic: topics.partitions(topic)})
         self._subscription = bus.subscribe([topic], options.group, partitions=options.partitions)
-        self._fetching = Fetching(self._read, options.fetches, options.consumer)
+        self._fetching = Fetching(self._read, options.fetches, options.consumer, options.set_up_thread)
 
     @property
     def finished(self) -> bool:
@@ -264,7 +272,9 @@ class OrderedIntake:
         return [arrival for arrival in self._buffer.upcoming(count) if not arrival.skipped]
 
     def _read(self, arrival: _Arrival) -> Any:
-        return self._options.read(self._cache, arrival.key, arrival.size_bytes)
+        value = self._options.read(self._cache, arrival.key, arrival.size_bytes)
+        prepare = self._options.prepare
+        return value if prepare is None else prepare(arrival.clip, value)
 
     def _lost(self, arrival: _Arrival, reason: str, fence: int) -> None:
         """The bytes are gone, or damaged: have them made again. Their new message takes this one's place."""

@@ -21,10 +21,10 @@ class TrainerSettings(Settings):
     prefetch_batches: int = Field(3, ge=1)
     """Batches prepared ahead of the model; each keeps its cropped clips in host memory."""
     fetches: int = Field(0, ge=0, le=64)
-    """Threads that fetch clips from the cache and decode them (0: one a CPU, at most 8). Uncompressed clips of a cache
-    in memory need none."""
+    """Threads that fetch clips from the cache, decode and crop them (0: one a CPU, at most 8). Uncompressed clips of a
+    cache in memory need none."""
     loaders: int = Field(1, ge=1)
-    """Threads that crop, resize and mirror clips."""
+    """Threads that crop, resize and mirror clips which no thread had to fetch."""
     report_interval_s: float = Field(0.25, gt=0)
     """Minimum time between two reports of live numbers."""
     local_trainers: int = Field(1, ge=1)

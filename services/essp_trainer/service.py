@@ -14,7 +14,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 
@@ -27,9 +27,9 @@ from essp_common.learning.models import starting_weights
 from essp_common.learning.networks import network
 from essp_common.learning.wanted import in_flight, wanted_frames
 from essp_common.messages.control import ENDED, ControlFeed
-from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake
+from essp_common.messages.ordered import IntakeOptions, OrderedIntake
 from essp_common.messages.snapshot import completed
-from essp_common.pb.v1.messages_pb2 import TRAIN, Control
+from essp_common.pb.v1.messages_pb2 import TRAIN, ClipRef, Control
 from essp_common.planning.position import Position
 from essp_common.runtime import ids
 from essp_common.runtime.process import cpu_count
@@ -43,7 +43,7 @@ from essp_trainer.checkpoints.owner_watch import OwnerWatch
 from essp_trainer.config import TrainerConfig
 from essp_trainer.data.device import Frames, choose_device
 from essp_trainer.data.device_feed import DeviceFeed
-from essp_trainer.data.prefetch import Prefetch, PrefetchOptions, View
+from essp_trainer.data.prefetch import Prefetch, PrefetchOptions, seeing
 from essp_trainer.data.releases import Releases
 from essp_trainer.distributed.consensus import Consensus, ControlSignal
 from essp_trainer.distributed.ranks import RankLost, Ranks, SingleRank
@@ -252,6 +252,8 @@ class Trainer:
             world_size=self._ranks.world_size,
             fetches=fetches,
             read=read,
+            prepare=seeing(_view(assignment)) if fetches else None,
+            set_up_thread=partial(torch.set_num_threads, 1),
         )
 
     def _prefetch(self, assignment: Assignment, intake: OrderedIntake, start: Position) -> Prefetch:
@@ -265,7 +267,8 @@ class Trainer:
             name=assignment.trainer,
             set_up_loader=partial(torch.set_num_threads, 1),
         )
-        return Prefetch(intake, assignment.phases, start, _view(assignment), options)
+        view = _view(assignment)
+        return Prefetch(intake, assignment.phases, start, lambda item, frames: view(item.clip, frames), options)
 
 
 def build(config: TrainerConfig, adapters: Adapters, control: ControlFeed, ranks: Ranks | None = None) -> Trainer:
@@ -277,14 +280,14 @@ def _command(control: Control) -> str:
     return Control.Command.Name(control.command)
 
 
-def _view(assignment: Assignment) -> View:
+def _view(assignment: Assignment) -> Callable[[ClipRef, Frames], Frames]:
     """What the model sees of a clip: a random crop while training, fixed crops otherwise."""
     augment, layout = assignment.training.augment, assignment.layout
     evaluated = Evaluated(augment.crop, augment.evaluation_scale, augment.evaluation_crops)
 
-    def view(item: Delivery, frames: Frames) -> Frames:
-        if item.clip.purpose != TRAIN:
+    def view(clip: ClipRef, frames: Frames) -> Frames:
+        if clip.purpose != TRAIN:
             return evaluation_view(frames, evaluated, layout)
-        return training_view(frames, augment, layout, assignment.seed, item.clip.epoch, item.clip.index)
+        return training_view(frames, augment, layout, assignment.seed, clip.epoch, clip.index)
 
     return view

@@ -7,6 +7,7 @@ batch of a phase has the rest. So the contents of a batch depend on the job alon
 batches resumes with the same batches. A rank gets its share of each batch, which may be empty.
 
 Clips are decoded by the threads that fetch them (`essp_common/learning/wanted.py`), or else by the one that takes them.
+With `seeing`, the threads that fetch them make the view, too, and loaders have nothing to do.
 
 At most `ahead` clips are held beyond the batch being collected. Damaged bytes in the cache count as lost: the clip is
 rebuilt. An error of the thread is raised by `next`.
@@ -29,8 +30,8 @@ from numpy.typing import NDArray
 from essp_common.colour import Colour, pictures
 from essp_common.errors import BadFrames
 from essp_common.learning.wanted import Decoded, Decoding
-from essp_common.messages.ordered import Delivery, OrderedIntake, PhaseEnd
-from essp_common.pb.v1.messages_pb2 import PhasePlan
+from essp_common.messages.ordered import Delivery, OrderedIntake, PhaseEnd, Prepare
+from essp_common.pb.v1.messages_pb2 import ClipRef, PhasePlan
 from essp_common.planning.digest import joined, ref_digest
 from essp_common.planning.position import Position
 from essp_common.runtime.retry import retry_transient
@@ -41,6 +42,22 @@ View = Callable[[Delivery, Frames], Frames]
 """What the model sees of a clip: `(T, H, W, C)` -> `(T, crop, crop, C)`."""
 
 _TAKE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """What the model sees of a clip."""
+
+    frames: Frames
+
+
+def seeing(view: Callable[[ClipRef, Frames], Frames]) -> Prepare:
+    """For `IntakeOptions.prepare`: make the view where the clip was decoded. `view` has to be thread-safe."""
+
+    def prepare(clip: ClipRef, decoded: Decoded) -> Seen:
+        return Seen(view(clip, pictures(*decoded)))
+
+    return prepare
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -235,6 +252,10 @@ class Prefetch:
             return item
         if item.skipped:
             return _Prepared(item, None)
+        if isinstance(item.value, Seen):
+            ready: Future[Frames] = Future()
+            ready.set_result(item.value.frames)
+            return _Prepared(replace(item, value=b""), ready)
         try:
             frames, colour = item.value if isinstance(item.value, Decoded) else self._decoded(item.value)
         except BadFrames as error:
