@@ -34,6 +34,7 @@ from benchmarks import (
     records,
     training,
     transport,
+    views,
 )
 from benchmarks.figures import Figure, Scale
 from benchmarks.plot import draw
@@ -53,6 +54,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
         pooling.planned,
         loading.loader_overhead,
         loading.shared,
+        views.multiview,
         pixels.pixels,
         intake.intake,
         training.dataloader_one_stream,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from av.video.reformatter import VideoReformatter
 
-from benchmarks import catalogs, embedded, measure, peers
+from benchmarks import catalogs, embedded, measure, peers, views
 from benchmarks.__main__ import ROOT, document, line
 from benchmarks.embedded import NullJob
 from benchmarks.figures import Aim, Figure, Scale, clips_of, units_of
@@ -21,7 +21,9 @@ from benchmarks.progress import Progress, seconds_of
 from benchmarks.table import BEGIN, END, insert, table
 from essp.catalog.summary import summarize
 from essp_common.catalog.table import read_catalog
+from essp_common.job.spec import ClipSpec
 from essp_common.pb.v1.messages_pb2 import Resize, Seed
+from essp_common.planning.plan import uniform
 from essp_common.video.reader import Reader
 from essp_common.wiring import Stores
 
@@ -118,6 +120,13 @@ def test_the_bare_loops_make_the_frames_that_the_decoder_makes(catalog: Path, st
                 assert reader.read([seed], resize, [expected]) == [None]
             for made in (peers.PyAv()(clip, 32), peers.PyAv(keep_open=1)(clip, 32), shared):
                 np.testing.assert_array_equal(made, expected)
+
+
+def test_peers_are_asked_for_the_views_that_a_loader_gives(catalog: Path) -> None:
+    view = read_catalog(*Stores(("file:///",)).resolve(f"file://{catalog}")).view("train")
+    plan = uniform(view, ClipSpec(frames=16), 10)
+    asked = [clip.first_frame for row in view.rows for clip in views._clips(row, 1)]
+    assert asked == [plan.clip(index).first_frame for index in range(len(plan))]
 
 
 def test_a_loader_gives_the_frames_of_the_bare_loop(catalog: Path, tmp_path: Path) -> None:
