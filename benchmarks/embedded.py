@@ -51,6 +51,8 @@ class NullJob:
     """With a pooled plan; 0: without."""
     window: int = 0
     """Of the pooled plan."""
+    step: int = 0
+    """Show each place once, so many frames apart; 0: draw them."""
     processes: int = 1
     """Child processes that decode."""
     collate: bool = False
@@ -64,6 +66,8 @@ class NullJob:
         sampling: dict[str, Any] = {"clips_per_epoch": clips, "clips_per_video": 1, "locality": self.locality}
         if self.clips_per_visit:
             sampling |= {"kind": "pooled", "clips_per_visit": self.clips_per_visit, "window": self.window}
+        if self.step:
+            sampling |= {"kind": "exhaustive", "step": self.step}
         return JobSpec.model_validate(
             {
                 "name": JOB,

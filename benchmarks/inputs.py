@@ -65,6 +65,8 @@ MINUTE = VideoSet("h264", 60, 1280, 720, frames=1500, videos=1)
 """One minute of video, of which a clip needs little."""
 LONG = VideoSet("h264", 60, 640, 360, frames=2400, videos=1)
 """A single video, which is all that there is to share among decoders."""
+ROBOTS = tuple(VideoSet(codec, gop, 640, 480, frames=500, videos=2) for codec in ("h264", "av1") for gop in (30, 250))
+"""What a camera of a robot records, and how it is stored."""
 REAL = RealClips()
 _KINDS = (
     ("mpeg4", 12, ".avi"),

@@ -162,6 +162,20 @@ def loop(reader: str, clips: Sequence[Clip], size: int, count: int) -> None:
         read(clips[i % len(clips)], size)
 
 
+def one_pass(paths: Sequence[str], size: int, frame_count: int, count: int) -> None:
+    """So many times `frame_count` frames, from the beginning of each file to its end."""
+    reformatter = VideoReformatter()
+    left = count * frame_count
+    while left > 0:
+        for path in paths:
+            with _opened(path) as container:
+                for frame in container.decode(video=0):
+                    _scaled(reformatter, frame, size)
+                    left -= 1
+                    if left <= 0:
+                        return
+
+
 def limit(units: Sequence[Sequence[Clip]], size: int, count: int) -> None:
     """Read so many clips as nobody can do it for less: decode each group of pictures once for all clips of a video
     that are wanted together, scale each wanted frame once. `units`: such clips."""

@@ -144,6 +144,13 @@ def test_a_job_whose_clips_are_thrown_away_completes(catalog: Path, tmp_path: Pa
     assert taken == 2 * (10 + 2)  # two streams; two clips are for validation
 
 
+def test_each_frame_of_a_robot_comes_once(catalog: Path) -> None:
+    job = NullJob(catalog, size=32, frames=1, clips_per_visit=8, window=16, step=1)
+    frames = TINY.frames * TINY.videos
+    assert len({(clip.path, clip.first_frame) for clip in clips_of(job, frames)}) == frames
+    peers.one_pass(sorted({clip.path for clip in clips_of(job, frames)}), 32, 2, frames)
+
+
 def test_a_catalog_without_videos_is_a_catalog(tmp_path: Path) -> None:
     catalogs.write(tmp_path / "catalog.parquet", 300)
     found = read_catalog(*Stores(("file:///",)).resolve(f"file://{tmp_path}/catalog.parquet"))
