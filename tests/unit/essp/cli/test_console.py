@@ -62,7 +62,7 @@ def test_a_wrong_scheme_is_said_before_the_host_is_looked_for(setting: str, valu
 
 def test_a_store_of_a_wrong_scheme_is_said_as_well() -> None:
     with pytest.raises(ConfigError, match=r"ESSP_STORES: .*unknown scheme"):
-        list(stores.examine(("http://x:1",)))
+        list(stores.examine(("gopher://x:1",)))
 
 
 @pytest.mark.parametrize("weights", ["imagenet", "IMAGENET1K_V1", "DEFAULT", "pretrained"])
