@@ -47,8 +47,9 @@ class ToHost:
         self._memory = HostMemory()
 
     def __call__(self, frames: Sequence[Frames]) -> Input:
-        clips = self._memory.array((len(frames), *frames[0].shape), frames[0].dtype)
-        return OnHost(torch.from_numpy(np.stack(frames, out=clips)))
+        clips = self._memory.tensor((len(frames), *frames[0].shape), frames[0].dtype)
+        np.stack(frames, out=clips.numpy())
+        return OnHost(clips)
 
 
 class OnHost:

@@ -17,17 +17,13 @@ from essp_trainer.data.host_memory import HostMemory
 SHAPE = (2, 3, 8)
 
 
-def address(array: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
 def test_memory_that_nobody_sees_any_more_is_used_again() -> None:
     memory = HostMemory()
-    first = memory.array(SHAPE, np.uint8)
-    place = address(first)
+    first = memory.tensor(SHAPE, np.uint8)
+    place = first.data_ptr()
     del first
-    assert address(memory.array(SHAPE, np.uint8)) == place
-    assert address(memory.array((1, 3, 4), np.float32)) == place, "a smaller one fits, of any type"
+    assert memory.tensor(SHAPE, np.uint8).data_ptr() == place
+    assert memory.tensor((1, 3, 4), np.float32).data_ptr() == place, "a smaller one fits, of any type"
 
 
 @pytest.mark.parametrize(
@@ -36,41 +32,45 @@ def test_memory_that_nobody_sees_any_more_is_used_again() -> None:
         lambda tensor: tensor,
         lambda tensor: tensor.view(-1),
         lambda tensor: tensor[1:],
+        lambda tensor: tensor.numpy(),
         lambda tensor: tensor.numpy()[0],
+        lambda tensor: tensor.numpy()[0][1:],
+        lambda tensor: tensor[0].numpy().reshape(-1)[3:],
+        lambda tensor: memoryview(tensor.numpy().ravel())[2:],
         lambda tensor: tensor.untyped_storage(),
     ],
-    ids=["tensor", "view", "slice", "numpy", "storage"],
+    ids=["tensor", "view", "slice", "array", "row", "view of a row", "array of a row", "buffer", "storage"],
 )
 def test_memory_of_a_batch_that_is_kept_is_left_alone(held: Callable[[torch.Tensor], Any]) -> None:
     memory = HostMemory()
-    array = memory.array(SHAPE, np.uint8)
-    array[:] = 7
-    kept = held(torch.from_numpy(array))
-    del array
+    tensor = memory.tensor(SHAPE, np.uint8)
+    tensor[:] = 7
+    kept = held(tensor)
+    del tensor
     gc.collect()
-    others = [memory.array(SHAPE, np.uint8) for _ in range(4)]
+    others = [memory.tensor(SHAPE, np.uint8) for _ in range(4)]
     for other in others:
         other[:] = 9
     assert set(np.asarray(list(kept)).ravel().tolist()) == {7}
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 7)), max_size=30))
-def test_arrays_never_share_memory(asked: list[tuple[int, int]]) -> None:
+def test_tensors_never_share_memory(asked: list[tuple[int, int]]) -> None:
     """Some are kept, up to eight at a time, each in place of the one before it."""
     memory = HostMemory()
-    kept: dict[int, tuple[int, np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]] = {}
+    kept: dict[int, tuple[int, torch.Tensor]] = {}
     for number, (length, place) in enumerate(asked):
-        array = memory.array((length, 4), np.uint8)
-        array[:] = number
-        kept[place] = number, array
-        assert all((array == number).all() for number, array in kept.values())
+        tensor = memory.tensor((length, 4), np.uint8)
+        tensor[:] = number
+        kept[place] = number, tensor
+        assert all((tensor == number).all() for number, tensor in kept.values())
 
 
 def test_few_free_blocks_are_kept() -> None:
     memory = HostMemory()
-    arrays = [memory.array(SHAPE, np.uint8) for _ in range(9)]
-    places = {address(array) for array in arrays}
-    arrays.clear()
+    tensors = [memory.tensor(SHAPE, np.uint8) for _ in range(9)]
+    places = {tensor.data_ptr() for tensor in tensors}
+    tensors.clear()
     again = [memory._taken(48) for _ in range(2)]
-    assert {address(block) for block in again} <= places
+    assert {block.ctypes.data for block in again} <= places
     assert not memory._free
