@@ -67,13 +67,17 @@ def splits_of(catalog: Catalog, data: DataSpec) -> Splits:
 
 
 def consumed_view(catalog: Catalog, data: DataSpec) -> CatalogView:
-    """The videos that loops of the user's own get. Raises `ConfigError`, naming the splits there are."""
-    splits = splits_of(catalog, data)
-    view = {"train": splits.train, "validation": splits.validation, "test": splits.test}[data.consumed]
-    if view is None:
-        there = suggested("test", [split or "(none)" for split in catalog.splits])
-        raise ConfigError(f"data.consumed: the catalog has no split {data.test or 'test'!r}; {there}")
-    return view
+    """The videos that loops of the user's own get; no other split has to be there.
+
+    Raises `ConfigError`, naming the splits there are.
+    """
+    if data.consumed == "test":
+        return _named(catalog, canonical_split(data.test or "test"), "data.consumed")
+    validation = _optional(catalog, data.validation, _DEFAULT.validation, "data.validation")
+    if validation is None:
+        splits = splits_of(catalog, data.model_copy(update={"test": None}))
+        return splits.train if data.consumed == "train" else splits.validation
+    return _named(catalog, canonical_split(data.train), "data.train") if data.consumed == "train" else validation
 
 
 def carve(rows: Iterable[VideoRow], fraction: float) -> frozenset[str]:

@@ -50,6 +50,14 @@ def test_what_is_set_aside_for_validation_is_not_trained_on() -> None:
     assert set(phases(whole, {"validation": None}).view(0).rows) == drawn["train"]
 
 
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_a_split_that_a_loop_takes_needs_no_other(split: str) -> None:
+    """A catalog for testing alone has nothing to set aside from."""
+    names = (split, "validation") if split == "train" else (split,)
+    found = phases(catalog(*names), {"consumed": split}, clips_per_video=2)
+    assert {row.split for row in found.view(0).rows} == {split}
+
+
 def test_a_split_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match=r"data\.consumed: the catalog has no split 'test'; there are: train"):
         phases(catalog("train"), {"consumed": "test"})
