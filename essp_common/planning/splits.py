@@ -73,11 +73,12 @@ def consumed_view(catalog: Catalog, data: DataSpec) -> CatalogView:
     """
     if data.consumed == "test":
         return _named(catalog, canonical_split(data.test or "test"), "data.consumed")
+    train = _named(catalog, canonical_split(data.train), "data.train") if data.consumed == "train" else None
     validation = _optional(catalog, data.validation, _DEFAULT.validation, "data.validation")
-    if validation is None:
-        splits = splits_of(catalog, data.model_copy(update={"test": None}))
-        return splits.train if data.consumed == "train" else splits.validation
-    return _named(catalog, canonical_split(data.train), "data.train") if data.consumed == "train" else validation
+    if validation is not None:
+        return validation if train is None else train
+    splits = splits_of(catalog, data.model_copy(update={"test": None}))
+    return splits.validation if train is None else splits.train
 
 
 def carve(rows: Iterable[VideoRow], fraction: float) -> frozenset[str]:
