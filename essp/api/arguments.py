@@ -55,6 +55,13 @@ def device_of(name: str | torch.device) -> torch.device:
     return device
 
 
+def whole_number(name: str, value: object, least: int, beyond: int = 2**63) -> int:
+    """An argument that counts something, from `least` on and below `beyond`. Raises `ConfigError`, which names it."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value < beyond:
+        raise ConfigError(f"{name}: {value!r} is no whole number from {least} on")
+    return int(value)
+
+
 def bytes_of(memory: int | str) -> int:
     """`memory` as a number of bytes. Raises `ConfigError`."""
     try:

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from essp.api.arguments import Frames, Transform, bytes_of, device_of, rendezvous_of
+from essp.api.arguments import Frames, Transform, bytes_of, device_of, rendezvous_of, whole_number
 from essp.api.epochs import Batch, Epochs, closed_when_abandoned
 from essp.records.feed import Feed, Part, Taken
 from essp.records.held import Held, Places, RawImages
@@ -43,6 +43,7 @@ from essp_common.wiring import Stores
 _AHEAD = 2
 """Batches whose images are being decoded, scaled or transformed."""
 _SAMPLE = 4096
+_MOST_SIDE = 2**15
 
 
 class Records(Epochs):
@@ -103,25 +104,28 @@ class Records(Epochs):
         """
         self._arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         super().__init__(rendezvous_of(rank, world_size), drop_last)
-        if batch_size < 1:
-            raise ConfigError(f"batch_size: {batch_size} is too small; give 1 or more")
         if sample_size is not None and not replacement:
             raise ConfigError("sample_size: only has a meaning with replacement=True")
-        self._records_a_batch = batch_size
+        sampled = whole_number("sample_size", _SAMPLE if sample_size is None else sample_size, 1)
+        sides = (size, size) if size is None or isinstance(size, int) else tuple(size)
+        if len(sides) != 2:
+            raise ConfigError(f"size: {size!r} is neither a side nor a height and a width")
+        self._records_a_batch = whole_number("batch_size", batch_size, 1)
         self._transform = transform
         self._device = device_of(device)
         self._memory = bytes_of(memory)
-        self._seed = seed
+        self._seed = whole_number("seed", seed, 0)
         self._uri = as_uri(str(uri))
         self._reader = RecordReader(DataSet(Stores(Settings().stores).under(self._uri)), version)
         records = len(self._reader)
         self._share = Share(self._ranks.rank, self._ranks.world_size)
         if not self._share.size(records):
             raise ConfigError(f"{self._uri} has {records} records, too few for {self._ranks.world_size} ranks")
-        self._size = (size, size) if isinstance(size, int) else size
+        height, width = (side if side is None else whole_number("size", side, 1, _MOST_SIDE) for side in sides)
+        self._size = None if height is None or width is None else (height, width)
         if self._size is None and self._reader.shape is None:
             raise ConfigError("size: the images have several sizes, or are files; say to which to scale them")
-        self._sample_size = min(records, sample_size or _SAMPLE) if replacement else 0
+        self._sample_size = min(records, sampled) if replacement else 0
         self._labels = self._reader.table["label"].astype(np.int64)
         self._keys = self._reader.table["key"].copy()
         self._names = np.array([*self._reader.classes, None], object)  # -1: it has no label

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import lzma
 import tarfile
 import zipfile
 import zlib
@@ -12,6 +14,10 @@ from dataclasses import dataclass
 from essp_common.errors import BadFrames, ConfigError
 from essp_common.objects.port import ObjectStore
 
+_DAMAGE = (
+    *(tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError),
+    RuntimeError,  # zipfile: it is encrypted, or packed in a way that is not known
+)
 MOST_BYTES = 2**30
 """Of one file: more, unpacked, is no image."""
 
@@ -68,5 +74,5 @@ def _tar(opened: tarfile.TarFile) -> Archive:
 def _errors(kind: type[BadFrames] | type[ConfigError], what: str) -> Iterator[None]:
     try:
         yield
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+    except _DAMAGE as error:
         raise kind(f"{what}: {error}") from error

@@ -110,12 +110,16 @@ def _folder(uri: str, stores: Stores) -> Source:
 
 def _csv(uri: str, stores: Stores) -> Source:
     store, key = stores.resolve(uri)
-    rows = csv.DictReader(io.StringIO(store.get(key).decode("utf-8-sig")))
+    try:
+        rows = csv.DictReader(io.StringIO(store.get(key).decode("utf-8-sig"), newline=""), strict=True)
+        listed = list(rows)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"{uri} is no CSV file in UTF-8: {error}") from error
     if missing := {"path", "label"} - set(rows.fieldnames or ()):
         raise ConfigError(f"{uri} lacks the column {min(missing)!r}; it needs path and label")
     folder = uri.rpartition("/")[0]
     items = []
-    for row in rows:
+    for row in listed:
         path = row["path"] or ""
         whole = path if "://" in path else f"file://{path}" if path.startswith("/") else f"{folder}/{path}"
         items.append(Item(path, row["label"] or "", partial(_get, stores, whole)))

@@ -19,7 +19,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.errors import PermanentError
+from essp_common.errors import BadFrames, PermanentError
 
 MAGIC = b"ESSPREC1"
 HEADER_BYTES = 16
@@ -41,6 +41,8 @@ MOST_RECORDS = 1 << 24
 """Of one file."""
 MOST_BYTES = (1 << 32) - 1
 """Of one record."""
+MOST_SIDE, MOST_CHANNELS = (1 << 16) - 1, (1 << 8) - 1
+"""Of one image."""
 
 
 class Encoding(IntEnum):
@@ -69,10 +71,12 @@ class Record:
 
     @classmethod
     def of_image(cls, image: NDArray[np.uint8], label: int) -> Record:
-        """Of `(H, W)` or `(H, W, C)` numbers. Raises `ValueError` for anything else."""
+        """Of `(H, W)` or `(H, W, C)` numbers. Raises `ValueError` for anything else, and `BadFrames` for too many."""
         if image.dtype != np.uint8 or image.ndim not in (2, 3) or not image.size:
             raise ValueError(f"an image is (H, W) or (H, W, C) uint8, not {image.shape} {image.dtype}")
         height, width, channels = (*image.shape, 1)[:3]
+        if max(height, width) > MOST_SIDE or channels > MOST_CHANNELS or image.nbytes > MOST_BYTES:
+            raise BadFrames(f"{height}x{width}x{channels} are too many numbers for a record")
         return cls(image.tobytes(), label, Encoding.RAW, height, width, channels)
 
 
@@ -117,6 +121,10 @@ def read_table(header: bytes, table: bytes, file_bytes: int) -> NDArray[np.void]
     ends = begin + np.cumsum(entries["length"], dtype=np.uint64)
     if (entries["offset"] + entries["length"] != ends).any():
         raise DamagedChunk("its table is damaged")
+    raw = entries[entries["encoding"] == Encoding.RAW]
+    sides = [raw[name].astype(np.uint64) for name in ("height", "width", "channels")]
+    if (raw["length"] != sides[0] * sides[1] * sides[2]).any():
+        raise DamagedChunk("its table gives images sizes that their bytes have not")
     if int(ends[-1]) != file_bytes:
         raise DamagedChunk(f"it has {file_bytes} bytes in place of {int(ends[-1])}")
     return entries

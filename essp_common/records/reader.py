@@ -61,7 +61,7 @@ class RecordReader:
         tables, files = [], []
         for position, file in enumerate(self.version.files):
             try:
-                table = _table(self.store, file)
+                table = _table(self.store, file, len(self.version.classes))
             except (DamagedChunk, NotFound) as error:
                 self._tell(file.key, str(error))
                 continue
@@ -155,7 +155,7 @@ def verify(data_set: DataSet, number: int | None = None) -> Iterator[tuple[Recor
     """Each file of a version, and what is damaged in it: every byte is read and compared with its hash."""
     _, version = data_set.version(number)
     for file in version.files:
-        yield file, _faults(data_set.store, file)
+        yield file, _faults(data_set.store, file, len(version.classes))
 
 
 def runs(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[Run]:
@@ -170,7 +170,7 @@ def runs(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[Run]:
             first = i + 1
 
 
-def _table(store: ObjectStore, file: RecordFile) -> NDArray[np.void]:
+def _table(store: ObjectStore, file: RecordFile, classes: int) -> NDArray[np.void]:
     start = store.get(file.key, 0, HEADER_BYTES + _TABLE_GUESS)
     size = table_bytes(start)
     if size != file.records * ENTRY.itemsize:
@@ -181,6 +181,8 @@ def _table(store: ObjectStore, file: RecordFile) -> NDArray[np.void]:
     table = read_table(start[:HEADER_BYTES], start[HEADER_BYTES : HEADER_BYTES + size], store.head(file.key).size_bytes)
     if int(table["key"][0]) != file.first_key or (np.diff(table["key"].astype(np.int64)) != 1).any():
         raise DamagedChunk("its keys are not those that the version gives it")
+    if (table["label"] < -1).any() or (table["label"] >= classes).any():
+        raise DamagedChunk(f"its labels are none of {classes} classes")
     return table
 
 
@@ -190,10 +192,10 @@ def _deleted(keys: NDArray[np.uint64], version: Version) -> NDArray[np.bool_]:
     return inside
 
 
-def _faults(store: ObjectStore, file: RecordFile) -> list[str]:
+def _faults(store: ObjectStore, file: RecordFile, classes: int) -> list[str]:
     try:
         digest, crcs = hashlib.sha256(), []
-        table = _table(store, file)
+        table = _table(store, file, classes)
         with store.open(file.key) as opened:
             digest.update(opened.read(int(table["offset"][0])))
             for length in table["length"].tolist():

@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from essp_common.errors import Conflict, NotFound, PermanentError
+from essp_common.errors import ConfigError, Conflict, NotFound, PermanentError
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectStore
 
@@ -129,8 +129,10 @@ class DataSet:
             ) from error
 
     def delete(self, keys: range, number: int | None = None) -> int:
-        """Make a version without these keys. Which number it has."""
+        """Make a version without these keys. Which number it has. Raises `ConfigError` for keys that there are not."""
         number, before = self.version(number)
+        if not 0 <= keys.start < keys.stop <= before.next_key or keys.step != 1:
+            raise ConfigError(f"keys {keys.start} to {keys.stop - 1} are not among 0 to {before.next_key - 1}")
         ranges = _merged([*before.deleted, (keys.start, keys.stop)])
         after = Version(parent=digest(before), classes=before.classes, files=before.files, deleted=ranges)
         self.commit(number + 1, after)

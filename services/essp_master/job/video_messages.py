@@ -104,7 +104,7 @@ class VideoMessages:
             self._last_frame[place],
             begin,
             self._edges[place + 1] if seekable else begin,
-            self._rows[video] if is_divisible(seekable, frame_count, width, height) else None,
+            self._rows[video] if is_divisible(seekable, frame_count, height, width) else None,
         )
 
 

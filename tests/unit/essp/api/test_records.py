@@ -69,6 +69,7 @@ def taken(batches: Iterator[essp.Batch] | essp.Records) -> list[int]:
     return found
 
 
+ODD = (-1, 2**70, 2.5, True)
 MEMORIES = ["1GiB", RECORD_BYTES * 14, 1]
 
 
@@ -239,7 +240,12 @@ def test_an_error_of_the_store_is_one_of_the_loop(raw: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "batch_size: 0 is too small"),
+        *(({name: value}, f"{name}: {value!r} is no whole number") for name in ("batch_size", "seed") for value in ODD),
+        *(({"size": value}, f"size: {value!r} is no whole number") for value in (0, -4, 2**40, True)),
+        ({"size": (4, 0)}, "size: 0 is no whole number from 1 on"),
+        ({"size": (4, 4, 3)}, r"size: \(4, 4, 3\) is neither a side nor a height and a width"),
+        ({"replacement": True, "sample_size": 0}, "sample_size: 0 is no whole number from 1 on"),
+        ({"replacement": True, "sample_size": -5}, "sample_size: -5 is no whole number from 1 on"),
         ({"sample_size": 5}, "sample_size: only has a meaning with replacement=True"),
         ({"memory": "much"}, "memory: 'much' is not a size"),
         ({"rank": 1, "world_size": 51}, "has 50 records, too few for 51 ranks"),

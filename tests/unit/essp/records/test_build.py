@@ -16,7 +16,7 @@ import pytest
 import essp
 from essp.records.build import BuildOptions, Built, Progress, build
 from essp.records.sources import open_source
-from essp_common.errors import ConfigError
+from essp_common.errors import ConfigError, EsspError
 from essp_common.objects.directory import DirectoryStore
 from essp_common.records.reader import RecordReader
 from essp_common.records.versions import DataSet
@@ -150,6 +150,24 @@ def test_if_none_can_be_used_that_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("file,label\n")
     with pytest.raises(ConfigError, match="lacks the column 'path'"):
         made(tmp_path / "list.csv", tmp_path / "out")
+
+
+@pytest.mark.parametrize("text", [b"path,label\n\xff\xfe.png,a\n", b'path,label\n"a.png,a\n', b"", b"\x00\x01"])
+def test_a_list_that_is_no_csv_is_said_to_be_none(text: bytes, tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_bytes(text)
+    with pytest.raises(ConfigError, match=r"list.csv (is no CSV file|lacks the column)"):
+        made(tmp_path / "list.csv", tmp_path / "out")
+
+
+def test_a_compressed_archive_that_is_damaged_is_said_to_be(tmp_path: Path) -> None:
+    whole = webdataset(tmp_path).read_bytes()
+    for place in range(12, len(whole), max(1, len(whole) // 40)):
+        (tmp_path / "bad.tar.gz").write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        out = tmp_path / f"out{place}"
+        try:
+            made(tmp_path / "bad.tar.gz", out)
+        except EsspError:
+            assert not (out / "versions").exists()
 
 
 def test_training_and_test_images_are_not_mixed(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from essp_common.errors import ConfigError, Conflict, NotFound, PermanentError, StorageFull
+from essp_common.errors import BadFrames, ConfigError, Conflict, NotFound, PermanentError, StorageFull
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
-from essp_common.records.chunk import ENTRY, HEADER_BYTES, DamagedChunk, Record, pack, read_table
+from essp_common.records.chunk import ENTRY, HEADER_BYTES, DamagedChunk, Encoding, Record, pack, read_table
 from essp_common.records.reader import GAP_BYTES, REQUEST_BYTES, RecordReader, runs, verify
 from essp_common.records.versions import DataSet
 from essp_common.records.writer import Writer
@@ -204,6 +204,42 @@ def test_a_damaged_version_is_said_to_be(store: DirectoryStore) -> None:
     store.put("versions/0000000002.json", b'{"format": 1, "files": [{"name": "x"}]}')
     with pytest.raises(PermanentError, match=r"0000000002.json is damaged: files.0.name"):
         RecordReader(DataSet(store))
+
+
+def test_an_image_that_no_record_can_hold_is_refused() -> None:
+    for shape in ((1, 70_000), (70_000, 1, 3), (1, 1, 300)):
+        with pytest.raises(BadFrames, match="too many numbers for a record"):
+            Record.of_image(np.zeros(shape, np.uint8), 0)
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        (Record(b"abc", 0, Encoding.RAW, 60_000, 60_000, 3), "sizes that their bytes have not"),
+        (Record(b"abc", 0, Encoding.RAW), "sizes that their bytes have not"),
+        (Record(b"abc", 2), "labels are none of 2 classes"),
+        (Record(b"abc", -2), "labels are none of 2 classes"),
+    ],
+)
+def test_a_table_that_is_whole_and_wrong_is_as_good_as_damaged(store: DirectoryStore, record: Record, why: str) -> None:
+    """Its checksums fit: another program wrote it."""
+    data_set = build(store, range(30))
+    _, version = data_set.version()
+    file = version.files[1]
+    data = pack([record] * file.records, file.first_key)
+    store.put(file.key, data)
+    reader = RecordReader(data_set)
+    assert why in reader.damaged[file.key]
+    assert len(reader) == 30 - file.records
+    assert [found.name for found, faults in verify(data_set) if faults] == [file.name]
+
+
+@pytest.mark.parametrize("keys", [range(0), range(-1, 3), range(5, 31), range(40, 50), range(0, 9, 2)])
+def test_keys_that_there_are_not_cannot_be_deleted(store: DirectoryStore, keys: range) -> None:
+    data_set = build(store, range(30))
+    with pytest.raises(ConfigError, match="are not among 0 to 29"):
+        data_set.delete(keys)
+    assert data_set.versions() == [1]
 
 
 @given(st.lists(st.binary(min_size=1, max_size=30), min_size=1, max_size=20), st.data())
