@@ -65,21 +65,31 @@ class DropoutGenerator:
         self._seed = 0
         self._share: Share | None = None
         self._generators: dict[torch.device, torch.Generator] = {}
+        self._rows: dict[torch.device, Tensor] = {}
 
     def reseed(self, seed: int, share: Share | None = None) -> None:
         """Start the sequence of one optimiser step on `share` (None: this rank holds the whole batch)."""
         self._seed, self._share = seed, share
+        self._rows.clear()
         for generator in self._generators.values():
             generator.manual_seed(seed)
 
     def kept(self, x: Tensor, p: float) -> Tensor:
         """Ones with probability `p`, else zeros, in the shape of `x`: `(clips of this rank * frames, ...)`."""
         generator = self._on(x.device)
-        if self._share is None:
+        if self._share is None or len(self._share.rows) == self._share.clips:
             return torch.empty_like(x).bernoulli_(p, generator=generator)
         frames = x.shape[0] // len(self._share.rows)
         whole = x.new_empty(self._share.clips, frames, *x.shape[1:]).bernoulli_(p, generator=generator)
-        return whole[list(self._share.rows)].flatten(0, 1)
+        return whole[self._rows_on(x.device)].flatten(0, 1)
+
+    def _rows_on(self, device: torch.device) -> Tensor:
+        """Sent once a step, and nobody waits for it."""
+        if device not in self._rows:
+            assert self._share is not None
+            rows = torch.tensor(self._share.rows, dtype=torch.int64)
+            self._rows[device] = rows.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else rows
+        return self._rows[device]
 
     def _on(self, device: torch.device) -> torch.Generator:
         if device not in self._generators:

@@ -17,7 +17,8 @@ from essp_trainer.data.prefetch import Batch
 from essp_trainer.distributed.ranks import Ranks
 from essp_trainer.model.ema import Ema
 from essp_trainer.model.evaluation import Evaluation
-from essp_trainer.model.training import StepResult, Training
+from essp_trainer.model.step_result import LaunchedStep, StepResult
+from essp_trainer.model.training import Training
 
 
 class Learner:
@@ -67,7 +68,7 @@ class Learner:
         self._make(manifest.model)
         self._checkpoint_store.load(manifest, self.training)
 
-    def train(self, batch: Batch, share: Share, channels: int) -> StepResult:
+    def train(self, batch: Batch, share: Share, channels: int) -> StepResult | LaunchedStep:
         """Take one step. `channels`: of the clips of the batch, on all ranks."""
         if self._training is None:
             self._make(self._assignment.described(channels))

@@ -44,7 +44,7 @@ from essp_trainer.model.chance import no_better_than_chance
 from essp_trainer.model.evaluation import clip_and_video_figures
 from essp_trainer.model.meter import Meter
 from essp_trainer.model.schedule import learning_rate
-from essp_trainer.model.training import StepResult
+from essp_trainer.model.step_result import StepResult
 from essp_trainer.reporter import Reporter
 
 log = logging.getLogger(__name__)
@@ -180,6 +180,7 @@ class Session:
         return clips_before(self._state.position) - clips_before(self._checkpointer.newest) >= every
 
     def _end_phase(self, plan: PhasePlan) -> None:
+        self._meter.settle()
         metrics = self._end_training(plan) if plan.purpose == TRAIN else self._end_evaluation(plan)
         # Times differ between ranks; all take those of rank 0.
         metrics = json.loads(self._ranks.broadcast(json.dumps(metrics | self._meter.pace()).encode()))
@@ -238,6 +239,7 @@ class Session:
             self._checkpointer.begin(self._learner.training, self._current_state())
 
     def _current_state(self) -> TrainingState:
+        self._meter.settle()
         self._state.running = self._meter.sums() if self._state.position.index else {}
         return self._state
 

@@ -23,7 +23,8 @@ from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION
 from essp_common.planning.phases import Phases
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
-from essp_trainer.model.training import StepResult, Training
+from essp_trainer.model.step_result import LaunchedStep, StepResult
+from essp_trainer.model.training import Training
 from tests.harness.journeys import make_videos
 from tests.harness.rounding import STORED, in_double_precision
 from tests.witness import answers, loop
@@ -120,8 +121,9 @@ def witnessed(tmp_path_factory: pytest.TempPathFactory) -> Witnessed:
     losses: dict[str, list[float]] = defaultdict(list)
     step = Training.step
 
-    def noted(training: Training, *arguments: Any) -> StepResult:
+    def noted(training: Training, *arguments: Any) -> StepResult | LaunchedStep:
         result = step(training, *arguments)
+        assert isinstance(result, StepResult)
         [name] = [name for name, trainer in spec.trainers.items() if trainer == training._spec]
         losses[name].append(result.loss)
         return result

@@ -111,6 +111,16 @@ def transfer_to(device: torch.device) -> Transfer:
     return ToGpu(device) if device.type == "cuda" else ToHost()
 
 
+def launches(device: torch.device) -> bool:
+    """Whether the device computes later what it is asked for now."""
+    return device.type == "cuda"
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on the device, or on the way there: nobody waits for it."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
 def choose_device(wanted: str, local_rank: int, deterministic: bool) -> torch.device:
     """The device of `TrainerSpec.device`: each rank of a machine takes a GPU of its own.
 

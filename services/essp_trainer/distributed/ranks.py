@@ -12,7 +12,8 @@ them again.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -23,6 +24,7 @@ from torch import Tensor
 from essp_common.errors import ConfigError, EsspError
 from essp_common.topics import DATA_PARTITIONS
 from essp_trainer.config import Rendezvous
+from essp_trainer.distributed.gradients import Exchange
 
 
 class RankLost(EsspError):
@@ -41,6 +43,9 @@ class Ranks(Protocol):
 
     def sum(self, tensor: Tensor) -> None:
         """Replace each element by its sum over all ranks; every rank gets the same bits."""
+
+    def begin_sum(self, tensor: Tensor) -> Exchange:
+        """As `sum`, while the calling thread goes on."""
 
     def max(self, tensor: Tensor) -> None:
         """Replace each element by its maximum over all ranks."""
@@ -64,6 +69,10 @@ class SingleRank:
 
     def sum(self, tensor: Tensor) -> None:
         """One rank: nothing to add."""
+
+    def begin_sum(self, tensor: Tensor) -> Exchange:
+        """One rank: nothing to add."""
+        return _Done()
 
     def max(self, tensor: Tensor) -> None:
         """One rank: nothing to compare."""
@@ -95,10 +104,13 @@ class DistributedRanks:
         return self.rank == 0
 
     def sum(self, tensor: Tensor) -> None:
-        self._reduce(tensor, dist.ReduceOp.SUM)
+        self.begin_sum(tensor).wait()
+
+    def begin_sum(self, tensor: Tensor) -> Exchange:
+        return self._reduce(tensor, dist.ReduceOp.SUM)
 
     def max(self, tensor: Tensor) -> None:
-        self._reduce(tensor, dist.ReduceOp.MAX)
+        self._reduce(tensor, dist.ReduceOp.MAX).wait()
 
     def broadcast(self, document: bytes) -> bytes:
         return self._spread(document, 0)
@@ -110,33 +122,55 @@ class DistributedRanks:
         self._group = None  # the last reference closes the connections
         self._leave()
 
-    def _reduce(self, tensor: Tensor, operation: Any) -> None:
+    def _reduce(self, tensor: Tensor, operation: Any) -> Exchange:
         options = dist.AllreduceOptions()
         options.reduceOp = operation
-        self._wait(lambda: self._group.allreduce([tensor], options))
+        return self._begin(lambda: self._group.allreduce([tensor], options))
 
     def _spread(self, document: bytes, root: int) -> bytes:
         """The document of one rank: its length, then its bytes."""
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = root, 0
         length = torch.tensor([len(document)])
-        self._wait(lambda: self._group.broadcast([length], options))
+        self._begin(lambda: self._group.broadcast([length], options)).wait()
         if not length.item():
             return b""
         data = torch.zeros(int(length.item()), dtype=torch.uint8)
         if self.rank == root:
             data = torch.frombuffer(bytearray(document), dtype=torch.uint8)
-        self._wait(lambda: self._group.broadcast([data], options))
+        self._begin(lambda: self._group.broadcast([data], options)).wait()
         return data.numpy().tobytes()
 
-    def _wait(self, start: Callable[[], Any]) -> None:
+    def _begin(self, start: Callable[[], Any]) -> Exchange:
+        with self._lost_otherwise():
+            return _Begun(start(), self._lost_otherwise)
+
+    @contextmanager
+    def _lost_otherwise(self) -> Iterator[None]:
+        """Errors of torch in this block mean that another rank is gone."""
         try:
-            start().wait()
+            yield
         except RuntimeError as error:
             raise RankLost(
                 f"rank {self.rank} of {self.world_size} lost another rank of its training ({_cause(error)}); "
                 f"start all of them again, and training resumes from the last checkpoint"
             ) from error
+
+
+class _Done:
+    def wait(self) -> None:
+        """There was nothing to do."""
+
+
+class _Begun:
+    def __init__(self, work: Any, lost_otherwise: Callable[[], AbstractContextManager[None]]) -> None:
+        """`work`: a `Work` of torch."""
+        self._work = work
+        self._lost_otherwise = lost_otherwise
+
+    def wait(self) -> None:
+        with self._lost_otherwise():
+            self._work.wait()
 
 
 def init_ranks(rendezvous: Rendezvous, timeout_s: float) -> Ranks:

@@ -8,6 +8,7 @@ batch normalisation belong to the weights, so they are averaged too.
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from essp_common.learning.models import Classifier
 
@@ -19,13 +20,20 @@ class Ema:
         """`twin`: a model of the same shape and weights, which becomes the average."""
         self.model = twin.eval()
         self._decay = decay
+        self._average = _weights(self.model)
 
     def update(self, model: Classifier, updates: int) -> None:
         """Include the weights after update number `updates`."""
         share = 1 - min(self._decay, (1 + updates) / (10 + updates))
+        theirs, their_counts = _weights(model)
+        average, counts = self._average
         with torch.no_grad():
-            for mine, theirs in zip(self.model.state_dict().values(), model.state_dict().values(), strict=True):
-                if mine.is_floating_point():
-                    mine.lerp_(theirs, share)
-                else:
-                    mine.copy_(theirs)
+            torch._foreach_lerp_(average, theirs, share)
+            for mine, count in zip(counts, their_counts, strict=True):
+                mine.copy_(count)
+
+
+def _weights(model: Classifier) -> tuple[list[Tensor], list[Tensor]]:
+    """Its weights and statistics, and the integers among its state."""
+    state = list(model.state_dict().values())
+    return [t for t in state if t.is_floating_point()], [t for t in state if not t.is_floating_point()]

@@ -19,7 +19,7 @@ from essp_common.learning.models import Classifier
 from essp_common.messages.ordered import Delivery
 from essp_trainer.data.device import enough_memory
 from essp_trainer.data.prefetch import Batch
-from essp_trainer.model.training import StepResult
+from essp_trainer.model.step_result import StepResult
 
 
 class Evaluation:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from essp_trainer.model.training import StepResult
+from essp_trainer.model.step_result import LaunchedStep, StepResult
 
 Clock = Callable[[], float]
 
@@ -30,6 +30,7 @@ class Meter:
 
     def __post_init__(self) -> None:
         self._started = self.clock()
+        self._launched: LaunchedStep | None = None
 
     @classmethod
     def of(cls, sums: dict[str, float], clock: Clock) -> Meter:
@@ -43,8 +44,21 @@ class Meter:
             earlier_s=sums.get("seconds", 0.0),
         )
 
-    def add(self, result: StepResult) -> None:
-        """Count one batch."""
+    def add(self, result: StepResult | LaunchedStep) -> None:
+        """Count one batch; one that is only launched is counted when the next one comes. Raises `Diverged`."""
+        self.settle()
+        if isinstance(result, LaunchedStep):
+            self._launched = result
+        else:
+            self._count(result)
+
+    def settle(self) -> None:
+        """Wait for the last batch, and count it. All ranks do so at the same places. Raises `Diverged`."""
+        launched, self._launched = self._launched, None
+        if launched is not None:
+            self._count(launched.result())
+
+    def _count(self, result: StepResult) -> None:
         self.loss_sum += result.loss * result.clips
         self.correct += result.correct
         self.clips += result.clips

@@ -6,6 +6,8 @@ In float16 small gradients would become zero, so the loss is multiplied by a lar
 (Micikevicius et al., "Mixed Precision Training", 2018). A factor that was too large shows as a gradient that is not
 finite: the step is skipped and the factor halved. The factor is part of the state, so that a resumed training takes and
 skips the same steps. Ranks add up gradients before they check them, so all ranks decide alike.
+
+On a GPU one kernel updates all parameters, and it decides itself whether to skip: the host does not wait for that.
 """
 
 from __future__ import annotations
@@ -26,13 +28,19 @@ _LEAST_SCALE = 1.0
 class Optimiser:
     """Updates the parameters of one model."""
 
-    def __init__(self, model: Classifier, rates: OptimizerSpec, scaling: bool) -> None:
-        """`scaling`: gradients are computed in float16, so the loss is scaled."""
+    def __init__(self, model: Classifier, rates: OptimizerSpec, scaling: bool, fused: bool = False) -> None:
+        """`scaling`: gradients are computed in float16, so the loss is scaled. `fused`: one kernel for all parameters,
+        which skips steps that are not finite by itself."""
         self._model = model
         self._limit = rates.clip_grad_norm
+        self._fused = fused
         self._optimizer = torch.optim.SGD(
-            _groups(model, rates), lr=rates.lr, momentum=rates.momentum, nesterov=rates.nesterov
+            _groups(model, rates), lr=rates.lr, momentum=rates.momentum, nesterov=rates.nesterov, fused=fused
         )
+        if fused and rates.momentum:
+            # Where it skips the first step, torch would leave the momentum as it finds the memory.
+            for parameter in model.parameters():
+                self._optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter, requires_grad=False)
         self._scaler = torch.amp.GradScaler(model.mean.device.type, enabled=scaling)
 
     def start(self, rate: float) -> None:
@@ -50,13 +58,19 @@ class Optimiser:
         self._scaler.unscale_(self._optimizer)
         return nn.utils.clip_grad_norm_(self._model.parameters(), self._limit)
 
-    @property
-    def may_skip(self) -> bool:
+    def may_skip(self) -> Tensor:
         """Whether a gradient that is not finite may come from the scale, so that `step` skips the update."""
-        return self._scaler.is_enabled() and self._scaler.get_scale() > _LEAST_SCALE
+        return self._scaler.scale(torch.ones((), device=self._model.mean.device)) > _LEAST_SCALE
 
-    def step(self) -> None:
-        """Update the parameters unless a gradient is not finite, and adapt the scale."""
+    def step(self, finite: Tensor) -> None:
+        """Update the parameters unless a gradient is not finite, and adapt the scale.
+
+        `finite`: whether all of them are. It is read if the optimiser is fused, and else known to be so, or may be
+        skipped by the scale.
+        """
+        if self._fused and not self._scaler.is_enabled():
+            # What GradScaler tells a fused optimiser, where there is one.
+            self._optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
         self._scaler.step(self._optimizer)
         self._scaler.update()
 

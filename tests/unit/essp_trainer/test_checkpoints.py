@@ -22,7 +22,7 @@ from essp_common.runtime.metrics import CHECKPOINTS
 from essp_common.wiring import Stores
 from essp_trainer.assignment import Assignment, purpose_name
 from essp_trainer.checkpoints.checkpointer import CannotSave
-from essp_trainer.model.training import Diverged
+from essp_trainer.model.step_result import Diverged
 from tests.harness.training_jobs import (
     CLASSES,
     ClipPosition,

@@ -23,7 +23,7 @@ from essp_trainer.model import training as training_module
 from essp_trainer.model.ema import Ema
 from essp_trainer.model.optimiser import Optimiser
 from essp_trainer.model.schedule import learning_rate
-from essp_trainer.model.training import Diverged
+from essp_trainer.model.step_result import Diverged
 from tests.harness.rounding import TOLERANCE, UNIT, distance
 from tests.harness.training_jobs import Running, Stage, job_spec, phase_plans, train
 
@@ -89,7 +89,7 @@ def test_only_weights_decay_where_that_is_asked_for() -> None:
         optimiser.start(0.1)
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
-        optimiser.step()
+        optimiser.step(torch.tensor(True))
         moved[decay_all] = {n for n, p in model.named_parameters() if not torch.equal(p, before[n])}
     assert {name for name, p in small().named_parameters() if p.ndim > 1} == moved[False]
     assert {name for name, p in small().named_parameters() if p.any()} == moved[True] > moved[False]

@@ -41,7 +41,7 @@ from essp_trainer.data.releases import Releases
 from essp_trainer.distributed.ranks import SingleRank
 from essp_trainer.model.chance import no_better_than_chance
 from essp_trainer.model.evaluation import clip_and_video_figures
-from essp_trainer.model.training import Diverged
+from essp_trainer.model.step_result import Diverged
 from essp_trainer.service import Trainer
 from tests.harness.training_jobs import (
     CLASSES,

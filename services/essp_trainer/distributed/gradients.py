@@ -1,0 +1,110 @@
+"""The gradients of all ranks, added up while the backward pass goes on.
+
+    backward ──last layers' gradients──▶ bucket ──▶ exchange ┐
+             ──earlier layers'─────────▶ bucket ──▶ exchange ├─▶ the sums, in place of the gradients
+             ──first layers'───────────▶ bucket ──▶ exchange ┘
+
+Parameters are put into buckets in reverse order, which is about the order in which backward reaches them. A bucket is
+sent as soon as it is full and all before it are sent, so that all ranks send the same ones in the same order (as Li et
+al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020). A rank without a clip
+computes gradients of zero.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+BUCKET_BYTES = 25 * 2**20
+"""Of gradients in one exchange: large enough to fill the network, small enough to begin early."""
+
+
+class Exchange(Protocol):
+    """A sum over the ranks that is on its way."""
+
+    def wait(self) -> None:
+        """Until then the tensor is not to be touched. Raises `RankLost`."""
+
+
+class Summing(Protocol):
+    """The ranks that share one batch."""
+
+    world_size: int
+
+    def begin_sum(self, tensor: Tensor) -> Exchange:
+        """Begin to replace each element by its sum over all ranks."""
+
+
+class GradientSum:
+    """Replaces the gradients of one model by their sums over the ranks. On one rank it does nothing."""
+
+    def __init__(self, parameters: Iterable[Parameter], ranks: Summing, bucket_bytes: int = BUCKET_BYTES) -> None:
+        self._ranks = ranks
+        self._buckets: list[list[Parameter]] = []
+        if ranks.world_size > 1:
+            learnt = [parameter for parameter in parameters if parameter.requires_grad]
+            self._buckets = list(_buckets(reversed(learnt), bucket_bytes))
+        self._missing: list[int] = []
+        """Of each bucket: gradients that are still to come."""
+        self._next = 0
+        """The bucket to send next."""
+        self._sent: list[tuple[list[Tensor], Tensor, Exchange]] = []
+        own = weakref.ref(self)  # a hook that held it would keep the model, and the ranks' connections
+        for number, bucket in enumerate(self._buckets):
+            for parameter in bucket:
+                parameter.register_post_accumulate_grad_hook(partial(_tell, own, number))  # type: ignore[no-untyped-call]
+
+    def begin(self) -> None:
+        """Call it before each backward pass."""
+        self._missing = [len(bucket) for bucket in self._buckets]
+        self._next = 0
+
+    def finish(self) -> None:
+        """After the backward pass: wait for the sums. Raises `RankLost`."""
+        while self._next < len(self._buckets):  # parameters that had no part in this step
+            self._send()
+        sent, self._sent = self._sent, []
+        for gradients, packed, exchange in sent:
+            exchange.wait()
+            pieces = torch.split(packed, [gradient.numel() for gradient in gradients])
+            sums = [piece.view_as(gradient) for piece, gradient in zip(pieces, gradients, strict=True)]
+            torch._foreach_copy_(gradients, sums)
+
+    def came(self, number: int) -> None:
+        """Another gradient of this bucket is there."""
+        self._missing[number] -= 1
+        while self._next < len(self._buckets) and not self._missing[self._next]:
+            self._send()
+
+    def _send(self) -> None:
+        bucket = self._buckets[self._next]
+        self._next += 1
+        gradients = [parameter.grad for parameter in bucket if parameter.grad is not None]
+        if gradients:
+            packed = torch.cat([gradient.flatten() for gradient in gradients])
+            self._sent.append((gradients, packed, self._ranks.begin_sum(packed)))
+
+
+def _tell(summed: weakref.ref[GradientSum], number: int, _: Tensor) -> None:
+    held = summed()
+    if held is not None:
+        held.came(number)
+
+
+def _buckets(parameters: Iterable[Parameter], most_bytes: int) -> Iterator[list[Parameter]]:
+    bucket: list[Parameter] = []
+    held = 0
+    for parameter in parameters:
+        if bucket and held + parameter.nbytes > most_bytes:
+            yield bucket
+            bucket, held = [], 0
+        bucket.append(parameter)
+        held += parameter.nbytes
+    if bucket:
+        yield bucket
