@@ -15,6 +15,7 @@ import fsspec
 import pytest
 from fsspec.asyn import get_loop
 
+from essp.bench.accesses import Accesses, NotedStore
 from essp_common.errors import ConfigError, Conflict, NotFound, Unavailable
 from essp_common.objects import s3
 from essp_common.objects.directory import DirectoryStore
@@ -30,6 +31,12 @@ class TestDirectoryStore(ObjectsContract):
     @pytest.fixture
     def store(self, tmp_path: Path) -> ObjectStore:
         return open_store(f"file://{tmp_path}/store")
+
+
+class TestNotedStore(ObjectsContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> ObjectStore:
+        return NotedStore(DirectoryStore(str(tmp_path / "store")), Accesses())
 
 
 @pytest.mark.integration

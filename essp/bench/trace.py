@@ -1,0 +1,181 @@
+"""What disks, cores, this process and the object store do while a benchmark runs, second by second.
+
+    with Trace(folders=["/data"]) as trace:
+        work()
+    write_csv(trace, "trace.csv")
+
+It takes the place of dstat and iostat beside a measurement. Disks are those of the machine, whoever uses them; the
+process is this one with its children. A value is the mean rate over its interval. Each time is that at which an
+interval ended, so intervals that the system has delayed are longer and still right.
+
+One thread takes the samples. It ends with the block, also after an error in it.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from essp.bench.proc import Cores, Disk, Machine, Process
+from essp_common.errors import ConfigError
+
+
+class StoreCounters(NamedTuple):
+    """What was asked of object stores so far."""
+
+    requests: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Everything that is counted, at one moment."""
+
+    at_s: float
+    disk: Disk
+    cores: Cores
+    process: Process
+    store: StoreCounters
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What happened in one interval, as rates."""
+
+    time_s: float
+    """From the beginning of the trace to the end of the interval."""
+    disk_read_bytes_per_s: float
+    disk_written_bytes_per_s: float
+    disk_reads_per_s: float
+    disk_writes_per_s: float
+    disk_busy: float
+    """Share of the time in which a disk had a request, summed over disks."""
+    machine_cpu_cores: float
+    """Cores that computed, of all processes."""
+    machine_waiting_cores: float
+    """Cores that were idle while something waited for a disk."""
+    process_cpu_cores: float
+    process_read_bytes_per_s: float
+    """That a disk had to deliver; 0 where files are in the page cache."""
+    process_written_bytes_per_s: float
+    process_asked_read_bytes_per_s: float
+    """Through system calls, from the page cache or not."""
+    process_asked_written_bytes_per_s: float
+    store_requests_per_s: float
+    store_read_bytes_per_s: float
+    store_written_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that happened at a moment."""
+
+    time_s: float
+    what: str
+
+
+COLUMNS = tuple(field.name for field in fields(Sample))
+
+
+def sample_between(before: Counters, after: Counters, began_s: float) -> Sample:
+    """The rates between two moments. What seems to shrink, since a process has ended unwaited for, did nothing."""
+    took_s = after.at_s - before.at_s
+
+    def rate(earlier: float, later: float) -> float:
+        return max(0.0, later - earlier) / took_s
+
+    return Sample(
+        time_s=after.at_s - began_s,
+        disk_read_bytes_per_s=rate(before.disk.read_bytes, after.disk.read_bytes),
+        disk_written_bytes_per_s=rate(before.disk.written_bytes, after.disk.written_bytes),
+        disk_reads_per_s=rate(before.disk.reads, after.disk.reads),
+        disk_writes_per_s=rate(before.disk.writes, after.disk.writes),
+        disk_busy=rate(before.disk.busy_s, after.disk.busy_s),
+        machine_cpu_cores=rate(before.cores.busy_s, after.cores.busy_s),
+        machine_waiting_cores=rate(before.cores.waiting_s, after.cores.waiting_s),
+        process_cpu_cores=rate(before.process.cpu_s, after.process.cpu_s),
+        process_read_bytes_per_s=rate(before.process.read_bytes, after.process.read_bytes),
+        process_written_bytes_per_s=rate(before.process.written_bytes, after.process.written_bytes),
+        process_asked_read_bytes_per_s=rate(before.process.asked_read_bytes, after.process.asked_read_bytes),
+        process_asked_written_bytes_per_s=rate(before.process.asked_written_bytes, after.process.asked_written_bytes),
+        store_requests_per_s=rate(before.store.requests, after.store.requests),
+        store_read_bytes_per_s=rate(before.store.read_bytes, after.store.read_bytes),
+        store_written_bytes_per_s=rate(before.store.written_bytes, after.store.written_bytes),
+    )
+
+
+class Trace:
+    """Samples while its block runs. `mark` may be called from any thread."""
+
+    def __init__(
+        self,
+        interval_s: float = 1.0,
+        folders: Iterable[str] = (),
+        store: Callable[[], StoreCounters] = StoreCounters,
+        machine: Machine | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`folders`: see `Machine`. `store`: what to ask for its counters. Raises `ConfigError` where there is no
+        `/proc`."""
+        if not 0.01 <= interval_s <= 3600:
+            raise ConfigError(f"the interval of a trace has to be between 0.01 and 3600 seconds, and not {interval_s}")
+        self.samples: list[Sample] = []
+        self.marks: list[Mark] = []
+        self.interval_s = interval_s
+        self._machine = machine or Machine(folders)
+        self.disks = self._machine.disks
+        """Names of the disks that are watched."""
+        self._store = store
+        self._clock = clock
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="essp-trace", daemon=True)
+        self._last = self._began = self._counters()
+
+    def __enter__(self) -> Trace:
+        self._last = self._began = self._counters()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def mark(self, what: str) -> None:
+        """Note that something happens now, to be seen in the plot."""
+        self.marks.append(Mark(self._clock() - self._began.at_s, what))
+
+    def _run(self) -> None:
+        due_s = self._began.at_s + self.interval_s
+        while not self._ended.wait(max(0.0, due_s - self._clock())):
+            self._take()
+            due_s = max(due_s + self.interval_s, self._clock())
+        self._take()
+
+    def _take(self) -> None:
+        now = self._counters()
+        if now.at_s > self._last.at_s:
+            self.samples.append(sample_between(self._last, now, self._began.at_s))
+            self._last = now
+
+    def _counters(self) -> Counters:
+        machine = self._machine
+        return Counters(self._clock(), machine.disk(), machine.cores(), machine.process(os.getpid()), self._store())
+
+
+def write_csv(samples: Iterable[Sample], path: Path) -> None:
+    """One line an interval, with the names of `COLUMNS`."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for sample in samples:
+            writer.writerow(f"{value:.6g}" for value in astuple(sample))
