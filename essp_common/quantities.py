@@ -18,8 +18,8 @@ def size(count: float) -> str:
 
 
 def counted(count: int, thing: str) -> str:
-    """`1 file`, `2 files`, `1,024 files`: of things whose plural takes an `s`."""
-    return f"{count:,} {thing}" + ("" if count == 1 else "s")
+    """`1 file`, `2 files`, `1,024 files`, `2 boxes`."""
+    return f"{count:,} {thing}" + ("" if count == 1 else "es" if thing.endswith("x") else "s")
 
 
 def parse_bytes(value: object) -> object:

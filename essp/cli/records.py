@@ -18,7 +18,8 @@ from rich.table import Table
 
 from essp.cli.console import open_console
 from essp.records.build import BuildOptions, Built, Encode, Progress, build
-from essp.records.sources import open_source
+from essp.records.items import Source
+from essp.records.sources import SourceOptions, open_source
 from essp.uris import as_uri
 from essp_common.quantities import counted, size
 from essp_common.records.chunk import Encoding
@@ -37,15 +38,25 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as J
 
 @app.command("build")
 def build_command(
-    source: Annotated[str, typer.Argument(help="Folder, CSV file or archive of images: a path or a URI.")],
+    source: Annotated[str, typer.Argument(help="Folder, CSV file, archive or COCO annotations: a path or a URI.")],
     out: Annotated[str, typer.Option(help="Folder of the data set, as in data/cifar10.")],
     encode: Annotated[
-        Encode, typer.Option(help="keep: the files as they are; raw: as numbers, fastest to read; jpeg: as JPEG.")
-    ] = "keep",
+        Encode | None,
+        typer.Option(
+            help="keep: the files as they are; raw: as numbers, fastest to read; jpeg: as JPEG (default: keep, and "
+            "jpeg for boxes)."
+        ),
+    ] = None,
     side: Annotated[
         int | None, typer.Option("--size", help="Scale each image to cover a square of this side; cut it out.", min=1)
     ] = None,
     within: Annotated[str, typer.Option(help="Only the images in this folder of SOURCE, as in train.")] = "",
+    images: Annotated[
+        str, typer.Option(help="COCO: folder, .zip or .tar of the images (default: beside the annotations).")
+    ] = "",
+    whole: Annotated[
+        bool, typer.Option(help="COCO: whole images, labelled by their largest object; default: a record a box.")
+    ] = False,
     append: Annotated[bool, typer.Option(help="Add to the records that are there, as a new version.")] = False,
     workers: Annotated[int, typer.Option(help="Images decoded at a time (0: one a core).", min=0)] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be built.")] = False,
@@ -54,17 +65,15 @@ def build_command(
     """Write the images of SOURCE into few large files, from which `essp.Records` trains.
 
     SOURCE holds a folder for each class, or is a CSV file with the columns path and label, a .tar or .zip archive of
-    folders, one with a .cls file for each image (webdataset), or cifar-10-binary.tar.gz. What cannot be decoded is
-    named and left out. Versions that are there stay as they are, whatever stops a build.
+    folders, one with a .cls file for each image (webdataset), cifar-10-binary.tar.gz or cifar-100-binary.tar.gz, or a
+    file of annotations of COCO, whose boxes become records. What cannot be used is named and left out. Versions that
+    are there stay as they are, whatever stops a build.
     """
     stores = Stores(Settings().stores)
     console = open_console(stderr=True)
     options = BuildOptions(encode, None if side is None else (side, side), append, workers)
-    with open_source(as_uri(source), stores, within) as found:
-        images, classes = counted(len(found.items), "image"), counted(len(found.labels), "label")
-        console.print(
-            f"{source}: {found.recognised}; {images}, {classes}", highlight=False, soft_wrap=True, markup=False
-        )
+    with open_source(as_uri(source), stores, SourceOptions(within, as_uri(images) if images else "", whole)) as found:
+        console.print(_recognised(source, found), highlight=False, soft_wrap=True, markup=False)
         if dry_run:
             return
         try:
@@ -143,6 +152,12 @@ def verify_command(data_set: DataSetArgument, version: VersionOption = None, as_
         raise typer.Exit(1)
     if not as_json:
         typer.echo(f"version {number}: {counted(content.records, 'record')} are whole")
+
+
+def _recognised(name: str, source: Source) -> str:
+    records = counted(len(source.items), source.unit)
+    wrong = f", {len(source.problems):,} left out" if source.problems else ""
+    return f"{name}: {source.recognised}; {records}, {counted(len(source.labels), 'label')}{wrong}"
 
 
 def _tell_built(console: Console, out: str, built: Built) -> None:

@@ -11,14 +11,15 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass, field, replace
+from itertools import groupby, islice
 from typing import Literal
 
 import numpy as np
 
-from essp.records.images import covering, decoded, jpeg
-from essp.records.sources import Item, Source
+from essp.records.coco import clipped
+from essp.records.images import Image, covering, decoded, jpeg
+from essp.records.items import Box, Item, Source
 from essp_common.errors import BadFrames, ConfigError, NotFound
 from essp_common.records.chunk import Encoding, Record
 from essp_common.records.versions import DataSet
@@ -36,8 +37,9 @@ _TELL_EVERY_S = 0.2
 class BuildOptions:
     """What becomes of each image."""
 
-    encode: Encode = "keep"
-    """`keep`: its file as it is. `raw`: numbers, the fastest to read and the largest. `jpeg`: a JPEG file."""
+    encode: Encode | None = None
+    """`keep`: its file as it is. `raw`: numbers, the fastest to read and the largest. `jpeg`: a JPEG file. None:
+    `keep`, and `jpeg` for what has no file of its own."""
     size: tuple[int, int] | None = None
     """Height and width that each is scaled to cover, its centre cut out."""
     append: bool = False
@@ -84,10 +86,11 @@ def build(
     Raises `ConfigError` if there are records already and `append` is not set, or if no image can be used. Whatever
     stops it, the versions before are what they were.
     """
-    if options.encode == "keep" and options.size is not None:
-        raise ConfigError("--size: a file that is kept as it is cannot be scaled; use it with --encode raw or jpeg")
+    options = replace(options, encode=_encode(source, options))
     began = due = time.monotonic()
-    problems: dict[str, str] = {}
+    problems = dict(source.problems)
+    for name, why in problems.items():
+        log.info("%s: %s; it is left out", name, why)
     counts = Counter[str]()
     size, done = 0, 0
     with Writer(data_set, source.labels, options.append, options.file_bytes) as writer:
@@ -112,21 +115,33 @@ def build(
     return Built(writer.number, counts.total(), size, writer.classes, per_class, problems, elapsed_s)
 
 
+def _encode(source: Source, options: BuildOptions) -> Encode:
+    """Raises `ConfigError` for what cannot be kept."""
+    files = all(item.box is None for item in source.items)
+    encode = options.encode or ("keep" if files else "jpeg")
+    if encode == "keep" and not files:
+        raise ConfigError("--encode keep: what is cut out of an image is no file; use raw or jpeg")
+    if encode == "keep" and options.size is not None:
+        raise ConfigError("--size: a file that is kept as it is cannot be scaled; use it with --encode raw or jpeg")
+    return encode
+
+
 def _records(
     items: Iterable[Item], labels: dict[str, int], options: BuildOptions
 ) -> Iterator[tuple[Item, Record | str]]:
     """What each item becomes, in their order; a text: why it cannot be used."""
     workers = options.workers or cpu_count()
-    begun: deque[tuple[Item, Future[Record | str]]] = deque()
-    left = iter(items)
+    begun: deque[tuple[list[Item], Future[list[Record | str]]]] = deque()
+    files = (list(parts) for _, parts in groupby(items, key=lambda item: item.read))
     with ThreadPoolExecutor(workers, "essp-records-build") as pool:
         while True:
-            for item in islice(left, 4 * workers - len(begun)):
-                begun.append((item, pool.submit(_record, _read(item), labels.get(item.label, -1), options)))
+            for parts in islice(files, 4 * workers - len(begun)):
+                wanted = [(labels.get(item.label, -1), item.box) for item in parts]
+                begun.append((parts, pool.submit(_made, _read(parts[0]), wanted, options)))
             if not begun:
                 return
-            item, record = begun.popleft()
-            yield item, record.result()
+            parts, records = begun.popleft()
+            yield from zip(parts, records.result(), strict=True)
 
 
 def _read(item: Item) -> bytes | Record | str:
@@ -136,22 +151,43 @@ def _read(item: Item) -> bytes | Record | str:
         return str(error)
 
 
-def _record(data: bytes | Record | str, label: int, options: BuildOptions) -> Record | str:
+def _made(
+    data: bytes | Record | str, wanted: list[tuple[int, Box | None]], options: BuildOptions
+) -> list[Record | str]:
+    """The records of one file, each with its label and its part of the image."""
     if isinstance(data, str):
-        return data
+        return [data] * len(wanted)
     if isinstance(data, Record) and options.size is None and options.encode != "jpeg":
-        return Record(data.data, label, data.encoding, data.height, data.width, data.channels)
+        return [Record(data.data, label, data.encoding, data.height, data.width, data.channels) for label, _ in wanted]
     try:
         if isinstance(data, Record):
             image = np.frombuffer(data.data, np.uint8).reshape(data.height, data.width, data.channels)
         else:
             image = decoded(data)
-        if options.encode == "keep" and isinstance(data, bytes):
-            return Record(data, label, Encoding.ENCODED)
+    except BadFrames as error:
+        return [str(error)] * len(wanted)
+    if options.encode == "keep" and isinstance(data, bytes):
+        return [Record(data, label, Encoding.ENCODED) for label, _ in wanted]
+    return [_record(image, label, box, options) for label, box in wanted]
+
+
+def _record(image: Image, label: int, box: Box | None, options: BuildOptions) -> Record | str:
+    try:
+        if box is not None:
+            image = _cut(image, box)
         if options.size is not None:
             image = covering(image, *options.size)
         if options.encode == "jpeg":
-            return Record(jpeg(image, _QUALITY), label, Encoding.ENCODED)
+            return Record(jpeg(np.ascontiguousarray(image), _QUALITY), label, Encoding.ENCODED)
         return Record.of_image(np.ascontiguousarray(image), label)
-    except BadFrames as error:
+    except (BadFrames, ValueError) as error:
         return str(error)
+
+
+def _cut(image: Image, box: Box) -> Image:
+    """Raises `ValueError` if the box is not of this image."""
+    height, width = image.shape[:2]
+    if box.image not in (None, (height, width)):
+        raise ValueError(f"its image has {height}x{width} pixels, and the annotations are of one of {box.image}")
+    inside = clipped(box, height, width)
+    return image[inside.top : inside.bottom, inside.left : inside.right]

@@ -1,4 +1,4 @@
-"""Where records come from: image folders, CSV lists, archives, and CIFAR's own files.
+"""Where records come from: image folders, CSV lists, archives, CIFAR's own files, and annotations of COCO.
 
 What a source is, is seen from what it holds; `Source.recognised` says what was seen. Labels are known before any image
 is read. A file that is no image by its name is counted, not listed.
@@ -9,70 +9,56 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePosixPath
 
-import numpy as np
-
 from essp.records.archives import Archive, open_archive
+from essp.records.cifar import cifar
+from essp.records.coco import coco
+from essp.records.items import Item, Source
 from essp_common.errors import ConfigError
-from essp_common.records.chunk import Record
 from essp_common.wiring import Stores
 
 IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"))
 _SPLITS = frozenset(("train", "training", "val", "valid", "validation", "test", "testing"))
-_CIFAR_BYTES, _CIFAR_SIDE = 3072, 32
 _LABEL_SUFFIX = ".cls"
 """webdataset: the class of a sample beside its image."""
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """One image of a source."""
+class SourceOptions:
+    """What is taken of a source."""
 
-    name: str
-    label: str
-    """Empty: it has none."""
-    read: Callable[[], bytes | Record]
-    """Its file, or the record itself. Raises `BadFrames` and `NotFound`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Images and their labels."""
-
-    recognised: str
-    """What it was taken for, and why."""
-    items: tuple[Item, ...]
-    ignored: Counter[str] = field(default_factory=Counter)
-    """Files that are no images: how many of each suffix."""
-    classes: tuple[str, ...] = ()
-    """In the order that the source gives them; empty: by name."""
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """All classes, in order."""
-        return self.classes or tuple(sorted({item.label for item in self.items if item.label}))
+    within: str = ""
+    """Only the images in this folder of it, such as `train`."""
+    images: str = ""
+    """COCO: URI of the folder or archive of the images; empty: where COCO has it."""
+    whole: bool = False
+    """COCO: whole images, in place of what its boxes hold."""
 
 
 @contextmanager
-def open_source(uri: str, stores: Stores, within: str = "") -> Iterator[Source]:
-    """What lies at `uri`, or in its folder `within` (such as `train`).
+def open_source(uri: str, stores: Stores, options: SourceOptions = SourceOptions()) -> Iterator[Source]:
+    """What lies at `uri`.
 
-    Raises `ConfigError` for what holds no images, or several splits of which none is said.
+    Raises `ConfigError` for what holds no images, several splits of which none is said, and options that it has not.
     """
     name = PurePosixPath(uri).name.lower()
+    if (options.images or options.whole) and not name.endswith(".json"):
+        raise ConfigError("--images and --whole are for the annotations of COCO, a .json file")
     with ExitStack() as opened:
         if name.endswith(".csv"):
             found = _csv(uri, stores)
+        elif name.endswith(".json"):
+            found = coco(uri, stores, options.images, options.whole, opened)
         elif name.endswith((".tar", ".tar.gz", ".tgz", ".zip")):
             found = _archive(opened.enter_context(open_archive(*stores.resolve(uri), name.endswith(".zip"))))
         else:
             found = _folder(uri, stores)
-        yield _checked(_of_split(found, within), uri)
+        yield _checked(_of_split(found, options.within), uri)
 
 
 def _checked(source: Source, uri: str) -> Source:
@@ -80,7 +66,7 @@ def _checked(source: Source, uri: str) -> Source:
         seen = ", ".join(f"{count} {suffix}" for suffix, count in source.ignored.most_common(5)) or "nothing"
         raise ConfigError(
             f"{uri} holds no images ({seen}); give a folder with a folder for each class, a CSV file with the columns "
-            "path and label, or a .tar or .zip archive"
+            "path and label, a .tar or .zip archive, or annotations of COCO"
         )
     return source
 
@@ -133,8 +119,9 @@ def _get(stores: Stores, uri: str) -> bytes:
 
 def _archive(archive: Archive) -> Source:
     names = archive.names
-    if binary := [one for one in names if PurePosixPath(one).name.endswith(".bin") and "batch" in one]:
-        return _cifar(archive, names, binary)
+    found = cifar(archive)
+    if found is not None:
+        return found
     labels = {
         one[: -len(_LABEL_SUFFIX)]: archive.read(one).decode("utf-8", "replace").strip()
         for one in names
@@ -151,40 +138,6 @@ def _archive(archive: Archive) -> Source:
         items.append(Item(one, label, partial(archive.read, one)))
     what = f"an archive with a {_LABEL_SUFFIX} file for each image" if labels else "an archive of folders"
     return Source(what, tuple(items), ignored)
-
-
-def _cifar(archive: Archive, names: list[str], binary: list[str]) -> Source:
-    """The binary version of CIFAR-10: in each file, a byte that is the label, then 32 x 32 red, green and blue ones."""
-    meta = [one for one in names if one.endswith(".meta.txt")]
-    if len(meta) != 1:
-        raise ConfigError("CIFAR: the archive lacks batches.meta.txt; use cifar-10-binary.tar.gz as it is published")
-    classes = tuple(archive.read(meta[0]).decode().split())
-    items: list[Item] = []
-    for one in sorted(binary):
-        if "test" in PurePosixPath(one).name:
-            continue
-        data = archive.read(one)
-        if len(data) % (_CIFAR_BYTES + 1):
-            raise ConfigError(f"CIFAR: {one} is damaged: its length is no multiple of {_CIFAR_BYTES + 1}")
-        for number in range(len(data) // (_CIFAR_BYTES + 1)):
-            at = number * (_CIFAR_BYTES + 1)
-            if data[at] >= len(classes):
-                raise ConfigError(f"CIFAR: {one} has a label {data[at]}, and there are {len(classes)} classes")
-            read = _CifarImage(data, at, data[at])
-            items.append(Item(f"{one}:{number}", classes[data[at]], read))
-    return Source("the binary version of CIFAR-10, training batches", tuple(items), classes=classes)
-
-
-@dataclass(frozen=True, slots=True)
-class _CifarImage:
-    data: bytes
-    at: int
-    label: int
-
-    def __call__(self) -> Record:
-        planes = np.frombuffer(self.data, np.uint8, _CIFAR_BYTES, self.at + 1)
-        image = planes.reshape(3, _CIFAR_SIDE, _CIFAR_SIDE).transpose(1, 2, 0)
-        return Record.of_image(np.ascontiguousarray(image), self.label)
 
 
 def _class_of(path: PurePosixPath) -> str:

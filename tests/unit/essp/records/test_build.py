@@ -15,7 +15,7 @@ import pytest
 
 import essp
 from essp.records.build import BuildOptions, Built, Progress, build
-from essp.records.sources import open_source
+from essp.records.sources import SourceOptions, open_source
 from essp_common.errors import ConfigError, EsspError
 from essp_common.objects.directory import DirectoryStore
 from essp_common.records.reader import RecordReader
@@ -80,7 +80,7 @@ def webdataset(path: Path) -> Path:
 
 
 def made(source: Path, out: Path, options: BuildOptions = KEPT, within: str = "") -> Built:
-    with open_source(source.as_uri(), STORES, within) as found:
+    with open_source(source.as_uri(), STORES, SourceOptions(within)) as found:
         return build(found, DataSet(DirectoryStore.from_url(out.as_uri())), options)
 
 
@@ -118,6 +118,30 @@ def test_cifar_s_own_archive(tmp_path: Path) -> None:
     tar_of(tmp_path / "short.tar", files)
     with pytest.raises(ConfigError, match=r"data_batch_1.bin is damaged"):
         made(tmp_path / "short.tar", tmp_path / "out")
+
+
+def test_the_archive_of_cifar_100_gives_its_fine_labels(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(1).integers(0, 256, (3, 3, 32, 32), np.uint8)
+    records = b"".join(bytes([9, number]) + image.tobytes() for number, image in enumerate(pixels))
+    files = {"coarse_label_names.txt": b"all\n", "fine_label_names.txt": b"apple\nbaby\nbear\n", "test.bin": b"x"}
+    archive = tar_of(
+        tmp_path / "cifar.tar.gz", {f"cifar-100-binary/{n}": d for n, d in {**files, "train.bin": records}.items()}
+    )
+    assert made(archive, tmp_path / "out").per_class == {"apple": 1, "baby": 1, "bear": 1}
+    with essp.Records(tmp_path / "out", batch_size=3) as loader:
+        [batch] = loader
+    assert (batch.frames[:, 0].numpy() == pixels[batch.meta["record"]].transpose(0, 2, 3, 1)).all()
+
+
+@pytest.mark.parametrize(("folder", "name"), [("cifar-10-batches-py", "cifar-10"), ("cifar-100-python", "cifar-100")])
+def test_pickles_are_not_loaded(folder: str, name: str, tmp_path: Path) -> None:
+    hostile = b"cos\nsystem\n(S'touch " + str(tmp_path / "harm").encode() + b"'\ntR."
+    archive = tar_of(
+        tmp_path / f"{name}-python.tar.gz", {f"{folder}/{one}": hostile for one in ("train", "data_batch_1")}
+    )
+    with pytest.raises(ConfigError, match=f"reading a pickle runs what it says; use {name}-binary.tar.gz"):
+        made(archive, tmp_path / "out")
+    assert not (tmp_path / "harm").exists()
 
 
 def test_what_cannot_be_decoded_is_named_and_left_out(tmp_path: Path) -> None:

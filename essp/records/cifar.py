@@ -1,0 +1,91 @@
+"""The binary versions of CIFAR-10 and CIFAR-100, in the archives in which they are published.
+
+Each file is a row of records: the label (of CIFAR-100 two, the coarse and the fine one), then 32 x 32 red, green and
+blue bytes. The versions for Python are pickles, and reading a pickle runs what it says; they are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+import numpy as np
+
+from essp.records.archives import Archive
+from essp.records.items import Item, Source
+from essp_common.errors import ConfigError
+from essp_common.records.chunk import Record
+
+_SIDE = 32
+_BYTES = 3 * _SIDE * _SIDE
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    name: str
+    names: str
+    """The file that has the classes, a line each."""
+    labels: int
+    """Bytes before an image; the last one is its label."""
+    training: str
+    """How the names of training files begin."""
+
+
+_LAYOUTS = (
+    _Layout("CIFAR-10", "batches.meta.txt", 1, "data_batch"),
+    _Layout("CIFAR-100, fine labels", "fine_label_names.txt", 2, "train"),
+)
+
+
+def cifar(archive: Archive) -> Source | None:
+    """The training images; None: it is something else. Raises `ConfigError` for a damaged archive and for pickles."""
+    names = archive.names
+    stems = {PurePosixPath(name).name: name for name in names}
+    binary = sorted(name for name in names if name.endswith(".bin"))
+    for layout in _LAYOUTS:
+        training = [name for name in binary if PurePosixPath(name).name.startswith(layout.training)]
+        if training and layout.names in stems:
+            return _read(archive, layout, training, _lines(archive.read(stems[layout.names])))
+    if any("batch" in PurePosixPath(name).name for name in binary):
+        raise ConfigError("CIFAR: the archive lacks batches.meta.txt; use cifar-10-binary.tar.gz as it is published")
+    parents = {PurePosixPath(name).parent.name for name in names}
+    for folder, data_set in (("cifar-10-batches-py", "cifar-10"), ("cifar-100-python", "cifar-100")):
+        if folder in parents:
+            raise ConfigError(
+                f"CIFAR: these are pickles, and reading a pickle runs what it says; use {data_set}-binary.tar.gz, "
+                "which has the same images and is published beside it"
+            )
+    return None
+
+
+def _read(archive: Archive, layout: _Layout, files: Sequence[str], classes: tuple[str, ...]) -> Source:
+    step = layout.labels + _BYTES
+    items: list[Item] = []
+    for name in files:
+        data = archive.read(name)
+        if len(data) % step:
+            raise ConfigError(f"CIFAR: {name} is damaged: its length is no multiple of {step}")
+        for number in range(len(data) // step):
+            at = number * step + layout.labels
+            label = data[at - 1]
+            if label >= len(classes):
+                raise ConfigError(f"CIFAR: {name} has a label {label}, and there are {len(classes)} classes")
+            items.append(Item(f"{name}:{number}", classes[label], _Image(data, at, label)))
+    return Source(f"the binary version of {layout.name}, training images", tuple(items), classes=classes)
+
+
+def _lines(text: bytes) -> tuple[str, ...]:
+    return tuple(text.decode("utf-8", "replace").split())
+
+
+@dataclass(frozen=True, slots=True)
+class _Image:
+    data: bytes
+    at: int
+    label: int
+
+    def __call__(self) -> Record:
+        planes = np.frombuffer(self.data, np.uint8, _BYTES, self.at)
+        image = planes.reshape(3, _SIDE, _SIDE).transpose(1, 2, 0)
+        return Record.of_image(np.ascontiguousarray(image), self.label)

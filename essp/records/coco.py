@@ -1,0 +1,245 @@
+"""The annotations of COCO (`instances_train2017.json`) and the images that they are of.
+
+Each box is a record, cut out of its image, and its category the label; or each image is one, with the category of its
+largest object. Categories keep their order, and those without a box are classes too, so that training and validation
+number them alike.
+
+Boxes of crowds are counted and left out. So is, by name, whatever the file says wrongly: a box without area or outside
+of its image, of an image or a category that there is not. A box over the border of its image ends there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import PurePosixPath
+from typing import Any
+
+from essp.records.archives import Archive, open_archive
+from essp.records.items import Box, Item, Source
+from essp_common.errors import BadFrames, ConfigError, NotFound
+from essp_common.objects.port import ObjectStore
+from essp_common.quantities import counted
+from essp_common.wiring import Stores
+
+Read = Callable[[str], bytes]
+_FAULTY = (KeyError, ValueError)
+_ASKED_FOR = 20
+"""Images that are looked for in a folder, to know whether it is the one."""
+_FAR = 2**31
+"""Coordinates beyond it are none."""
+_UNUSED = frozenset(("segmentation", "keypoints", "caption", "rle", "counts"))
+"""Most of the file; never kept in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Image:
+    file: str
+    size: tuple[int, int] | None
+    """Height and width, where the annotations say."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    name: str
+    label: str
+    box: Box
+    area: float
+
+
+def coco(uri: str, stores: Stores, images: str, whole: bool, opened: ExitStack) -> Source:
+    """What the annotations at `uri` say. Raises `ConfigError` for what are none.
+
+    `images`: URI of their folder or archive; empty: it is looked for beside the annotations, where COCO has it.
+    `whole`: a record an image, in place of one a box. Images in an archive stay open as long as `opened`.
+    """
+    content = _content(uri, stores)
+    problems: dict[str, str] = {}
+    classes = _categories(uri, content)
+    files = _images(content["images"], problems)
+    crowds, objects = _objects(content["annotations"], files, classes, problems)
+    if not objects:
+        wrong = "".join(f"; {what}: {why}" for what, why in list(problems.items())[:1])
+        raise ConfigError(
+            f"{uri} has no box that can be used; {crowds:,} are of crowds, and {len(problems):,} entries "
+            f"are wrong{wrong}"
+        )
+    read = _reading(uri, stores, images, [files[key].file for key in objects], opened)
+    items: list[Item] = []
+    for key in sorted(objects, key=lambda one: files[one].file):
+        image = files[key]
+        reading = partial(read, image.file)
+        if whole:
+            largest = max(objects[key], key=lambda one: one.area)
+            items.append(Item(image.file, largest.label, reading))
+        else:
+            items += [Item(f"{image.file} {one.name}", one.label, reading, one.box) for one in objects[key]]
+    left_out = f"; {counted(crowds, 'box')} of crowds left out" if crowds else ""
+    what = "images, each with the category of its largest object" if whole else f"boxes in {len(objects):,} images"
+    return Source(
+        f"annotations of COCO: {what}{left_out}",
+        tuple(items),
+        classes=tuple(classes.values()),
+        problems=problems,
+        unit="image" if whole else "box",
+    )
+
+
+def _content(uri: str, stores: Stores) -> Mapping[str, list[Any]]:
+    store, key = stores.resolve(uri)
+    try:
+        content: Any = json.loads(store.get(key), object_hook=_kept)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{uri} is no JSON file: {error}") from error
+    lists = content if isinstance(content, dict) else {}
+    for name in ("images", "annotations", "categories"):
+        if not isinstance(lists.get(name), list):
+            raise ConfigError(f"{uri} lacks the list {name!r} of COCO's annotations; give a file like instances_*.json")
+    return lists
+
+
+def _kept(entry: dict[str, Any]) -> dict[str, Any]:
+    for name in _UNUSED & entry.keys():
+        del entry[name]
+    return entry
+
+
+def _categories(uri: str, content: Mapping[str, list[Any]]) -> dict[int, str]:
+    """Id -> name, in the order of the ids. A file that is wrong here is wrong everywhere."""
+    found: dict[int, str] = {}
+    for place, entry in enumerate(content["categories"]):
+        try:
+            key, name = _whole(_entry(entry)["id"]), _text(entry["name"])
+        except _FAULTY as error:
+            raise ConfigError(f"{uri}: categories[{place}] has no id and name: {_said(error)}") from error
+        if key in found or name in found.values():
+            raise ConfigError(f"{uri}: categories[{place}]: {name!r} with the id {key} comes twice")
+        found[key] = name
+    return dict(sorted(found.items()))
+
+
+def _images(entries: list[Any], problems: dict[str, str]) -> dict[int, _Image]:
+    found: dict[int, _Image] = {}
+    for place, entry in enumerate(entries):
+        try:
+            key, file = _whole(_entry(entry)["id"]), _text(entry["file_name"])
+            size = (_whole(entry["height"]), _whole(entry["width"])) if "height" in entry and "width" in entry else None
+            if key in found:
+                raise ValueError(f"the id {key} is that of {found[key].file}")
+            found[key] = _Image(file, size)
+        except _FAULTY as error:
+            problems[f"images[{place}]"] = _said(error)
+    return found
+
+
+def _objects(
+    entries: list[Any], images: Mapping[int, _Image], classes: Mapping[int, str], problems: dict[str, str]
+) -> tuple[int, dict[int, list[_Object]]]:
+    """How many crowds there are, and the objects of each image."""
+    crowds = 0
+    found: dict[int, list[_Object]] = {}
+    for place, entry in enumerate(entries):
+        name = f"annotations[{place}]"
+        try:
+            if _entry(entry).get("iscrowd", 0):
+                crowds += 1
+                continue
+            name = f"box {entry['id']}" if isinstance(entry.get("id"), int) else name
+            key, category = _whole(entry["image_id"]), _whole(entry["category_id"])
+            if key not in images:
+                raise ValueError(f"there is no image {key}")
+            if category not in classes:
+                raise ValueError(f"there is no category {category}")
+            box, area = _box(entry["bbox"], images[key].size)
+        except _FAULTY as error:
+            problems[name] = _said(error)
+            continue
+        found.setdefault(key, []).append(_Object(name, classes[category], box, area))
+    return crowds, found
+
+
+def _box(numbers: Any, size: tuple[int, int] | None) -> tuple[Box, float]:
+    """The pixels that COCO's `[x, y, width, height]` touches, and its area."""
+    fine = isinstance(numbers, list) and len(numbers) == 4
+    if not fine or not all(isinstance(one, (int, float)) and abs(one) < _FAR for one in numbers):  # NaN is not, either
+        raise ValueError(f"{_short(numbers)} is no box")
+    left, top, width, height = numbers
+    if width <= 0 or height <= 0:
+        raise ValueError(f"{_short(numbers)} has no area")
+    box = Box(math.floor(top), math.floor(left), math.ceil(top + height), math.ceil(left + width), size)
+    return clipped(box, *size) if size is not None else box, width * height
+
+
+def clipped(box: Box, height: int, width: int) -> Box:
+    """The part of it that lies in an image of this size. Raises `ValueError` if there is none."""
+    inside = replace(
+        box, top=max(0, box.top), left=max(0, box.left), bottom=min(height, box.bottom), right=min(width, box.right)
+    )
+    if inside.top >= inside.bottom or inside.left >= inside.right:
+        raise ValueError(f"it lies outside of its image of {height}x{width}")
+    return inside
+
+
+def _reading(uri: str, stores: Stores, images: str, wanted: list[str], opened: ExitStack) -> Read:
+    """What reads an image by the name that the annotations give it."""
+    if images.lower().endswith((".zip", ".tar")):
+        archive = opened.enter_context(open_archive(*stores.resolve(images), images.lower().endswith(".zip")))
+        return partial(_read_member, archive, {PurePosixPath(name).name: name for name in archive.names})
+    beside = uri.rpartition("/")[0]
+    split = PurePosixPath(uri).stem.partition("_")[2]
+    above = beside.rpartition("/")[0]
+    likely = (f"{above}/{split}", f"{above}/images/{split}", f"{above}/images", f"{beside}/{split}", beside, above)
+    for folder in (images,) if images else dict.fromkeys(likely):
+        store = stores.under(folder)
+        if images or any(_has(store, name) for name in wanted[:_ASKED_FOR]):
+            return store.get
+    raise ConfigError(
+        f"{uri} is of images such as {wanted[0]}, and they are neither in {likely[0]} nor beside it; "
+        "say where they are: --images FOLDER"
+    )
+
+
+def _has(store: ObjectStore, name: str) -> bool:
+    try:
+        store.head(name)
+    except NotFound:
+        return False
+    return True
+
+
+def _read_member(archive: Archive, members: Mapping[str, str], name: str) -> bytes:
+    member = members.get(PurePosixPath(name).name)
+    if member is None:
+        raise BadFrames("the archive of images has no such file")
+    return archive.read(member)
+
+
+def _entry(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{_short(value)} is no object")
+    return value
+
+
+def _whole(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{_short(value)} is no whole number")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{_short(value)} is no text")
+    return value
+
+
+def _said(error: Exception) -> str:
+    return f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 60 else text[:57] + "..."
