@@ -74,10 +74,17 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
         gpus.gpu_allocation,
     )
 }
+_FIGURES = {"decode_peers": ("decode_seek", "decode_locality")}
+"""What the figures of a benchmark begin with, where that is not its own name."""
 
 
 def main(
-    only: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(BENCHMARKS)}; may be repeated.")] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"A figure, or what figures begin with: {', '.join(BENCHMARKS)}, or more of it; may be repeated."
+        ),
+    ] = None,
     quick: Annotated[bool, typer.Option(help="Small numbers that mean nothing, to see that everything runs.")] = False,
     full: Annotated[bool, typer.Option(help="Also 1280x720, HEVC and other GOPs, and a single training.")] = False,
     publish: Annotated[bool, typer.Option(help="Put the figures into README.md and the plot into docs.")] = False,
@@ -87,16 +94,21 @@ def main(
     results: Annotated[Path, typer.Option(help="Where the results are written.")] = RESULTS,
 ) -> None:
     """Measure, print lines `name value unit`, write JSON and a plot."""
-    chosen = _chosen(only or [])
+    chosen = benchmarks_of(only or [])
     scale = Scale(videos.absolute(), 4 if quick else clips, 1 if quick else rounds, quick, full)
     figures: list[Figure] = []
+    others: list[str] = []
     progress = Progress(chosen, seconds_of(results / "latest.json"))
     for name in chosen:
         print(progress.begin(name), file=sys.stderr, flush=True)
         for figure in BENCHMARKS[name](scale):
-            figures.append(figure)
-            print(line(figure), flush=True)
+            others.append(figure.name)
+            if not only or figure.name.startswith(tuple(only)):
+                figures.append(figure)
+                print(line(figure), flush=True)
         progress.end(name)
+    if not figures:
+        _refuse(f"no figure begins with {', '.join(only or [])}; there are: {', '.join(others)}")
     results.mkdir(parents=True, exist_ok=True)
     told = document(figures, scale) | {"seconds": progress.took_s}
     (results / "latest.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
@@ -131,12 +143,26 @@ def document(figures: Sequence[Figure], scale: Scale) -> dict[str, object]:
     }
 
 
-def _chosen(only: Sequence[str]) -> list[str]:
-    unknown = [name for name in only if name not in BENCHMARKS]
+def benchmarks_of(only: Sequence[str]) -> list[str]:
+    """The benchmarks that give these figures; all of them for none. Exits where there is none for a name."""
+    chosen = {name: _giving(name) for name in only}
+    unknown = [name for name, giving in chosen.items() if not giving]
     if unknown:
-        print(f"no benchmark {', '.join(unknown)}; there are: {', '.join(BENCHMARKS)}", file=sys.stderr)
-        raise typer.Exit(2)
-    return [name for name in BENCHMARKS if not only or name in only]
+        _refuse(f"no benchmark {', '.join(unknown)}; there are: {', '.join(BENCHMARKS)}")
+    return [name for name in BENCHMARKS if not only or any(name in giving for giving in chosen.values())]
+
+
+def _giving(figure: str) -> set[str]:
+    """The benchmarks whose figures begin with this, or else the one that this goes on from."""
+    starts = {start: name for name in BENCHMARKS for start in (name, *_FIGURES.get(name, ()))}
+    longer = {name for start, name in starts.items() if start.startswith(figure)}
+    shorter = max((start for start in starts if figure.startswith(start)), key=len, default=None)
+    return longer or ({starts[shorter]} if shorter else set())
+
+
+def _refuse(why: str) -> None:
+    print(why, file=sys.stderr)
+    raise typer.Exit(2)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from essp_common.planning.decode_cost import decode_cost
 from essp_common.planning.phases import Phases
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
-from essp_master.job.sizing import MOST_UNIT_CLIPS, bounds_of, enough_budget, parts_of
+from essp_master.job.sizing import bounds_of, enough_budget, most_unit_clips, parts_of
 
 TEMPLATE = """\
 # An ESSP job. Check it with `essp validate {file}`, run it with `essp run {file}`.
@@ -154,7 +154,7 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str) -> str:
     if len(view) <= _VISITS.window:
         return text
     budget = enough_budget(spec, bounds_of(phases, parts_of(spec)))
-    cost = decode_cost(phases.plan(0), view, _VISITS.window, MOST_UNIT_CLIPS)
+    cost = decode_cost(phases.plan(0), view, _VISITS.window, most_unit_clips(spec))
     if cost.times_less < _WORTH:
         return text
     per_visit, window = _VISITS.clips_per_visit, _VISITS.window

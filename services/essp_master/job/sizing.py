@@ -31,8 +31,9 @@ from essp_common.video.codec import max_encoded_bytes
 from essp_common.video.geometry import GRAY, frame_shape, output_size
 from essp_master.ledger.parts import ClipParts
 
-MOST_UNIT_CLIPS = 32
-"""Most clips of one work unit: enough to share decoding from a keyframe, and few enough to use several decoders."""
+_UNIT_CLIPS, _UNIT_FRAMES = 32, 512
+"""Of one work unit, at most, whichever is more clips: enough to share decoding from a keyframe, and few enough to use
+several decoders."""
 _PREDICTOR_BATCH = 16
 """Clips that a predictor scores and frees together."""
 _MIB = 2**20
@@ -77,6 +78,11 @@ def catch_up_window(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
     return max(part for part in range(1, max(1, room) + 1) if window % part == 0)
 
 
+def most_unit_clips(spec: JobSpec) -> int:
+    """Most clips of one work unit, where the budget has room for any number."""
+    return max(_UNIT_CLIPS, _UNIT_FRAMES // spec.clip.frames)
+
+
 def lead_clips(phases: Phases) -> int:
     """Clips by which a trainer may be ahead of the slowest one where all keep in step; 0: a prediction has no bound.
 
@@ -112,7 +118,7 @@ def unit_clips(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
             "or lower those, clip.frames or clip.resize"
         )
     held = (catch_up_bytes(spec, bounds) or spec.limits.budget) // largest
-    return min(MOST_UNIT_CLIPS, window or held - _at_once(spec) + 1)
+    return min(most_unit_clips(spec), window or held - _at_once(spec) + 1)
 
 
 def decoded_clips(spec: JobSpec, view: CatalogView) -> set[ArraySpec]:

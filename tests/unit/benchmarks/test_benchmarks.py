@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from av.video.reformatter import VideoReformatter
 
 from benchmarks import catalogs, embedded, measure, peers, views
-from benchmarks.__main__ import ROOT, document, line
+from benchmarks.__main__ import ROOT, benchmarks_of, document, line
 from benchmarks.embedded import NullJob
 from benchmarks.figures import Aim, Figure, Scale, clips_of, units_of
 from benchmarks.inputs import RealClips, VideoSet, make
@@ -55,6 +57,35 @@ def test_a_line_says_whether_the_aim_is_met() -> None:
     assert line(Figure("cores", 1.7, "ratio", Aim(least=1.9))) == "cores 1.7 ratio  # aim >= 1.9: missed"
     assert line(Figure("decode_overhead.x", 1.04, "ratio", Aim(most=1.05))).endswith("aim <= 1.05: met")
     assert line(Figure("feature_hog", 12.345, "ms")) == "feature_hog 12.3 ms"
+
+
+@pytest.mark.parametrize(
+    ("asked", "run"),
+    [
+        ("robot_limit", ["robot"]),
+        ("decode_seek", ["decode_peers"]),
+        ("decode_overhead.mpeg4_320x240_gop12", ["decode_overhead"]),
+        ("decode", ["decode_overhead", "decode_peers"]),
+        ("feature_sharing.trajectories", ["feature_sharing"]),
+        ("three_streams", ["three_streams", "three_streams_locality"]),
+    ],
+)
+def test_a_figure_is_asked_for_by_its_name_or_the_beginning_of_it(asked: str, run: list[str]) -> None:
+    assert benchmarks_of([asked]) == run
+    assert benchmarks_of(["master", asked]) == [*run, "master"]
+
+
+def test_each_figure_that_is_explained_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    explained = re.findall(
+        r"`([a-z][a-z0-9_]*)", "\n".join(re.findall(r"^\| (`.*?) \|", text[: text.index(BEGIN)], re.M))
+    )
+    assert len(explained) > 40
+    for name in explained:
+        assert benchmarks_of([name])
+    with pytest.raises(typer.Exit):
+        benchmarks_of(["no_such_figure"])
+    assert "no benchmark no_such_figure; there are: decode_overhead" in capsys.readouterr().err
 
 
 def test_the_document_is_json_with_every_figure(tmp_path: Path) -> None:

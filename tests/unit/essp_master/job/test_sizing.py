@@ -99,7 +99,9 @@ def test_units_leave_room_for_a_batch() -> None:
     largest = sum(bounds[0])
     tight = spec.model_copy(update={"limits": spec.limits.model_copy(update={"budget": 10 * largest})})
     assert unit_clips(tight, bounds) == 3, "7 of a batch of 8, and 3 more"
-    assert unit_clips(spec, bounds) == 32
+    assert unit_clips(spec, bounds) == 46, "clips of 11 frames: 506"
+    longer = job(clip={"frames": 32, "resize": {"height": 32, "width": 32}})
+    assert unit_clips(longer, bounds) == 32
 
 
 def test_a_catch_up_queue_holds_two_batches_or_there_is_none() -> None:
