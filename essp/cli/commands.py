@@ -22,7 +22,7 @@ SECTIONS: dict[str, dict[str, Command]] = {
     "Work with data and jobs": {
         "demo": Command("essp.cli.demo:main", "Make a labelled video set and run the whole journey on it."),
         "catalog": Command("essp.cli.catalog:app", "Build, show and check catalogs of videos."),
-        "records": Command("essp.cli.records:app", "Build, show and verify data sets of images for essp.Records."),
+        "records": Command("essp.cli.records:app", "Build, show, verify and change data sets of images."),
         "init": Command("essp.cli.init:main", "Write a commented job file for a data set."),
         "validate": Command("essp.cli.validate:main", "Check a job file, and say what it would do."),
         "run": Command("essp.cli.run:main", "Run a job in this process; no servers needed."),
@@ -73,6 +73,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "records show": ("essp records show data/images", "essp records show data/images --version 1 --json"),
     "records verify": ("essp records verify data/images",),
+    "records delete": (
+        "essp records delete data/images --keys 17 --keys 100-199 --dry-run",
+        "essp records delete data/images --label blurred --yes",
+    ),
+    "records clean": ("essp records clean data/images --dry-run", "essp records clean data/images --older-than 48"),
     "init": ("essp init catalog.parquet", "essp init catalog.parquet --model resnet18 --out resnet.yaml"),
     "validate": ("essp validate job.yaml", "essp validate job.yaml --json"),
     "run": (

@@ -1,4 +1,4 @@
-"""`essp records`: build, show and verify data sets of records."""
+"""`essp records`: build, show, verify and change data sets of records."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from essp.cli.console import open_console
+from essp.cli.records_upkeep import DataSetArgument, clean_command, delete_command
 from essp.records.build import BuildOptions, Built, Encode, Progress, build
 from essp.records.items import Source
+from essp.records.selection import NO_LABEL
 from essp.records.sources import SourceOptions, open_source
 from essp.uris import as_uri
 from essp_common.quantities import counted, size
@@ -30,8 +32,9 @@ from essp_common.wiring import Stores
 
 _MOST_LINES = 10
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Build, show and verify data sets of records.")
-DataSetArgument = Annotated[str, typer.Argument(help="The data set: a path or a URI, as given to --out.")]
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Build, show, verify and change data sets of records."
+)
 VersionOption = Annotated[int | None, typer.Option(help="Which version (default: the newest).", min=1)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
 
@@ -94,7 +97,7 @@ def show_command(data_set: DataSetArgument, version: VersionOption = None, as_js
     found = DataSet(Stores(Settings().stores).under(as_uri(data_set)))
     reader = RecordReader(found, version)
     table = reader.table
-    names = [*reader.classes, "(none)"]
+    names = [*reader.classes, NO_LABEL]
     classes = Counter(names[label] for label in table["label"].tolist())
     shapes = Counter(
         "as in its file" if entry[0] == Encoding.ENCODED else f"{entry[1]}x{entry[2]}x{entry[3]}"
@@ -152,6 +155,10 @@ def verify_command(data_set: DataSetArgument, version: VersionOption = None, as_
         raise typer.Exit(1)
     if not as_json:
         typer.echo(f"version {number}: {counted(content.records, 'record')} are whole")
+
+
+app.command("delete")(delete_command)
+app.command("clean")(clean_command)
 
 
 def _recognised(name: str, source: Source) -> str:

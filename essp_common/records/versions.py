@@ -1,7 +1,7 @@
 """The versions of a data set of records: what it is made of, from its first state on.
 
     <folder>/versions/0000000001.json    which files version 1 has, with their hashes, and what was deleted
-    <folder>/records/<name>.records      a file of records (`chunk.py`), under a name of its writer's own
+    <folder>/records/<name>.records      a file of records (`chunk.py`); `orphans.py` says what its name means
 
 Files and versions are never changed. Appending adds files and a version that names the old files and the new ones;
 deleting adds a version that leaves keys out. A version names the hash of the one it was made from. It is written after
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -20,7 +21,7 @@ from essp_common.errors import ConfigError, Conflict, NotFound, PermanentError
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectStore
 
-_VERSIONS, _FILES, _SUFFIX = "versions/", "records/", ".records"
+_VERSIONS, FILES, SUFFIX = "versions/", "records/", ".records"
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0)]
 
@@ -41,7 +42,7 @@ class RecordFile(_Model):
     @property
     def key(self) -> str:
         """Where it is, in the folder of the data set."""
-        return f"{_FILES}{self.name}{_SUFFIX}"
+        return f"{FILES}{self.name}{SUFFIX}"
 
 
 class Version(_Model):
@@ -125,15 +126,18 @@ class DataSet:
         except Conflict as error:
             raise Conflict(
                 f"version {number} of {self.where} was written by another process meanwhile; "
-                "run this again to add to it"
+                "run this again to follow it"
             ) from error
 
-    def delete(self, keys: range, number: int | None = None) -> int:
-        """Make a version without these keys. Which number it has. Raises `ConfigError` for keys that there are not."""
+    def delete(self, keys: Iterable[range], number: int | None = None) -> int:
+        """Make a version without these keys. Which number it has.
+
+        `number`: the version that they are deleted from, by default the newest. Raises `ConfigError` for keys that
+        there are not, and `Conflict` if a newer version was written meanwhile.
+        """
         number, before = self.version(number)
-        if not 0 <= keys.start < keys.stop <= before.next_key or keys.step != 1:
-            raise ConfigError(f"keys {keys.start} to {keys.stop - 1} are not among 0 to {before.next_key - 1}")
-        ranges = _merged([*before.deleted, (keys.start, keys.stop)])
+        wanted = [(one.start, one.stop) for one in keys if _checked(one, before.next_key)]
+        ranges = _merged([*before.deleted, *wanted])
         after = Version(parent=digest(before), classes=before.classes, files=before.files, deleted=ranges)
         self.commit(number + 1, after)
         return number + 1
@@ -142,6 +146,12 @@ class DataSet:
 def digest(version: Version) -> str:
     """SHA-256 of a version as it is written."""
     return hashlib.sha256(version.to_bytes()).hexdigest()
+
+
+def _checked(keys: range, end: int) -> range:
+    if not 0 <= keys.start < keys.stop <= end or keys.step != 1:
+        raise ConfigError(f"keys {keys.start} to {keys.stop - 1} are not among 0 to {end - 1}")
+    return keys
 
 
 def _merged(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

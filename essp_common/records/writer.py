@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import time
 import uuid
 from collections.abc import Iterable
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from essp_common.errors import ConfigError, Conflict, EsspError
+from essp_common.errors import ConfigError, Conflict, EsspError, NotFound
 from essp_common.records.chunk import ENTRY, MOST_BYTES, MOST_RECORDS, Record, pack
+from essp_common.records.orphans import BUILD_DIGITS, file_name
 from essp_common.records.versions import DataSet, RecordFile, Version, digest
 
 FILE_BYTES = 256 * 2**20
@@ -39,6 +41,9 @@ class Writer:
                 )
         new = [name for name in dict.fromkeys(classes) if name not in self._before.classes]
         self.classes = (*self._before.classes, *new)
+        self._build = uuid.uuid4().hex[:BUILD_DIGITS]
+        self._time_ms = 0
+        """Of the file that was written last."""
         self._files: list[RecordFile] = []
         self._waiting: list[Record] = []
         self._waiting_bytes = 0
@@ -59,7 +64,10 @@ class Writer:
         self._waiting_bytes += size
 
     def commit(self) -> int:
-        """Make the version. Which number it has. Raises `ConfigError` if nothing was added."""
+        """Make the version. Which number it has.
+
+        Raises `ConfigError` if nothing was added, and `Conflict` if another writer was first or the files are gone.
+        """
         if self._waiting:
             self._write_file()
         if not self._files:
@@ -71,6 +79,7 @@ class Writer:
             files=(*before.files, *self._files),
             deleted=before.deleted,
         )
+        self._check_files()
         self._data_set.commit(self._number + 1, version)
         self.number = self._number + 1
         return self.number
@@ -85,7 +94,7 @@ class Writer:
     def _write_file(self) -> None:
         data = pack(self._waiting, self._next_key)
         file = RecordFile(
-            name=uuid.uuid4().hex,
+            name=self._name(),
             sha256=hashlib.sha256(data).hexdigest(),
             bytes=len(data),
             records=len(self._waiting),
@@ -95,6 +104,21 @@ class Writer:
         self._data_set.store.put(file.key, data)
         self._next_key += file.records
         self._waiting, self._waiting_bytes = [], 0
+
+    def _name(self) -> str:
+        self._time_ms = max(self._time_ms + 1, time.time_ns() // 1_000_000)
+        return file_name(self._build, self._time_ms)
+
+    def _check_files(self) -> None:
+        """Whoever cleans up may have taken this build for dead."""
+        for file in self._files:
+            try:
+                self._data_set.store.head(file.key)
+            except NotFound as error:
+                raise Conflict(
+                    f"{file.key} of {self._data_set.where} was removed while this build was running, as by "
+                    "`essp records clean`; build again"
+                ) from error
 
     def __enter__(self) -> Self:
         return self

@@ -87,8 +87,8 @@ def test_sizes_may_vary(store: DirectoryStore) -> None:
 def test_versions_keep_what_they_had(store: DirectoryStore) -> None:
     data_set = build(store, range(20))
     build(store, range(20, 30), append=True)
-    assert data_set.delete(range(5, 8)) == 3
-    assert data_set.delete(range(7, 25)) == 4
+    assert data_set.delete([range(5, 8)]) == 3
+    assert data_set.delete([range(7, 12), range(11, 25)]) == 4
     assert data_set.versions() == [1, 2, 3, 4]
     assert contents(RecordReader(data_set, 1)) == expected(range(20))
     assert contents(RecordReader(data_set, 2)) == expected(range(30))
@@ -238,7 +238,7 @@ def test_a_table_that_is_whole_and_wrong_is_as_good_as_damaged(store: DirectoryS
 def test_keys_that_there_are_not_cannot_be_deleted(store: DirectoryStore, keys: range) -> None:
     data_set = build(store, range(30))
     with pytest.raises(ConfigError, match="are not among 0 to 29"):
-        data_set.delete(keys)
+        data_set.delete([range(2), keys])
     assert data_set.versions() == [1]
 
 

@@ -1,0 +1,56 @@
+"""Which records of a version are meant: by their keys, by their labels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from essp_common.errors import ConfigError
+from essp_common.records.reader import RecordReader
+
+NO_LABEL = "(none)"
+"""How records without a label are named."""
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+
+
+def keys_of(text: str) -> range:
+    """`17` or `0-99`, both ends included. Raises `ConfigError`."""
+    found = _RANGE.fullmatch(text.strip())
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+    if first > last:
+        raise ConfigError(f"--keys {text!r}: write a key or a range, as in 17 or 0-99")
+    return range(first, last + 1)
+
+
+def selected(reader: RecordReader, keys: Sequence[range], labels: Sequence[str]) -> list[range]:
+    """The keys of all records that are in one of the ranges and have one of the labels; of either, none means any.
+
+    Raises `ConfigError` for keys and labels that there are not. Records that cannot be read are found by their keys.
+    """
+    version = reader.version
+    for one in keys:
+        if one.stop > version.next_key:
+            raise ConfigError(f"--keys: {one.stop - 1} is not among 0 to {version.next_key - 1}")
+    chosen = np.zeros(version.next_key, np.bool_)
+    for one in keys or [range(version.next_key)]:
+        chosen[one.start : one.stop] = True
+    if labels:
+        wanted = [_position(reader.classes, label) for label in labels]
+        labelled = np.zeros_like(chosen)
+        labelled[reader.table["key"][np.isin(reader.table["label"], wanted)].astype(np.int64)] = True
+        chosen &= labelled
+    for first, end in version.deleted:
+        chosen[first:end] = False
+    edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False)).tolist()
+    return [range(first, end) for first, end in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _position(classes: Sequence[str], label: str) -> int:
+    if label in classes:
+        return classes.index(label)
+    if label == NO_LABEL:
+        return -1
+    some = ", ".join(classes[:5]) + (", ..." if len(classes) > 5 else "")
+    raise ConfigError(f"--label {label!r}: there is no such class; the {len(classes)} are: {some}")
