@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from essp.api.models import Model, StreamModel, load_model
     from essp.api.prediction import Segment, VideoPrediction, predict
     from essp.api.records import Records
+    from essp.api.shared import SharedRecords
     from essp.api.streaming import Stream, Window, stream
     from essp.api.targets import Targets
     from essp_common.catalog.table import Catalog, VideoRow
@@ -77,6 +78,7 @@ _HOMES = {
     "essp.api.models": ("Model", "StreamModel", "load_model"),
     "essp.api.prediction": ("Segment", "VideoPrediction", "predict"),
     "essp.api.records": ("Records",),
+    "essp.api.shared": ("SharedRecords",),
     "essp.api.streaming": ("Stream", "Window", "stream"),
     "essp.api.targets": ("Targets",),
     "essp_common.catalog.table": ("Catalog", "VideoRow"),
@@ -97,6 +99,7 @@ __all__ = [
     "PermanentError",
     "Records",
     "Segment",
+    "SharedRecords",
     "Stream",
     "StreamModel",
     "Targets",

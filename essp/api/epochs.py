@@ -230,7 +230,9 @@ class _BatchSampler(NamedTuple):
     sampler: Epochs
 
 
-def closed_when_abandoned(loader: Epochs, close: Callable[[], None]) -> weakref.finalize[[Callable[[], None]], Epochs]:
+def closed_when_abandoned(
+    loader: IterableDataset[Batch], close: Callable[[], None]
+) -> weakref.finalize[[Callable[[], None]], IterableDataset[Batch]]:
     """Have `close` called when nobody holds the loader any more, but not at the end of the process."""
     finalizer = weakref.finalize(loader, _in_a_thread, close)
     finalizer.atexit = False

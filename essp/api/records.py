@@ -10,6 +10,7 @@ ranks alike. What it reads was made by `essp records build` (docs/records.md).
 
 from __future__ import annotations
 
+import copy
 import os
 from collections import deque
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 
 from essp.api.arguments import Frames, Transform, bytes_of, device_of, rendezvous_of, whole_number
 from essp.api.epochs import Batch, Epochs, closed_when_abandoned
+from essp.api.shared import About, Owner, SharedRecords, Start
 from essp.records.feed import Feed, Part, Taken
 from essp.records.held import Held, Places, RawImages
 from essp.records.images import covering
@@ -132,6 +134,26 @@ class Records(Epochs):
         self._feed: Feed | None = None
         self._pid = os.getpid()
         self._pool: ThreadPoolExecutor | None = None
+
+    def share(self, *, processes: int, memory: int | str = "64MiB") -> SharedRecords:
+        """This loader, for several processes of this machine: each batch goes to one of them. Linux only.
+
+            with essp.Records("data/cifar10").share(processes=2) as shared:
+                torch.multiprocessing.spawn(train, args=(model, shared), nprocs=2)
+
+        It begins where this loader is, and reads the records in a thread of this process, once for all of them.
+
+        processes: how many may take batches at a time; one that has ended makes room for another.
+        memory: bytes of batches that are ready in shared memory; two for each process are in any case.
+        """
+        loader = copy.copy(self)
+        loader._map, loader._device = None, torch.device("cpu")
+
+        def about(start: Start) -> About:
+            device = str(self._device)
+            return About(self.classes, self._clips, len(self), self._ranks.world_size, self._plan, device, start)
+
+        return SharedRecords._of(Owner(loader, about, processes, memory))
 
     # --- what it has ---
 
