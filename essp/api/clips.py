@@ -95,7 +95,7 @@ def decode(
         file = _opened(stack, video)
         row = video if isinstance(video, VideoRow) else _row(str(video), file)
         clips = np.zeros((len(starts), frames, *frame_shape(resize, row.height, row.width)), np.uint8)
-        seeds = [_seed(row, first, frames, stride) for first in starts]
+        seeds = [seed_of(row, first, frames, stride) for first in starts]
         with Reader(file, lookahead=row.lookahead) as reader:
             for error in reader.read(seeds, resize, list(clips), strict=strict):
                 if error is not None:
@@ -130,7 +130,8 @@ def _row(name: str, file: VideoFile) -> VideoRow:
     return VideoRow(name, name, "", "", 0, "", last_frame=facts.frame_count - 1, **found)
 
 
-def _seed(row: VideoRow, start: int, frames: int, stride: int) -> Seed:
+def seed_of(row: VideoRow, start: int, frames: int, stride: int) -> Seed:
+    """The recipe of a clip that begins at `start` of a row. Raises `ConfigError` for a start outside it."""
     length = row.last_frame - row.first_frame + 1
     if not 0 <= start < length:
         raise ConfigError(f"start={start}: {row.id} has frames 0 to {length - 1}")

@@ -23,6 +23,7 @@ SECTIONS: dict[str, dict[str, Command]] = {
         "demo": Command("essp.cli.demo:main", "Make a labelled video set and run the whole journey on it."),
         "catalog": Command("essp.cli.catalog:app", "Build, show and check catalogs of videos."),
         "records": Command("essp.cli.records:app", "Build, show, verify and change data sets of images."),
+        "bench": Command("essp.cli.bench:app", "Measure reading, decoding and raw reads; say what binds."),
         "init": Command("essp.cli.init:main", "Write a commented job file for a data set."),
         "validate": Command("essp.cli.validate:main", "Check a job file, and say what it would do."),
         "run": Command("essp.cli.run:main", "Run a job in this process; no servers needed."),
@@ -78,6 +79,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "essp records delete data/images --label blurred --yes",
     ),
     "records clean": ("essp records clean data/images --dry-run", "essp records clean data/images --older-than 48"),
+    "bench io": (
+        "essp bench io --source images/ --threads 1,2,4,8",
+        "essp bench io --source catalog.parquet --pipeline read,full --cold --plot io.png",
+        "essp bench io --source images.csv --throttle hdd --throttle 133MB/s,8ms --json",
+        "essp bench io --source data/images --store s3://bucket/scratch --trace trace.csv",
+    ),
     "init": ("essp init catalog.parquet", "essp init catalog.parquet --model resnet18 --out resnet.yaml"),
     "validate": ("essp validate job.yaml", "essp validate job.yaml --json"),
     "run": (

@@ -93,6 +93,10 @@ class RecordReader:
             return None
         return int(first["height"]), int(first["width"]), int(first["channels"])
 
+    def file_of(self, places: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Of the record at each place: which of the version's files it is in."""
+        return self._file[places]
+
     def read(self, places: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Sequence[memoryview]]]:
         """The bytes of the records at these places, which ascend: some places, and as many buffers, at a time.
 

@@ -21,6 +21,7 @@ from essp_common.objects import s3
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectStore
 from essp_common.objects.s3 import S3Store
+from essp_common.objects.throttled import Device, Throttle, ThrottledStore
 from essp_common.wiring import Stores, open_store
 from essp_decoder.config import DecoderSettings
 from tests.contract.objects_suite import MIB, ListingContract, ObjectsContract, Place, ReadingContract, patterned
@@ -37,6 +38,12 @@ class TestNotedStore(ObjectsContract):
     @pytest.fixture
     def store(self, tmp_path: Path) -> ObjectStore:
         return NotedStore(DirectoryStore(str(tmp_path / "store")), Accesses())
+
+
+class TestThrottledStore(ObjectsContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> ObjectStore:
+        return ThrottledStore(DirectoryStore(str(tmp_path / "store")), Device(Throttle(1e12)))
 
 
 @pytest.mark.integration

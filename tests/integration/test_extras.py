@@ -57,6 +57,7 @@ NEEDS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     ("records build {dir}/videos --out {dir}/records", "cv2", {}),
     ("records delete s3://bucket/records --keys 1", "boto3", S3),
     ("records clean s3://bucket/records", "boto3", S3),
+    ("bench io --source {dir}/videos --dry-run", "cv2", {}),
     ("extractor run", "redis", {"ESSP_CACHE": "redis://127.0.0.1:1/0"}),
     ("job ls", "httpx", {}),
     ("pool ls", "httpx", {}),

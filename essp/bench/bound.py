@@ -1,0 +1,100 @@
+"""The upper bound of an input pipeline: how fast its bytes can be read, and nothing else.
+
+The same bytes that the pipeline needs are read raw: by as many threads, in the order of the files, neighbouring bytes
+together in requests of up to 8 MiB, without shuffling, decoding or batches. It is to a pipeline what IOR is to a file
+system. Files on this machine are read into one buffer a thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from essp.bench.pipeline import Plan, Took
+from essp.bench.places import Extent
+from essp.bench.sources import Source
+from essp_common.errors import PermanentError
+
+REQUEST_BYTES = 8 * 2**20
+
+
+def bound(source: Source, plan: Plan, stopped: Callable[[], bool]) -> Took:
+    """One run, of the bytes that a pipeline with this plan reads."""
+    requests = list(raw_requests(source, plan))
+    reader = _Reader(stopped)
+    begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
+    with ThreadPoolExecutor(plan.threads, "essp-bench-raw") as pool:
+        read = sum(pool.map(reader.read, requests))
+    seconds, cpu_s = time.perf_counter() - begin_s, time.process_time() - begin_cpu_s
+    return Took(seconds, cpu_s, plan.batches * plan.batch, read, 0, not stopped())
+
+
+def raw_requests(source: Source, plan: Plan) -> Iterator[Extent]:
+    """The bytes of as many samples as the plan has, epoch by epoch."""
+    left, epoch = plan.batches * plan.batch, 0
+    while left > 0:
+        order = np.random.default_rng((plan.seed, epoch)).permutation(len(source))[:left]
+        yield from merged(extent for task in source.tasks(order, plan.seed + epoch) for extent in task.extents())
+        left, epoch = left - len(order), epoch + 1
+
+
+def merged(extents: Iterable[Extent]) -> Iterator[Extent]:
+    """The same bytes once each, by object and start, in requests of up to `REQUEST_BYTES`; whole objects stay whole."""
+    by_place = sorted(extents, key=lambda one: (one.place.key, id(one.place.store), one.start))
+    last: Extent | None = None
+    for extent in by_place:
+        if extent.length is None:
+            yield extent
+        elif last is not None and last.place == extent.place and extent.start <= _end(last):
+            last = Extent(last.place, last.start, max(_end(last), _end(extent)) - last.start)
+        else:
+            yield from _cut(last)
+            last = extent
+    yield from _cut(last)
+
+
+def _end(extent: Extent) -> int:
+    return extent.start + (extent.length or 0)
+
+
+def _cut(extent: Extent | None) -> Iterator[Extent]:
+    if extent is not None:
+        for start in range(extent.start, _end(extent), REQUEST_BYTES):
+            yield Extent(extent.place, start, min(REQUEST_BYTES, _end(extent) - start))
+
+
+@dataclass
+class _Reader:
+    stopped: Callable[[], bool]
+
+    def __post_init__(self) -> None:
+        self._local = threading.local()
+
+    def read(self, extent: Extent) -> int:
+        """How many bytes there were; of what is not there, none."""
+        if self.stopped():
+            return 0
+        store, key = extent.place
+        with suppress(PermanentError):
+            path = store.local_path(key)
+            return len(extent.read()) if path is None else self._raw(path, extent)
+        return 0
+
+    def _raw(self, path: str, extent: Extent) -> int:
+        if not hasattr(self._local, "buffer"):
+            self._local.buffer = bytearray(REQUEST_BYTES)
+        done = 0
+        with suppress(FileNotFoundError), open(path, "rb", buffering=0) as file:
+            file.seek(extent.start)
+            while (left := REQUEST_BYTES if extent.length is None else extent.length - done) > 0:
+                count = file.readinto(memoryview(self._local.buffer)[:left])
+                if not count:
+                    break
+                done += count
+        return done

@@ -1,0 +1,452 @@
+"""What a benchmark reads: images in folders, images in a list, clips of a catalog, records.
+
+    images/            a folder for each class                      a sample is an image
+    images.csv         columns path and, if there are any, label    a sample is an image
+    catalog.parquet    `essp catalog build`                         a sample is a clip that begins at a random frame
+    data/images        `essp records build`                         a sample is a record
+
+A source cuts an order of samples into tasks. A task is what one thread does at a time: one image, one clip, or the
+records that lie together in a file. Its bytes can be read alone, or read, decoded and scaled.
+
+A sample that cannot be read or decoded is left out and named; stores that do not answer raise `Unavailable`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essp.api.clips import resize_to, seed_of
+from essp.bench.places import Extent, Place, Wrap, distinct, once_each
+from essp.records.images import covering, decoded, image_of
+from essp.records.sources import IMAGE_SUFFIXES
+from essp_common.catalog.table import Catalog, VideoRow, read_catalog
+from essp_common.errors import ConfigError, EsspError, PermanentError
+from essp_common.objects.port import ObjectStore
+from essp_common.records.reader import RecordReader, runs
+from essp_common.records.versions import DataSet
+from essp_common.video.container import VideoFile
+from essp_common.video.reader import Reader
+from essp_common.wiring import Stores
+
+Frames = NDArray[np.uint8]
+Indices = NDArray[np.int64]
+_VERSIONS = "versions/"
+"""What only a data set of records has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What samples are made into."""
+
+    side: int = 224
+    """Images and frames have so many pixels each way."""
+    frames: int = 16
+    """Of a clip."""
+    stride: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """`(H, W, 3)` of an image or a record, `(T, H, W, 3)` of a clip: uint8, RGB."""
+
+    frames: Frames
+    label: int
+    """A position in `Source.classes`; -1: it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A sample that was left out."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a task has given."""
+
+    samples: Sequence[Sample]
+    bytes: int
+    """Read for it: of a clip, those from the keyframe before it to the one behind it."""
+    damaged: Sequence[Damaged] = ()
+    count: int = 0
+    """Samples whose bytes were read, where nothing is decoded."""
+
+    @property
+    def good(self) -> int:
+        """Samples that are not left out."""
+        return len(self.samples) + self.count
+
+
+class Task(Protocol):
+    """What one thread does at a time."""
+
+    @property
+    def size(self) -> int:
+        """Samples."""
+
+    def extents(self) -> Sequence[Extent]:
+        """The bytes that it needs."""
+
+    def read(self) -> Loaded:
+        """Read them, and nothing else: there are no `samples`, only their `count`."""
+
+    def load(self) -> Loaded:
+        """Read, decode, scale."""
+
+
+class Source(Protocol):
+    """Samples, by index."""
+
+    @property
+    def recognised(self) -> str:
+        """What it was taken for."""
+
+    @property
+    def unit(self) -> str:
+        """`image`, `clip` or `record`."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of labels."""
+
+    def __len__(self) -> int:
+        """How many samples."""
+
+    def tasks(self, order: Indices, seed: int) -> list[Task]:
+        """Samples in this order, as far as they are read in this order. `seed`: of what is random about a sample."""
+
+    def objects(self) -> Sequence[Place]:
+        """All objects that may be read."""
+
+    def through(self, wrap: Wrap) -> Source:
+        """The same samples, read through other stores; `wrap` is asked once for each store."""
+
+
+def open_source(uri: str, stores: Stores, shape: Shape | None = None) -> Source:
+    """What lies at `uri`. Raises `ConfigError` for what holds nothing to read, and `NotFound`."""
+    shape = shape or Shape()
+    name = PurePosixPath(uri).name.lower()
+    if name.endswith(".csv"):
+        found: Source = _listed(uri, stores, shape)
+    elif name.endswith(".parquet"):
+        found = _clips(uri, read_catalog(*stores.resolve(uri)), stores, shape)
+    else:
+        store = stores.under(uri)
+        is_records = next(iter(store.list(_VERSIONS)), None) is not None
+        found = Records.open(store, shape) if is_records else _folder(uri, store, shape)
+    if not len(found):
+        raise ConfigError(f"{uri} has no {found.unit}s; give a folder or a CSV file of images, a catalog or records")
+    return found
+
+
+# --- images ---
+
+
+@dataclass(frozen=True, slots=True)
+class _ImageTask:
+    place: Place
+    label: int
+    side: int
+    size: int = 1
+
+    def extents(self) -> Sequence[Extent]:
+        return (Extent(self.place),)
+
+    def read(self) -> Loaded:
+        try:
+            return Loaded((), len(self._bytes()), count=1)
+        except PermanentError as error:
+            return _left_out(self.place.key, error)
+
+    def load(self) -> Loaded:
+        try:
+            data = self._bytes()
+        except PermanentError as error:
+            return _left_out(self.place.key, error)
+        try:
+            frames = covering(decoded(data), self.side, self.side)
+        except PermanentError as error:
+            return _left_out(self.place.key, error, len(data))
+        return Loaded((Sample(frames, self.label),), len(data))
+
+    def _bytes(self) -> bytes:
+        return self.place.store.get(self.place.key)
+
+
+@dataclass(frozen=True)
+class Images:
+    """Image files."""
+
+    recognised: str
+    places: tuple[Place, ...]
+    labels: Indices
+    classes: tuple[str, ...]
+    shape: Shape
+    unit: str = "image"
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def tasks(self, order: Indices, seed: int) -> list[Task]:
+        """One an image."""
+        return [_ImageTask(self.places[i], int(self.labels[i]), self.shape.side) for i in order.tolist()]
+
+    def objects(self) -> Sequence[Place]:
+        return distinct(self.places)
+
+    def through(self, wrap: Wrap) -> Images:
+        wrap = once_each(wrap)
+        return replace(self, places=tuple(place.through(wrap) for place in self.places))
+
+
+def _images(recognised: str, places: list[Place], names: list[str], shape: Shape) -> Images:
+    classes = tuple(sorted({name for name in names if name}))
+    of = {name: number for number, name in enumerate(classes)}
+    labels = np.array([of.get(name, -1) for name in names], np.int64)
+    return Images(recognised, tuple(places), labels, classes, shape)
+
+
+def _folder(uri: str, store: ObjectStore, shape: Shape) -> Images:
+    keys = [info.key for info in store.list() if PurePosixPath(info.key).suffix.lower() in IMAGE_SUFFIXES]
+    if not keys:
+        raise ConfigError(
+            f"{uri} holds no images ({', '.join(sorted(IMAGE_SUFFIXES))}), and is no data set of records; give such a "
+            "folder, a .csv file with the column path, or a catalog (.parquet)"
+        )
+    names = [PurePosixPath(key).parent.name for key in keys]
+    return _images("images in folders", [Place(store, key) for key in keys], names, shape)
+
+
+def _listed(uri: str, stores: Stores, shape: Shape) -> Images:
+    store, key = stores.resolve(uri)
+    try:
+        rows = csv.DictReader(io.StringIO(store.get(key).decode("utf-8-sig"), newline=""), strict=True)
+        listed = list(rows)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"{uri} is no CSV file in UTF-8: {error}") from error
+    if "path" not in (rows.fieldnames or ()):
+        raise ConfigError(f"{uri} lacks the column 'path'; it needs path, and may have label")
+    folder = uri.rpartition("/")[0]
+    places = [Place(*stores.resolve(_whole(row["path"] or "", folder), video=True)) for row in listed]
+    return _images("a list of images", places, [row.get("label") or "" for row in listed], shape)
+
+
+def _whole(path: str, folder: str) -> str:
+    return path if "://" in path else f"file://{path}" if path.startswith("/") else f"{folder}/{path}"
+
+
+# --- clips ---
+
+
+@dataclass(frozen=True, slots=True)
+class _ClipTask:
+    row: VideoRow
+    place: Place
+    label: int
+    start: int
+    """The first frame, within the row."""
+    shape: Shape
+    size: int = 1
+
+    def extents(self) -> Sequence[Extent]:
+        """From the keyframe at or before the first frame to the one behind the last frame; the whole file where the
+        catalog does not know their bytes."""
+        row = self.row
+        first = row.first_frame + self.start
+        last = min(first + (self.shape.frames - 1) * self.shape.stride, row.last_frame)
+        frames, offsets = np.array(row.keyframe_frame), row.keyframe_offset
+        before = int(np.searchsorted(frames, first, side="right")) - 1
+        behind = int(np.searchsorted(frames, last, side="right"))
+        if not row.seekable or before < 0 or offsets[before] < 0:
+            return (Extent(self.place, 0, row.size_bytes),)
+        end = offsets[behind] if behind < len(offsets) and offsets[behind] > offsets[before] else row.size_bytes
+        return (Extent(self.place, offsets[before], end - offsets[before]),)
+
+    def read(self) -> Loaded:
+        try:
+            return Loaded((), sum(len(extent.read()) for extent in self.extents()), count=1)
+        except PermanentError as error:
+            return _left_out(self.row.id, error)
+
+    def load(self) -> Loaded:
+        read = sum(extent.length or 0 for extent in self.extents())
+        try:
+            frames = self._decoded()
+        except PermanentError as error:
+            return _left_out(self.row.id, error, read)
+        return Loaded((Sample(frames, self.label),), read)
+
+    def _decoded(self) -> Frames:
+        shape = self.shape
+        frames = np.empty((shape.frames, shape.side, shape.side, 3), np.uint8)
+        seed = seed_of(self.row, self.start, shape.frames, shape.stride)
+        resize = resize_to(None, (shape.side, shape.side), "area")
+        store, key = self.place
+        with ExitStack() as stack:
+            path = store.local_path(key)
+            file: VideoFile = stack.enter_context(store.open(key)) if path is None else path
+            with Reader(file, lookahead=self.row.lookahead) as reader:
+                for error in reader.read([seed], resize, [frames]):
+                    if error is not None:
+                        raise error
+        return frames
+
+
+@dataclass(frozen=True)
+class Clips:
+    """Videos of a catalog, from each of which a clip is taken."""
+
+    recognised: str
+    rows: tuple[VideoRow, ...]
+    places: tuple[Place, ...]
+    classes: tuple[str, ...]
+    shape: Shape
+    unit: str = "clip"
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def tasks(self, order: Indices, seed: int) -> list[Task]:
+        """One a clip, which begins at any frame that leaves room for it."""
+        rng = np.random.default_rng(seed)
+        of = {name: number for number, name in enumerate(self.classes)}
+        span = (self.shape.frames - 1) * self.shape.stride
+        tasks: list[Task] = []
+        for i in order.tolist():
+            row = self.rows[i]
+            room = max(0, row.last_frame - row.first_frame - span)
+            label = of.get(row.class_name, -1)
+            tasks.append(_ClipTask(row, self.places[i], label, int(rng.integers(room + 1)), self.shape))
+        return tasks
+
+    def objects(self) -> Sequence[Place]:
+        return distinct(self.places)
+
+    def through(self, wrap: Wrap) -> Clips:
+        wrap = once_each(wrap)
+        return replace(self, places=tuple(place.through(wrap) for place in self.places))
+
+
+def _clips(uri: str, catalog: Catalog, stores: Stores, shape: Shape) -> Clips:
+    rows = tuple(row for row in catalog.rows if row.error is None)
+    places = tuple(Place(*stores.resolve(row.uri, video=True)) for row in rows)
+    return Clips(f"a catalog; clips of {shape.frames} frames", rows, places, catalog.classes, shape)
+
+
+# --- records ---
+
+
+@dataclass(frozen=True, slots=True)
+class _RecordsTask:
+    reader: RecordReader
+    places: Indices
+    """Ascending, in one file, and near to each other."""
+    key: str
+    start: int
+    length: int
+    side: int
+
+    @property
+    def size(self) -> int:
+        return len(self.places)
+
+    def extents(self) -> Sequence[Extent]:
+        return (Extent(Place(self.reader.store, self.key), self.start, self.length),)
+
+    def read(self) -> Loaded:
+        try:
+            (extent,) = self.extents()
+            return Loaded((), len(extent.read()), count=len(self.places))
+        except PermanentError as error:
+            return _left_out(self.key, error)
+
+    def load(self) -> Loaded:
+        samples, damaged, good = [], [], set()
+        table = self.reader.table
+        for places, buffers in self.reader.read(self.places):
+            for place, data in zip(places.tolist(), buffers, strict=True):
+                entry = table[place]
+                shape = int(entry["height"]), int(entry["width"]), int(entry["channels"])
+                try:
+                    image = covering(image_of(data, int(entry["encoding"]), shape), self.side, self.side)
+                except PermanentError as error:
+                    damaged.append(Damaged(self._name(place), str(error)))
+                else:
+                    samples.append(Sample(_coloured(image), int(entry["label"])))
+                good.add(place)
+        lost = [place for place in self.places.tolist() if place not in good]
+        damaged += [Damaged(self._name(place), "its bytes are damaged, or not there") for place in lost]
+        return Loaded(samples, self.length, damaged)
+
+    def _name(self, place: int) -> str:
+        return f"record {self.reader.table['key'][place]} in {self.key}"
+
+
+@dataclass(frozen=True)
+class Records:
+    """Records, as OneAccess reads them: a piece of a permutation at a time, in one pass over the file."""
+
+    recognised: str
+    reader: RecordReader
+    classes: tuple[str, ...]
+    shape: Shape
+    unit: str = "record"
+    first_piece: int = 64
+    """Each piece is twice as large as the one before, so that the first samples come early."""
+    largest_piece: int = 8192
+
+    @classmethod
+    def open(cls, store: ObjectStore, shape: Shape) -> Records:
+        """The newest version of a data set. Raises `PermanentError` if none of its files can be read."""
+        reader = RecordReader(DataSet(store))
+        return cls(f"records, version {reader.number}", reader, reader.classes, shape)
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def tasks(self, order: Indices, seed: int) -> list[Task]:
+        """One a request: within a piece, samples come in the order of the file."""
+        tasks: list[Task] = []
+        begin, size = 0, self.first_piece
+        while begin < len(order):
+            tasks += self._piece(np.sort(order[begin : begin + size]))
+            begin, size = begin + size, min(2 * size, self.largest_piece)
+        return tasks
+
+    def objects(self) -> Sequence[Place]:
+        store = self.reader.store
+        files = [file.key for file in self.reader.version.files]
+        return [Place(store, key) for key in (*(info.key for info in store.list(_VERSIONS)), *files)]
+
+    def through(self, wrap: Wrap) -> Records:
+        return replace(self, reader=RecordReader(DataSet(wrap(self.reader.store)), self.reader.number))
+
+    def _piece(self, places: Indices) -> list[Task]:
+        table = self.reader.table
+        tasks: list[Task] = []
+        for position, file in enumerate(self.reader.version.files):
+            mine = places[self.reader.file_of(places) == position]
+            begins = table["offset"][mine].astype(np.int64)
+            for run in runs(begins, begins + table["length"][mine]):
+                some, length = mine[run.first : run.last], run.end - run.begin
+                tasks.append(_RecordsTask(self.reader, some, file.key, run.begin, length, self.shape.side))
+        return tasks
+
+
+def _coloured(image: Frames) -> Frames:
+    return np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image
+
+
+def _left_out(name: str, error: EsspError, read: int = 0) -> Loaded:
+    return Loaded((), read, (Damaged(name, str(error)),))

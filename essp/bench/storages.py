@@ -1,0 +1,97 @@
+"""Where a benchmark reads its source from: where it lies, copies in other stores, and either as slow as another device.
+
+Each store that is named gets a copy of every object that may be read, in a folder of its own, `essp-bench-<random>`,
+which is removed at the end: also after an error or Ctrl-C, but not after a kill. A throttle slows down the reads that
+are measured, and not the copying.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from itertools import count
+
+from essp.bench.places import Place, once_each
+from essp.bench.sources import Source
+from essp_common.errors import EsspError
+from essp_common.objects.port import ObjectStore
+from essp_common.objects.throttled import Device, Throttle, ThrottledStore
+from essp_common.wiring import Stores
+
+IN_PLACE = "source"
+"""The name of the storage that is where the source lies."""
+Copied = Callable[[int, int], None]
+"""Is told how many objects of how many were copied. May raise to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A source as it is read in one place."""
+
+    name: str
+    source: Source
+    files: tuple[str, ...]
+    """Paths of what is read, as far as it lies on this machine: what `--cold` evicts."""
+    network: bool
+    """It is read from another machine."""
+    throttle: Throttle | None = None
+
+
+@contextmanager
+def storages(
+    source: Source,
+    stores: Stores,
+    uris: Sequence[str],
+    throttles: Sequence[tuple[str, Throttle]],
+    copied: Copied = lambda done, total: None,
+) -> Iterator[list[Storage]]:
+    """The source in each of these stores (none: where it lies), at each of these throttles (none: unslowed).
+
+    `throttles`: with the names they have in results. Raises what the stores raise.
+    """
+    with ExitStack() as stack:
+        found: list[Storage] = []
+        for uri in uris or [IN_PLACE]:
+            there = source if uri == IN_PLACE else stack.enter_context(_copy(source, stores.under(uri), copied))
+            plain = Storage(uri, there, _files(there), _is_remote(there))
+            found += [_slowed(plain, name, throttle) for name, throttle in throttles] or [plain]
+        yield found
+
+
+def _slowed(storage: Storage, name: str, throttle: Throttle) -> Storage:
+    device = Device(throttle)
+    source = storage.source.through(lambda store: ThrottledStore(store, device))
+    named = name if storage.name == IN_PLACE else f"{storage.name} at {name}"
+    return Storage(named, source, storage.files, storage.network, throttle)
+
+
+@contextmanager
+def _copy(source: Source, store: ObjectStore, copied: Copied) -> Iterator[Source]:
+    folder = f"essp-bench-{uuid.uuid4().hex[:12]}"
+    numbers = count()
+    wrap = once_each(lambda _: store.below(f"{folder}/{next(numbers)}"))
+    written: list[Place] = []
+    objects = source.objects()
+    try:
+        for place in objects:
+            copied(len(written), len(objects))
+            target = place.through(wrap)
+            written.append(target)
+            target.store.put(target.key, place.store.get(place.key))
+        copied(len(written), len(objects))
+        yield source.through(wrap)
+    finally:
+        for target in written:
+            with suppress(EsspError):  # what raised before is what matters
+                target.store.delete(target.key)
+
+
+def _files(source: Source) -> tuple[str, ...]:
+    paths = (place.store.local_path(place.key) for place in source.objects())
+    return tuple(path for path in paths if path is not None)
+
+
+def _is_remote(source: Source) -> bool:
+    return any(not place.store.uri(place.key).startswith("file:") for place in source.objects()[:1])

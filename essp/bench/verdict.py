@@ -1,0 +1,139 @@
+"""What binds an input pipeline, from its rates, those of raw reads, and the cores that both keep busy.
+
+    cores      the cores that this process may use are busy
+    device     the pipeline is nearly as fast as raw reads of the same bytes (network: from another machine)
+    decoder    neither, and each thread computes most of its time: there are fewer threads than cores
+    turns      neither: threads read and decode by turns, so more of them help
+
+Raw reads that keep all cores busy are reads of memory: then the cores bind, although the pipeline is as fast.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+NEAR = 0.85
+"""Shares from here on count as all."""
+_SAME = 0.97
+"""Rates that differ by less are the same: of those, fewer threads are better."""
+_SCALES = 1.5
+"""Twice the threads gain at least this while a latency binds, and less where a bandwidth does."""
+
+
+class Binds(StrEnum):
+    """What has to become faster for the pipeline to do so."""
+
+    CORES = "cores"
+    DEVICE = "device"
+    NETWORK = "network"
+    DECODER = "decoder"
+    TURNS = "turns"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A number of threads, and what they came to."""
+
+    threads: int
+    rate: float
+    """Samples a second."""
+    cpu_cores: float
+    """Cores that were busy with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One pipeline on one storage."""
+
+    name: str
+    unit: str
+    """`image`, `clip` or `record`."""
+    pipeline: Sequence[Measured]
+    raw: Sequence[Measured]
+    """Reads of the same bytes and nothing else."""
+    cores: int
+    """That this process may use."""
+    network: bool = False
+    decodes: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What binds, and why."""
+
+    binds: Binds
+    sentence: str
+
+
+def judge(case: Case) -> Verdict:
+    """Of the pipeline at its fastest."""
+    best, raw = fastest(case.pipeline), fastest(case.raw)
+    share = best.rate / raw.rate
+    binds = _binds(case, best, raw)
+    reads = f"raw reads are {_times(1 / share)} as fast"
+    match binds:
+        case Binds.CORES:
+            why = f"the cores bind: {best.cpu_cores / case.cores:.0%} of {_cores(case.cores)} are busy, and {reads}"
+        case Binds.DECODER:
+            why = f"the decoder binds: {_threads(best.threads)} computed all the time, {reads}, and "
+            why += f"{_cores(case.cores)} are there: more threads help"
+        case Binds.TURNS:
+            why = f"neither cores nor reads bind: {best.cpu_cores:.1f} of {_cores(case.cores)} are busy, and {reads}: "
+            why += "threads read and compute by turns, so more of them help"
+        case _:
+            why = f"the {binds} binds: this is {share:.0%} of raw reads, {_growth(case.raw)}"
+    return Verdict(binds, f"{case.name}: {why}. {_scaling(case, best)}")
+
+
+def _binds(case: Case, best: Measured, raw: Measured) -> Binds:
+    near_raw, busy = best.rate >= NEAR * raw.rate, NEAR * case.cores
+    if best.cpu_cores >= busy and (not near_raw or raw.cpu_cores >= busy):
+        return Binds.CORES
+    if near_raw:
+        return Binds.NETWORK if case.network else Binds.DEVICE
+    if case.decodes and best.cpu_cores >= NEAR * best.threads:
+        return Binds.DECODER
+    return Binds.TURNS
+
+
+def fastest(measured: Sequence[Measured]) -> Measured:
+    """With as few threads as are enough."""
+    most = max(one.rate for one in measured)
+    return min((one for one in measured if one.rate >= _SAME * most), key=lambda one: one.threads)
+
+
+def _scaling(case: Case, best: Measured) -> str:
+    least = min(case.pipeline, key=lambda one: one.threads)
+    rate = f"{best.rate:,.0f}" if best.rate >= 10 else f"{best.rate:.2g}"
+    said = f"{rate} {case.unit}s/s with {_threads(best.threads)}"
+    if least.threads != best.threads:
+        return f"{said}, {_times(best.rate / least.rate)} as many as with {least.threads}."
+    return f"{said}{', and more threads gain nothing' if len(case.pipeline) > 1 else ''}."
+
+
+def _growth(raw: Sequence[Measured]) -> str:
+    """Whether latency or bandwidth limits raw reads, if there are enough numbers of threads to tell."""
+    ordered = sorted(raw, key=lambda one: one.threads)
+    if len(ordered) < 2:
+        return "of which other numbers of threads would tell whether they can be faster"
+    before, last = ordered[-2:]
+    gain = last.rate / before.rate
+    said = f"{_times(gain)} from {before.threads} to {last.threads} threads"
+    if gain >= _SCALES ** math.log2(last.threads / before.threads):
+        return f"which still gain {said}: its latency binds, and more threads help"
+    return f"which gain no more than {said}: its bandwidth binds"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.0f}x" if ratio >= 10 else f"{ratio:.2g}x"
+
+
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
+
+
+def _cores(count: int) -> str:
+    return "1 core" if count == 1 else f"{count} cores"

@@ -1,0 +1,17 @@
+"""`essp bench`: measure input pipelines, trainings and checkpoints on one's own machine, stores and data."""
+
+from __future__ import annotations
+
+import typer
+
+from essp.cli import bench_io
+
+app = typer.Typer(add_completion=False, no_args_is_help=True)
+
+
+@app.callback()
+def _about() -> None:
+    """Measure reading, training and saving on this machine and its stores."""
+
+
+app.command("io")(bench_io.main)

@@ -1,0 +1,166 @@
+"""`essp bench io`: how fast samples are read and decoded, beside raw reads, and what binds."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+from rich.console import Console
+
+from essp.bench.io import IoBenchmark, IoOptions, batches_of
+from essp.bench.pipeline import Kind
+from essp.bench.plot import bars
+from essp.bench.sources import Shape, Source, open_source
+from essp.bench.storages import Storage, storages
+from essp.bench.trace import Trace, write_csv
+from essp.cli.bench_options import (
+    BatchesOption,
+    BatchOption,
+    Clock,
+    ColdOption,
+    DryRunOption,
+    FramesOption,
+    JsonOption,
+    PlotOption,
+    RunsOption,
+    SeedOption,
+    SideOption,
+    SourceOption,
+    StoreOption,
+    StrideOption,
+    ThreadsOption,
+    ThrottleOption,
+    TraceOption,
+    give,
+    numbers,
+    shown_progress,
+    throttles,
+    words,
+)
+from essp.cli.console import open_console
+from essp.cli.interrupt import interruptible
+from essp.uris import as_uri
+from essp_common.quantities import counted
+from essp_common.runtime.config import Settings
+from essp_common.runtime.process import EXIT_INTERRUPTED
+from essp_common.wiring import Stores
+
+_MOST_LINES = 5
+
+
+def main(
+    source: SourceOption,
+    threads: ThreadsOption = "1,2,4,8",
+    pipeline: Annotated[str, typer.Option(help="full: read, decode, scale; read: bytes alone; or both.")] = "full",
+    prefetch: Annotated[str, typer.Option(help="Numbers of batches that are made ahead, as in 0,1,4.")] = "0",
+    batch: BatchOption = 64,
+    batches: BatchesOption = None,
+    store: StoreOption = None,
+    throttle: ThrottleOption = None,
+    runs: RunsOption = 6,
+    cold: ColdOption = False,
+    side: SideOption = 224,
+    frames: FramesOption = 16,
+    stride: StrideOption = 1,
+    seed: SeedOption = 0,
+    trace: TraceOption = None,
+    plot: PlotOption = None,
+    as_json: JsonOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Measure how fast samples of SOURCE are shuffled, read, decoded, scaled and made into batches.
+
+    Each number of threads is measured with each pipeline, prefetch, store and throttle, beside raw reads of the same
+    bytes, and a sentence says what binds. What is damaged is left out and counted. Ctrl-C gives what there is.
+    """
+    options = IoOptions(
+        words(pipeline, "--pipeline", get_args(Kind)),
+        tuple(sorted(numbers(threads, "--threads", 1))),
+        numbers(prefetch, "--prefetch"),
+        batch,
+        batches,
+        runs,
+        cold,
+        seed,
+    )
+    slowed = throttles(throttle)
+    stores = Stores(Settings().stores)
+    console = open_console(stderr=True)
+    found = open_source(as_uri(source), stores, Shape(side, frames, stride))
+    uris = [as_uri(one) for one in dict.fromkeys(store or ())]
+    _tell_plan(console, source, found, options, max(1, len(uris)) * max(1, len(slowed)))
+    if dry_run:
+        return
+    with ExitStack() as stack:
+        interrupted = stack.enter_context(interruptible("stopping; what was measured so far follows"))
+        show = stack.enter_context(shown_progress(console))
+
+        def copied(done: int, total: int) -> None:
+            if interrupted.is_set():
+                raise KeyboardInterrupt
+            show(f"copying {done} of {counted(total, 'object')}", 0.0, None)
+
+        places = stack.enter_context(storages(found, stores, uris, slowed, copied))
+        benchmark = IoBenchmark(places, options, {"source": source, "samples": len(found), "unit": found.unit})
+        clock = Clock(len(benchmark.configurations), options.runs)
+
+        def tell(run: int, number: int, made: int) -> None:
+            if not made:
+                clock.begin(run, number)
+            configuration = benchmark.configurations[number]
+            done = (run * len(benchmark.configurations) + number) / (options.runs * len(benchmark.configurations))
+            labels = configuration.labels
+            what = (
+                f"run {run + 1} of {options.runs}: {labels['store']}, {labels['pipeline']}, {labels['threads']} threads"
+            )
+            show(what, done, clock.left_s())
+
+        traced = stack.enter_context(Trace(folders=_folders(places))) if trace else None
+        benchmark.run(interrupted.is_set, tell)
+    if traced is not None and trace is not None:
+        write_csv(traced.samples, trace)
+    results = benchmark.results()
+    _tell_left_out(console, benchmark)
+    if not results.rows:
+        console.print("interrupted before anything was measured")
+        raise typer.Exit(EXIT_INTERRUPTED)
+    give(results, as_json)
+    if plot is not None:
+        plot.write_bytes(bars(results, "samples_per_s", "threads", "pipeline"))
+    if results.partial:
+        console.print("interrupted: these figures are of fewer runs than were asked for", soft_wrap=True)
+        raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _tell_plan(console: Console, name: str, source: Source, options: IoOptions, places: int) -> None:
+    size = batches_of(options, len(source), source.unit)
+    epochs = size * options.batch / len(source)
+    rows = places * len(options.threads) * (1 + len(options.kinds) * len(options.prefetch))
+    again = f", so each is read {epochs:.1f} times a run" if epochs > 1 else ""
+    console.print(
+        f"{name}: {source.recognised}; {counted(len(source), source.unit)}{again}\n"
+        f"{counted(rows, 'configuration')} x {counted(options.runs, 'run')} of {size} batches of {options.batch}",
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
+    )
+    if not options.cold:
+        console.print("files on this machine stay in its page cache from the first run on; --cold evicts them")
+
+
+def _tell_left_out(console: Console, benchmark: IoBenchmark) -> None:
+    lines = [f"left out {one.name}: {one.why}" for one in benchmark.damaged.values()]
+    if len(lines) > _MOST_LINES:
+        lines[_MOST_LINES:] = [f"... {len(benchmark.damaged)} in all"]
+    if benchmark.resident:
+        lines.append(
+            f"{counted(benchmark.resident, 'file')} stayed in memory although --cold gave up their pages (tmpfs?)"
+        )
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+def _folders(places: list[Storage]) -> list[str]:
+    return sorted({str(Path(path).parent) for place in places for path in place.files})

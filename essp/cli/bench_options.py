@@ -1,0 +1,150 @@
+"""What the commands of `essp bench` have in common: arguments, progress, and how results are given."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bar
+
+from essp.bench.results import Results
+from essp.cli.console import open_console
+from essp.cli.reading_progress import duration
+from essp_common.errors import ConfigError
+from essp_common.objects.throttled import Throttle, parse_throttle
+
+_LINE_EVERY_S = 5.0
+_MOST = 4096
+T = TypeVar("T")
+
+SourceOption = Annotated[
+    str, typer.Option(help="Images (folder or .csv with a column path), a catalog (.parquet), or records.")
+]
+ThreadsOption = Annotated[str, typer.Option(help="Numbers of threads that read and decode, as in 1,2,4,8.")]
+BatchOption = Annotated[int, typer.Option(help="Samples of a batch.", min=1)]
+BatchesOption = Annotated[
+    int | None, typer.Option(help="Batches of a run (default: one epoch, 256 at most).", min=1, show_default=False)
+]
+StoreOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Copy the source into this folder (a path or URI) first, read it there; may be repeated."),
+]
+ThrottleOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Be as slow as 133MB/s,8ms[,parallel=2], or as hdd, ssd, optane, lustre, network; repeatable."),
+]
+RunsOption = Annotated[int, typer.Option(help="Runs of each configuration; of several, the first is dropped.", min=1)]
+ColdOption = Annotated[bool, typer.Option("--cold", help="Evict the files from the page cache before each run.")]
+SideOption = Annotated[int, typer.Option("--size", help="Scale images and frames to a square of this side.", min=1)]
+FramesOption = Annotated[int, typer.Option(help="Frames of a clip.", min=1)]
+StrideOption = Annotated[int, typer.Option(help="Distance of its frames.", min=1)]
+SeedOption = Annotated[int, typer.Option(help="Of the order, and of where clips begin.", min=0)]
+TraceOption = Annotated[
+    Path | None, typer.Option(help="Write what disks, cores and stores do, each second, to this CSV file.")
+]
+PlotOption = Annotated[Path | None, typer.Option(help="Draw the figures into this PNG file.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be measured.")]
+
+
+def numbers(text: str, option: str, least: int = 0) -> tuple[int, ...]:
+    """`1,2,4` as numbers, each once. Raises `ConfigError`, which names the option."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() and least <= int(part) <= _MOST for part in parts):
+        raise ConfigError(f"{option} {text!r}: write whole numbers from {least} to {_MOST}, as in {option} 1,2,4")
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+def words(text: str, option: str, known: Sequence[T]) -> tuple[T, ...]:
+    """`read,full` as some of the known words, each once. Raises `ConfigError`, which names the option."""
+    by_text = {str(word): word for word in known}
+    parts = [part.strip() for part in text.split(",")]
+    if unknown := [part for part in parts if part not in by_text]:
+        raise ConfigError(f"{option} {text!r}: there is no {unknown[0]!r}; there are {', '.join(by_text)}")
+    return tuple(by_text[part] for part in dict.fromkeys(parts))
+
+
+def throttles(texts: Sequence[str] | None) -> list[tuple[str, Throttle]]:
+    """As they were written, and what they say, each once. Raises `ConfigError`."""
+    return [(text, parse_throttle(text)) for text in dict.fromkeys(texts or ())]
+
+
+class Clock:
+    """How long a benchmark will take: steps of several kinds, each of which takes as long as it did the last time."""
+
+    def __init__(self, kinds: int, rounds: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._took_s: list[float | None] = [None] * kinds
+        self._rounds = rounds
+        self._clock = clock
+        self._begun_s = clock()
+        self._at = (0, 0)
+
+    def begin(self, turn: int, kind: int) -> None:
+        """A step begins, and the one before it has ended."""
+        now_s = self._clock()
+        if (turn, kind) != self._at:
+            self._took_s[self._at[1]] = now_s - self._begun_s
+        self._at, self._begun_s = (turn, kind), now_s
+
+    def left_s(self) -> float | None:
+        """Seconds to the end; None: nothing is known yet."""
+        known = [took_s for took_s in self._took_s if took_s is not None]
+        if not known:
+            return None
+        turn, at = self._at
+        expected = [sum(known) / len(known) if took_s is None else took_s for took_s in self._took_s]
+        present_s = max(0.0, expected[at] - (self._clock() - self._begun_s))
+        return present_s + sum(expected[at + 1 :]) + (self._rounds - turn - 1) * sum(expected)
+
+
+Show = Callable[[str, float, "float | None"], None]
+"""Shows what is being done, the share that is done, and the seconds that are left."""
+
+
+@contextmanager
+def shown_progress(console: Console) -> Iterator[Show]:
+    """A bar on a terminal, a line every few seconds elsewhere."""
+    if not console.is_terminal:
+        yield _line_printer(console)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"))
+    with Bar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("beginning", total=1.0, left="")
+
+        def show(what: str, done: float, left_s: float | None) -> None:
+            bar.update(task, description=what, completed=done, left=_left(left_s))
+
+        yield show
+
+
+def _line_printer(console: Console) -> Show:
+    due_s = time.monotonic() + _LINE_EVERY_S
+
+    def show(what: str, done: float, left_s: float | None) -> None:
+        nonlocal due_s
+        if time.monotonic() >= due_s:
+            due_s = time.monotonic() + _LINE_EVERY_S
+            console.print(f"{what}, {done:.0%} {_left(left_s)}".rstrip(), soft_wrap=True, highlight=False, markup=False)
+
+    return show
+
+
+def _left(left_s: float | None) -> str:
+    return "" if left_s is None else f"{duration(left_s)} left"
+
+
+def give(results: Results, as_json: bool) -> None:
+    """Print results to stdout: the table and what follows from it, or JSON."""
+    if as_json:
+        typer.echo(results.json())
+        return
+    console = open_console()
+    console.print(results.table())
+    for sentence in results.sentences:
+        console.print(sentence, highlight=False, soft_wrap=True, markup=False)
