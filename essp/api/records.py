@@ -261,7 +261,7 @@ class Records(Epochs):
             "record": self._keys[shown.places].tolist(),
             "class_name": self._names[labels].tolist(),
             "epoch": [epoch] * len(labels),
-            "index": (shown.indices * share.ranks + share.rank).tolist(),
+            "index": (shown.indices if share.ranks == 1 else shown.indices * share.ranks + share.rank).tolist(),
         }
         frames = torch.from_numpy(shown.frames)
         if self._device.type == "cuda":

@@ -39,8 +39,9 @@ class RawImages:
     def have(self, places: Places) -> NDArray[np.bool_]:
         """See `Held`."""
         rows = self._row(places)
-        missing = np.unique(rows[~self._read[rows]])
-        if len(missing):
+        read = self._read[rows]
+        if not read.all():
+            missing = np.unique(rows[~read])
             wanted = missing if self._places is None else self._places[missing]
             self._good[missing] = self._reader.read_into(wanted, self._rows, missing)
             self._read[missing] = True

@@ -148,10 +148,11 @@ class Pieces:
             held = RawImages(self._reader, self._shape, np.unique(order)) if self._shape else Files(self._reader)
         good = retry_transient(partial(held.have, order), self._closing.is_set, self._closing.wait)
         indices = np.arange(begin, begin + len(order))
-        if self._share.ranks == 1:
-            indices, order = indices[good], order[good]
-        elif not good.all():
-            order = order[nearest(good)]
+        if not good.all():
+            if self._share.ranks == 1:
+                indices, order = indices[good], order[good]
+            else:
+                order = order[nearest(good)]
         return Piece(epoch, indices, order, held, last)
 
 

@@ -13,6 +13,7 @@ import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,7 +83,7 @@ class RecordReader:
         """A label is a position in them."""
         return self.version.classes
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int, int] | None:
         """Height, width and channels, if all records are raw images of one size."""
         if not len(self.table):
