@@ -1,4 +1,4 @@
-"""The binary versions of CIFAR-10 and CIFAR-100, in the archives in which they are published.
+"""The binary versions of CIFAR-10 and CIFAR-100, in the archives in which they are published or unpacked.
 
 Each file is a row of records: the label (of CIFAR-100 two, the coarse and the fine one), then 32 x 32 red, green and
 blue bytes. The versions for Python are pickles, and reading a pickle runs what it says; they are refused.
@@ -19,6 +19,11 @@ from essp_common.records.chunk import Record
 
 _SIDE = 32
 _BYTES = 3 * _SIDE * _SIDE
+_PICKLED = {
+    frozenset(("data_batch_1", "batches.meta")): "cifar-10",
+    frozenset(("train", "test", "meta")): "cifar-100",
+}
+"""Files of the versions for Python."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +54,8 @@ def cifar(archive: Archive) -> Source | None:
             return _read(archive, layout, training, _lines(archive.read(stems[layout.names])))
     if any("batch" in PurePosixPath(name).name for name in binary):
         raise ConfigError("CIFAR: the archive lacks batches.meta.txt; use cifar-10-binary.tar.gz as it is published")
-    parents = {PurePosixPath(name).parent.name for name in names}
-    for folder, data_set in (("cifar-10-batches-py", "cifar-10"), ("cifar-100-python", "cifar-100")):
-        if folder in parents:
+    for pickled, data_set in _PICKLED.items():
+        if pickled <= stems.keys():
             raise ConfigError(
                 f"CIFAR: these are pickles, and reading a pickle runs what it says; use {data_set}-binary.tar.gz, "
                 "which has the same images and is published beside it"

@@ -84,8 +84,12 @@ def _of_split(source: Source, within: str) -> Source:
 
 def _folder(uri: str, stores: Stores) -> Source:
     store = stores.under(uri)
+    infos = list(store.list())
+    unpacked = cifar(Archive({info.key: info.size_bytes for info in infos}, store.get))
+    if unpacked is not None:
+        return unpacked
     items, ignored = [], Counter[str]()
-    for info in store.list():
+    for info in infos:
         path = PurePosixPath(info.key)
         if path.suffix.lower() not in IMAGE_SUFFIXES:
             ignored[path.suffix or "without a suffix"] += 1

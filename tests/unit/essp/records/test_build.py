@@ -133,14 +133,18 @@ def test_the_archive_of_cifar_100_gives_its_fine_labels(tmp_path: Path) -> None:
     assert (batch.frames[:, 0].numpy() == pixels[batch.meta["record"]].transpose(0, 2, 3, 1)).all()
 
 
-@pytest.mark.parametrize(("folder", "name"), [("cifar-10-batches-py", "cifar-10"), ("cifar-100-python", "cifar-100")])
-def test_pickles_are_not_loaded(folder: str, name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [("cifar-10", ("data_batch_1", "batches.meta", "test_batch")), ("cifar-100", ("train", "test", "meta"))],
+)
+def test_pickles_are_not_loaded(name: str, files: tuple[str, ...], tmp_path: Path) -> None:
     hostile = b"cos\nsystem\n(S'touch " + str(tmp_path / "harm").encode() + b"'\ntR."
-    archive = tar_of(
-        tmp_path / f"{name}-python.tar.gz", {f"{folder}/{one}": hostile for one in ("train", "data_batch_1")}
-    )
-    with pytest.raises(ConfigError, match=f"reading a pickle runs what it says; use {name}-binary.tar.gz"):
-        made(archive, tmp_path / "out")
+    archive = tar_of(tmp_path / f"{name}-python.tar.gz", {f"{name}-py/{one}": hostile for one in files})
+    with tarfile.open(archive) as opened:
+        opened.extractall(tmp_path, filter="data")
+    for source in (archive, tmp_path / f"{name}-py"):
+        with pytest.raises(ConfigError, match=f"reading a pickle runs what it says; use {name}-binary.tar.gz"):
+            made(source, tmp_path / "out")
     assert not (tmp_path / "harm").exists()
 
 

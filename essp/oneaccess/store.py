@@ -1,0 +1,113 @@
+"""Where data lie: `store.Cifar10`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from essp.api.arguments import whole_number
+from essp.api.records import Records
+from essp.records.build import BuildOptions, build
+from essp.records.sources import SourceOptions, open_source
+from essp.uris import as_uri
+from essp_common.errors import Conflict, NotFound
+from essp_common.records.reader import RecordReader
+from essp_common.records.versions import DataSet
+from essp_common.runtime.config import Settings
+from essp_common.wiring import Stores
+
+_ARCHIVE = "cifar-10-binary.tar.gz"
+
+
+class Cifar10:
+    """The training images of CIFAR-10, and how they are sampled."""
+
+    def __init__(
+        self,
+        input_data_folder: str | Path,
+        max_batches: int = 1,
+        batch_size: int = 1,
+        rel_sample_size: int = 1000,
+        max_samples: int = 1,
+        transform: Sequence[Callable[[Tensor], Tensor]] = (),
+        *,
+        replacement: bool = False,
+        seed: int = 0,
+        ir_folder: str | Path | None = None,
+    ) -> None:
+        """Nothing is read before `initialize`.
+
+        input_data_folder: path or URI of `cifar-10-batches-bin`, of `cifar-10-binary.tar.gz`, of a folder that has
+            one of these, or of a folder with a folder of images for each class.
+        max_batches: batches that wait in a queue. There is no queue here: a batch is cut out of memory when it is
+            asked for. It is checked, and has no effect.
+        batch_size: images of a batch.
+        rel_sample_size: images of a sample, in batches. Two samples and more are in memory: the one in use, and
+            `max_samples` ahead of it. If all images fit into that, they are read once.
+        max_samples: samples that are read ahead.
+        transform: called one after the other with each image, `(3, 32, 32)` uint8, RGB, each time that it is drawn;
+            in threads.
+        replacement: draw each sample from all images, in place of each image once an epoch.
+        seed: the same seed, the same batches.
+        ir_folder: where the intermediate representation is (default: `input_data_folder` and `.records`). One that is
+            there is used as it is.
+
+        Raises `ConfigError`, which names the argument.
+        """
+        whole_number("max_batches", max_batches, 1)
+        self._batch_size = whole_number("batch_size", batch_size, 1)
+        self._sample_size = self._batch_size * whole_number("rel_sample_size", rel_sample_size, 1)
+        self._samples = 1 + whole_number("max_samples", max_samples, 1)
+        self.transforms = tuple(transform)
+        self._replacement = replacement
+        self._seed = seed
+        self._input = as_uri(str(input_data_folder))
+        self._ir = as_uri(str(ir_folder)) if ir_folder is not None else f"{self._input.rstrip('/')}.records"
+        self._stores = Stores(Settings().stores)
+
+    def initialize(self) -> None:
+        """Write the intermediate representation, unless it is there: the images as numbers, in files of 256 MiB.
+
+        The first sample is read when the first batch is asked for, and is one batch long, so that this comes at once.
+        """
+        data_set = DataSet(self._stores.under(self._ir))
+        if data_set.versions():
+            return
+        with open_source(self._source(), self._stores, SourceOptions()) as source, suppress(Conflict):
+            build(source, data_set, BuildOptions("raw"))  # Conflict: another process has just written it
+
+    def records(self) -> Records:
+        """The loader that `load.DataLoader` takes batches from. Raises `NotFound` before `initialize`."""
+        reader = RecordReader(DataSet(self._stores.under(self._ir)))
+        image_bytes = int(reader.table["length"].max(initial=1))
+        return Records(
+            self._ir,
+            batch_size=self._batch_size,
+            seed=self._seed,
+            replacement=self._replacement,
+            sample_size=min(self._sample_size, len(reader)) if self._replacement else None,
+            transform=self._transformed if self.transforms else None,
+            memory=self._samples * self._sample_size * image_bytes,
+        )
+
+    def _source(self) -> str:
+        """The archive, where the folder has it."""
+        try:
+            self._stores.under(self._input).head(_ARCHIVE)
+        except NotFound:
+            return self._input
+        return f"{self._input.rstrip('/')}/{_ARCHIVE}"
+
+    def _transformed(self, frames: NDArray[Any], _: np.random.Generator) -> NDArray[Any]:
+        image = torch.from_numpy(frames[0].transpose(2, 0, 1).copy())
+        for transform in self.transforms:
+            image = transform(image)
+        made: NDArray[Any] = image.numpy()
+        return made
