@@ -13,6 +13,8 @@ from essp_common.errors import ConfigError
 from essp_common.job.documents import text_of
 from essp_common.job.spec import PACKAGE, JobSpec, parse_spec
 
+_PLACES = ("catalog", "records", "records_validation", "records_test")
+
 
 def read_job(path: Path) -> JobSpec:
     """The job in a file. Raises `ConfigError`, one line for each field that is wrong."""
@@ -33,7 +35,7 @@ def _placed(spec: JobSpec, folder: Path) -> JobSpec:
 
     changes: dict[str, object] = {
         "output": uri(spec.output),
-        "data": spec.data.model_copy(update={"catalog": uri(spec.data.catalog)}),
+        "data": spec.data.model_copy(update={name: uri(getattr(spec.data, name)) for name in _PLACES}),
         "trainers": {
             name: trainer.model_copy(update={"weights": trainer.weights and uri(trainer.weights)})
             for name, trainer in spec.trainers.items()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from essp_common.catalog.table import PLANNED, Catalog, read_catalog
+from essp_common.catalog.table import PLANNED, Catalog
 from essp_common.job.spec import JobSpec
 from essp_common.planning.digest import as_text, clip_digest, joined
 from essp_common.planning.phases import Phases
 from essp_common.planning.position import Position
+from essp_common.records.rows import open_data
 from essp_common.wiring import Stores
 
 
@@ -63,4 +64,4 @@ class _Plan:
 
 def planned(spec: JobSpec, stores: Stores) -> Planned:
     """The plan of a job. Raises what reading the catalog raises."""
-    return Planned(spec, read_catalog(*stores.resolve(spec.data.catalog), PLANNED))
+    return Planned(spec, open_data(spec, stores, PLANNED))

@@ -16,6 +16,7 @@ from essp.cli.doctor import not_ready
 from essp.cli.job_file import Epochs, load_job
 from essp.embedded.composition import embedded_settings
 from essp.embedded.devices import check_devices
+from essp.uris import shown
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import phase_title
 from essp_common.pb.v1.messages_pb2 import Purpose
@@ -64,17 +65,33 @@ def _facts(found: Preflight) -> dict[str, Any]:
     clips: dict[str, int] = {}
     for (purpose, _), plan in zip(phases.order, phases.plans, strict=True):
         clips[_name(purpose)] = clips.get(_name(purpose), 0) + plan.clips
+    kind = "records" if found.spec.data.records else "videos"
     return {
         "job": found.spec.name,
         "output": found.spec.output,
         "classes": len(found.classes),
-        "videos": {_name(purpose): len(view) for purpose, view in phases.views},
+        **({"records_of": _records(found)} if found.spec.data.records else {}),
+        kind: {_name(purpose): len(view) for purpose, view in phases.views},
         "groups": {_name(purpose): groups for purpose, view in phases.views if (groups := view.rows.groups)},
         "clips": clips,
         "most_bytes_per_clip": largest,
         "clips_within_budget": found.spec.limits.budget // largest,
         "decoding": _decoding(found),
         "resumes_at": {trainer: _resumes_at(found, trainer) for trainer in found.spec.trainers},
+    }
+
+
+def _records(found: Preflight) -> dict[str, Any]:
+    """The data set of each split, with its version, and how many bytes the records have that are used."""
+    data = found.spec.data
+    used = {_name(purpose): view.rows for purpose, view in found.phases.views}
+    return {
+        split: {
+            "uri": uri,
+            "version": data.versions[split],
+            "bytes": sum(int(rows.numbers("size_bytes")[rows.has("split", split)].sum()) for rows in used.values()),
+        }
+        for split, uri in data.record_sets.items()
     }
 
 
@@ -106,12 +123,17 @@ def _print(facts: dict[str, Any]) -> None:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for name in ("job", "output", "classes"):
         table.add_row(name, str(facts[name]))
-    for purpose, videos in facts["videos"].items():
+    for split, of in facts.get("records_of", {}).items():
+        table.add_row(f"{split} records", f"{shown(of['uri'])} version {of['version']}, {size(of['bytes'])}")
+    kind = "records" if "records" in facts else "videos"
+    for purpose, videos in facts[kind].items():
         groups = f" of {facts['groups'][purpose]} groups" if purpose in facts["groups"] else ""
-        table.add_row(purpose, f"{videos} videos{groups}, {facts['clips'][purpose]} clips")
+        table.add_row(purpose, f"{videos} {kind}{groups}, {facts['clips'][purpose]} clips")
     largest = size(facts["most_bytes_per_clip"])
     table.add_row("in flight at once", f"{facts['clips_within_budget']} clips of {largest} at most, with features")
-    table.add_row("decoding", _said(facts["decoding"]))
+    decoding = facts["decoding"]
+    together = f"{decoding['clips_per_pass']:.1f} records of a file are read together"
+    table.add_row("decoding", together if kind == "records" else _said(decoding))
     for trainer, position in facts["resumes_at"].items():
         table.add_row(f"trainer {trainer}", position)
     open_console().print(table)

@@ -125,7 +125,7 @@ def _seed(message: DeadLetter) -> Seed:
             index=seed.index,
             attempt=seed.attempt,
             class_id=seed.class_id,
-            video_id=video.id,
+            video_id=seed.record.id or video.id,
             first_frame=seed.first_frame,
         )
         return _described(clip, video.uri)

@@ -9,11 +9,11 @@ from weakref import WeakValueDictionary, finalize
 
 from essp.loops.membership import Membership
 from essp.loops.running_job import ClusterJob, OwnJob, RunningJob
-from essp_common.catalog.table import read_catalog
 from essp_common.errors import ConfigError, EsspError
 from essp_common.job.spec import JobSpec
 from essp_common.planning.phases import Phases
 from essp_common.planning.position import Position
+from essp_common.records.rows import open_data
 from essp_common.runtime import ids
 from essp_common.runtime.config import Settings
 from essp_common.validation import suggested
@@ -178,7 +178,7 @@ class ClusterSource:
         job = ClusterJob(name, settings)
         try:
             self.spec = job.spec
-            catalog = read_catalog(*job.adapters.stores.resolve(job.spec.data.catalog))
+            catalog = open_data(job.spec, job.adapters.stores)
             self.classes: Sequence[str] = tuple(catalog.classes)
             self.phases = Phases(job.spec, catalog)
         finally:

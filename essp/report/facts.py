@@ -13,10 +13,11 @@ from essp_common.artifacts.checkpoint import PhaseRecord
 from essp_common.artifacts.figures import Figures
 from essp_common.artifacts.fused_model import Evaluation, FusedModel, read_model
 from essp_common.artifacts.scores import VideoScores
-from essp_common.catalog.table import ById, VideoRow, read_catalog
+from essp_common.catalog.table import ById, VideoRow
 from essp_common.errors import EsspError, NotFound
 from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.objects.port import ObjectStore
+from essp_common.records.rows import open_data
 from essp_common.wiring import Stores
 
 
@@ -101,6 +102,6 @@ def _common(parts: Mapping[str, VideoScores], model: FusedModel) -> tuple[dict[s
 def _rows(spec: JobSpec, stores: Stores) -> Mapping[str, VideoRow]:
     """The videos' facts, for the samples; a report without a catalog is better than none."""
     try:
-        return ById(read_catalog(*stores.resolve(spec.data.catalog)).rows)
+        return ById(open_data(spec, stores).rows)
     except EsspError:
         return {}

@@ -134,7 +134,8 @@ class Rows(Sequence[VideoRow]):
     """Some rows of a catalog. Each is made when it is asked for; whole columns cost no more than a few rows."""
 
     def __init__(self, columns: Mapping[str, Column], places: NDArray[Any]) -> None:
-        """`places`: of these rows in the columns."""
+        """`places`: of these rows in the columns, which are the fields of `VideoRow`; records have `record` and `file`,
+        too (`essp_common/records/rows.py`)."""
         self.columns = columns
         self.places = places
 
@@ -156,14 +157,15 @@ class Rows(Sequence[VideoRow]):
         if isinstance(place, slice):
             return Rows(self.columns, self.places[place])
         at = self.places[place]
-        return _row({name: value_of(column, at) for name, column in self.columns.items()})
+        return _row({name: value_of(column, at) for name, column in self.columns.items() if name in _COLUMNS})
 
     def __iter__(self) -> Iterator[VideoRow]:
+        columns = {name: column for name, column in self.columns.items() if name in _COLUMNS}
         for begin in range(0, len(self), _AT_ONCE):
             places = self.places[begin : begin + _AT_ONCE]
-            values = [values_of(column, places) for column in self.columns.values()]
+            values = [values_of(column, places) for column in columns.values()]
             for row in zip(*values, strict=True):
-                yield _row(dict(zip(self.columns, row, strict=True)))
+                yield _row(dict(zip(columns, row, strict=True)))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
@@ -313,6 +315,12 @@ class CatalogView:
     def by_class(self) -> tuple[NDArray[np.int32], ...]:
         """For each class id, the videos in it (may be empty)."""
         return tuple(np.split(self.in_classes, self.class_begin[1:-1])) if self.classes else ()
+
+    @cached_property
+    def file(self) -> NDArray[Any] | None:
+        """(n,) a number that is equal for records of one file, which one work unit may have; None: these are videos, of
+        which each has units of its own."""
+        return self.rows.numbers("file") if "file" in self.rows.columns else None
 
     @cached_property
     def first_frame(self) -> NDArray[Any]:

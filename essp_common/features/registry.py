@@ -72,6 +72,12 @@ def output_of(
     return made(clip)
 
 
+def frames_of(feature: str, params: Mapping[str, Any], declared: Mapping[str, DeclaredFeature] | None = None) -> int:
+    """Frames that a clip needs for a feature. Raises `ConfigError` as `output_of` does."""
+    elsewhere = _elsewhere(feature, declared)
+    return create(feature, params).frames_needed() if elsewhere is None else elsewhere.frames_needed
+
+
 def layout_of(feature: str, declared: Mapping[str, DeclaredFeature] | None = None) -> FeatureLayout:
     """How to read the values of a feature. Raises `ConfigError` for one that is neither installed nor `declared`."""
     elsewhere = _elsewhere(feature, declared)

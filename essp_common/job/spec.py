@@ -140,7 +140,7 @@ class ClipSpec(_Section):
     """The geometry of a clip."""
 
     frames: int = Field(11, ge=1, le=512)
-    """Frames decoded for each seed. A flow stack of length L needs L + 1."""
+    """Frames decoded for each seed. A flow stack of length L needs L + 1. Of records: 1."""
     stride: int = Field(1, ge=1, le=64)
     """Distance between those frames in the video."""
     resize: ResizeSpec = ResizeSpec()
@@ -169,11 +169,20 @@ class ClipSpec(_Section):
 
 
 class DataSpec(_Section):
-    """The catalog and its splits."""
+    """The catalog and its splits, or data sets of records in place of them."""
 
     catalog: Uri = ""
     """URI of the catalog (`essp catalog build`); in a job file also a path, relative to the folder of
     that file."""
+    records: Uri = ""
+    """Train on records (`essp records build`) in place of a catalog: URI of the data set; in a job file also a path.
+    A record is a clip of one frame. See docs/records.md."""
+    records_validation: Uri = ""
+    """The data set to validate on (default: `validation_fraction` of `records`)."""
+    records_test: Uri = ""
+    """The data set that the final figures are measured on (default: there is no test)."""
+    versions: dict[Literal["train", "validation", "test"], Annotated[int, Field(ge=1, le=10**9)]] = {}
+    """Of records, the version of each data set (default: the newest when the job begins, which it then keeps)."""
     train: Label = "train"
     """Split to train on."""
     validation: Label | None = "validation"
@@ -187,6 +196,32 @@ class DataSpec(_Section):
     consumed: Literal["train", "validation", "test"] = "train"
     """Which of these three `consumers` get: of training, clips as `sampling.kind` draws them; of the others, clips at
     even distances over each video. To have nothing set aside, name the training split as `validation`, too."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> DataSpec:
+        if self.catalog and self.records:
+            raise ValueError("give one of `catalog` (videos) and `records` (images), not both")
+        if not self.records:
+            for name in ("records_validation", "records_test", "versions"):
+                if getattr(self, name):
+                    raise ValueError(f"{name}: belongs to `records`, the data set to train on, which is not given")
+            return self
+        for name in self.versions.keys() - self.record_sets.keys():
+            raise ValueError(f"versions.{name}: there is no records_{name}")
+        for name in ("train", "validation", "test"):
+            if getattr(self, name) not in (None, name):
+                raise ValueError(f"{name}: names a split of a catalog, and records have none; see records_validation")
+        return self
+
+    @property
+    def record_sets(self) -> dict[Literal["train", "validation", "test"], str]:
+        """Split -> the URI of its data set of records; empty: there is a catalog."""
+        found: dict[Literal["train", "validation", "test"], str] = {
+            "train": self.records,
+            "validation": self.records_validation,
+            "test": self.records_test,
+        }
+        return {name: uri for name, uri in found.items() if uri}
 
 
 MOST_CLIPS = 10**9
@@ -202,19 +237,20 @@ class SamplingSpec(_Section):
     as the training split shows about 63 % of the videos (of equally large classes), some of them several times.
     `pooled` draws class, then video, then takes `clips_per_visit` clips of it, which one decode makes, and mixes the
     clips of all videos within a `window`. `exhaustive` shows every place that a clip can start at once in an epoch, in
-    random order, also mixed within a `window`. `uniform` walks all videos in order and shows each once."""
+    random order, also mixed within a `window`. `uniform` walks all videos in order and shows each once. Of records, the
+    default is `exhaustive` with `clips_per_visit: 1`: each once an epoch, in a random order."""
     seed: int = Field(0, ge=0, lt=2**63)
     """The job's random seed: the same seed, the same clips."""
     clips_per_epoch: int | None = Field(None, ge=1, le=MOST_CLIPS)
     """Clips of one training epoch (default: one for each training video; `exhaustive`: one for each place)."""
     clips_per_video: int = Field(3, ge=1, le=10_000)
-    """Evaluation: clips at even distances over each video; scores are averaged by video."""
+    """Evaluation: clips at even distances over each video; scores are averaged by video. Of records: 1."""
     locality: int = Field(0, ge=0, le=10**6)
-    """Window, in seeds, within which the seeds of one video are issued together (0: off)."""
+    """Window, in seeds, within which the seeds of one video (or one file of records) are issued together (0: off)."""
     clips_per_visit: int = Field(8, ge=1, le=1024)
     """`pooled`: clips of each video that is drawn. Decoding costs this many times less; 1 is `class_balanced`.
     `exhaustive`: neighbouring places that are decoded together; with as many as start in one group of pictures, each
-    frame is decoded about twice."""
+    frame is decoded about twice. Of records: neighbours in a file, which are read together."""
     window: int = Field(512, ge=1, le=10**6)
     """`pooled`, `exhaustive`: indices within which the clips of all visits are mixed, a multiple of `clips_per_visit`.
     Two clips of a visit are at least `window / clips_per_visit / 2` clips apart, so batches up to that size never hold
@@ -446,7 +482,7 @@ class JobSpec(_Section):
     output: Uri
     """URI of the folder that the job writes to: checkpoints, model, report; in a job file also a path."""
     data: DataSpec = DataSpec()
-    """The videos."""
+    """The videos, or records."""
     clip: ClipSpec = ClipSpec()
     """Frames of a clip and their size."""
     sampling: SamplingSpec = SamplingSpec()
@@ -466,6 +502,39 @@ class JobSpec(_Section):
     """Loops of your own in place of trainers, by name."""
     limits: LimitsSpec = LimitsSpec()
     """Bounds on memory, retries and failures."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_records(cls, job: Any) -> Any:
+        """A record is a clip of one frame, and a loop over records shows each once an epoch."""
+        if not isinstance(job, dict) or not _value(job.get("data"), "records"):
+            return job
+        sampling = _completed(job.get("sampling", {}), {"clips_per_video": 1})
+        if _value(sampling, "kind") is None and _value(sampling, "locality") is None:
+            sampling = _completed(sampling, {"kind": "exhaustive", "clips_per_visit": 1})
+        found = {**job, "sampling": sampling}
+        if job.get("predictor") is None or "clip" in job:  # a prediction has the clips of its model
+            found["clip"] = _completed(job.get("clip", {}), {"frames": 1})
+        return found
+
+    @model_validator(mode="after")
+    def _fits_records(self) -> JobSpec:
+        if not self.data.records:
+            return self
+        if self.clip.frames != 1 and "clip" in self.model_fields_set:
+            raise ValueError(f"clip.frames: a record is one frame, and this is {self.clip.frames}; leave it out")
+        if self.sampling.kind == "pooled":
+            raise ValueError(
+                "sampling.kind: pooled takes several clips of each video, and a record has one; use exhaustive (each "
+                "record once an epoch) or class_balanced"
+            )
+        if self.sampling.clips_per_video != 1:
+            raise ValueError(
+                f"sampling.clips_per_video: a record has one clip, not {self.sampling.clips_per_video}; leave it out"
+            )
+        if self.predictor is not None and self.predictor.segments:
+            raise ValueError("predictor.segments: a record is one frame, so classes have no place in time in it")
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> JobSpec:
@@ -505,6 +574,21 @@ class JobSpec(_Section):
         if self.consumers:
             return {ids.loop_consumer(name): consumer.stream for name, consumer in self.consumers.items()}
         return {ids.trainer_consumer(name): trainer.stream for name, trainer in self.trainers.items()}
+
+
+def _value(section: Any, name: str) -> Any:
+    """What a section gives for a field; None: it does not."""
+    if isinstance(section, BaseModel):
+        return getattr(section, name, None) if name in section.model_fields_set else None
+    return section.get(name) if isinstance(section, dict) else None
+
+
+def _completed(section: Any, defaults: dict[str, Any]) -> Any:
+    """The section with these values where it gives none."""
+    if isinstance(section, BaseModel):
+        missing = {name: value for name, value in defaults.items() if name not in section.model_fields_set}
+        return section.model_copy(update=missing)
+    return {**defaults, **section} if isinstance(section, dict) else section
 
 
 def parse_spec(text: str, where: str = "job") -> JobSpec:

@@ -44,7 +44,8 @@ class Plan(Protocol):
 
         Without locality that is the order of the indices, and a unit is a run of one video. With a window of W,
         clips of one video within indices [kW, (k+1)W) make one unit. The clip at an index is the same either way,
-        and consumers still take clips in index order, so W clips have to fit the job's budget.
+        and consumers still take clips in index order, so W clips have to fit the job's budget. Where each video is a
+        record, its file takes the place of the video.
         """
 
 
@@ -60,6 +61,7 @@ class PlanBase(ABC):
         self._stride = clip.stride
         self._locality = locality
         self._class_id, self._first, self._starts = view.class_id, view.first_frame, view.starts(span)
+        self._file = view.file
 
     def __len__(self) -> int:
         return self._size
@@ -71,11 +73,14 @@ class PlanBase(ABC):
     def units(self, start: int, stop: int) -> list[list[PlannedClip]]:
         """See `Plan.units`."""
         clips = self._stretch(start, stop)
+        owners = [clip.video for clip in clips]
+        if self._file is not None:
+            owners = self._file[owners].tolist()
         if not self._locality:
-            return _runs(clips)
+            return _runs(clips, owners)
         windows: dict[tuple[int, int], list[PlannedClip]] = {}
-        for clip in clips:
-            windows.setdefault((clip.index // self._locality, clip.video), []).append(clip)
+        for clip, owner in zip(clips, owners, strict=True):
+            windows.setdefault((clip.index // self._locality, owner), []).append(clip)
         return list(windows.values())
 
     def _stretch(self, start: int, stop: int) -> list[PlannedClip]:
@@ -106,14 +111,14 @@ class PlanBase(ABC):
         return list(map(PlannedClip._make, zip(*columns, strict=False)))
 
 
-def _runs(clips: Sequence[PlannedClip]) -> list[list[PlannedClip]]:
-    """Clips that follow one another, by video."""
+def _runs(clips: Sequence[PlannedClip], owners: Sequence[int]) -> list[list[PlannedClip]]:
+    """Clips that follow one another, by what they are of."""
     runs: list[list[PlannedClip]] = []
-    video = -1
-    for clip in clips:
-        if clip.video == video:
+    last = -1
+    for clip, owner in zip(clips, owners, strict=True):
+        if owner == last:
             runs[-1].append(clip)
         else:
             runs.append([clip])
-            video = clip.video
+            last = owner
     return runs

@@ -32,7 +32,8 @@ for 45,000, so a message decodes a fair share of them."""
 
 
 def units_of(clips: Sequence[PlannedClip], most: int, together: bool) -> Iterator[Sequence[PlannedClip]]:
-    """Clips of one video, their indices rising, as work units of at most `most`; in each, indices rise, too.
+    """Clips of one video (or one file of records), their indices rising, as work units of at most `most`; in each,
+    indices rise, too.
 
     `together`: all of them lie in one window, and may be issued in any order.
     """
@@ -88,5 +89,5 @@ def _runs(row: VideoRow, clips: Sequence[PlannedClip]) -> Iterator[tuple[int, in
     yield begin, reached, run
 
 
-def _place(clip: PlannedClip) -> tuple[int, int]:
-    return clip.first_frame, clip.index
+def _place(clip: PlannedClip) -> tuple[int, int, int]:
+    return clip.video, clip.first_frame, clip.index  # the rows of records ascend as they do in their file

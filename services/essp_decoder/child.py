@@ -26,14 +26,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essp_common.cache.port import Buffer
+from essp_common.colour import Colour
 from essp_common.errors import BadVideo, EsspError, PermanentError, TransientError
+from essp_common.pb.v1.messages_pb2 import DecodeSeed, Video
 from essp_common.runtime.failpoints import failpoint
 from essp_common.video.codec import encode, frame_buffer, raw_bytes, set_colour
 from essp_common.video.container import Limits
 from essp_common.video.selection import Tally
 from essp_common.wiring import Stores
 from essp_decoder.memory import Slot
-from essp_decoder.protocol import READY, Channel, ChildConfig, Request, Shape, clip_shapes, is_raw
+from essp_decoder.protocol import READY, Channel, ChildConfig, Request, Shape, clip_shapes, is_of_records, is_raw
+from essp_decoder.records import OpenRecords
 from essp_decoder.shelf import Shelf
 from essp_decoder.sources import OpenVideos
 
@@ -46,7 +49,9 @@ class Child:
 
     def __init__(self, config: ChildConfig, memory_fd: int, shelf: Shelf | None) -> None:
         limits = Limits(size_bytes=config.video_bytes, pixels=config.frame_pixels)
-        self._videos = OpenVideos(Stores(config.stores), limits, config.open_videos, config.address_bytes // 4, shelf)
+        stores = Stores(config.stores)
+        self._videos = OpenVideos(stores, limits, config.open_videos, config.address_bytes // 4, shelf)
+        self._records = OpenRecords(stores, limits, config.open_videos, shelf)
         self._address_bytes = config.address_bytes
         self._memory_fd = memory_fd
         self._memory = memoryview(b"")
@@ -55,7 +60,6 @@ class Child:
 
     def answer(self, request: Request) -> dict[str, Any]:
         """Decode a unit. Returns the answer that `protocol.py` describes."""
-        video = request.unit.video
         if request.memory_bytes != len(self._memory):
             _limit(resource.RLIMIT_AS, self._address_bytes + 2 * request.memory_bytes)
             self._memory = memoryview(mmap.mmap(self._memory_fd, request.memory_bytes))
@@ -65,29 +69,27 @@ class Child:
         except TransientError as error:
             return {"reason": str(error), "retry_after_s": error.retry_after_s}
         except EsspError as error:
-            self._videos.drop(video)
+            self._drop(request.unit.video)
             return _failure(error)
         except MemoryError:
-            self._videos.drop(video)
+            self._drop(request.unit.video)
             return {"reason": "decoding needs more memory than a child may have", "kind": "limit"}
 
     def _decode(self, request: Request) -> list[int | dict[str, Any]]:
         failpoint("decoder-child.asked")
         unit = request.unit
-        reader = self._videos.reader(unit.video)
         raw = is_raw(unit.recipe.codec)
         shapes = clip_shapes(unit)
         frames = [
             self._raw_frames(shape, slot) if raw else np.empty(shape, np.uint8)
             for shape, slot in zip(shapes, request.slots, strict=True)
         ]
-        reader.tally = self._tally
-        errors = reader.read(unit.seeds, unit.recipe.resize, frames, strict=unit.recipe.strict)
+        errors, colours = self._read(unit, frames)
         failpoint("decoder-child.decoded")
         if any(errors):
-            self._videos.drop(unit.video)
+            self._drop(unit.video)
         clips: list[int | dict[str, Any]] = []
-        for array, slot, colour, error in zip(frames, request.slots, reader.colours, errors, strict=True):
+        for array, slot, colour, error in zip(frames, request.slots, colours, errors, strict=True):
             if error is not None:
                 clips.append(_failure(error))
             elif raw:
@@ -98,6 +100,26 @@ class Child:
             else:
                 clips.append(self._store(encode(array, unit.recipe.codec, colour), slot))
         return clips
+
+    def _read(
+        self, unit: DecodeSeed, frames: Sequence[NDArray[np.uint8]]
+    ) -> tuple[list[BadVideo | None], list[Colour | None]]:
+        """Fill the frames. For each seed its error, and what its numbers mean where they are not RGB."""
+        resize, strict = unit.recipe.resize, unit.recipe.strict
+        if is_of_records(unit):
+            records = self._records
+            records.tally = self._tally
+            errors = records.read(unit.video, unit.seeds, resize, frames, strict=strict)
+            return errors, records.colours
+        reader = self._videos.reader(unit.video)
+        reader.tally = self._tally
+        errors = reader.read(unit.seeds, resize, frames, strict=strict)
+        return errors, reader.colours
+
+    def _drop(self, video: Video) -> None:
+        """Close what was read: the next unit opens it again."""
+        self._videos.drop(video)
+        self._records.drop(video)
 
     def _raw_frames(self, shape: Shape, slot: Slot) -> NDArray[np.uint8]:
         """The frames inside a raw value, which is laid out in its slot."""

@@ -113,13 +113,20 @@ class Channel:
 def clip_shapes(unit: DecodeSeed) -> list[Shape]:
     """The shape of each seed's frames. Raises `PermanentError` for a seed without frames, and for frames that the
     recipe's colours cannot have."""
-    shape = frame_shape(unit.recipe.resize, unit.video.height, unit.video.width)
+    whole = (unit.video.height, unit.video.width)
     shapes = []
     for seed in unit.seeds:
+        size = (seed.record.height, seed.record.width) if seed.HasField("record") else whole
+        shape = frame_shape(unit.recipe.resize, *size)
         if not (all(shape) and seed.frame_count and seed.stride):
             raise PermanentError(f"{unit.video.id}: a seed asks for no frames, or the video has no size")
         shapes.append((seed.frame_count, *shape))
     return shapes
+
+
+def is_of_records(unit: DecodeSeed) -> bool:
+    """Whether the clips are records."""
+    return bool(unit.seeds) and unit.seeds[0].HasField("record")
 
 
 def is_raw(codec: FrameCodec) -> bool:

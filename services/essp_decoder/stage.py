@@ -139,7 +139,7 @@ def _clip(unit: DecodeSeed, seed: Seed) -> ClipRef:
         index=seed.index,
         attempt=seed.attempt,
         class_id=seed.class_id,
-        video_id=unit.video.id,
+        video_id=seed.record.id or unit.video.id,
         first_frame=seed.first_frame,
         last_frame=min(seed.first_frame + (seed.frame_count - 1) * seed.stride, seed.last_frame),
     )

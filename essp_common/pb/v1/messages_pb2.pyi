@@ -138,8 +138,26 @@ class Seek(_message.Message):
     next_offset: int
     def __init__(self, pts: _Optional[int] = ..., frame_index: _Optional[int] = ..., byte_offset: _Optional[int] = ..., next_frame: _Optional[int] = ..., next_offset: _Optional[int] = ...) -> None: ...
 
+class StoredRecord(_message.Message):
+    __slots__ = ("id", "offset", "length", "crc", "height", "width", "channels")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    CRC_FIELD_NUMBER: _ClassVar[int]
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    offset: int
+    length: int
+    crc: int
+    height: int
+    width: int
+    channels: int
+    def __init__(self, id: _Optional[str] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., crc: _Optional[int] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., channels: _Optional[int] = ...) -> None: ...
+
 class Seed(_message.Message):
-    __slots__ = ("index", "attempt", "class_id", "first_frame", "frame_count", "stride", "seek", "last_frame")
+    __slots__ = ("index", "attempt", "class_id", "first_frame", "frame_count", "stride", "seek", "last_frame", "record")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     CLASS_ID_FIELD_NUMBER: _ClassVar[int]
@@ -148,6 +166,7 @@ class Seed(_message.Message):
     STRIDE_FIELD_NUMBER: _ClassVar[int]
     SEEK_FIELD_NUMBER: _ClassVar[int]
     LAST_FRAME_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
     index: int
     attempt: int
     class_id: int
@@ -156,7 +175,8 @@ class Seed(_message.Message):
     stride: int
     seek: Seek
     last_frame: int
-    def __init__(self, index: _Optional[int] = ..., attempt: _Optional[int] = ..., class_id: _Optional[int] = ..., first_frame: _Optional[int] = ..., frame_count: _Optional[int] = ..., stride: _Optional[int] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ..., last_frame: _Optional[int] = ...) -> None: ...
+    record: StoredRecord
+    def __init__(self, index: _Optional[int] = ..., attempt: _Optional[int] = ..., class_id: _Optional[int] = ..., first_frame: _Optional[int] = ..., frame_count: _Optional[int] = ..., stride: _Optional[int] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ..., last_frame: _Optional[int] = ..., record: _Optional[_Union[StoredRecord, _Mapping]] = ...) -> None: ...
 
 class Resize(_message.Message):
     __slots__ = ("mode", "height", "width", "interpolation", "pixels")

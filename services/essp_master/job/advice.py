@@ -49,12 +49,12 @@ def of_more_epochs(known: JobSpec | None, spec: JobSpec) -> Iterator[str]:
 def _of_classes(phases: Phases) -> Iterator[str]:
     if phases.spec.predictor is not None:
         return
-    view = phases.view(0)
+    view, kind = phases.view(0), _kind(phases.spec)
     if missing := empty_classes(view):
-        yield f"no usable training video of {len(missing)} of {len(view.classes)} classes: {_few(missing)}"
+        yield f"no usable training {kind} of {len(missing)} of {len(view.classes)} classes: {_few(missing)}"
     videos = np.diff(view.class_begin)
     if single := [view.classes[class_id] for class_id in np.flatnonzero(videos == 1).tolist()]:
-        yield f"a single training video of {len(single)} of {len(view.classes)} classes: {_few(single)}"
+        yield f"a single training {kind} of {len(single)} of {len(view.classes)} classes: {_few(single)}"
 
 
 def _of_splits(phases: Phases) -> Iterator[str]:
@@ -63,13 +63,16 @@ def _of_splits(phases: Phases) -> Iterator[str]:
         return
     if spec.data.validation is None:
         yield (
-            f"data.validation is null: {spec.data.validation_fraction:.0%} of the training videos are set aside, "
-            "whatever splits the catalog has"
+            f"data.validation is null: {spec.data.validation_fraction:.0%} of the training {_kind(spec)}s are set "
+            f"aside, whatever {'records_validation says' if spec.data.records else 'splits the catalog has'}"
         )
     if spec.data.test is not None and all(purpose != TEST for purpose, _ in phases.order):
+        missing = (
+            "data.records_test is not given" if spec.data.records else f"the catalog has no split {spec.data.test!r}"
+        )
         yield (
-            f"the catalog has no split {spec.data.test!r}, so nothing is measured on videos that had no say in the "
-            "model; `data.test: null` says that this is meant"
+            f"{missing}, so nothing is measured on {_kind(spec)}s that had no say in the model; `data.test: null` says "
+            "that this is meant"
         )
     if shared := straddling((Purpose.Name(purpose).lower(), view.rows) for purpose, view in phases.views):
         group, names = next(iter(shared.items()))
@@ -148,6 +151,10 @@ def _of_budget(phases: Phases, bounds: Sequence[Sequence[int]]) -> Iterator[str]
             "limits.budget is too small for a trainer to be left behind, so all keep in step with the slowest; "
             f"raise it to {needed}MiB or more, or set limits.coupled: true"
         )
+
+
+def _kind(spec: JobSpec) -> str:
+    return "record" if spec.data.records else "video"
 
 
 def _few(names: Sequence[str]) -> str:

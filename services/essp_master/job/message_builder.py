@@ -1,7 +1,8 @@
 """From the ledger's instructions to messages: work units for decoders, and skipped indices for consumers.
 
-What is said of a video comes from the columns of the catalog (`video_messages.py`). A `VideoRow` is made only of long
-videos, whose units are divided into messages by their keyframes (`planning/work_units.py`).
+What is said of a video or a record comes from the columns of the catalog (`video_messages.py`, `record_messages.py`).
+A `VideoRow` is made only of long videos, whose units are divided into messages by their keyframes
+(`planning/work_units.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, DecodeSeed, Featu
 from essp_common.planning.phases import Phases
 from essp_common.planning.planned_clip import PlannedClip
 from essp_common.planning.work_units import pieces
+from essp_master.job.record_messages import RecordMessages
 from essp_master.job.video_messages import Told, VideoMessages
 from essp_master.ledger.instructions import IssueUnit, PublishSkip, ReleaseClip
 
@@ -41,7 +43,10 @@ class MessageBuilder:
         self._fence = fence
         self._whole = recipe_of(spec)
         self._head = lru_cache(maxsize=64)(self._head_of)
-        videos = {purpose: VideoMessages(view) for purpose, view in phases.views}
+        videos = {
+            purpose: VideoMessages(view) if view.file is None else RecordMessages(view)
+            for purpose, view in phases.views
+        }
         self._videos = [videos[purpose] for purpose, _ in phases.order]
         """Of each phase."""
         clip = Seed(frame_count=spec.clip.frames, stride=spec.clip.stride)
@@ -50,13 +55,17 @@ class MessageBuilder:
     def unit(self, instruction: IssueUnit) -> list[tuple[bytes, bytes]]:
         """Keys and messages (`DecodeSeed`) of a work unit: one message, or several of a long video.
 
+        The clips are of one video, or of records of one file.
+
         Concatenated protobuf messages are one message with the fields of all. So what is the same for several units, or
         for several clips of a video, is serialized once.
         """
         phase_index, clips, consumers = instruction
         videos = self._videos[phase_index]
-        told = videos.told(clips[0].video)
         head = self._head(phase_index, consumers)
+        if isinstance(videos, RecordMessages):
+            return [videos.unit(head, clips)]
+        told = videos.told(clips[0].video)
         if told.row is None:
             return [(told.key, self._message(head, videos, told, clips))]
         return [

@@ -8,12 +8,12 @@ whole. Nothing is written; `start_run.py` does that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from essp_common.artifacts import layout
-from essp_common.catalog.table import HANDED, PLANNED, Catalog, read_catalog
+from essp_common.catalog.table import HANDED, PLANNED, Catalog
 from essp_common.errors import ConfigError, NotFound
 from essp_common.features.declared import DeclaredFeature
 from essp_common.job.feature_layout import FeatureLayout
@@ -22,10 +22,12 @@ from essp_common.messages.snapshot import MOST_SPEC_BYTES
 from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import Purpose
 from essp_common.planning.phases import Phases
+from essp_common.records.rows import UNLABELLED, open_data
 from essp_common.wiring import Stores
 from essp_master.job.advice import advice, of_more_epochs
 from essp_master.job.message_builder import MessageBuilder
 from essp_master.job.model_inputs import with_inputs_of_model
+from essp_master.job.record_versions import with_versions
 from essp_master.job.resume import ResumePoints, resume_points
 from essp_master.job.sizing import bounds_of, enough_budget, parts_of, unit_clips
 from essp_master.job.trainer_checks import check_needs, check_trainers, layouts_of
@@ -83,9 +85,10 @@ def preflight(
     `fresh`: the job is to begin anew, whatever its output holds. `declared`: features that are registered, and whose
     code is not installed here.
     """
-    spec = with_inputs_of_model(spec, stores)
+    spec = with_versions(with_inputs_of_model(spec, stores), stores, fresh)
     _check_size(spec)
     catalog = _catalog_of(spec, stores)
+    _check_records(spec)
     _check_labels(spec, catalog)
     _check_weights(spec, stores)
     phases = Phases(spec, catalog)
@@ -110,7 +113,7 @@ def preflight(
         bounds=bounds,
         unit_clips=clips,
         resume=ResumePoints.of_nothing(spec) if fresh else resume_points(spec, phases, stores),
-        warnings=(*advice(phases, bounds), *of_more_epochs(known, spec)),
+        warnings=(*_unlabelled(spec, catalog), *advice(phases, bounds), *of_more_epochs(known, spec)),
     )
 
 
@@ -172,18 +175,42 @@ def _try_seeds(phases: Phases, parts: ClipParts, unit_clips: int) -> None:
 
 
 def _catalog_of(spec: JobSpec, stores: Stores) -> Catalog:
+    if spec.data.records:
+        return open_data(spec, stores)
     if not spec.data.catalog:
-        raise ConfigError("data.catalog: is required; make one with `essp catalog build`")
+        raise ConfigError(
+            "data.catalog: is required; make one with `essp catalog build` (of videos), or name data.records, made "
+            "with `essp records build` (of images)"
+        )
     try:
-        columns = (*PLANNED, *HANDED) if spec.consumers else PLANNED
-        return read_catalog(*stores.resolve(spec.data.catalog), columns)
+        return open_data(spec, stores, (*PLANNED, *HANDED) if spec.consumers else PLANNED)
     except NotFound as error:
         raise ConfigError(f"data.catalog: {error}; make one with `essp catalog build`") from error
     except ConfigError as error:
         raise ConfigError(f"data.catalog: {error}") from error
 
 
+def _check_records(spec: JobSpec) -> None:
+    if spec.data.records and spec.clip.frames != 1:
+        raise ConfigError(
+            f"predictor.model: it was trained on clips of {spec.clip.frames} frames, and a record (data.records) is "
+            "one; use a model that was trained on clips of one frame, or classify videos (data.catalog)"
+        )
+
+
+def _unlabelled(spec: JobSpec, catalog: Catalog) -> Iterator[str]:
+    """Of records that nothing can be learned from."""
+    if spec.data.records and (left_out := int(catalog.rows.has("error", UNLABELLED).sum())):
+        count, lack = len(catalog.rows), "has" if left_out == 1 else "have"
+        yield f"{left_out} of {count} records {lack} no label (-1): nothing is learned from them, or measured on them"
+
+
 def _check_labels(spec: JobSpec, catalog: Catalog) -> None:
+    if spec.trainers and spec.data.records and not catalog.rows.usable.any():
+        raise ConfigError(
+            "data.records: its records have no labels; build it from a source that has some: a folder for each class, "
+            "or a CSV file with the columns path and label (`essp records build`)"
+        )
     if spec.trainers and catalog.classes == ("",):
         raise ConfigError(
             "data.catalog: its videos have no labels; put videos in class folders (FOLDER/CLASS/video.mp4), or give a "

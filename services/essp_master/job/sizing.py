@@ -136,6 +136,12 @@ def _decoded(spec: JobSpec, view: CatalogView) -> dict[ArraySpec, ArraySpec]:
     alike = resize.mode in (Resize.EXACT, Resize.CROP)
     clips = {}
     for (height, width), video in (view.a_size if alike else view.sizes).items():
+        if not (alike or height):
+            raise ConfigError(
+                f"clip.resize.mode: {spec.clip.resize.mode} keeps the size of each image, and a record that is a file "
+                f"({view.rows.text('id', video)}) does not say it; use crop or exact, or build records as numbers "
+                "(essp records build --encode raw)"
+            )
         seen = ArraySpec((spec.clip.frames, *output_size(resize, height, width), channels), "uint8")
         try:
             stored = frame_shape(resize, height, width)

@@ -12,7 +12,7 @@ from itertools import combinations
 from essp_common.errors import ConfigError
 from essp_common.features.declared import DeclaredFeature
 from essp_common.features.port import ArraySpec
-from essp_common.features.registry import layout_of, needs_of, output_of
+from essp_common.features.registry import frames_of, layout_of, needs_of, output_of
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.network_limits import NETWORK_LIMITS
 from essp_common.job.spec import JobSpec
@@ -33,10 +33,18 @@ def layouts_of(spec: JobSpec, declared: Mapping[str, DeclaredFeature] | None = N
 
 
 def check_needs(spec: JobSpec, declared: Mapping[str, DeclaredFeature] | None = None) -> None:
-    """Raises `ConfigError` for a stream that needs colours where clips have none.
+    """Raises `ConfigError` for a stream that needs several frames where clips are records, or colours where clips have
+    none.
 
     A loop of the user's own may take grey frames as they are; networks here take photographs in colour.
     """
+    for name, stream in spec.streams.items() if spec.data.records else ():
+        if (frames := frames_of(stream.feature, stream.params, declared)) > 1:
+            field = "params.frames" if stream.feature == "rgb" else "feature"
+            raise ConfigError(
+                f"streams.{name}.{field}: {stream.feature} needs clips of {frames} frames, and a record (data.records) "
+                "is one frame; use rgb with one frame, or train on videos (data.catalog)"
+            )
     if spec.clip.pixels != "gray":
         return
     for name, stream in spec.streams.items():

@@ -1,0 +1,43 @@
+"""Which version of its data sets of records a job sees: the one that it names, else the newest when it begins.
+
+Data sets grow while jobs run. So the versions are written into the specification, and a job that goes on keeps those
+that its output names.
+"""
+
+from __future__ import annotations
+
+from essp_common.artifacts import layout
+from essp_common.errors import ConfigError, NotFound, PermanentError
+from essp_common.job.spec import DataSpec, JobSpec, stored_spec
+from essp_common.records.rows import FIELDS
+from essp_common.records.versions import DataSet
+from essp_common.wiring import Stores
+
+
+def with_versions(spec: JobSpec, stores: Stores, fresh: bool = False) -> JobSpec:
+    """The job with the version of each data set. Raises `ConfigError` for one that is not there.
+
+    `fresh`: whatever the output says.
+    """
+    sets = spec.data.record_sets
+    if not sets or sets.keys() == spec.data.versions.keys():
+        return spec
+    known = None if fresh else _known(spec, stores)
+    versions = dict(known.versions) if known is not None and known.record_sets == sets else {}
+    versions |= spec.data.versions
+    for split, uri in sets.items():
+        if split not in versions:
+            try:
+                versions[split], _ = DataSet(stores.under(uri)).version()
+            except (ConfigError, NotFound, PermanentError) as error:
+                raise ConfigError(f"{FIELDS[split]}: {error}") from error
+    return spec.model_copy(update={"data": spec.data.model_copy(update={"versions": versions})})
+
+
+def _known(spec: JobSpec, stores: Stores) -> DataSpec | None:
+    """The data of the job that the output holds."""
+    try:
+        output = stores.under(spec.output)
+        return stored_spec(output.get(layout.SPEC).decode("utf-8", "replace"), output.uri(layout.SPEC)).data
+    except (ConfigError, NotFound):  # `preflight` tells what is wrong with it
+        return None

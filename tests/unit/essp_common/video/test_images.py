@@ -1,0 +1,93 @@
+"""Images of records as frames: the pixels are those that OpenCV reads, and damage is named."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from essp_common.errors import BadVideo
+from essp_common.pb.v1.messages_pb2 import Resize
+from essp_common.video.images import Images
+from tests.harness.record_sets import image
+
+HEIGHT, WIDTH = 24, 28
+WHOLE = Resize(mode=Resize.NONE)
+
+
+@pytest.fixture
+def images() -> Images:
+    return Images(2**20)
+
+
+def encoded(name: str) -> bytes:
+    return cv2.imencode(name, image(1, 0)[..., ::-1])[1].tobytes()
+
+
+def written(images: Images, data: bytes, shape: tuple[int, int, int] | None, resize: Resize) -> NDArray[np.uint8]:
+    size = (resize.height, resize.width) if resize.mode != Resize.NONE else (HEIGHT, WIDTH)
+    target = np.zeros((*size, 3), np.uint8)
+    assert images.write(data, shape, resize, target) is None
+    return target
+
+
+@pytest.mark.parametrize("name", [".png", ".bmp", ".tiff"])
+def test_files_without_loss_give_their_pixels_each_time(images: Images, name: str) -> None:
+    for _ in range(2):  # what came before has no say
+        np.testing.assert_array_equal(written(images, encoded(name), None, WHOLE), image(1, 0))
+
+
+def test_a_jpeg_gives_what_its_standard_says_to_within_the_colours_of_neighbours(images: Images) -> None:
+    """Decoders interpolate halved chroma in different ways; where neighbours are equal, there is nothing to choose."""
+    grey = np.repeat(image(1, 0)[..., :1], 3, axis=2)
+    data = cv2.imencode(".jpg", grey)[1]
+    expected = cv2.imdecode(data, cv2.IMREAD_COLOR)
+    found = written(images, data.tobytes(), None, WHOLE)
+    assert np.abs(found.astype(int) - expected).max() <= 2  # a rounding in each of two steps
+
+
+@pytest.mark.parametrize("name", [".png", ".jpg", ".webp"])
+@pytest.mark.parametrize("cut", [10, 100])
+def test_a_file_that_ends_early_is_refused(images: Images, name: str, cut: int) -> None:
+    with pytest.raises(BadVideo, match=r"cannot be decoded|not an image"):
+        written(images, encoded(name)[:cut], None, WHOLE)
+
+
+def test_what_is_no_image_or_too_large_is_refused(images: Images) -> None:
+    with pytest.raises(BadVideo, match="not an image of a known format") as caught:
+        written(images, b"no image at all", None, WHOLE)
+    assert caught.value.kind == "format"
+    with pytest.raises(BadVideo, match="cannot be decoded"):
+        written(Images(100), encoded(".png"), None, WHOLE)
+    with pytest.raises(BadVideo, match="2 channels"):
+        written(images, bytes(8), (2, 2, 2), WHOLE)
+    with pytest.raises(BadVideo, match="7 bytes are no image"):
+        written(images, bytes(7), (2, 2, 3), WHOLE)
+
+
+def test_numbers_are_cut_where_they_need_no_scaling(images: Images) -> None:
+    numbers = image(2, 1)
+    shape = (HEIGHT, WIDTH, 3)
+    np.testing.assert_array_equal(written(images, numbers.tobytes(), shape, WHOLE), numbers)
+    crop = Resize(mode=Resize.CROP, height=HEIGHT, width=HEIGHT)
+    np.testing.assert_array_equal(written(images, numbers.tobytes(), shape, crop), numbers[:, 2:-2])
+
+
+def test_numbers_and_files_are_scaled_alike(images: Images) -> None:
+    numbers = image(2, 1)
+    png = cv2.imencode(".png", numbers[..., ::-1])[1].tobytes()
+    for resize in (Resize(mode=Resize.CROP, height=10, width=12), Resize(mode=Resize.EXACT, height=30, width=12)):
+        found = written(images, numbers.tobytes(), numbers.shape, resize)
+        np.testing.assert_array_equal(found, written(images, png, None, resize))
+
+
+def test_grey_numbers_become_the_colours_asked_for(images: Images) -> None:
+    grey = image(3, 0)[..., 0]
+    data = grey.tobytes()
+    np.testing.assert_array_equal(written(images, data, (*grey.shape, 1), WHOLE), np.stack([grey] * 3, axis=2))
+    target = np.zeros((HEIGHT * 3 // 2, WIDTH), np.uint8)
+    colour = images.write(data, (*grey.shape, 1), Resize(mode=Resize.NONE, pixels="yuv420"), target)
+    assert colour is not None
+    assert colour.full
+    np.testing.assert_array_equal(target[:HEIGHT], grey)
