@@ -15,6 +15,7 @@ Threads end with the block, also after an error in it. What each has in hand is 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,7 +30,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essp.bench.sources import Damaged, Loaded, Sample, Source, Task
-from essp.bench.stopwatch import Elapsed, stopwatch
 from essp_common.errors import PermanentError
 from essp_common.quantities import counted
 
@@ -219,7 +219,9 @@ def _batch(samples: list[Sample], count: int) -> Batch:
 class Took:
     """What a run came to."""
 
-    elapsed: Elapsed
+    seconds: float
+    cpu_s: float
+    """Of all threads of this process."""
     samples: int
     bytes: int
     damaged: int
@@ -232,13 +234,13 @@ def measured(
 ) -> tuple[Took, Tally]:
     """One run, with nobody to train. `tell`: is given the number of batches that have come."""
     made = 0
-    elapsed = stopwatch()
+    begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
     with Pipeline(source, plan, stopped) as pipeline:
         for batch in pipeline:
             made += 1
             tell(made)
             del batch
-        took_so_long = elapsed()
+        seconds, cpu_s = time.perf_counter() - begin_s, time.process_time() - begin_cpu_s
     tally = pipeline.tally
-    took = Took(took_so_long, made * plan.batch, tally.bytes, len(tally.damaged), made == plan.batches)
+    took = Took(seconds, cpu_s, made * plan.batch, tally.bytes, len(tally.damaged), made == plan.batches)
     return took, tally
