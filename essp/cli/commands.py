@@ -86,7 +86,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "essp bench io --source images.csv --throttle hdd --throttle 133MB/s,8ms --json",
         "essp bench io --source data/images --store s3://bucket/scratch --trace trace.csv",
     ),
-    "init": ("essp init catalog.parquet", "essp init catalog.parquet --model resnet18 --out resnet.yaml"),
+    "init": (
+        "essp init catalog.parquet",
+        "essp init catalog.parquet --model resnet18 --out resnet.yaml",
+        "essp init data/train --test data/test",
+    ),
     "validate": ("essp validate job.yaml", "essp validate job.yaml --json"),
     "run": (
         "essp run job.yaml",
