@@ -62,12 +62,12 @@ def whole_number(name: str, value: object, least: int, beyond: int = 2**63) -> i
     return int(value)
 
 
-def bytes_of(memory: int | str) -> int:
-    """`memory` as a number of bytes. Raises `ConfigError`."""
+def bytes_of(size: int | str, name: str = "memory") -> int:
+    """An argument of that name as a number of bytes. Raises `ConfigError`."""
     try:
-        found = parse_bytes(memory)
+        found = parse_bytes(size)
     except ValueError as error:
-        raise ConfigError(f"memory: {error}") from error
+        raise ConfigError(f"{name}: {error}") from error
     if not isinstance(found, int) or found < 1:
-        raise ConfigError(f"memory={memory!r}: give bytes, such as '512MiB'")
+        raise ConfigError(f"{name}={size!r}: give bytes, such as '512MiB'")
     return found

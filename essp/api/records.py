@@ -18,6 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -35,6 +36,7 @@ from essp.records.pieces import Pieces, Share, nearest
 from essp.uris import as_uri
 from essp_common.errors import BadFrames, ConfigError, PermanentError
 from essp_common.planning.position import Position
+from essp_common.records.disk import Room
 from essp_common.records.reader import RecordReader
 from essp_common.records.sampler import Draws
 from essp_common.records.versions import DataSet, digest
@@ -81,6 +83,8 @@ class Records(Epochs):
         drop_last: bool = False,
         device: str | torch.device = "cpu",
         memory: int | str = "1GiB",
+        disk: int | str | None = None,
+        disk_folder: str | Path | None = None,
         version: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -99,6 +103,10 @@ class Records(Epochs):
         drop_last: leave out the last batch of an epoch if it is smaller.
         device: where `Batch.frames` are to be.
         memory: bytes for records (`"4GiB"`); more make longer passes over the files, and all at once the fewest.
+        disk: bytes of a disk of this machine on which records stay that were read (`"100GiB"`), for sets in an object
+            store: later epochs, processes and trainings read from the store only what is not there. Default: none.
+        disk_folder: where they stay; processes and data sets may have it in common, and `disk` is the limit of all that
+            is in it. Default: `essp-records-` and the number of the user, in the folder for temporary files.
         version: default: the newest one.
         rank, world_size: default: those of torch.distributed or of RANK and WORLD_SIZE.
 
@@ -118,7 +126,8 @@ class Records(Epochs):
         self._memory = bytes_of(memory)
         self._seed = whole_number("seed", seed, 0)
         self._uri = as_uri(str(uri))
-        self._reader = RecordReader(DataSet(Stores(Settings().stores).under(self._uri)), version)
+        room = _room_of(disk, disk_folder)
+        self._reader = RecordReader(DataSet(Stores(Settings().stores).under(self._uri)), version, room)
         records = len(self._reader)
         self._share = Share(self._ranks.rank, self._ranks.world_size)
         if not self._share.size(records):
@@ -309,6 +318,15 @@ class _View:
             return frames
         identity = (self.seed, self.epoch, index * self.share.ranks + self.share.rank)
         return self.transform(frames, np.random.default_rng(identity))
+
+
+def _room_of(disk: int | str | None, folder: str | Path | None) -> Room | None:
+    if disk is None:
+        if folder is not None:
+            raise ConfigError("disk_folder: only has a meaning with disk, the bytes that may be kept there")
+        return None
+    default = os.path.join(gettempdir(), f"essp-records-{os.getuid()}")
+    return Room(os.path.abspath(folder or default), bytes_of(disk, "disk"))
 
 
 def _items(part: Part) -> Iterator[tuple[int, int]]:

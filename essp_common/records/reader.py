@@ -3,6 +3,8 @@
 The place of a record is its number among those that a version has. Wanted records that lie close together are read by
 one request, gaps included. What is damaged is left out, named in the log and counted; where a file cannot be read at
 all, that is said of the file, once.
+
+Records that are on a disk of this machine (`disk.py`) are read there, and the others are left there on their way.
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ import hashlib
 import logging
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +25,7 @@ from numpy.typing import NDArray
 from essp_common.errors import NotFound, PermanentError
 from essp_common.objects.port import ObjectStore
 from essp_common.records.chunk import ENTRY, HEADER_BYTES, DamagedChunk, Encoding, read_table, table_bytes
+from essp_common.records.disk import Copy, Disk, Room
 from essp_common.records.versions import DataSet, RecordFile, Version
 
 log = logging.getLogger(__name__)
@@ -45,13 +50,26 @@ class Run:
     """Behind the last one."""
 
 
+class _Found(NamedTuple):
+    """What one request has given."""
+
+    places: NDArray[np.int64]
+    data: list[memoryview]
+    """Of each of them."""
+    damaged: NDArray[np.int64]
+    """Further places, whose bytes are not those that were written."""
+
+
 class RecordReader:
     """The records of one version. Thread-safe."""
 
-    def __init__(self, data_set: DataSet, number: int | None = None) -> None:
+    def __init__(self, data_set: DataSet, number: int | None = None, room: Room | None = None) -> None:
         """Reads the version, by default the newest, and the tables of its files; files that are damaged are left out.
 
-        Raises `NotFound`, and `PermanentError` for a version of which no file can be read.
+        `room`: where to keep records that were read; default: nowhere.
+
+        Raises `NotFound`, `PermanentError` for a version of which no file can be read, and `ConfigError` for a room
+        that cannot be used.
         """
         self.store: ObjectStore = data_set.store
         self._where = data_set.where
@@ -74,6 +92,9 @@ class RecordReader:
         self.table: NDArray[np.void] = np.concatenate(tables) if tables else np.empty(0, ENTRY)
         """`chunk.ENTRY` of each place."""
         self._file = np.concatenate(files) if files else np.empty(0, np.int32)
+        self._disk = Disk(room, data_set.where, self.version.files) if room else None
+        self.store_bytes = self.disk_bytes = 0
+        """What was read of records so far."""
 
     def __len__(self) -> int:
         return len(self.table)
@@ -105,7 +126,7 @@ class RecordReader:
         """
         for position in np.unique(self._file[places]).tolist():
             wanted = places[self._file[places] == position]
-            yield from self._read_file(self.version.files[position], wanted)
+            yield from self._read_file(position, wanted)
 
     def read_into(
         self, places: NDArray[np.int64], rows: NDArray[np.uint8], at: NDArray[np.int64] | None = None
@@ -127,26 +148,80 @@ class RecordReader:
         self._tell(f"record {self.table['key'][place]} in {file.key}", why)
 
     def _read_file(
-        self, file: RecordFile, places: NDArray[np.int64]
+        self, position: int, places: NDArray[np.int64]
     ) -> Iterator[tuple[NDArray[np.int64], list[memoryview]]]:
-        entries = self.table[places]
-        begins = entries["offset"].astype(np.int64)
-        ends = begins + entries["length"]
+        file = self.version.files[position]
+        with self._disk.copy(file) if self._disk else nullcontext() as copy:
+            if copy is not None:
+                here = copy.has(self._numbers(places, file), self._stretches(places)[1])
+                missing = [places[~here]]
+                for found, cut, bad in self._pass(places[here], self._from_disk(copy)):
+                    missing.append(bad)
+                    yield found, cut
+                places = np.sort(np.concatenate(missing))
+            passing = self._pass(places, self._from_store(position, copy))
+            while True:
+                try:
+                    found, cut, bad = next(passing)
+                except StopIteration:
+                    return
+                except NotFound as error:
+                    self._tell(file.key, str(error))
+                    return
+                for key in self.table["key"][bad].tolist():
+                    self._tell(f"record {key} in {file.key}", "its bytes are damaged")
+                yield found, cut
+
+    def _pass(self, places: NDArray[np.int64], get: Callable[[int, int], bytes]) -> Iterator[_Found]:
+        """Records of one file, in ascending order of bytes. `get`: bytes of the file from there on, so many."""
+        begins, ends = self._stretches(places)
         for run in runs(begins, ends):
-            try:
-                data = memoryview(self.store.get(file.key, run.begin, run.end - run.begin))
-            except NotFound as error:
-                self._tell(file.key, str(error))
-                return
-            some = range(run.first, run.last)
-            cut = [data[begins[i] - run.begin : ends[i] - run.begin] for i in some]
-            crcs = entries["crc"][run.first : run.last]
-            good = np.array([zlib.crc32(part) for part in cut], np.uint32) == crcs
+            some = slice(run.first, run.last)
+            data = memoryview(get(run.begin, run.end - run.begin))
+            cuts = zip((begins[some] - run.begin).tolist(), (ends[some] - run.begin).tolist(), strict=True)
+            cut = [data[begin:end] for begin, end in cuts]
+            good = np.array([zlib.crc32(part) for part in cut], np.uint32) == self.table["crc"][places[some]]
             if not good.all():
-                for i in np.flatnonzero(~good).tolist():
-                    self._tell(f"record {entries['key'][run.first + i]} in {file.key}", "its bytes are damaged")
                 cut = [part for part, fine in zip(cut, good.tolist(), strict=True) if fine]
-            yield places[run.first : run.last][good], cut
+            yield _Found(places[some][good], cut, places[some][~good])
+
+    def _from_disk(self, copy: Copy) -> Callable[[int, int], bytes]:
+        def get(begin: int, length: int) -> bytes:
+            data = copy.read(begin, length)
+            with self._lock:
+                self.disk_bytes += len(data)
+            return data
+
+        return get
+
+    def _from_store(self, position: int, copy: Copy | None) -> Callable[[int, int], bytes]:
+        """Keeps on the disk what it gets."""
+        file = self.version.files[position]
+        whole = np.arange(*np.searchsorted(self._file, (position, position + 1)) if copy else (0, 0))
+        numbers = self._numbers(whole, file)
+        begins, ends = self._stretches(whole)
+
+        def get(begin: int, length: int) -> bytes:
+            data = self.store.get(file.key, begin, length)
+            with self._lock:
+                self.store_bytes += len(data)
+            if copy is not None:
+                first = int(np.searchsorted(begins, begin))
+                last = int(np.searchsorted(ends, min(begin + len(data), copy.bound), side="right"))
+                if first < last:  # deleted records between them are whole as well
+                    copy.keep(begin, memoryview(data), slice(int(numbers[first]), int(numbers[last - 1]) + 1))
+            return data
+
+        return get
+
+    def _numbers(self, places: NDArray[np.int64], file: RecordFile) -> NDArray[np.int64]:
+        """Of these records, in their file."""
+        return self.table["key"][places].astype(np.int64) - file.first_key
+
+    def _stretches(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where these records begin and end in their file."""
+        begins = self.table["offset"][places].astype(np.int64)
+        return begins, begins + self.table["length"][places]
 
     def _tell(self, what: str, why: str) -> None:
         with self._lock:

@@ -138,6 +138,22 @@ def test_ranks_share_an_epoch_and_a_state_goes_to_another_number_of_them(
         assert taken(alone) == whole[6:]
 
 
+def test_records_stay_on_a_disk(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a data set that fits into no memory: each epoch after the first is read from the disk."""
+    with essp.Records(raw, batch_size=8) as loader:
+        epochs = [taken(loader) for _ in range(2)]
+    ranks = [
+        essp.Records(raw, batch_size=8, memory=1, disk="1MiB", disk_folder=tmp_path, rank=rank, world_size=2)
+        for rank in range(2)
+    ]
+    first = [taken(loader) for loader in ranks]
+    monkeypatch.setattr(DirectoryStore, "get", lambda *_: pytest.fail("the store was asked"))
+    for epoch, shares in zip(epochs, (first, [taken(loader) for loader in ranks]), strict=True):
+        assert [one for pair in zip(*shares, strict=True) for one in pair] == epoch
+    for loader in ranks:
+        loader.close()
+
+
 def test_ranks_have_as_many_records_each(raw: Path) -> None:
     shares = [taken(essp.Records(raw, rank=rank, world_size=3)) for rank in range(3)]
     assert [len(share) for share in shares] == [RECORDS // 3] * 3
@@ -248,6 +264,10 @@ def test_an_error_of_the_store_is_one_of_the_loop(raw: Path, monkeypatch: pytest
         ({"replacement": True, "sample_size": -5}, "sample_size: -5 is no whole number from 1 on"),
         ({"sample_size": 5}, "sample_size: only has a meaning with replacement=True"),
         ({"memory": "much"}, "memory: 'much' is not a size"),
+        ({"disk": "much"}, "disk: 'much' is not a size"),
+        ({"disk": 0}, "disk=0: give bytes"),
+        ({"disk_folder": "/tmp"}, "disk_folder: only has a meaning with disk"),
+        ({"disk": "1MiB", "disk_folder": "/proc/here"}, "/proc/here: records cannot be kept there"),
         ({"rank": 1, "world_size": 51}, "has 50 records, too few for 51 ranks"),
         ({"device": "moon"}, "device: 'moon' is none"),
     ],

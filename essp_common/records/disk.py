@@ -1,0 +1,240 @@
+"""Records on a disk of this machine, so that they are read from the object store once.
+
+    <folder>/lock                        held while room is given out
+    <folder>/<data set>.records/users    held, shared, by each process that reads the data set
+    <folder>/<data set>.records/<hash>   of a file of records: a byte for each record, 1 if it is here; then its bytes
+
+Whatever is read from the store stays here, gaps between wanted records included, so the first epoch costs no more than
+without this. A copy is named by the SHA-256 of its file, so that no other content can come under its name.
+
+**Bound.** Room is given out when a data set is opened, and not after that: to its files in their order, until the
+folder has `limit_bytes`. What has no room is read from the store in each epoch; nothing is pushed out by what comes
+later, so a set that is too large has its share all the time. Data sets that nobody reads make room for one that is
+opened, those that were opened longest ago first; so do files that the version which is opened does not name.
+
+**Sharing.** Any number of processes read and write the same copies: what they write is the same. A record is marked
+after its bytes are written.
+
+**Damage.** Whoever reads a record compares its checksum (`reader.py`) and takes it from the store where it differs. So
+kills, power cuts and bad disks cost a request. A full disk, or one that fails, is said once, and reading goes on.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import logging
+import os
+import re
+import shutil
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essp_common.errors import ConfigError
+from essp_common.records.versions import RecordFile
+
+log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"[0-9a-f]{32}\.records")
+_USERS = "users"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Where records may be kept, and how many bytes of them."""
+
+    folder: str
+    limit_bytes: int
+    """Of all that is in the folder."""
+
+
+class Copy:
+    """What is here of one file of records."""
+
+    def __init__(self, disk: Disk, descriptor: int, records: int) -> None:
+        self._disk = disk
+        self._descriptor = descriptor
+        self._records = records
+        self.bound = os.fstat(descriptor).st_size - records
+        """So many of the file's bytes have room here."""
+
+    def has(self, numbers: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of these records are here, by their number in the file and where they end in it."""
+        here = np.zeros(self._records, np.uint8)
+        with self._disk.telling():
+            found = os.pread(self._descriptor, self._records, 0)
+            here[: len(found)] = np.frombuffer(found, np.uint8)
+        present: NDArray[np.bool_] = (here[numbers] == 1) & (ends <= self.bound)
+        return present
+
+    def read(self, begin: int, length: int) -> bytes:
+        """Bytes of the file, fewer where the disk fails; nobody has checked them."""
+        data = b""
+        with self._disk.telling():
+            data = os.pread(self._descriptor, length, self._records + begin)
+        return data
+
+    def keep(self, begin: int, data: memoryview, records: slice) -> None:
+        """Bytes of the file, and which records lie in them whole."""
+        if not self._disk.keeping:
+            return
+        with self._disk.telling():
+            kept = data[: max(0, self.bound - begin)]
+            if os.pwrite(self._descriptor, kept, self._records + begin) < len(kept):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.pwrite(self._descriptor, bytes([1]) * (records.stop - records.start), records.start)
+
+
+class Disk:
+    """The part of one data set that is on a disk. Thread-safe."""
+
+    def __init__(self, room: Room, where: str, files: Sequence[RecordFile]) -> None:
+        """`where`: the URI of the data set. `files`: of its version.
+
+        Raises `ConfigError` for a folder that cannot be used.
+        """
+        self.keeping = True
+        """What is read from the store is kept."""
+        self._folder = Path(room.folder)
+        self._limit_bytes = room.limit_bytes
+        self._mine = self._folder / f"{hashlib.sha256(where.encode()).hexdigest()[:32]}.records"
+        self._told = threading.Lock()
+        try:
+            self._enter(files)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise ConfigError(
+                    f"{self._folder}: records cannot be kept there: {error.strerror}; name another folder"
+                ) from error
+            self._tell(error)
+
+    @contextmanager
+    def copy(self, file: RecordFile) -> Iterator[Copy | None]:
+        """What is here of a file; None: it has no room."""
+        descriptor = -1
+        with self.telling(), suppress(FileNotFoundError):
+            descriptor = os.open(self._mine / file.sha256, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            yield Copy(self, descriptor, file.records) if descriptor >= 0 else None
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """An error of the disk is said, once, and nothing is kept after that."""
+        try:
+            yield
+        except OSError as error:
+            self._tell(error)
+
+    def _tell(self, error: OSError) -> None:
+        with self._told:
+            told, self.keeping = not self.keeping, False
+        if not told:
+            log.warning(
+                "%s: %s; no more records are kept there, and the others are read from the store",
+                self._folder,
+                error.strerror,
+            )
+
+    def _enter(self, files: Sequence[RecordFile]) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._folder.stat().st_uid not in (0, os.getuid()):
+            raise ConfigError(f"{self._folder} belongs to another user; name another folder for records")
+        with _locked(self._folder / "lock"):
+            self._mine.mkdir(mode=0o700, exist_ok=True)
+            users = os.open(self._mine / _USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            weakref.finalize(self, os.close, users)
+            os.utime(users)
+            alone = _lock_alone(users)
+            self._give_room(files, alone)
+            fcntl.flock(users, fcntl.LOCK_SH)
+
+    def _give_room(self, files: Sequence[RecordFile], alone: bool) -> None:
+        """`alone`: nobody else reads this data set."""
+        wanted = {file.sha256: file.records + file.bytes for file in files}
+        if alone:
+            for name in _sizes(self._mine).keys() - wanted:
+                (self._mine / name).unlink()
+        here = _sizes(self._mine)
+        others = self._bytes_of_others(self._limit_bytes - max(sum(wanted.values()), sum(here.values())))
+        room = self._limit_bytes - others - sum(here.values())
+        for file in reversed(files):
+            if alone and room < 0 and file.sha256 in here:  # the limit was higher
+                (self._mine / file.sha256).unlink()
+                room += here.pop(file.sha256)
+        for file in files:
+            size = here.get(file.sha256, 0)
+            share = min(wanted[file.sha256], size + max(0, room))
+            if share > max(size, file.records):
+                _extend(self._mine / file.sha256, share)
+                here[file.sha256] = share
+                room -= share - size
+
+    def _bytes_of_others(self, wanted_bytes: int) -> int:
+        """What other data sets have, after those that nobody reads have made room until it is no more than wanted."""
+        others = {
+            path: sum(_sizes(path).values())
+            for path in self._folder.iterdir()
+            if _NAME.fullmatch(path.name) and path != self._mine and (path / _USERS).is_file()
+        }
+        left = sum(others.values())
+        for path in sorted(others, key=lambda path: (path / _USERS).stat().st_mtime):
+            if left > wanted_bytes and _removed_if_unused(path):
+                left -= others[path]
+        return left
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    """Of the copies in it."""
+    with os.scandir(folder) as entries:
+        return {entry.name: entry.stat().st_size for entry in entries if entry.name != _USERS}
+
+
+def _extend(path: Path, size: int) -> None:
+    """What is added is a hole: it takes no room yet."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.ftruncate(descriptor, size)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock_alone(descriptor: int) -> bool:
+    """Whether nobody else has it locked; then it is locked."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _removed_if_unused(path: Path) -> bool:
+    descriptor = os.open(path / _USERS, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        if not _lock_alone(descriptor):
+            return False
+        shutil.rmtree(path)
+        return True
+    finally:
+        os.close(descriptor)
