@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
 _MOST_DIGITS = 20
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(us|ms|s|min)", re.ASCII)
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
 
 
 def size(count: float) -> str:
@@ -18,8 +22,16 @@ def size(count: float) -> str:
 
 
 def counted(count: int, thing: str) -> str:
-    """`1 file`, `2 files`, `1,024 files`, `2 boxes`, `2 classes`."""
+    """`1 file`, `2 files`, `1,024 files`, `2 boxes`."""
     return f"{count:,} {thing}" + ("" if count == 1 else "es" if thing.endswith("x") else "s")
+
+
+def parse_seconds(text: str) -> float:
+    """`"50ms"`, `"1.5s"`, `"200us"` as seconds. Raises `ValueError`."""
+    found = _DURATION.fullmatch(text.strip().replace(" ", ""))
+    if found is None:
+        raise ValueError(f"{text!r} is not a time; write for example 50ms or 1.5s")
+    return float(found[1]) * _SECONDS[found[2]]
 
 
 def parse_bytes(value: object) -> object:

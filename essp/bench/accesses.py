@@ -1,8 +1,8 @@
 """Who is asked for what in an object store: an adapter that notes each access, and what they come to for each file.
 
 The summary is what Darshan (Carns and others, 2011) gives for files of an MPI program: accesses, bytes, sizes, and the
-share of accesses that are sequential, which begin where the one before in that file has ended, or behind that. Here an
-access is what the program asks of the store, before any buffer of an adapter.
+share of accesses that are sequential, which begin where the one before in that file has ended, behind that, or anew at
+the beginning of the file. Here an access is what the program asks of the store, before any buffer of an adapter.
 
 Reading from a path would be seen by nobody, so `local_path` of this store gives none.
 """
@@ -40,7 +40,7 @@ class _Ways:
 
     def note(self, start: int, length: int) -> None:
         self.sizes.append(length)
-        self.sequential += start >= self.end
+        self.sequential += start >= self.end or start == 0
         self.end = start + length
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from essp.cli import bench_io
+from essp.cli import bench_app, bench_checkpoint, bench_io
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -15,3 +15,5 @@ def _about() -> None:
 
 
 app.command("io")(bench_io.main)
+app.command("app")(bench_app.main)
+app.command("checkpoint")(bench_checkpoint.main)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Annotated, get_args
 
 import typer
 from rich.console import Console
 
+from essp.bench.accesses import Accesses
 from essp.bench.io import IoBenchmark, IoOptions, batches_of
 from essp.bench.pipeline import Kind
 from essp.bench.plot import bars
 from essp.bench.sources import Shape, Source, open_source
-from essp.bench.storages import Storage, storages
-from essp.bench.trace import Trace, write_csv
+from essp.bench.storages import storages
+from essp.bench.trace_files import check_path, traced
 from essp.cli.bench_options import (
     BatchesOption,
     BatchOption,
@@ -32,11 +32,15 @@ from essp.cli.bench_options import (
     StrideOption,
     ThreadsOption,
     ThrottleOption,
+    TraceEveryOption,
     TraceOption,
     give,
+    noted,
     numbers,
     shown_progress,
+    tell_left_out,
     throttles,
+    traced_folders,
     words,
 )
 from essp.cli.console import open_console
@@ -46,8 +50,6 @@ from essp_common.quantities import counted
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import EXIT_INTERRUPTED
 from essp_common.wiring import Stores
-
-_MOST_LINES = 5
 
 
 def main(
@@ -66,6 +68,7 @@ def main(
     stride: StrideOption = 1,
     seed: SeedOption = 0,
     trace: TraceOption = None,
+    trace_every: TraceEveryOption = 1.0,
     plot: PlotOption = None,
     as_json: JsonOption = False,
     dry_run: DryRunOption = False,
@@ -85,6 +88,8 @@ def main(
         cold,
         seed,
     )
+    if trace is not None:
+        check_path(trace)
     slowed = throttles(throttle)
     stores = Stores(Settings().stores)
     console = open_console(stderr=True)
@@ -103,7 +108,9 @@ def main(
             show(f"copying {done} of {counted(total, 'object')}", 0.0, None)
 
         places = stack.enter_context(storages(found, stores, uris, slowed, copied))
-        benchmark = IoBenchmark(places, options, {"source": source, "samples": len(found), "unit": found.unit})
+        accesses = Accesses() if trace is not None else None
+        watched = [place if accesses is None else noted(place, accesses) for place in places]
+        benchmark = IoBenchmark(watched, options, {"source": source, "samples": len(found), "unit": found.unit})
         clock = Clock(len(benchmark.configurations), options.runs)
 
         def tell(run: int, number: int, made: int) -> None:
@@ -117,12 +124,10 @@ def main(
             )
             show(what, done, clock.left_s())
 
-        traced = stack.enter_context(Trace(folders=_folders(places))) if trace else None
+        stack.enter_context(traced(trace, trace_every, traced_folders(places), accesses))
         benchmark.run(interrupted.is_set, tell)
-    if traced is not None and trace is not None:
-        write_csv(traced.samples, trace)
     results = benchmark.results()
-    _tell_left_out(console, benchmark)
+    tell_left_out(console, benchmark.damaged, benchmark.resident)
     if not results.rows:
         console.print("interrupted before anything was measured")
         raise typer.Exit(EXIT_INTERRUPTED)
@@ -148,19 +153,3 @@ def _tell_plan(console: Console, name: str, source: Source, options: IoOptions, 
     )
     if not options.cold:
         console.print("files on this machine stay in its page cache from the first run on; --cold evicts them")
-
-
-def _tell_left_out(console: Console, benchmark: IoBenchmark) -> None:
-    lines = [f"left out {one.name}: {one.why}" for one in benchmark.damaged.values()]
-    if len(lines) > _MOST_LINES:
-        lines[_MOST_LINES:] = [f"... {len(benchmark.damaged)} in all"]
-    if benchmark.resident:
-        lines.append(
-            f"{counted(benchmark.resident, 'file')} stayed in memory although --cold gave up their pages (tmpfs?)"
-        )
-    for line in lines:
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
-
-
-def _folders(places: list[Storage]) -> list[str]:
-    return sorted({str(Path(path).parent) for place in places for path in place.files})

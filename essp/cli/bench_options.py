@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -13,13 +14,18 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from essp.bench.accesses import Accesses, NotedStore
 from essp.bench.results import Results
+from essp.bench.sources import Damaged
+from essp.bench.storages import Storage
 from essp.cli.console import open_console
 from essp.cli.reading_progress import duration
 from essp_common.errors import ConfigError
 from essp_common.objects.throttled import Throttle, parse_throttle
+from essp_common.quantities import counted
 
 _LINE_EVERY_S = 5.0
+_MOST_LINES = 5
 _MOST = 4096
 T = TypeVar("T")
 
@@ -48,6 +54,7 @@ SeedOption = Annotated[int, typer.Option(help="Of the order, and of where clips 
 TraceOption = Annotated[
     Path | None, typer.Option(help="Write what disks, cores and stores do, each second, to this CSV file.")
 ]
+TraceEveryOption = Annotated[float, typer.Option(help="Seconds between two lines of --trace.", min=0.01, max=3600)]
 PlotOption = Annotated[Path | None, typer.Option(help="Draw the figures into this PNG file.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be measured.")]
@@ -148,3 +155,24 @@ def give(results: Results, as_json: bool) -> None:
     console.print(results.table())
     for sentence in results.sentences:
         console.print(sentence, highlight=False, soft_wrap=True, markup=False)
+
+
+def tell_left_out(console: Console, damaged: Mapping[str, Damaged], resident: int) -> None:
+    """Name the first samples that were left out, and how many files `--cold` could not evict."""
+    lines = [f"left out {one.name}: {one.why}" for one in damaged.values()]
+    if len(lines) > _MOST_LINES:
+        lines[_MOST_LINES:] = [f"... {len(damaged)} in all"]
+    if resident:
+        lines.append(f"{counted(resident, 'file')} stayed in memory although --cold gave up their pages (tmpfs?)")
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+def traced_folders(places: Sequence[Storage]) -> list[str]:
+    """Those on whose disks a trace has to look."""
+    return sorted({str(Path(path).parent) for place in places for path in place.files})
+
+
+def noted(place: Storage, accesses: Accesses) -> Storage:
+    """A storage each access to which is noted."""
+    return replace(place, source=place.source.through(lambda store: NotedStore(store, accesses)))

@@ -1,0 +1,221 @@
+"""The mini-application: a training that takes its batches from the input pipeline, and how long it waits for them.
+
+The configurations take turns, run after run, and each run begins with a new pipeline; the model goes on learning. What
+is measured is the time from the first request for a batch to the end of the last step, as in Chien and others (2018).
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+
+from essp.bench import page_cache
+from essp.bench.io import IoOptions, Tell, batches_of
+from essp.bench.learner import Learner
+from essp.bench.pipeline import Pipeline, Plan
+from essp.bench.results import Column, Results, Row, Spread
+from essp.bench.sources import Damaged
+from essp.bench.storages import Storage
+from essp.bench.utilisation import PASSES, Step, data_wait, utilisation
+from essp_common.runtime.process import cpu_count
+
+_BUSY_CORES = 0.85
+"""Shares of the cores from here on count as all."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppOptions:
+    """What is measured."""
+
+    threads: tuple[int, ...] = (1, 2, 4, 8)
+    prefetch: tuple[int, ...] = (0, 1)
+    batch: tuple[int, ...] = (64,)
+    batches: int | None = None
+    """None: one epoch, and no more than `essp bench io` takes."""
+    runs: int = 6
+    cold: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What a run came to."""
+
+    steps: Sequence[Step]
+    seconds: float
+    cpu_s: float
+    """Of all threads of this process."""
+    samples: int
+    bytes: int
+    damaged: Sequence[Damaged]
+
+
+def train(pipeline: Pipeline, learner: Learner, tell: Callable[[int], None]) -> Trained:
+    """Train on all batches of a pipeline, which is entered here. Raises what stores and the learner raise."""
+    steps: list[Step] = []
+    samples = 0
+    begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
+    with pipeline:
+        batches = iter(pipeline)
+        asked_s = begin_s
+        while (taken := next(batches, None)) is not None:
+            came_s = time.perf_counter()
+            busy_s = learner.step(taken)
+            ended_s = time.perf_counter()
+            steps.append(Step(came_s - asked_s, ended_s - came_s, busy_s))
+            samples += taken.count
+            tell(len(steps))
+            asked_s = ended_s
+        cpu_s = time.process_time() - begin_cpu_s
+    tally = pipeline.tally
+    return Trained(steps, asked_s - begin_s, cpu_s, samples, tally.bytes, tally.damaged)
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """A row to be."""
+
+    storage: Storage
+    plan: Plan
+
+    @property
+    def labels(self) -> dict[str, str | int]:
+        """Of the row."""
+        return {
+            "store": self.storage.name,
+            "batch": self.plan.batch,
+            "prefetch": self.plan.prefetch,
+            "threads": self.plan.threads,
+        }
+
+
+class AppBenchmark:
+    """Runs configurations; what it has come to can be asked for at any time."""
+
+    def __init__(
+        self, storages: Sequence[Storage], options: AppOptions, learner: Learner, facts: Mapping[str, object]
+    ) -> None:
+        self.configurations = configurations(storages, options)
+        self.damaged: dict[str, Damaged] = {}
+        """What was left out, by name."""
+        self.resident = 0
+        """Files of which pages stayed in memory although they were given up."""
+        self._options = options
+        self._learner = learner
+        self._facts = facts
+        self._trained: list[list[Trained]] = [[] for _ in self.configurations]
+
+    def run(self, stopped: Callable[[], bool], tell: Tell) -> None:
+        """All runs, or as many as there are before it is stopped. Raises what stores and the learner raise."""
+        for run in range(self._options.runs):
+            for number, configuration in enumerate(self.configurations):
+                if self._options.cold:
+                    self.resident = max(self.resident, page_cache.evict(configuration.storage.files))
+                tell(run, number, 0)
+                pipeline = Pipeline(configuration.storage.source, configuration.plan, stopped)
+                trained = train(pipeline, self._learner, partial(tell, run, number))
+                self.damaged |= {one.name: one for one in trained.damaged}
+                if stopped():
+                    return
+                self._trained[number].append(trained)
+
+    def results(self) -> Results:
+        """So far."""
+        done = [pair for pair in zip(self.configurations, self._trained, strict=True) if pair[1]]
+        rows = [Row(configuration.labels, _values(runs)) for configuration, runs in done]
+        unit = self.configurations[0].storage.source.unit
+        columns = (
+            Column("seconds", "time, s", 2),
+            Column("samples_per_s", f"{unit}s/s", 1),
+            Column("data_wait", "data wait, %", 1, 0.01),
+            Column("utilisation", "AU, %", 1, 0.01),
+            Column("step_s", "step, ms", 1, 1e-3),
+            Column("cpu_cores", "cores busy", 2),
+        )
+        facts = {
+            **self._facts,
+            "learner": self._learner.name,
+            "damaged": len(self.damaged),
+            "cores": cpu_count(),
+            "machine": platform.platform(),
+        }
+        interrupted = any(len(runs) < self._options.runs for runs in self._trained)
+        keys = ("store", "batch", "prefetch", "threads")
+        return Results("app", facts, keys, columns, rows, sentences(rows, cpu_count()), interrupted)
+
+
+def configurations(storages: Sequence[Storage], options: AppOptions) -> list[Configuration]:
+    """In the order of the table."""
+    found = []
+    for storage, batch in product(storages, options.batch):
+        size = batches_of(IoOptions(batch=batch, batches=options.batches), len(storage.source), storage.source.unit)
+        plan = Plan("full", batch, size, seed=options.seed)
+        for prefetch, threads in product(options.prefetch, options.threads):
+            found.append(Configuration(storage, replace(plan, prefetch=prefetch, threads=threads)))
+    return found
+
+
+def _values(runs: Sequence[Trained]) -> dict[str, Spread]:
+    busy = [value for one in runs if (value := utilisation(one.steps)) is not None]
+    values = {
+        "seconds": Spread.of([one.seconds for one in runs]),
+        "samples_per_s": Spread.of([one.samples / one.seconds for one in runs]),
+        "data_wait": Spread.of([data_wait(one.steps) for one in runs]),
+        "step_s": Spread.of([sum(step.step_s for step in one.steps) / max(1, len(one.steps)) for one in runs]),
+        "cpu_cores": Spread.of([one.cpu_s / one.seconds for one in runs]),
+        "bytes_per_s": Spread.of([one.bytes / one.seconds for one in runs]),
+    }
+    return {**values, "utilisation": Spread.of(busy)} if busy else values
+
+
+def sentences(rows: Sequence[Row], cores: int) -> list[str]:
+    """What binds each storage, and what batches ahead have gained."""
+    found = []
+    for store in dict.fromkeys(row.labels["store"] for row in rows):
+        mine = [row for row in rows if row.labels["store"] == store]
+        best = min(mine, key=lambda row: row.values["seconds"].median)
+        found.append(f"{store}: {_binds(best, cores)}")
+    if gained := _gained(rows):
+        found.append(gained)
+    return found
+
+
+def _binds(best: Row, cores: int) -> str:
+    values = {name: spread.median for name, spread in best.values.items()}
+    threads, prefetch = best.labels["threads"], best.labels["prefetch"]
+    with_ = f"with {threads} thread{'s' if threads != 1 else ''} and prefetch {prefetch}"
+    au, wait, busy = values.get("utilisation"), values["data_wait"], values["cpu_cores"]
+    if au is None:
+        return f"{with_} there was one step, which says nothing of the accelerator's utilisation; give more --batches."
+    passes = f"AU is {au:.1%}, {'which passes' if au >= PASSES else 'below'} the {PASSES:.0%} of MLPerf Storage"
+    if au >= PASSES:
+        return f"the accelerator binds {with_}: {passes}; data wait {wait:.1%}, with the first batch."
+    if busy >= _BUSY_CORES * cores:
+        return f"the cores bind {with_}: {busy:.1f} of {cores} are busy. {passes}; data wait {wait:.1%}."
+    return (
+        f"the input binds {with_}: {wait:.1%} of the time is spent waiting for data, and {busy:.1f} of {cores} cores "
+        f"are busy. {passes}. More threads or a faster store help; essp bench io says which."
+    )
+
+
+def _gained(rows: Sequence[Row]) -> str:
+    """What a batch ahead hides, where both were measured."""
+    by = {tuple(row.labels.values()): row.values["seconds"].median for row in rows}
+    ahead = sorted({int(row.labels["prefetch"]) for row in rows} - {0})
+    hidden = [
+        1 - by[(store, batch, ahead[0], threads)] / seconds
+        for (store, batch, prefetch, threads), seconds in by.items()
+        if prefetch == 0 and ahead and (store, batch, ahead[0], threads) in by
+    ]
+    if not hidden:
+        return ""
+    times = [seconds for (_, _, prefetch, _), seconds in by.items() if prefetch == ahead[0]]
+    spread = max(times) / min(times) - 1
+    return (
+        f"prefetch {ahead[0]} takes {min(hidden):.0%} to {max(hidden):.0%} off the time; with it, times of all threads "
+        f"and stores lie within {spread:.1%}."
+    )

@@ -1,0 +1,261 @@
+"""What checkpoints cost a training: the same steps with no checkpoint, and with each way to save them.
+
+Each run makes so many steps, and saves after every so many of them. Its time ends with its last step or checkpoint;
+until all of it is in the store may take longer, which is told beside it. All ways take turns, run after run. Everything
+is written to a folder of its own, which is removed after each run, and the newest checkpoint is looked at before that.
+
+The model, and so the checkpoint, is either a real one (`Training`), or random bytes beside a pretended accelerator.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from essp.bench.io import Tell
+from essp.bench.results import Column, Results, Row, Spread
+from essp.bench.saving import Background, Burst, Direct, Files, Mode, Nothing, Saver, check, remove
+from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE
+from essp_common.errors import PermanentError
+from essp_common.objects.directory import DirectoryStore
+from essp_common.objects.port import ObjectStore
+from essp_common.quantities import size
+from essp_common.runtime.process import cpu_count
+
+_COUNTS = 0.05
+"""A share of the time from here on is worth a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointOptions:
+    """What is measured."""
+
+    modes: tuple[Mode, ...] = ("none", "direct", "background", "burst")
+    steps: int = 100
+    every: int = 20
+    runs: int = 3
+    buffer_bytes: int = 0
+    """Room of the burst buffer; 0: for two checkpoints."""
+
+
+class Trainee:
+    """What is trained, and what of it is saved."""
+
+    def __init__(self, name: str, step: Callable[[], object], checkpoint: Callable[[], Files]) -> None:
+        """`step`: makes one step. `checkpoint`: the files, which nobody changes afterwards."""
+        self.name = name
+        self.step = step
+        self.checkpoint = checkpoint
+
+
+def random_files(size_bytes: int) -> Callable[[], Files]:
+    """Checkpoints of so many bytes, a third of them weights, as with Adam; no two are alike, and none compresses."""
+    content = b""
+    weights = size_bytes // 3
+    made = 0
+
+    def files() -> Files:
+        nonlocal content, made
+        content = content or os.urandom(size_bytes)
+        made += 1
+        mark = made.to_bytes(8, "little")
+        parts = {MODEL_FILE: content[:weights], OPTIMIZER_FILE: content[weights:]}
+        return {name: (mark + data[8:])[: len(data)] for name, data in parts.items()}
+
+    return files
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a run came to."""
+
+    training_s: float
+    """Until the training was over."""
+    drained_s: float
+    """From there until everything was in the store."""
+    held_s: Sequence[float]
+    """How long the training waited for each checkpoint."""
+    checkpoint_bytes: int
+
+
+class CheckpointBenchmark:
+    """Runs all ways; what it has come to can be asked for at any time."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        fast: Path,
+        trainee: Trainee,
+        options: CheckpointOptions,
+        facts: Mapping[str, object],
+        mark: Callable[[str], None] = lambda what: None,
+    ) -> None:
+        """`fast`: where the burst buffer gets a folder of its own. `mark`: is told what happens, when it does."""
+        self._store = store
+        self._fast = fast
+        self._trainee = trainee
+        self._options = options
+        self._facts = facts
+        self._mark = mark
+        self._saved: dict[Mode, list[Saved]] = {mode: [] for mode in options.modes}
+
+    def run(self, stopped: Callable[[], bool], tell: Tell) -> None:
+        """All runs, or as many as there are before it is stopped. Raises what the stores raise."""
+        for run in range(self._options.runs):
+            for number, mode in enumerate(self._options.modes):
+                tell(run, number, 0)
+                self._mark(f"{mode} begins")
+                saved = self._once(mode, stopped, partial(tell, run, number))
+                if saved is None:
+                    return
+                self._saved[mode].append(saved)
+
+    def results(self) -> Results:
+        """So far."""
+        rows = [Row({"checkpoints": mode}, _values(runs)) for mode, runs in self._saved.items() if runs]
+        columns = (
+            Column("training_s", "training, s", 2),
+            Column("held_s", "waits for each, s", 3),
+            Column("bytes_per_s", "MB/s", 0, 1e6),
+            Column("drained_s", "in the store after, s", 2),
+        )
+        made = next((runs[-1] for mode, runs in self._saved.items() if runs and mode != "none"), None)
+        facts = {
+            **self._facts,
+            "learner": self._trainee.name,
+            "steps": self._options.steps,
+            "every": self._options.every,
+            "checkpoint_bytes": made.checkpoint_bytes if made else 0,
+            "cores": cpu_count(),
+            "machine": platform.platform(),
+        }
+        interrupted = any(len(runs) < self._options.runs for runs in self._saved.values())
+        medians = {mode: _medians(runs) for mode, runs in self._saved.items() if runs}
+        return Results(
+            "checkpoint", facts, ("checkpoints",), columns, rows, sentences(medians, self._options), interrupted
+        )
+
+    def _once(self, mode: Mode, stopped: Callable[[], bool], tell: Callable[[int], None]) -> Saved | None:
+        """A run; None: it was stopped."""
+        with _own(self._store) as store, TemporaryDirectory(prefix="essp-bench-", dir=self._fast) as fast:
+            saver, begin_s, held_s, bytes_ = self._saver(mode, store, fast), time.perf_counter(), [], 0
+            try:
+                for step in range(1, self._options.steps + 1):
+                    if stopped():
+                        return None
+                    self._trainee.step()
+                    tell(step)
+                    if mode != "none" and step % self._options.every == 0:
+                        asked_s = time.perf_counter()
+                        self._mark(f"step {step}")
+                        files = self._trainee.checkpoint()
+                        bytes_ = sum(map(len, files.values()))
+                        saver.save(step, files)
+                        held_s.append(time.perf_counter() - asked_s)
+                trained_s = time.perf_counter()
+                self._mark("trained")
+                saver.finish()
+                drained_s = time.perf_counter()
+                if held_s and not check(store):
+                    raise PermanentError(f"{store.uri('step')}: no checkpoint arrived; this is a defect of ESSP")
+            finally:
+                saver.abandon()
+        return Saved(trained_s - begin_s, drained_s - trained_s, held_s, bytes_)
+
+    def _saver(self, mode: Mode, store: ObjectStore, fast: str) -> Saver:
+        if mode == "direct":
+            return Direct(store)
+        if mode == "background":
+            return Background(store)
+        if mode == "burst":
+            return Burst(store, DirectoryStore(fast), self._options.buffer_bytes)
+        return Nothing()
+
+
+@contextmanager
+def _own(store: ObjectStore) -> Iterator[ObjectStore]:
+    """A folder that nobody else has, and that is empty again afterwards."""
+    folder = f"essp-bench-{uuid.uuid4().hex[:12]}"
+    try:
+        yield store.below(folder)
+    finally:
+        remove(store, folder)
+
+
+@dataclass(frozen=True, slots=True)
+class Medians:
+    """One way to save, in figures."""
+
+    training_s: float
+    held_s: float
+    """Of each checkpoint."""
+    drained_s: float
+    checkpoint_bytes: int
+
+
+def _medians(runs: Sequence[Saved]) -> Medians:
+    values = {name: spread.median for name, spread in _values(runs).items()}
+    return Medians(values["training_s"], values.get("held_s", 0.0), values["drained_s"], runs[-1].checkpoint_bytes)
+
+
+def _values(runs: Sequence[Saved]) -> dict[str, Spread]:
+    values = {
+        "training_s": Spread.of([one.training_s for one in runs]),
+        "drained_s": Spread.of([one.drained_s for one in runs]),
+    }
+    held = [sum(one.held_s) / len(one.held_s) for one in runs if one.held_s]
+    if held:
+        values["held_s"] = Spread.of(held)
+        values["bytes_per_s"] = Spread.of([runs[-1].checkpoint_bytes / one for one in held])
+    return values
+
+
+def sentences(found: Mapping[Mode, Medians], options: CheckpointOptions) -> list[str]:
+    """What checkpoints cost, and what binds."""
+    said = [sentence for mode in ("direct", "background", "burst") if (sentence := _cost(found, mode))]
+    if "direct" in found and "burst" in found:
+        gain = found["direct"].training_s / found["burst"].training_s
+        said.append(f"the burst buffer makes the training {gain:.2g}x as fast as direct checkpoints.")
+    return [*said, *_binds(found, options)]
+
+
+def _cost(found: Mapping[Mode, Medians], mode: Mode) -> str:
+    if mode not in found or "none" not in found:
+        return ""
+    none_s, mine = found["none"].training_s, found[mode]
+    later = f"; the store has everything {mine.drained_s:.1f} s later" if mine.drained_s > 0.05 else ""
+    return (
+        f"{mode}: checkpoints of {size(mine.checkpoint_bytes)} add {mine.training_s - none_s:.2f} s to {none_s:.2f} s "
+        f"({mine.training_s / none_s - 1:.0%}){later}."
+    )
+
+
+def _binds(found: Mapping[Mode, Medians], options: CheckpointOptions) -> Iterator[str]:
+    """The store against the time between two checkpoints."""
+    none, direct = found.get("none"), found.get("direct")
+    if none is None or direct is None or not direct.held_s:
+        return
+    between_s = none.training_s * options.every / options.steps
+    store = (
+        f"the store takes {direct.held_s:.2f} s a checkpoint ({direct.checkpoint_bytes / direct.held_s / 1e6:.0f} MB/s)"
+    )
+    if direct.training_s < (1 + _COUNTS) * none.training_s:
+        yield f"the accelerator binds: {store}, and there are {between_s:.2f} s between two."
+    elif direct.held_s <= between_s:
+        yield (
+            f"the store binds direct checkpoints: {store}. There are {between_s:.2f} s between two, so that it can "
+            "keep up with a training that does not wait for it."
+        )
+    else:
+        yield (
+            f"the store binds: {store}, and there are only {between_s:.2f} s between two. No buffer hides that for "
+            "long: save more seldom, or to a faster store."
+        )

@@ -1,0 +1,49 @@
+"""The files of a trace: `NAME.csv` second by second, `NAME.png` as a picture, `NAME-files.csv` by file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from essp.bench.accesses import Accesses, write_files_csv
+from essp.bench.trace import StoreCounters, Trace, write_csv
+from essp_common.errors import ConfigError
+
+
+@contextmanager
+def traced(
+    path: Path | None, interval_s: float, folders: list[str], accesses: Accesses | None = None
+) -> Iterator[Trace | None]:
+    """A trace of this block, written at its end, also after an error; None without a path.
+
+    `path`: of the CSV file. `folders`: on whose disks to look. `accesses`: to stores, for the third file. Raises
+    `ConfigError` for a path that is no CSV file or cannot be written, before the block begins.
+    """
+    if path is None:
+        yield None
+        return
+    check_path(path)
+    trace = Trace(interval_s, folders, accesses.totals if accesses else StoreCounters)
+    try:
+        with trace:
+            yield trace
+    finally:
+        _write(trace, accesses, path)
+
+
+def check_path(path: Path) -> None:
+    """Raises `ConfigError` for what is no path of a trace."""
+    if path.suffix.lower() != ".csv":
+        raise ConfigError(f"--trace {path}: give a name that ends with .csv")
+    if not path.parent.is_dir():
+        raise ConfigError(f"--trace {path}: there is no folder {path.parent}; make it first")
+
+
+def _write(trace: Trace, accesses: Accesses | None, path: Path) -> None:
+    from essp.bench.trace_plot import picture  # needs an extra
+
+    write_csv(trace.samples, path)
+    path.with_suffix(".png").write_bytes(picture(trace.samples, trace.marks))
+    if accesses is not None:
+        write_files_csv([*accesses.files(), accesses.total()], path.with_name(f"{path.stem}-files.csv"))

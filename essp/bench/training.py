@@ -1,0 +1,103 @@
+"""A real training that takes the batches of a benchmark.
+
+It is that of Chien and others (2018): AlexNet with Adam, 1e-3, from new weights. Clips are learned by the small network
+that `model: small` of a job is, frame by frame, with the mean of the scores. Both include the normalisation and, on a
+GPU, the way of a batch to it. A step is over when the device has computed it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from essp.bench.learner import IMAGES
+from essp.bench.pipeline import Batch
+from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE, ModelDescription
+from essp_common.errors import ConfigError, OutOfMemory
+from essp_common.job.feature_layout import COLOURS
+from essp_common.learning.models import build, on_host, packed
+
+_RATE = 1e-3
+_DROPOUT = 0.5
+_LEAST_SIDE = 63
+"""AlexNet's pooling leaves nothing of smaller images."""
+
+
+class Training:
+    """A model that learns."""
+
+    def __init__(self, model: str, classes: Sequence[str], side: int, device: str = "auto", seed: int = 0) -> None:
+        """`model`: `IMAGES` or `CLIPS`. `device`: cpu, cuda or auto.
+
+        Raises `ConfigError` for a GPU that is not there, and images that are too small.
+        """
+        self.device = _device(device)
+        if model == IMAGES and side < _LEAST_SIDE:
+            raise ConfigError(
+                f"images of {side} pixels are too small for AlexNet; give --size {_LEAST_SIDE} or more, or --step-time "
+                "for a pretended accelerator"
+            )
+        self.name = f"{model} on {self.device}"
+        self.losses: list[float] = []
+        """Of each step."""
+        description = ModelDescription(
+            name=model,
+            feature="rgb",
+            layout=COLOURS,
+            channels=3,
+            classes=tuple(classes) if len(classes) > 1 else ("one", "other"),
+            dropout=_DROPOUT,
+            crop=side,
+            evaluation_scale=1.0,
+        )
+        self._model = build(description, seed).to(self.device).train()
+        self._optimiser = torch.optim.Adam(self._model.parameters(), lr=_RATE)
+
+    def step(self, batch: Batch) -> float:
+        """Forward, backward, update. Raises `OutOfMemory`."""
+        begin_s = time.perf_counter()
+        try:
+            self._learn(batch)
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            raise OutOfMemory(f"{self.device} has no room for a batch of {batch.count}; lower --batch") from error
+        return time.perf_counter() - begin_s
+
+    def checkpoint(self) -> dict[str, bytes]:
+        """Weights and the optimizer's state, as files; what a trainer of ESSP saves."""
+        state = self._optimiser.state_dict()["state"]
+        tensors = {f"{number}.{name}": value for number, values in state.items() for name, value in values.items()}
+        return {
+            MODEL_FILE: packed(on_host(self._model.state_dict())),
+            OPTIMIZER_FILE: packed(on_host(tensors)),
+        }
+
+    def _learn(self, batch: Batch) -> None:
+        frames, labels = self._on_device(batch)
+        self._model.dropout.reseed(len(self.losses))
+        self._optimiser.zero_grad(set_to_none=True)
+        loss = functional.cross_entropy(self._model(frames).logits, labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimiser.step()
+        self.losses.append(float(loss.detach()))  # waits for the device
+
+    def _on_device(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """`(B, T, H, W, 3)` and `(B,)`; what has no label is of the first class."""
+        if batch.frames is None or batch.labels is None:
+            raise ValueError("a batch that was not decoded")
+        frames, labels = torch.from_numpy(batch.frames), torch.from_numpy(batch.labels).clamp(min=0)
+        frames = frames.unsqueeze(1) if frames.ndim == 4 else frames
+        if self.device.type == "cuda":
+            frames, labels = frames.pin_memory(), labels.pin_memory()
+        return frames.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
+
+
+def _device(wanted: str) -> torch.device:
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda: there is no GPU here, or torch was installed without CUDA; use cpu or auto")
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(wanted)

@@ -1,0 +1,40 @@
+"""How busy the accelerator is, as MLPerf Storage defines it, and how long a training waits for its data.
+
+    AU = time in which the accelerator computes / running time        passes from 90 % on
+
+The first step is left out of both, as its batch comes from a pipeline that has just begun; samples a second include it
+(MLPerf Storage, Submission Guidelines 2.0, "Performance Metrics"; 90 % is the bound of ResNet-50 and 3D U-Net). Of a
+pretended accelerator the time is the nominal one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+PASSES = 0.90
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One batch, from asking for it to the end of the training step."""
+
+    wait_s: float
+    """For the batch."""
+    step_s: float
+    """From the batch to the end of the step."""
+    busy_s: float
+    """Of the accelerator."""
+
+
+def data_wait(steps: Sequence[Step]) -> float:
+    """The share of the time in which the training waited for batches; 0 without steps."""
+    total_s = sum(step.wait_s + step.step_s for step in steps)
+    return sum(step.wait_s for step in steps) / total_s if total_s else 0.0
+
+
+def utilisation(steps: Sequence[Step]) -> float | None:
+    """AU; None where there is no step but the first."""
+    counted = steps[1:]
+    total_s = sum(step.wait_s + step.step_s for step in counted)
+    return sum(step.busy_s for step in counted) / total_s if total_s else None

@@ -1,0 +1,185 @@
+"""`essp bench app`: how long a training waits for its data, and how busy its accelerator is."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from essp.bench.accesses import Accesses
+from essp.bench.app import AppBenchmark, AppOptions
+from essp.bench.learner import Learner, Pretended, model_for
+from essp.bench.plot import bars
+from essp.bench.sources import Shape, Source, open_source
+from essp.bench.storages import storages
+from essp.bench.trace_files import check_path, traced
+from essp.cli.bench_options import (
+    BatchesOption,
+    Clock,
+    ColdOption,
+    DryRunOption,
+    FramesOption,
+    JsonOption,
+    PlotOption,
+    RunsOption,
+    SeedOption,
+    SideOption,
+    SourceOption,
+    StoreOption,
+    StrideOption,
+    ThreadsOption,
+    ThrottleOption,
+    TraceEveryOption,
+    TraceOption,
+    give,
+    noted,
+    numbers,
+    shown_progress,
+    tell_left_out,
+    throttles,
+    traced_folders,
+    words,
+)
+from essp.cli.console import open_console
+from essp.cli.interrupt import interruptible
+from essp.uris import as_uri
+from essp_common.errors import ConfigError
+from essp_common.quantities import counted, parse_seconds
+from essp_common.runtime.config import Settings
+from essp_common.runtime.process import EXIT_INTERRUPTED
+from essp_common.wiring import Stores
+
+DEVICES = ("auto", "cpu", "cuda")
+_LONGEST_STEP_S = 600.0
+StepTimeOption = Annotated[
+    str | None,
+    typer.Option(help="Pretend an accelerator that is busy so long with a batch, as in 50ms; nothing is learned."),
+]
+
+
+def main(
+    source: SourceOption,
+    threads: ThreadsOption = "1,4",
+    prefetch: Annotated[str, typer.Option(help="Numbers of batches that are made ahead, as in 0,1,4.")] = "0,1",
+    step_time: StepTimeOption = None,
+    device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, or auto.")] = "auto",
+    batch: Annotated[str, typer.Option(help="Samples of a batch; several sizes are compared, as in 32,64.")] = "64",
+    batches: BatchesOption = None,
+    store: StoreOption = None,
+    throttle: ThrottleOption = None,
+    runs: RunsOption = 3,
+    cold: ColdOption = False,
+    side: SideOption = 224,
+    frames: FramesOption = 16,
+    stride: StrideOption = 1,
+    seed: SeedOption = 0,
+    trace: TraceOption = None,
+    trace_every: TraceEveryOption = 1.0,
+    plot: PlotOption = None,
+    as_json: JsonOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Train on SOURCE, and measure how long the training waits for data.
+
+    AlexNet learns images and records, a small network learns clips, both with Adam; or --step-time pretends an
+    accelerator, which needs no GPU and takes no core. AU is the accelerator's utilisation as MLPerf Storage defines it:
+    it passes from 90 % on. What is damaged is left out and counted. Ctrl-C gives what there is.
+    """
+    options = AppOptions(
+        tuple(sorted(numbers(threads, "--threads", 1))),
+        numbers(prefetch, "--prefetch"),
+        numbers(batch, "--batch", 1),
+        batches,
+        runs,
+        cold,
+        seed,
+    )
+    (where,) = words(device, "--device", DEVICES)[:1]
+    step_s = None if step_time is None else step_seconds(step_time)
+    if trace is not None:
+        check_path(trace)
+    slowed = throttles(throttle)
+    stores = Stores(Settings().stores)
+    console = open_console(stderr=True)
+    found = open_source(as_uri(source), stores, Shape(side, frames, stride))
+    learner = _training(found, side, where, seed) if step_s is None else Pretended(step_s)
+    uris = [as_uri(one) for one in dict.fromkeys(store or ())]
+    _tell_plan(console, source, found, learner, options, max(1, len(uris)) * max(1, len(slowed)))
+    if dry_run:
+        return
+    with ExitStack() as stack:
+        interrupted = stack.enter_context(interruptible("stopping; what was measured so far follows"))
+        show = stack.enter_context(shown_progress(console))
+
+        def copied(done: int, total: int) -> None:
+            if interrupted.is_set():
+                raise KeyboardInterrupt
+            show(f"copying {done} of {counted(total, 'object')}", 0.0, None)
+
+        places = stack.enter_context(storages(found, stores, uris, slowed, copied))
+        accesses = Accesses() if trace is not None else None
+        folders = traced_folders(places)
+        watched = places if accesses is None else [noted(place, accesses) for place in places]
+        benchmark = AppBenchmark(
+            watched, options, learner, {"source": source, "samples": len(found), "unit": found.unit}
+        )
+        clock = Clock(len(benchmark.configurations), options.runs)
+        traces = stack.enter_context(traced(trace, trace_every, folders, accesses))
+
+        def tell(run: int, number: int, made: int) -> None:
+            labels = benchmark.configurations[number].labels
+            if not made:
+                clock.begin(run, number)
+                if traces is not None:
+                    traces.mark(f"{labels['store']} p{labels['prefetch']} t{labels['threads']}")
+            done = (run * len(benchmark.configurations) + number) / (options.runs * len(benchmark.configurations))
+            what = (
+                f"run {run + 1} of {options.runs}: {labels['store']}, batch {labels['batch']}, prefetch "
+                f"{labels['prefetch']}, {labels['threads']} threads"
+            )
+            show(what, done, clock.left_s())
+
+        benchmark.run(interrupted.is_set, tell)
+    tell_left_out(console, benchmark.damaged, benchmark.resident)
+    results = benchmark.results()
+    if not results.rows:
+        console.print("interrupted before anything was measured")
+        raise typer.Exit(EXIT_INTERRUPTED)
+    give(results, as_json)
+    if plot is not None:
+        plot.write_bytes(bars(results, "seconds", "batch" if len(options.batch) > 1 else "threads", "store"))
+    if results.partial:
+        console.print("interrupted: these figures are of fewer runs than were asked for", soft_wrap=True)
+        raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _training(source: Source, side: int, device: str, seed: int) -> Learner:
+    from essp.bench.training import Training  # loads torch, which the pretended accelerator does not need
+
+    return Training(model_for(source.unit), source.classes, side, device, seed)
+
+
+def step_seconds(text: str) -> float:
+    """The time of a step. Raises `ConfigError`."""
+    try:
+        found = parse_seconds(text)
+    except ValueError as error:
+        raise ConfigError(f"--step-time {error}") from error
+    if not 0 < found <= _LONGEST_STEP_S:
+        raise ConfigError(f"--step-time {text}: a step takes more than nothing, and {_LONGEST_STEP_S:g}s at most")
+    return found
+
+
+def _tell_plan(console: Console, name: str, source: Source, learner: Learner, options: AppOptions, places: int) -> None:
+    rows = places * len(options.threads) * len(options.batch) * len(options.prefetch)
+    console.print(
+        f"{name}: {source.recognised}; {counted(len(source), source.unit)}; {learner.name}\n"
+        f"{counted(rows, 'configuration')} x {counted(options.runs, 'run')}",
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
+    )
+    if not options.cold:
+        console.print("files on this machine stay in its page cache from the first run on; --cold evicts them")

@@ -1,0 +1,209 @@
+"""`essp bench checkpoint`: what checkpoints cost a training, saved in several ways."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from essp.bench.accesses import Accesses, NotedStore
+from essp.bench.checkpoint import CheckpointBenchmark, CheckpointOptions, Trainee, random_files
+from essp.bench.checkpoint_plot import picture
+from essp.bench.learner import IMAGES, Pretended
+from essp.bench.pipeline import Batch
+from essp.bench.saving import KEPT, MODES
+from essp.bench.trace_files import check_path, traced
+from essp.cli.bench_app import DEVICES, step_seconds
+from essp.cli.bench_options import (
+    Clock,
+    JsonOption,
+    PlotOption,
+    TraceEveryOption,
+    TraceOption,
+    give,
+    shown_progress,
+    words,
+)
+from essp.cli.console import open_console
+from essp.cli.interrupt import interruptible
+from essp.uris import as_uri, shown
+from essp_common.errors import ConfigError, StorageFull
+from essp_common.objects.port import ObjectStore
+from essp_common.objects.throttled import Device, ThrottledStore, parse_throttle
+from essp_common.quantities import counted, parse_bytes, size
+from essp_common.runtime.config import Settings
+from essp_common.runtime.process import EXIT_INTERRUPTED
+from essp_common.wiring import Stores, open_store
+
+_LEAST_BYTES, _MOST_BYTES = 1024, 64 * 2**30
+_CLASSES, _SIDE = 102, 224
+"""Of Caltech-101, and of AlexNet."""
+
+
+def main(
+    store: Annotated[
+        str | None, typer.Option(help="Where checkpoints go: a folder (path or URI); default: a temporary one.")
+    ] = None,
+    throttle: Annotated[
+        str | None, typer.Option(help="Make the store as slow as 133MB/s,8ms, or as hdd, ssd, optane, lustre, network.")
+    ] = None,
+    size_text: Annotated[
+        str | None,
+        typer.Option("--size", help="Of a checkpoint, as in 600MB, about that of AlexNet with Adam; default: 64MiB."),
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Steps of a run.", min=1)] = 100,
+    every: Annotated[int, typer.Option(help="A checkpoint after every so many steps.", min=1)] = 20,
+    step_time: Annotated[
+        str | None, typer.Option(help="What a step of a pretended accelerator takes; default: 50ms.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="alexnet: train it for real, on random images, and save its real state, 690 MB.")
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Images of a batch of --model.", min=1)] = 16,
+    device: Annotated[str, typer.Option(help="Where to train --model: cpu, cuda, or auto.")] = "auto",
+    modes: Annotated[
+        str, typer.Option(help="Ways to save: none, direct, background (as a trainer of ESSP does), burst.")
+    ] = ",".join(MODES),
+    buffer: Annotated[
+        Path | None, typer.Option(help="A fast folder for the burst buffer; default: a temporary one.")
+    ] = None,
+    buffer_size: Annotated[
+        str | None, typer.Option(help="Room of the burst buffer, as in 2GiB; default: for two checkpoints.")
+    ] = None,
+    runs: Annotated[int, typer.Option(help="Runs of each way; of several, the first is dropped.", min=1)] = 3,
+    trace: TraceOption = None,
+    trace_every: TraceEveryOption = 1.0,
+    plot: PlotOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure how much longer a training takes when it saves checkpoints to a store.
+
+    direct: the training waits for the store. background: it waits for a copy in memory. burst: it waits for a fast
+    folder, from which a thread copies to the store. What is written is removed again. Ctrl-C gives what there is.
+    """
+    chosen = words(modes, "--modes", MODES)
+    if every > steps and chosen != ("none",):
+        raise ConfigError(f"--every {every}: there are only {counted(steps, 'step')}, so nothing would be saved")
+    slowed = parse_throttle(throttle) if throttle else None
+    asked_room = _size(buffer_size, "--buffer-size") if buffer_size else None
+    if trace is not None:
+        check_path(trace)
+    trainee, checkpoint_bytes = _trainee(size_text, step_time, model, batch, device)
+    room = asked_room or 2 * checkpoint_bytes
+    options = CheckpointOptions(chosen, steps, every, runs, room)
+    console = open_console(stderr=True)
+    with ExitStack() as stack:
+        slow, where = stack.enter_context(_slow(store))
+        if slowed is not None:
+            slow, where = ThrottledStore(slow, Device(slowed)), f"{where} at {throttle}"
+        fast_folder = stack.enter_context(_folder(buffer))
+        accesses = Accesses() if trace is not None else None
+        if accesses is not None:
+            slow = NotedStore(slow, accesses)
+        interrupted = stack.enter_context(interruptible("stopping; what was measured so far follows"))
+        console.print(
+            f"checkpoints of {size(checkpoint_bytes)} to {where}, {trainee.name}; {counted(len(chosen), 'way')} x "
+            f"{counted(runs, 'run')} of {counted(steps, 'step')}",
+            highlight=False,
+            soft_wrap=True,
+            markup=False,
+        )
+        show = stack.enter_context(shown_progress(console))
+        watched = [str(fast_folder), *([store] if store and "://" not in store else [])]
+        traces = stack.enter_context(traced(trace, trace_every, watched, accesses))
+        mark = (lambda what: None) if traces is None else traces.mark
+        facts = {"store": where, "buffer": str(fast_folder) if buffer else "a temporary folder", "buffer_bytes": room}
+        benchmark = CheckpointBenchmark(slow, fast_folder, trainee, options, facts, mark)
+        clock = Clock(len(chosen), runs)
+
+        def tell(run: int, number: int, made: int) -> None:
+            if not made:
+                clock.begin(run, number)
+            done = (run * len(chosen) + number + made / steps) / (runs * len(chosen))
+            show(f"run {run + 1} of {runs}: {chosen[number]}, step {made} of {steps}", done, clock.left_s())
+
+        try:
+            benchmark.run(interrupted.is_set, tell)
+        except StorageFull as error:
+            needed = size((KEPT + 1) * checkpoint_bytes)
+            raise StorageFull(
+                f"{error}; there are up to {needed} of checkpoints at a time: free some, give a smaller --size, or "
+                "another --store or --buffer"
+            ) from error
+    results = benchmark.results()
+    if not results.rows:
+        console.print("interrupted before anything was measured")
+        raise typer.Exit(EXIT_INTERRUPTED)
+    give(results, as_json)
+    if plot is not None:
+        plot.write_bytes(picture(results))
+    if results.partial:
+        console.print("interrupted: these figures are of fewer runs than were asked for", soft_wrap=True)
+        raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _trainee(
+    size_text: str | None, step_time: str | None, model: str | None, batch: int, device: str
+) -> tuple[Trainee, int]:
+    """Who trains, and how large its checkpoints are. Raises `ConfigError`."""
+    if model is None:
+        pretended, nothing = Pretended(step_seconds(step_time or "50ms")), Batch(1)
+        size_bytes = _size(size_text or "64MiB", "--size")
+        return Trainee(pretended.name, lambda: pretended.step(nothing), random_files(size_bytes)), size_bytes
+    words(model, "--model", (IMAGES,))
+    if size_text is not None or step_time is not None:
+        given = "--size" if size_text is not None else "--step-time"
+        raise ConfigError(f"{given}: --model {model} has a size and a time of its own; leave one of them out")
+    from essp.bench.training import Training  # loads torch, which the pretended accelerator does not need
+
+    classes = [str(number) for number in range(_CLASSES)]
+    training = Training(IMAGES, classes, _SIDE, words(device, "--device", DEVICES)[0])
+    rng = np.random.default_rng(0)
+    frames = rng.integers(0, 256, (batch, _SIDE, _SIDE, 3), np.uint8)
+    learned = Batch(batch, frames, rng.integers(0, _CLASSES, batch))
+    training.step(learned)  # Adam has a state from its first step on
+    return Trainee(training.name, lambda: training.step(learned), training.checkpoint), sum(
+        map(len, training.checkpoint().values())
+    )
+
+
+def _size(text: str, option: str) -> int:
+    try:
+        found = parse_bytes(text)
+    except ValueError as error:
+        raise ConfigError(f"{option} {error}") from error
+    if not isinstance(found, int) or not _LEAST_BYTES <= found <= _MOST_BYTES:
+        raise ConfigError(f"{option} {text}: between {size(_LEAST_BYTES)} and {size(_MOST_BYTES)}")
+    return found
+
+
+@contextmanager
+def _slow(uri: str | None) -> Iterator[tuple[ObjectStore, str]]:
+    """The store of the checkpoints, and its name."""
+    if uri is None:
+        with tempfile.TemporaryDirectory(prefix="essp-bench-") as folder:
+            yield open_store(f"file://{folder}"), "a temporary folder"
+        return
+    found = Stores(Settings().stores).under(as_uri(uri))
+    if why := found.unwritable():
+        raise ConfigError(f"--store {why}")
+    yield found, shown(as_uri(uri))
+
+
+@contextmanager
+def _folder(chosen: Path | None) -> Iterator[Path]:
+    """A fast folder. Raises `ConfigError` if it cannot be written to."""
+    if chosen is None:
+        with tempfile.TemporaryDirectory(prefix="essp-bench-") as folder:
+            yield Path(folder)
+        return
+    path = chosen.expanduser().absolute()
+    if why := open_store(f"file://{path}").unwritable():
+        raise ConfigError(f"--buffer {why}")
+    path.mkdir(parents=True, exist_ok=True)
+    yield path

@@ -1,0 +1,179 @@
+"""Ways to save: what is in the store is whole, nothing is left behind, and figures say what it costs."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from essp.bench.checkpoint import CheckpointBenchmark, CheckpointOptions, Medians, Trainee, random_files, sentences
+from essp.bench.checkpoint_plot import picture
+from essp.bench.saving import KEPT, MODES, Background, Burst, Direct, Files, Saver, check, remove
+from essp_common.errors import ConfigError, PermanentError, StorageFull
+from essp_common.objects.directory import DirectoryStore
+from essp_common.objects.port import ObjectInfo
+from tests.harness.command_line import essp
+
+FILES: Files = {"model.safetensors": bytes(300), "optimizer.safetensors": bytes(600)}
+
+
+class Filling(DirectoryStore):
+    """Has room for so many writes."""
+
+    def __init__(self, root: str, room: int) -> None:
+        super().__init__(root)
+        self._room = room
+
+    def below(self, folder: str) -> Filling:
+        return Filling(f"{self._root}/{folder}", self._room)
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+        if not self._room:
+            raise StorageFull("no room")
+        self._room -= 1
+        return super().put(key, data, if_absent=if_absent)
+
+
+@pytest.mark.parametrize("mode", ["direct", "background", "burst"])
+def test_the_newest_checkpoints_are_whole_in_the_store(tmp_path: Path, mode: str) -> None:
+    store, fast = DirectoryStore(str(tmp_path / "slow")), DirectoryStore(str(tmp_path / "fast"))
+    saver: Saver
+    if mode == "direct":
+        saver = Direct(store)
+    else:
+        saver = Background(store) if mode == "background" else Burst(store, fast, 2000)
+    for step in (10, 20, 30):
+        saver.save(step, FILES)
+    saver.finish()
+    saver.abandon()
+    assert check(store) == ["step-000020", "step-000030"]
+    assert len(list(store.list())) == KEPT * 3
+
+
+def test_a_checkpoint_that_is_not_as_its_manifest_says_is_found(tmp_path: Path) -> None:
+    store = DirectoryStore(str(tmp_path))
+    Direct(store).save(1, FILES)
+    store.put("step-000001/model.safetensors", b"short")
+    with pytest.raises(PermanentError, match="5 bytes of 300"):
+        check(store)
+
+
+def test_removing_leaves_no_folder(tmp_path: Path) -> None:
+    store = DirectoryStore(str(tmp_path))
+    Direct(store.below("mine")).save(1, FILES)
+    store.put("other", b"stays")
+    remove(store, "mine")
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+def benchmark(folder: Path, store: DirectoryStore | None = None, **options: int) -> CheckpointBenchmark:
+    chosen = CheckpointOptions(steps=options.get("steps", 4), every=2, runs=options.get("runs", 2), buffer_bytes=10**6)
+    trainee = Trainee("made up", lambda: None, random_files(1000))
+    slow = store or DirectoryStore(str(folder / "slow"))
+    (folder / "fast").mkdir(exist_ok=True)
+    return CheckpointBenchmark(slow, folder / "fast", trainee, chosen, {})
+
+
+def left(folder: Path) -> list[Path]:
+    return [path for name in ("slow", "fast") for path in (folder / name).rglob("*")]
+
+
+def test_a_benchmark_leaves_nothing_and_has_all_ways(tmp_path: Path) -> None:
+    made = benchmark(tmp_path)
+    told: list[tuple[int, int, int]] = []
+    made.run(lambda: False, lambda *at: told.append(at))
+    results = made.results()
+    assert [row.labels["checkpoints"] for row in results.rows] == list(MODES)
+    assert results.facts["checkpoint_bytes"] == 1000
+    assert not results.partial
+    assert told[0] == (0, 0, 0)
+    assert told[-1] == (1, 3, 4)
+    assert left(tmp_path) == []
+    assert picture(results).startswith(b"\x89PNG")
+    assert "essp-burst" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_an_interrupted_benchmark_leaves_nothing_and_says_what_there_is(tmp_path: Path) -> None:
+    made = benchmark(tmp_path)
+    at: list[tuple[int, int, int]] = []
+    made.run(lambda: at[-1:] == [(0, 3, 2)], lambda *now: at.append(now))
+    results = made.results()
+    assert [row.labels["checkpoints"] for row in results.rows] == ["none", "direct", "background"]
+    assert results.partial
+    assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize("room", [0, 1, 2, 4])
+def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, room: int) -> None:
+    with pytest.raises(StorageFull, match="no room"):
+        benchmark(tmp_path, Filling(str(tmp_path / "slow"), room)).run(lambda: False, lambda *_: None)
+    assert left(tmp_path) == []
+
+
+def test_random_checkpoints_have_their_size_and_differ() -> None:
+    files = random_files(1000)
+    first, second = files(), files()
+    assert sum(map(len, first.values())) == 1000
+    assert first.keys() == second.keys() == {"model.safetensors", "optimizer.safetensors"}
+    assert all(first[name] != second[name] for name in first)
+
+
+def medians(training_s: float, held_s: float = 0.0, drained_s: float = 0.0) -> Medians:
+    return Medians(training_s, held_s, drained_s, 10**8)
+
+
+@pytest.mark.parametrize(
+    ("direct", "said"),
+    [
+        (medians(100.1, 0.02), "the accelerator binds"),
+        (medians(125.0, 5.0), "the store binds direct checkpoints"),
+        (medians(250.0, 30.0), "No buffer hides that for long"),
+    ],
+)
+def test_sentences_say_what_binds(direct: Medians, said: str) -> None:
+    found = sentences({"none": medians(100.0), "direct": direct}, CheckpointOptions())
+    assert said in found[-1]
+
+
+def test_sentences_compare_the_burst_buffer_with_direct_checkpoints() -> None:
+    ways = {"none": medians(100.0), "direct": medians(130.0, 6.0), "burst": medians(104.0, 0.8, 5.0)}
+    found = sentences({mode: ways[mode] for mode in MODES if mode in ways}, CheckpointOptions())
+    assert found[0].startswith("direct: checkpoints of 95.4 MiB add 30.00 s to 100.00 s (30%).")
+    assert "the store has everything 5.0 s later" in found[1]
+    assert "1.2x as fast" in found[2]
+
+
+def test_a_benchmark_from_the_command_line(tmp_path: Path) -> None:
+    options = "--steps 4 --every 2 --size 64KiB --step-time 1ms --runs 1 --throttle 50MB/s,1ms --trace-every 0.05"
+    folders = ["--store", str(tmp_path / "slow"), "--buffer", str(tmp_path / "fast")]
+    files = ["--trace", str(tmp_path / "trace.csv"), "--plot", str(tmp_path / "plot.png"), "--json"]
+    for _ in range(2):
+        document = json.loads(essp("bench", "checkpoint", *options.split(), *folders, *files).stdout)
+        assert [row["checkpoints"] for row in document["rows"]] == list(MODES)
+        assert document["facts"]["checkpoint_bytes"] == 2**16
+    assert left(tmp_path) == []
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert "manifest.json" in (tmp_path / "trace-files.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--size much", "--size 'much' is not a size"),
+        ("--size 1B", "--size 1B: between"),
+        ("--buffer-size x", "--buffer-size 'x' is not a size"),
+        ("--modes all", "there is no 'all'"),
+        ("--every 200", "there are only 100 steps"),
+        ("--throttle 8ms", "is no bandwidth"),
+        ("--model vgg", "there is no 'vgg'"),
+        ("--model alexnet --size 1MiB", "leave one of them out"),
+        ("--store /proc/nowhere", "belongs to the kernel"),
+        ("--buffer /proc/nowhere", "belongs to the kernel"),
+        ("--trace x.txt", "ends with .csv"),
+    ],
+)
+def test_wrong_arguments_are_named(options: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        essp("bench", "checkpoint", *options.split())
