@@ -27,7 +27,7 @@ from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE
 from essp_common.errors import PermanentError
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectStore
-from essp_common.quantities import size
+from essp_common.quantities import counted, size
 from essp_common.runtime.process import cpu_count
 
 _COUNTS = 0.05
@@ -84,6 +84,8 @@ class Saved:
     held_s: Sequence[float]
     """How long the training waited for each checkpoint."""
     checkpoint_bytes: int
+    passed_by: int = 0
+    """Files for which the burst buffer had no room."""
 
 
 class CheckpointBenchmark:
@@ -139,9 +141,13 @@ class CheckpointBenchmark:
         }
         interrupted = any(len(runs) < self._options.runs for runs in self._saved.values())
         medians = {mode: _medians(runs) for mode, runs in self._saved.items() if runs}
-        return Results(
-            "checkpoint", facts, ("checkpoints",), columns, rows, sentences(medians, self._options), interrupted
-        )
+        said = sentences(medians, self._options)
+        if passed_by := max((one.passed_by for runs in self._saved.values() for one in runs), default=0):
+            said.append(
+                f"the burst buffer had no room for {counted(passed_by, 'file')}, which went to the store directly; "
+                "give a larger --buffer-size, or a --buffer on a disk with more room."
+            )
+        return Results("checkpoint", facts, ("checkpoints",), columns, rows, said, interrupted)
 
     def _once(self, mode: Mode, stopped: Callable[[], bool], tell: Callable[[int], None]) -> Saved | None:
         """A run; None: it was stopped."""
@@ -168,7 +174,7 @@ class CheckpointBenchmark:
                     raise PermanentError(f"{store.uri('step')}: no checkpoint arrived; this is a defect of ESSP")
             finally:
                 saver.abandon()
-        return Saved(trained_s - begin_s, drained_s - trained_s, held_s, bytes_)
+        return Saved(trained_s - begin_s, drained_s - trained_s, held_s, bytes_, saver.passed_by)
 
     def _saver(self, mode: Mode, store: ObjectStore, fast: str) -> Saver:
         if mode == "direct":
@@ -234,8 +240,12 @@ def _cost(found: Mapping[Mode, Medians], mode: Mode) -> str:
     later = f"; the store has everything {mine.drained_s:.1f} s later" if mine.drained_s > 0.05 else ""
     return (
         f"{mode}: checkpoints of {size(mine.checkpoint_bytes)} add {mine.training_s - none_s:.2f} s to {none_s:.2f} s "
-        f"({mine.training_s / none_s - 1:.0%}){later}."
+        f"({_more(mine.training_s / none_s)}){later}."
     )
+
+
+def _more(ratio: float) -> str:
+    return f"{ratio - 1:.0%}" if ratio < 10 else f"{ratio:.0f}x"
 
 
 def _binds(found: Mapping[Mode, Medians], options: CheckpointOptions) -> Iterator[str]:

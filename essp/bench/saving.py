@@ -13,6 +13,7 @@ stay; of an older one the manifest is removed first.
 from __future__ import annotations
 
 import json
+import shutil
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -49,6 +50,11 @@ class Saver(Protocol):
     @abstractmethod
     def abandon(self) -> None:
         """End all threads, and leave the rest undone. Idempotent."""
+
+    @property
+    def passed_by(self) -> int:
+        """Files that went to the store directly, as a buffer had no room for them."""
+        return 0
 
 
 class Nothing(Saver):
@@ -125,6 +131,11 @@ class Burst(Saver):
         """What is in the fast store stays there."""
         self._buffer.abandon()
 
+    @property
+    def passed_by(self) -> int:
+        """Those that are larger than the buffer, or came when its disk was full."""
+        return self._buffer.passed_by
+
 
 class _Folders:
     """Checkpoints as folders of a store."""
@@ -175,3 +186,5 @@ def remove(store: ObjectStore, folder: str) -> None:
         for info in list(store.list(f"{folder}/")):
             with suppress(EsspError):
                 store.delete(info.key)
+    if (uri := store.uri(folder)).startswith("file://"):  # a write that failed leaves its folder empty
+        shutil.rmtree(uri.removeprefix("file://"), ignore_errors=True)

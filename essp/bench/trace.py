@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from essp.bench.proc import Cores, Disk, Machine, Process
 from essp_common.errors import ConfigError
+from essp_common.runtime.metrics import STORE_REQUESTS
 
 
 class StoreCounters(NamedTuple):
@@ -44,6 +45,7 @@ class Counters:
     cores: Cores
     process: Process
     store: StoreCounters
+    s3_requests: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ class Sample:
     store_requests_per_s: float
     store_read_bytes_per_s: float
     store_written_bytes_per_s: float
+    s3_requests_per_s: float
+    """HTTP requests of this process, repeated ones too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,7 @@ def sample_between(before: Counters, after: Counters, began_s: float) -> Sample:
         store_requests_per_s=rate(before.store.requests, after.store.requests),
         store_read_bytes_per_s=rate(before.store.read_bytes, after.store.read_bytes),
         store_written_bytes_per_s=rate(before.store.written_bytes, after.store.written_bytes),
+        s3_requests_per_s=rate(before.s3_requests, after.s3_requests),
     )
 
 
@@ -169,7 +174,15 @@ class Trace:
 
     def _counters(self) -> Counters:
         machine = self._machine
-        return Counters(self._clock(), machine.disk(), machine.cores(), machine.process(os.getpid()), self._store())
+        return Counters(
+            self._clock(), machine.disk(), machine.cores(), machine.process(os.getpid()), self._store(), s3_requests()
+        )
+
+
+def s3_requests() -> int:
+    """How many requests this process has sent to S3."""
+    samples = (sample for family in STORE_REQUESTS.collect() for sample in family.samples)
+    return int(sum(sample.value for sample in samples if sample.name.endswith("_total")))
 
 
 def write_csv(samples: Iterable[Sample], path: Path) -> None:

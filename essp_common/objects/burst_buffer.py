@@ -80,6 +80,8 @@ class BurstBuffer:
             raise ValueError(f"most_bytes is {most_bytes}")
         self.stalled_s = 0.0
         """How long writers have waited for room, or for the slow store."""
+        self.passed_by = 0
+        """How many writes went to the slow store directly, as there was no room for them."""
         self._fast = fast
         self._slow = slow
         self._most_bytes = most_bytes
@@ -166,6 +168,7 @@ class BurstBuffer:
     def _directly(self, what: Literal["put", "delete"], key: str, data: bytes) -> None:
         """Write to the slow store, behind all that waits."""
         began_s = self._clock()
+        self.passed_by += 1
         self._wait_for(lambda: not self._queue)
         if what == "put":
             self._slow.put(key, data)

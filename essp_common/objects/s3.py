@@ -45,6 +45,7 @@ from essp_common.objects.ranged import RangedFile
 from essp_common.objects.writes import Writes
 from essp_common.runtime.certificates import advised
 from essp_common.runtime.failpoints import failpoint
+from essp_common.runtime.metrics import STORE_REQUESTS
 from essp_common.runtime.troubles import Troubles
 
 _PART_BYTES = 16 * 2**20
@@ -313,9 +314,16 @@ def _client(endpoint: str | None, region: str | None) -> Any:
     # A session of its own: sessions are not safe to share between threads. What it loads, they may share.
     session = botocore.session.get_session()
     session.register_component("data_loader", _descriptions())
-    return boto3.session.Session(botocore_session=session, region_name=region).client(
+    client = boto3.session.Session(botocore_session=session, region_name=region).client(
         "s3", endpoint_url=endpoint, config=config
     )
+    client.meta.events.register("before-send.s3", _count)
+    return client
+
+
+def _count(event_name: str, **_: object) -> None:
+    """One more request goes out; `before-send.s3.GetObject`."""
+    STORE_REQUESTS.labels(event_name.rpartition(".")[2]).inc()
 
 
 @cache

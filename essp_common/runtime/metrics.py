@@ -53,6 +53,7 @@ FLOW_CODES = Counter(
     ["feature", "what"],
 )
 CHECKPOINTS = Counter("essp_checkpoints", "Checkpoints of this trainer, by outcome (saved, failed).", ["outcome"])
+STORE_REQUESTS = Counter("essp_store_requests", "Requests sent to S3, repeated ones too, by operation.", ["operation"])
 BUILD_INFO = Gauge("essp_build_info", "Always 1; the label says which version this process is.", ["version"])
 BUILD_INFO.labels(distribution.version()).set(1)
 CONDITION = Gauge(

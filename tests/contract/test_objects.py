@@ -16,6 +16,7 @@ import pytest
 from fsspec.asyn import get_loop
 
 from essp.bench.accesses import Accesses, NotedStore
+from essp.bench.trace import s3_requests
 from essp_common.errors import ConfigError, Conflict, NotFound, Unavailable
 from essp_common.objects import s3
 from essp_common.objects.directory import DirectoryStore
@@ -51,6 +52,18 @@ class TestS3Store(ObjectsContract):
     @pytest.fixture
     def store(self, empty_s3_url: str) -> ObjectStore:
         return open_store(empty_s3_url)
+
+
+@pytest.mark.integration
+def test_requests_to_s3_are_counted(empty_s3_url: str) -> None:
+    before = s3_requests()
+    store = open_store(empty_s3_url)
+    store.put("a", b"1")
+    store.get("a")
+    assert s3_requests() == before + 2
+    with pytest.raises(NotFound):
+        store.get("b")
+    assert s3_requests() == before + 3
 
 
 def test_directory_write_leaves_nothing_else_behind(tmp_path: Path) -> None:

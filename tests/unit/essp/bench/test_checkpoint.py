@@ -64,12 +64,13 @@ def test_removing_leaves_no_folder(tmp_path: Path) -> None:
     store = DirectoryStore(str(tmp_path))
     Direct(store.below("mine")).save(1, FILES)
     store.put("other", b"stays")
+    (tmp_path / "mine" / "step-000002").mkdir()  # a write that failed
     remove(store, "mine")
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
 def benchmark(folder: Path, store: DirectoryStore | None = None, **options: int) -> CheckpointBenchmark:
-    chosen = CheckpointOptions(steps=options.get("steps", 4), every=2, runs=options.get("runs", 2), buffer_bytes=10**6)
+    chosen = CheckpointOptions(steps=4, every=2, runs=2, buffer_bytes=options.get("buffer_bytes", 10**6))
     trainee = Trainee("made up", lambda: None, random_files(1000))
     slow = store or DirectoryStore(str(folder / "slow"))
     (folder / "fast").mkdir(exist_ok=True)
@@ -177,3 +178,9 @@ def test_a_benchmark_from_the_command_line(tmp_path: Path) -> None:
 def test_wrong_arguments_are_named(options: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         essp("bench", "checkpoint", *options.split())
+
+
+def test_a_buffer_without_room_is_told(tmp_path: Path) -> None:
+    made = benchmark(tmp_path, buffer_bytes=100)
+    made.run(lambda: False, lambda *_: None)
+    assert "no room for 4 files" in made.results().sentences[-1]

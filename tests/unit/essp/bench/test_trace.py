@@ -16,13 +16,13 @@ from essp.bench.trace_plot import picture
 from essp_common.errors import ConfigError
 from essp_common.objects.directory import DirectoryStore
 
-BEFORE = Counters(10.0, Disk(1, 100, 2, 200, 0.5), Cores(5, 1), Process(10, 20, 30, 40, 2), StoreCounters(3, 30, 0))
-AFTER = Counters(12.0, Disk(5, 300, 2, 800, 2.5), Cores(8, 2), Process(10, 60, 10, 40, 3), StoreCounters(9, 90, 8))
+BEFORE = Counters(10.0, Disk(1, 100, 2, 200, 0.5), Cores(5, 1), Process(10, 20, 30, 40, 2), StoreCounters(3, 30, 0), 1)
+AFTER = Counters(12.0, Disk(5, 300, 2, 800, 2.5), Cores(8, 2), Process(10, 60, 10, 40, 3), StoreCounters(9, 90, 8), 5)
 
 
 def test_a_sample_has_rates_and_nothing_shrinks() -> None:
     sample = sample_between(BEFORE, AFTER, began_s=4.0)
-    assert astuple(sample) == (8.0, 100, 300, 2, 0, 1.0, 1.5, 0.5, 0.5, 0, 0, 0, 20, 3, 30, 4)
+    assert astuple(sample) == (8.0, 100, 300, 2, 0, 1.0, 1.5, 0.5, 0.5, 0, 0, 0, 20, 3, 30, 4, 2)
 
 
 def test_a_trace_samples_and_leaves_no_thread() -> None:

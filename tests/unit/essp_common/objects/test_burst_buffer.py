@@ -164,6 +164,7 @@ def test_what_is_larger_than_the_buffer_goes_to_the_slow_store_behind_the_rest(t
         buffer.put("a", b"small")
         buffer.put("b", bytes(11))
         assert content(slow) == {"a": b"small", "b": bytes(11)}
+        assert buffer.passed_by == 1
 
 
 def test_a_full_fast_store_makes_writes_slow_and_loses_none(tmp_path: Path) -> None:
