@@ -29,6 +29,7 @@ from benchmarks import (
     intake,
     loading,
     master,
+    oneaccess,
     pixels,
     pooling,
     records,
@@ -70,6 +71,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
         master.master,
         catalogs.catalog_million,
         records.records,
+        oneaccess.records_coco,
         autoscaling.autoscaling,
         gpus.gpu_allocation,
     )
