@@ -119,7 +119,7 @@ def _records(path: Path, batch_size: int, size: int | None = None, memory: int |
 def _cifar(images: ImageSet, batch_size: int) -> Loops:
     files = images.files
     loops: Loops = {"records": partial(_records, images.records, batch_size)}
-    for relative in (500, 1000):
+    for relative in (100, 400):
         if 2 * relative * batch_size < images.count:
             memory = 2 * relative * batch_size * _RECORD_BYTES
             loops[f"records, sample of {relative} batches"] = partial(

@@ -71,6 +71,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "essp records build cifar-10-binary.tar.gz --out data/cifar10",
         "essp records build images.csv --encode raw --size 224 --out s3://bucket/images",
         "essp records build coco/annotations/instances_train2017.json --encode raw --size 64 --out data/objects",
+        "essp records build catalog.parquet --within train --frames-a-video 4 --size 224 --out data/frames",
     ),
     "records show": ("essp records show data/images", "essp records show data/images --version 1 --json"),
     "records verify": ("essp records verify data/images",),

@@ -21,7 +21,7 @@ from essp.cli.records_upkeep import DataSetArgument, clean_command, delete_comma
 from essp.records.build import BuildOptions, Built, Encode, Progress, build
 from essp.records.items import Source
 from essp.records.selection import NO_LABEL
-from essp.records.sources import SourceOptions, open_source
+from essp.records.sources import FRAMES, SourceOptions, open_source
 from essp.uris import as_uri
 from essp_common.quantities import counted, size
 from essp_common.records.chunk import Encoding
@@ -41,25 +41,32 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as J
 
 @app.command("build")
 def build_command(
-    source: Annotated[str, typer.Argument(help="Folder, CSV file, archive or COCO annotations: a path or a URI.")],
+    source: Annotated[
+        str, typer.Argument(help="Folder, CSV file, archive, COCO annotations or catalog: a path or URI.")
+    ],
     out: Annotated[str, typer.Option(help="Folder of the data set, as in data/cifar10.")],
     encode: Annotated[
         Encode | None,
         typer.Option(
             help="keep: the files as they are; raw: as numbers, fastest to read; jpeg: as JPEG (default: keep, and "
-            "jpeg for boxes)."
+            "jpeg for boxes and frames)."
         ),
     ] = None,
     side: Annotated[
         int | None, typer.Option("--size", help="Scale each image to cover a square of this side; cut it out.", min=1)
     ] = None,
-    within: Annotated[str, typer.Option(help="Only the images in this folder of SOURCE, as in train.")] = "",
+    within: Annotated[
+        str, typer.Option(help="Only what is in this folder of SOURCE, or split of a catalog, as in train.")
+    ] = "",
     images: Annotated[
         str, typer.Option(help="COCO: folder, .zip or .tar of the images (default: beside the annotations).")
     ] = "",
     whole: Annotated[
         bool, typer.Option(help="COCO: whole images, labelled by their largest object; default: a record a box.")
     ] = False,
+    frames: Annotated[
+        int, typer.Option("--frames-a-video", help="Catalog: frames of each video, evenly placed.", min=1)
+    ] = FRAMES,
     append: Annotated[bool, typer.Option(help="Add to the records that are there, as a new version.")] = False,
     workers: Annotated[int, typer.Option(help="Images decoded at a time (0: one a core).", min=0)] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be built.")] = False,
@@ -69,13 +76,14 @@ def build_command(
 
     SOURCE holds a folder for each class, or is a CSV file with the columns path and label, a .tar or .zip archive of
     folders, one with a .cls file for each image (webdataset), cifar-10-binary.tar.gz or cifar-100-binary.tar.gz, or a
-    file of annotations of COCO, whose boxes become records. What cannot be used is named and left out. Versions that
-    are there stay as they are, whatever stops a build.
+    file of annotations of COCO, whose boxes become records, or a catalog, whose videos give frames. What cannot be used
+    is named and left out. Versions that are there stay as they are, whatever stops a build.
     """
     stores = Stores(Settings().stores)
     console = open_console(stderr=True)
     options = BuildOptions(encode, None if side is None else (side, side), append, workers)
-    with open_source(as_uri(source), stores, SourceOptions(within, as_uri(images) if images else "", whole)) as found:
+    wanted = SourceOptions(within, as_uri(images) if images else "", whole, frames)
+    with open_source(as_uri(source), stores, wanted) as found:
         console.print(_recognised(source, found), highlight=False, soft_wrap=True, markup=False)
         if dry_run:
             return

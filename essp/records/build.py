@@ -117,10 +117,9 @@ def build(
 
 def _encode(source: Source, options: BuildOptions) -> Encode:
     """Raises `ConfigError` for what cannot be kept."""
-    files = all(item.box is None for item in source.items)
-    encode = options.encode or ("keep" if files else "jpeg")
-    if encode == "keep" and not files:
-        raise ConfigError("--encode keep: what is cut out of an image is no file; use raw or jpeg")
+    encode = options.encode or ("jpeg" if source.cut else "keep")
+    if encode == "keep" and source.cut:
+        raise ConfigError(f"--encode keep: a {source.unit} is no file; use raw or jpeg")
     if encode == "keep" and options.size is not None:
         raise ConfigError("--size: a file that is kept as it is cannot be scaled; use it with --encode raw or jpeg")
     return encode

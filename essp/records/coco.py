@@ -86,6 +86,7 @@ def coco(uri: str, stores: Stores, images: str, whole: bool, opened: ExitStack) 
         classes=tuple(classes.values()),
         problems=problems,
         unit="image" if whole else "box",
+        cut=not whole,
     )
 
 

@@ -50,6 +50,8 @@ class Source:
     """What the source says wrongly or in vain of a record -> why it is left out."""
     unit: str = "image"
     """What a record is."""
+    cut: bool = False
+    """Its images are parts of something, so they have no files that could be kept."""
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -1,4 +1,5 @@
-"""Where records come from: image folders, CSV lists, archives, CIFAR's own files, and annotations of COCO.
+"""Where records come from: image folders, CSV lists, archives, CIFAR's own files, annotations of COCO, and catalogs of
+videos.
 
 What a source is, is seen from what it holds; `Source.recognised` says what was seen. Labels are known before any image
 is read. A file that is no image by its name is counted, not listed.
@@ -23,6 +24,7 @@ from essp_common.errors import ConfigError
 from essp_common.wiring import Stores
 
 IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"))
+FRAMES = 8
 _SPLITS = frozenset(("train", "training", "val", "valid", "validation", "test", "testing"))
 _LABEL_SUFFIX = ".cls"
 """webdataset: the class of a sample beside its image."""
@@ -33,11 +35,13 @@ class SourceOptions:
     """What is taken of a source."""
 
     within: str = ""
-    """Only the images in this folder of it, such as `train`."""
+    """Only the images in this folder of it, such as `train`; of a catalog, in this split."""
     images: str = ""
     """COCO: URI of the folder or archive of the images; empty: where COCO has it."""
     whole: bool = False
     """COCO: whole images, in place of what its boxes hold."""
+    frames: int = FRAMES
+    """Catalog: frames of each video."""
 
 
 @contextmanager
@@ -50,6 +54,11 @@ def open_source(uri: str, stores: Stores, options: SourceOptions = SourceOptions
     if (options.images or options.whole) and not name.endswith(".json"):
         raise ConfigError("--images and --whole are for the annotations of COCO, a .json file")
     with ExitStack() as opened:
+        if name.endswith(".parquet"):
+            from essp.records.clips import clips  # FFmpeg, which images need not have
+
+            yield _checked(clips(uri, stores, options.within, options.frames, opened), uri)
+            return
         if name.endswith(".csv"):
             found = _csv(uri, stores)
         elif name.endswith(".json"):
@@ -66,7 +75,7 @@ def _checked(source: Source, uri: str) -> Source:
         seen = ", ".join(f"{count} {suffix}" for suffix, count in source.ignored.most_common(5)) or "nothing"
         raise ConfigError(
             f"{uri} holds no images ({seen}); give a folder with a folder for each class, a CSV file with the columns "
-            "path and label, a .tar or .zip archive, or annotations of COCO"
+            "path and label, a .tar or .zip archive, annotations of COCO, or a catalog of videos"
         )
     return source
 

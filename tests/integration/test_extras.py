@@ -55,6 +55,7 @@ NEEDS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     ("extractor preview {dir}/videos/one/0.mp4", "cv2", {}),
     ("extractor run", "cv2", {}),
     ("records build {dir}/videos --out {dir}/records", "cv2", {}),
+    ("records build {dir}/catalog.parquet --out {dir}/records", "av", {}),
     ("records delete s3://bucket/records --keys 1", "boto3", S3),
     ("records clean s3://bucket/records", "boto3", S3),
     ("bench io --source {dir}/videos --dry-run", "cv2", {}),

@@ -112,7 +112,7 @@ def test_a_box_is_stored_as_jpeg_unless_numbers_are_asked_for(tmp_path: Path) ->
     with essp.Records(tmp_path / "out", size=8) as loader:
         [batch] = loader
     assert batch.frames.shape == (3, 1, 8, 8, 3)
-    with pytest.raises(ConfigError, match="what is cut out of an image is no file; use raw or jpeg"):
+    with pytest.raises(ConfigError, match="a box is no file; use raw or jpeg"):
         made(file, tmp_path / "kept", BuildOptions("keep"))
 
 

@@ -1,0 +1,146 @@
+"""Frames of the videos of a catalog as records.
+
+Of each usable row of one split, a number of frames, evenly placed: the middle ones of as many equal parts. They are the
+frames that a plain decode of the file shows at these places. A video is decoded in one pass, in a child process that
+may die of it (`essp_decoder/sandbox.py`): a damaged frame, or a video that kills the process, is named and left out.
+
+Videos are decoded ahead of the one that is being written, as many at a time as there are cores.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+
+import numpy as np
+
+from essp.records.items import Item, Source
+from essp_common.catalog.table import VideoRow, read_catalog
+from essp_common.errors import BadFrames, ConfigError, EsspError, TransientError
+from essp_common.pb.v1.messages_pb2 import DecodeSeed, FrameCodec, Recipe, Resize, Seed, Seek, Video
+from essp_common.planning.plan import seek_to
+from essp_common.records.chunk import Record
+from essp_common.runtime.process import cpu_count
+from essp_common.runtime.retry import retry_transient
+from essp_common.video.codec import decode as frames_of
+from essp_common.wiring import Stores
+from essp_decoder.config import DecoderSettings
+from essp_decoder.sandbox import Sandbox
+from essp_decoder.service import sandbox_options
+
+_TRIES = 5
+"""Of a video whose store does not answer."""
+
+
+def clips(uri: str, stores: Stores, split: str, frames: int, opened: ExitStack) -> Source:
+    """`frames` frames of each video of a split of the catalog at `uri`; children run as long as `opened`.
+
+    Raises `ConfigError` for a split that there is not, and several of which none is said.
+    """
+    catalog = read_catalog(*stores.resolve(uri))
+    splits = [name for name in catalog.splits if name]
+    if split and split not in splits:
+        raise ConfigError(f"--within {split}: {uri} has the splits {', '.join(splits) or '(none)'}")
+    if not split and len(splits) > 1:
+        raise ConfigError(f"{uri} holds {' and '.join(splits)}; say which one to read, as in --within {splits[-1]}")
+    rows = [row for row in catalog.rows if not split or row.split == split]
+    usable = [row for row in rows if row.error is None]
+    decoder = opened.enter_context(_Decoder([(row, places(row, frames)) for row in usable]))
+    items = [
+        Item(f"{row.id} frame {place}", row.class_name, partial(decoder.read, number, index))
+        for number, row in enumerate(usable)
+        for index, place in enumerate(places(row, frames))
+    ]
+    what = f"split {split!r} of a catalog" if split else "a catalog"
+    return Source(
+        f"{what}: {len(usable):,} videos, of each {frames} frames or what it has",
+        tuple(items),
+        classes=tuple(name for name in catalog.classes if name),
+        problems={row.id: row.error for row in rows if row.error is not None},
+        unit="frame",
+        cut=True,
+    )
+
+
+def places(row: VideoRow, frames: int) -> list[int]:
+    """The frames that are taken, counted from the first one of the video or segment; of a short one each once."""
+    length = row.last_frame - row.first_frame + 1
+    return np.unique((2 * np.arange(frames) + 1) * length // (2 * frames)).tolist()  # type: ignore[no-any-return]
+
+
+class _Decoder:
+    """Decodes videos ahead of whoever reads their frames. Read from one thread, in order."""
+
+    def __init__(self, videos: Sequence[tuple[VideoRow, list[int]]]) -> None:
+        self._videos = videos
+        self._workers = cpu_count()
+        self._begun: dict[int, Future[list[Record | str]]] = {}
+        self._options = sandbox_options(DecoderSettings())
+        self._of_thread = threading.local()
+        self._sandboxes: list[Sandbox] = []
+        self._pool = ThreadPoolExecutor(self._workers, "essp-records-decode")
+
+    def read(self, number: int, index: int) -> Record:
+        """A frame of a video. Raises `BadFrames` for what cannot be decoded."""
+        for done in [one for one in self._begun if one < number]:
+            del self._begun[done]
+        for ahead in range(number, min(number + 2 * self._workers, len(self._videos))):
+            if ahead not in self._begun:
+                self._begun[ahead] = self._pool.submit(self._decode, *self._videos[ahead])
+        frame = self._begun[number].result()[index]
+        if isinstance(frame, str):
+            raise BadFrames(frame)
+        return frame
+
+    def _decode(self, row: VideoRow, wanted: list[int]) -> list[Record | str]:
+        """In a thread: each frame, or why there is none."""
+        attempts = iter(range(_TRIES - 1))
+        try:
+            outcomes = retry_transient(
+                partial(self._sandbox().decode, _message(row, wanted)), lambda: next(attempts, None) is None
+            )
+            return [
+                str(one) if isinstance(one, EsspError) else Record.of_image(np.ascontiguousarray(frames_of(one)[0]), -1)
+                for one in outcomes
+            ]
+        except TransientError:
+            raise  # the store: nothing is known of the video
+        except EsspError as error:
+            return [str(error)] * len(wanted)
+
+    def _sandbox(self) -> Sandbox:
+        if not hasattr(self._of_thread, "sandbox"):
+            self._of_thread.sandbox = Sandbox(self._options)
+            self._sandboxes.append(self._of_thread.sandbox)
+        sandbox: Sandbox = self._of_thread.sandbox
+        return sandbox
+
+    def __enter__(self) -> _Decoder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the children, once each has done the video that it has."""
+        self._pool.shutdown(cancel_futures=True)
+        for sandbox in self._sandboxes:
+            sandbox.close()
+
+
+def _message(row: VideoRow, wanted: list[int]) -> DecodeSeed:
+    """One seed a frame, so that a damaged one does not take the others with it; all are made in one pass."""
+    video = Video(
+        id=row.id, uri=row.uri, size_bytes=row.size_bytes, etag=row.etag, frame_count=row.frame_count, width=row.width,
+        height=row.height, seekable=row.seekable, lookahead=row.lookahead,
+    )  # fmt: skip
+    recipe = Recipe(resize=Resize(mode=Resize.NONE), codec=FrameCodec(name="raw"), strict=True)
+    unit = DecodeSeed(job="records", video=video, recipe=recipe)
+    for place in wanted:
+        first = row.first_frame + place
+        seed = Seed(first_frame=first, frame_count=1, stride=1, last_frame=row.last_frame)
+        seek = Seek()
+        if seek_to(row, first, seek):
+            seed.seek.CopyFrom(seek)
+        unit.seeds.append(seed)
+    return unit
