@@ -8,7 +8,6 @@ system. Files on this machine are read into one buffer a thread.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,6 +18,7 @@ import numpy as np
 from essp.bench.pipeline import Plan, Took
 from essp.bench.places import Extent
 from essp.bench.sources import Source
+from essp.bench.stopwatch import stopwatch
 from essp_common.errors import PermanentError
 
 REQUEST_BYTES = 8 * 2**20
@@ -28,11 +28,10 @@ def bound(source: Source, plan: Plan, stopped: Callable[[], bool]) -> Took:
     """One run, of the bytes that a pipeline with this plan reads."""
     requests = list(raw_requests(source, plan))
     reader = _Reader(stopped)
-    begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
+    elapsed = stopwatch()
     with ThreadPoolExecutor(plan.threads, "essp-bench-raw") as pool:
         read = sum(pool.map(reader.read, requests))
-    seconds, cpu_s = time.perf_counter() - begin_s, time.process_time() - begin_cpu_s
-    return Took(seconds, cpu_s, plan.batches * plan.batch, read, 0, not stopped())
+    return Took(elapsed(), plan.batches * plan.batch, read, 0, not stopped())
 
 
 def raw_requests(source: Source, plan: Plan) -> Iterator[Extent]:

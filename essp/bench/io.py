@@ -160,10 +160,11 @@ class IoBenchmark:
 
 def _values(took: Sequence[Took]) -> dict[str, Spread]:
     return {
-        "samples_per_s": Spread.of([one.samples / one.seconds for one in took]),
-        "bytes_per_s": Spread.of([one.bytes / one.seconds for one in took]),
-        "cpu_cores": Spread.of([one.cpu_s / one.seconds for one in took]),
-        "seconds": Spread.of([one.seconds for one in took]),
+        "samples_per_s": Spread.of([one.samples / one.elapsed.seconds for one in took]),
+        "bytes_per_s": Spread.of([one.bytes / one.elapsed.seconds for one in took]),
+        "cpu_cores": Spread.of([one.elapsed.cpu_s / one.elapsed.seconds for one in took]),
+        "other_cores": Spread.of([one.elapsed.others_s / one.elapsed.seconds for one in took]),
+        "seconds": Spread.of([one.elapsed.seconds for one in took]),
         "damaged": Spread.of([one.damaged for one in took]),
     }
 
@@ -184,7 +185,9 @@ def _compared(rows: Sequence[Row]) -> Iterable[Row]:
 
 def _measured(rows: Iterable[Row], **labels: str | int) -> list[Measured]:
     return [
-        Measured(int(row.labels["threads"]), row.values["samples_per_s"].median, row.values["cpu_cores"].median)
+        Measured(
+            int(row.labels["threads"]), *(row.values[n].median for n in ("samples_per_s", "cpu_cores", "other_cores"))
+        )
         for row in rows
         if all(row.labels[name] == value for name, value in labels.items())
     ]

@@ -15,7 +15,6 @@ Threads end with the block, also after an error in it. What each has in hand is 
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essp.bench.sources import Damaged, Loaded, Sample, Source, Task
+from essp.bench.stopwatch import Elapsed, stopwatch
 from essp_common.errors import PermanentError
 from essp_common.quantities import counted
 
@@ -219,9 +219,7 @@ def _batch(samples: list[Sample], count: int) -> Batch:
 class Took:
     """What a run came to."""
 
-    seconds: float
-    cpu_s: float
-    """Of all threads of this process."""
+    elapsed: Elapsed
     samples: int
     bytes: int
     damaged: int
@@ -234,13 +232,13 @@ def measured(
 ) -> tuple[Took, Tally]:
     """One run, with nobody to train. `tell`: is given the number of batches that have come."""
     made = 0
-    begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
+    elapsed = stopwatch()
     with Pipeline(source, plan, stopped) as pipeline:
         for batch in pipeline:
             made += 1
             tell(made)
             del batch
-        seconds, cpu_s = time.perf_counter() - begin_s, time.process_time() - begin_cpu_s
+        took_so_long = elapsed()
     tally = pipeline.tally
-    took = Took(seconds, cpu_s, made * plan.batch, tally.bytes, len(tally.damaged), made == plan.batches)
+    took = Took(took_so_long, made * plan.batch, tally.bytes, len(tally.damaged), made == plan.batches)
     return took, tally

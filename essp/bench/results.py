@@ -61,7 +61,7 @@ class Column:
         median, low, high = (
             f"{value / self.scale:,.{self.digits}f}" for value in (spread.median, spread.low, spread.high)
         )
-        return median if low == high else f"{median} ({low} to {high})"
+        return median if low == high else f"{median} ({low}-{high})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +116,12 @@ class Results:
         return json.dumps(self.document(), indent=2, ensure_ascii=False)
 
     def table(self) -> Table:
-        """One line a row; labels that are the same in all rows are left out."""
-        keys = [key for key in self.keys if len({row.labels.get(key) for row in self.rows}) > 1] or list(self.keys[:1])
+        """One line a row; labels that are the same in all rows that have them are left out."""
+        keys = [key for key in self.keys if len(self._labels(key)) > 1] or list(self.keys[:1])
         columns = [column for column in self.columns if any(column.name in row.values for row in self.rows)]
         table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
         for key in keys:
-            numbers = all(isinstance(row.labels.get(key), int) for row in self.rows)
+            numbers = all(isinstance(label, int) for label in self._labels(key))
             table.add_column(key, justify="right" if numbers else "left", overflow="fold")
         for column in columns:
             table.add_column(column.title, justify="right", overflow="fold")
@@ -132,3 +132,7 @@ class Results:
                 *(column.shown(row.values[column.name]) if column.name in row.values else "" for column in columns),
             )
         return table
+
+    def _labels(self, key: str) -> set[str | int]:
+        """Of all rows that have one."""
+        return {label for row in self.rows if (label := row.labels.get(key, "")) != ""}

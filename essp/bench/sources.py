@@ -250,7 +250,7 @@ def _whole(path: str, folder: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _ClipTask:
+class ClipTask:
     row: VideoRow
     place: Place
     label: int
@@ -327,7 +327,7 @@ class Clips:
             row = self.rows[i]
             room = max(0, row.last_frame - row.first_frame - span)
             label = of.get(row.class_name, -1)
-            tasks.append(_ClipTask(row, self.places[i], label, int(rng.integers(room + 1)), self.shape))
+            tasks.append(ClipTask(row, self.places[i], label, int(rng.integers(room + 1)), self.shape))
         return tasks
 
     def objects(self) -> Sequence[Place]:

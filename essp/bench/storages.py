@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import count
 
 from essp.bench.places import Place, once_each
 from essp.bench.sources import Source
@@ -69,17 +68,26 @@ def _slowed(storage: Storage, name: str, throttle: Throttle) -> Storage:
 
 @contextmanager
 def _copy(source: Source, store: ObjectStore, copied: Copied) -> Iterator[Source]:
-    folder = f"essp-bench-{uuid.uuid4().hex[:12]}"
-    numbers = count()
-    wrap = once_each(lambda _: store.below(f"{folder}/{next(numbers)}"))
+    root = f"essp-bench-{uuid.uuid4().hex[:12]}"
+    folders: dict[int, str] = {}
+    """A folder for each store that the source has objects in."""
+
+    @once_each
+    def wrap(other: ObjectStore) -> ObjectStore:
+        folders[id(other)] = f"{root}/{len(folders)}"
+        return store.below(folders[id(other)])
+
     written: list[Place] = []
     objects = source.objects()
     try:
         for place in objects:
             copied(len(written), len(objects))
             target = place.through(wrap)
-            written.append(target)
-            target.store.put(target.key, place.store.get(place.key))
+            written.append(Place(store, f"{folders[id(place.store)]}/{place.key}"))  # to be removed with its folders
+            if path := place.store.local_path(place.key):
+                target.store.put_file(target.key, path)
+            else:
+                target.store.put(target.key, place.store.get(place.key))
         copied(len(written), len(objects))
         yield source.through(wrap)
     finally:

@@ -3,9 +3,11 @@
     cores      the cores that this process may use are busy
     device     the pipeline is nearly as fast as raw reads of the same bytes (network: from another machine)
     decoder    neither, and each thread computes most of its time: there are fewer threads than cores
-    turns      neither: threads read and decode by turns, so more of them help
+    lock       neither, and more threads gain nothing while about one core is busy: Python runs one thread at a time
+    turns      neither: threads read and compute by turns, so more of them help
 
-Raw reads that keep all cores busy are reads of memory: then the cores bind, although the pipeline is as fast.
+Raw reads that keep all cores busy are reads of memory: then the cores bind, although the pipeline is as fast. Cores
+that other processes keep busy are not there for this one, so the sentence names them.
 """
 
 from __future__ import annotations
@@ -17,6 +19,10 @@ from enum import StrEnum
 
 NEAR = 0.85
 """Shares from here on count as all."""
+_OWN = 0.4
+"""Share of the cores that a pipeline keeps busy which is bound by them, beside other processes."""
+_NOTABLE = 0.05
+"""Cores from here on are worth a word."""
 _SAME = 0.97
 """Rates that differ by less are the same: of those, fewer threads are better."""
 _SCALES = 1.5
@@ -30,6 +36,7 @@ class Binds(StrEnum):
     DEVICE = "device"
     NETWORK = "network"
     DECODER = "decoder"
+    LOCK = "lock"
     TURNS = "turns"
 
 
@@ -42,6 +49,8 @@ class Measured:
     """Samples a second."""
     cpu_cores: float
     """Cores that were busy with it."""
+    other_cores: float = 0.0
+    """Cores that other processes kept busy meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,27 +85,44 @@ def judge(case: Case) -> Verdict:
     reads = f"raw reads are {_times(1 / share)} as fast"
     match binds:
         case Binds.CORES:
-            why = f"the cores bind: {best.cpu_cores / case.cores:.0%} of {_cores(case.cores)} are busy, and {reads}"
+            why = f"the cores bind: {best.cpu_cores:.1f} of {_cores(case.cores)} are busy with it"
+            why += f", {best.other_cores:.1f} with other processes" if best.other_cores >= _NOTABLE else ""
+            why += f", and {reads}"
+        case Binds.LOCK:
+            why = f"the interpreter's lock binds: about one core is busy, more threads gain nothing, and {reads}"
         case Binds.DECODER:
             why = f"the decoder binds: {_threads(best.threads)} computed all the time, {reads}, and "
             why += f"{_cores(case.cores)} are there: more threads help"
         case Binds.TURNS:
             why = f"neither cores nor reads bind: {best.cpu_cores:.1f} of {_cores(case.cores)} are busy, and {reads}: "
-            why += "threads read and compute by turns, so more of them help"
+            why += "threads read and compute by turns"
+            why += "" if _stuck(case, best) else ", so more of them help"
         case _:
             why = f"the {binds} binds: this is {share:.0%} of raw reads, {_growth(case.raw)}"
     return Verdict(binds, f"{case.name}: {why}. {_scaling(case, best)}")
 
 
 def _binds(case: Case, best: Measured, raw: Measured) -> Binds:
-    near_raw, busy = best.rate >= NEAR * raw.rate, NEAR * case.cores
-    if best.cpu_cores >= busy and (not near_raw or raw.cpu_cores >= busy):
+    near_raw = best.rate >= NEAR * raw.rate
+    if _busy(best, case.cores) and (not near_raw or _busy(raw, case.cores)):
         return Binds.CORES
     if near_raw:
         return Binds.NETWORK if case.network else Binds.DEVICE
+    if _stuck(case, best) and abs(best.cpu_cores - 1) <= 1 - NEAR:
+        return Binds.LOCK
     if case.decodes and best.cpu_cores >= NEAR * best.threads:
         return Binds.DECODER
     return Binds.TURNS
+
+
+def _busy(one: Measured, cores: int) -> bool:
+    """With others, if its own part is notable: what waits for a device is not bound by cores that others use."""
+    return one.cpu_cores + one.other_cores >= NEAR * cores and one.cpu_cores >= _OWN * cores
+
+
+def _stuck(case: Case, best: Measured) -> bool:
+    """Whether twice the threads were tried, and gained nothing."""
+    return any(one.threads >= 2 * best.threads for one in case.pipeline)
 
 
 def fastest(measured: Sequence[Measured]) -> Measured:

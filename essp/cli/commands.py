@@ -28,6 +28,7 @@ SECTIONS: dict[str, dict[str, Command]] = {
         "validate": Command("essp.cli.validate:main", "Check a job file, and say what it would do."),
         "run": Command("essp.cli.run:main", "Run a job in this process; no servers needed."),
         "predict": Command("essp.cli.predict:main", "Classify videos with a trained model."),
+        "checkpoint": Command("essp.cli.checkpoint:app", "List, verify and compare checkpoints; export models."),
         "report": Command("essp.cli.report:main", "Make the report of a finished training job."),
         "audit": Command("essp.cli.audit:main", "Check a job's history against what ESSP promises."),
         "deadletter": Command("essp.cli.deadletter:app", "List, replay and purge what could not be processed."),
@@ -96,7 +97,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "essp bench checkpoint --size 600MB --throttle 133MB/s,8ms --buffer /mnt/nvme",
         "essp bench checkpoint --model alexnet --store s3://bucket/scratch --trace trace.csv",
     ),
-    "init": ("essp init catalog.parquet", "essp init catalog.parquet --model resnet18 --out resnet.yaml"),
+    "init": (
+        "essp init catalog.parquet",
+        "essp init catalog.parquet --model resnet18 --out resnet.yaml",
+        "essp init data/train --test data/test",
+    ),
     "validate": ("essp validate job.yaml", "essp validate job.yaml --json"),
     "run": (
         "essp run job.yaml",
@@ -107,6 +112,14 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "predict": (
         "essp predict new.mp4 --model runs/catalog",
         "essp predict videos/ --model runs/catalog --json",
+    ),
+    "checkpoint ls": ("essp checkpoint ls runs/catalog", "essp checkpoint ls s3://bucket/run --trainer rgb --json"),
+    "checkpoint show": ("essp checkpoint show runs/catalog --trainer rgb",),
+    "checkpoint verify": ("essp checkpoint verify runs/catalog",),
+    "checkpoint diff": ("essp checkpoint diff runs/catalog 1200 2400 --trainer rgb",),
+    "checkpoint export": (
+        "essp checkpoint export runs/catalog --out small --bits 8",
+        "essp checkpoint export runs/catalog --out small --bits 6 --check videos/",
     ),
     "report": ("essp report runs/catalog",),
     "audit": ("essp audit runs/catalog", "essp audit catalog --server http://master:8080"),

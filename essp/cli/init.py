@@ -1,4 +1,4 @@
-"""`essp init`: a commented job file that fits a catalog."""
+"""`essp init`: a commented job file that fits a catalog, or a data set of records."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from essp.cli.init_records import reader_of, records_text
 from essp.uris import as_uri
 from essp_common.catalog.table import Catalog, read_catalog
 from essp_common.errors import ConfigError
@@ -93,17 +94,30 @@ _STEP = 64 * _MIB
 
 
 def main(
-    catalog: Annotated[str, typer.Argument(help="Catalog (path or URI) made by `essp catalog build`.")],
+    catalog: Annotated[
+        str,
+        typer.Argument(help="Catalog made by `essp catalog build`, or records of `essp records build`: a path or URI."),
+    ],
     out: Annotated[Path, typer.Option(help="The job file to write.")] = Path("job.yaml"),
     model: Annotated[str, typer.Option(help="Model of both streams.")] = "small",
+    test: Annotated[str, typer.Option(help="Of records: the data set to test on.")] = "",
+    validation: Annotated[str, typer.Option(help="Of records: the data set to validate on.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a commented job file for a data set."""
     if out.exists() and not force:
         raise ConfigError(f"{out} exists; name another file with --out, or overwrite it with --force")
-    uri = as_uri(catalog)
-    store, key = Stores(Settings().stores).resolve(uri)
-    text = job_text(read_catalog(store, key), uri, str(out), model)
+    uri = as_uri(catalog).rstrip("/")
+    stores = Stores(Settings().stores)
+    records = reader_of(uri, stores)
+    if records is not None:
+        sets = {"records_validation": validation, "records_test": test}
+        further = {field: as_uri(value) for field, value in sets.items() if value}
+        text = records_text(records, uri, str(out), _stem(uri), _output(uri, _stem(uri)), model, further)
+    elif test or validation:
+        raise ConfigError(f"--test and --validation name data sets of records, and {catalog} is none")
+    else:
+        text = job_text(read_catalog(*stores.resolve(uri)), uri, str(out), model)
     parse_spec(text, str(out))
     try:
         out.write_text(text, encoding="utf-8")
@@ -125,7 +139,7 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str) -> str:
     shorts = np.sort(np.minimum(usable.numbers("width"), usable.numbers("height")))
     short = int(shorts[len(shorts) // 2])
     height = (min(short, 128 if model == "small" else 256) // 16) * 16 or 16
-    stem = re.sub(r"[^a-z0-9]+", "-", Path(uri).stem.lower()).strip("-") or "job"
+    stem = _stem(uri)
     write = partial(
         TEMPLATE.format,
         file=file,
@@ -166,6 +180,10 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str) -> str:
         times=cost.times_less,
     )
     return write(sampling=pooled, budget=_mebibytes(max(_BUDGET, -(-budget // _STEP) * _STEP)))
+
+
+def _stem(uri: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", Path(uri).stem.lower()).strip("-") or "job"
 
 
 def _mebibytes(count: int) -> str:

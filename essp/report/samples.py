@@ -27,7 +27,10 @@ from essp_common.features.quantization import Usage, usage
 from essp_common.job.spec import JobSpec, StreamSpec
 from essp_common.messages.recipe import recipe_of
 from essp_common.pb.v1.messages_pb2 import Seed
+from essp_common.records.rows import record_at
+from essp_common.video.container import Limits
 from essp_common.video.geometry import frame_shape
+from essp_common.video.images import Images
 from essp_common.video.reader import Reader
 from essp_common.wiring import Stores
 
@@ -103,8 +106,13 @@ def read_clip(spec: JobSpec, row: VideoRow, stores: Stores) -> NDArray[np.uint8]
 
 def _read(spec: JobSpec, row: VideoRow, stores: Stores) -> Intermediates:
     """The same in the colours of the job's clips."""
-    store, key = stores.resolve(row.uri, video=True)
     resize = recipe_of(spec).resize
+    if spec.data.records:
+        data, shape = record_at(row.uri, stores)
+        clip = np.zeros((1, *frame_shape(resize, row.height, row.width)), np.uint8)
+        colour = Images(Limits().pixels).write(data, shape, resize, clip[0], strict=spec.limits.strict)
+        return Intermediates(clip, colour)
+    store, key = stores.resolve(row.uri, video=True)
     span = (spec.clip.frames - 1) * spec.clip.stride + 1
     first = max(row.first_frame, (row.first_frame + row.last_frame + 1 - span) // 2)
     seed = Seed(first_frame=first, frame_count=spec.clip.frames, stride=spec.clip.stride, last_frame=row.last_frame)
@@ -119,16 +127,17 @@ def _read(spec: JobSpec, row: VideoRow, stores: Stores) -> Intermediates:
 
 
 def draw_samples(samples: Sequence[Sample], theme: Theme) -> bytes:
-    """A row a video: its first, middle and last frame, then a drawing of each extracted stream."""
+    """A row a video: its first, middle and last frame (or its only one), then a drawing of each extracted stream."""
     streams = list(dict.fromkeys(stream for sample in samples for stream in sample.features))
-    heads = ["first frame", "middle frame", "last frame", *streams]
+    single = all(len(sample.clip) == 1 for sample in samples)
+    heads = [*(["image"] if single else ["first frame", "middle frame", "last frame"]), *streams]
     aspect = max(sample.clip.shape[1] / sample.clip.shape[2] for sample in samples)
     size = (_WIDTH * len(heads), len(samples) * (_WIDTH * aspect + 0.35) + 0.2)
     figure = Figure(figsize=size, dpi=_DPI, layout="constrained")
     grid = figure.subplots(len(samples), len(heads), squeeze=False)
     for sample, cells in zip(samples, grid, strict=True):
         middle = len(sample.clip) // 2
-        shown: list[Any] = [sample.clip[0], sample.clip[middle], sample.clip[-1]]
+        shown: list[Any] = [sample.clip[0]] if single else [sample.clip[0], sample.clip[middle], sample.clip[-1]]
         shown += [sample.features.get(stream) for stream in streams]
         for axes, picture in zip(cells, shown, strict=True):
             axes.set_axis_off()

@@ -341,6 +341,11 @@ def read(store: ObjectStore, trainer: str, step: int) -> Manifest:
     return _read(store, trainer, named[-1])
 
 
+def read_named(store: ObjectStore, trainer: str, name: CheckpointName) -> Manifest:
+    """The manifest of the checkpoint of this incarnation. Raises `BadCheckpoint` as `read` does."""
+    return _read(store, trainer, name)
+
+
 def is_short(manifest: Manifest, epochs: int) -> bool:
     """Whether it ends a training of fewer epochs than these."""
     return manifest.final and manifest.epochs < epochs

@@ -43,7 +43,9 @@ class Member(_Section):
     model: ModelDescription
     """Which network, and what it sees."""
     file: str
-    """Its weights (safetensors), beside the manifest."""
+    """Its weights, beside the manifest: safetensors, or packed (`essp_common/tensors/packed.py`)."""
+    bits: int = 0
+    """To how many bits its weights were rounded; 0: they are as they were trained."""
     sha256: str
     checkpoint: str
     """URI of the checkpoint (its manifest) that the weights were taken from, for the record."""
@@ -146,7 +148,7 @@ def open_model(stores: Stores, uri: str) -> tuple[ObjectStore, FusedModel]:
 
 
 def member_weights(store: ObjectStore, member: Member) -> bytes:
-    """A member's weights (safetensors), verified. Raises `PermanentError` when they are not what was fused."""
+    """A member's weights as they are stored, verified. Raises `PermanentError` when they are not what was fused."""
     data = store.get(member.file)
     if hashlib.sha256(data).hexdigest() != member.sha256:
         raise PermanentError(f"{store.uri(member.file)} was changed since the model was made; fuse it again")

@@ -8,10 +8,11 @@ contains its random generator for dropout, so trainers in one process do not inf
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import safetensors.torch
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -22,6 +23,7 @@ from essp_common.learning.inputs import Scale
 from essp_common.learning.networks import Network, StateDict, network, packaged_weights, read_state
 from essp_common.learning.randomness import DropoutGenerator, SeededDropout, initial_weights
 from essp_common.objects.port import ObjectStore
+from essp_common.tensors.packed import MAGIC, unpack
 from essp_common.wiring import Stores
 
 
@@ -131,9 +133,21 @@ def packed(tensors: Mapping[str, Tensor]) -> bytes:
     return bytes(safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()}))
 
 
+def tensors_of(data: bytes) -> dict[str, Tensor]:
+    """The tensors of a file in the safetensors format, or of a packed one (`essp_common/tensors/packed.py`)."""
+    if data.startswith(MAGIC):
+        return {name: torch.from_numpy(array) for name, array in unpack(data).items()}
+    return dict(safetensors.torch.load(data))
+
+
+def arrays_of(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
+    """Tensors in host memory as arrays, which share their memory."""
+    return {name: tensor.contiguous().numpy() for name, tensor in tensors.items()}
+
+
 def load_state(classifier: nn.Module, data: bytes) -> None:
-    """The inverse of `state_bytes`."""
-    classifier.load_state_dict(safetensors.torch.load(data), strict=True)
+    """The inverse of `state_bytes`; `data` may be packed, too."""
+    classifier.load_state_dict(tensors_of(data), strict=True)
 
 
 def _channels_last(classifier: Classifier) -> None:

@@ -12,6 +12,7 @@ whose rows are close lie close together.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ from essp_common.catalog.columns import Blobs, Column, Lists, Texts, Words, narr
 from essp_common.catalog.table import Catalog, read_catalog
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.job.spec import JobSpec
-from essp_common.records.chunk import ENTRY, Encoding
+from essp_common.records.chunk import ENTRY, HEADER_BYTES, Encoding, read_table, table_bytes
 from essp_common.records.reader import RecordReader
 from essp_common.records.versions import DataSet
 from essp_common.wiring import Stores
@@ -53,6 +54,25 @@ def of_records(spec: JobSpec, stores: Stores) -> Catalog:
     sets = [_Set(split, _reader(spec, split, uri, stores)) for split, uri in spec.data.record_sets.items()]
     sets.sort(key=lambda found: found.split)  # as their ids
     return _catalog(sets, labelled=bool(spec.trainers), source=spec.data.records)
+
+
+def record_at(uri: str, stores: Stores) -> tuple[bytes, tuple[int, int, int] | None]:
+    """The bytes of the record at such a URI, and `(H, W, C)` of an image as numbers; None: it is an image file.
+
+    Raises `NotFound`, and `PermanentError` for damage.
+    """
+    file, _, key = uri.rpartition("#")
+    store, name = stores.resolve(file)
+    head = store.get(name, 0, HEADER_BYTES)
+    table = read_table(head, store.get(name, HEADER_BYTES, table_bytes(head)), store.head(name).size_bytes)
+    found = table[table["key"] == int(key)]
+    if not len(found):
+        raise NotFound(f"{file} has no record {key}")
+    _, offset, length, crc, _, height, width, channels, encoding, _ = found[0].item()
+    data = store.get(name, offset, length)
+    if zlib.crc32(data) != crc:
+        raise PermanentError(f"{uri}: its bytes are damaged")
+    return data, (height, width, channels) if encoding == Encoding.RAW else None
 
 
 class RecordUris(Texts):
@@ -128,8 +148,8 @@ def _reader(spec: JobSpec, split: Any, uri: str, stores: Stores) -> RecordReader
         what, why = next(iter(found.damaged.items()))
         more = f", and {len(found.damaged) - 1} more files" if len(found.damaged) > 1 else ""
         raise ConfigError(
-            f"{field}: {what} of {uri}: {why}{more}; put the file back as it was, or name an older version "
-            f"(data.versions.{split}) that has none of it; `essp records verify` says all that is damaged"
+            f"{field}: {what} of {uri}: {why}{more}; put the file back as it was, or name an older version without it "
+            f"(data.versions.{split}); `essp records verify` says all that is damaged"
         )
     if not len(found):
         raise ConfigError(f"{field}: version {found.number} of {uri} has no records")

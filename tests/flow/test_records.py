@@ -9,6 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from essp.cli.main import app
+from essp.report.facts import read_run
+from essp.report.samples import choose, read_samples
 from essp_common.artifacts import layout
 from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.predictions import read_predictions
@@ -58,6 +60,8 @@ def test_a_job_on_records_that_was_stopped_ends_as_one_that_was_not(folders: dic
     _, model = open_model(STORES, f"{whole.output}/model")
     assert model.test is not None
     assert model.test.videos == 3
+    assert choose(found := read_run(STORES.under(whole.output), STORES))
+    assert [sample.clip.shape for sample in read_samples(found, STORES, choose(found))] == [(1, 20, 20, 3)] * 2
     _predict(folders["records_test"], f"{whole.output}/model", tmp_path / "predicted")
 
 

@@ -15,6 +15,7 @@ from essp_common.errors import ConfigError
 from essp_common.job.spec import parse_spec
 from essp_common.objects.directory import DirectoryStore
 from tests.harness.command_line import essp
+from tests.harness.record_sets import make_records, png
 
 ROWS = tuple(
     VideoRow(f"{split}/{n}.mp4", f"file:///v/{split}/{n}.mp4", label, split, 1, "e", width=320, height=240)
@@ -94,3 +95,33 @@ def test_visits_are_not_proposed_where_they_save_nothing(count: int, keyframe_ev
     """Of few videos, and of videos in which every frame can be decoded by itself."""
     text = job_text(videos(count, keyframe_every), "set.parquet", "job.yaml", "small")
     assert parse_spec(text).sampling.kind == "class_balanced"
+
+
+def test_records_are_proposed_as_they_are(tmp_path: Path) -> None:
+    """In the size that the images have, tested on a data set of their own."""
+    make_records(tmp_path / "cats", [0, 1] * 8, png)
+    make_records(tmp_path / "held-out", [0, 1])
+    file = tmp_path / "job.yaml"
+    done = essp("init", str(tmp_path / "cats"), "--test", str(tmp_path / "held-out"), "--out", str(file))
+    assert done.exit_code == 0, done.output
+    spec = load_job(file)
+    assert (spec.data.records, spec.data.records_test) == (f"file://{tmp_path}/cats", f"file://{tmp_path}/held-out")
+    assert (spec.clip.resize.height, spec.clip.frames, spec.sampling.kind) == (16, 1, "exhaustive")
+    assert "# 16 records of 2 classes" in file.read_text()
+    checked = essp("validate", str(file), "--json")
+    assert checked.exit_code == 0, checked.output
+    facts = json.loads(checked.stdout)
+    assert facts["records"] == {"train": 14, "validation": 2, "test": 2}
+    assert facts["records_of"]["test"]["version"] == 1
+    said = " ".join(essp("validate", str(file)).stdout.split())
+    assert "train 14 records, 280 clips" in said
+    assert "records of a file are read together" in said
+
+
+def test_records_that_cannot_be_trained_on_say_so(tmp_path: Path) -> None:
+    make_records(tmp_path / "cats", [-1] * 3)
+    with pytest.raises(ConfigError, match="its records have no labels, so there is nothing to train"):
+        main(str(tmp_path / "cats"), tmp_path / "job.yaml")
+    write_catalog(DirectoryStore(str(tmp_path)), "set.parquet", Catalog(ROWS))
+    with pytest.raises(ConfigError, match=r"--test and --validation name data sets of records, and .* is none"):
+        main(str(tmp_path / "set.parquet"), tmp_path / "job.yaml", test=str(tmp_path / "cats"))

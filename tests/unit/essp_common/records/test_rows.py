@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from essp_common.errors import ConfigError
-from essp_common.job.spec import JobSpec
+from essp_common.errors import ConfigError, NotFound
+from essp_common.job.spec import JobSpec, parse_spec
 from essp_common.planning.phases import Phases
-from essp_common.records.rows import RecordUris, open_data
+from essp_common.records.chunk import Record
+from essp_common.records.rows import RecordUris, open_data, record_at
 from essp_common.records.versions import DataSet
 from essp_common.wiring import Stores
 from tests.harness.record_sets import make_records, png, raw, records_job
@@ -136,3 +138,19 @@ def test_a_job_of_records_has_clips_of_one_frame(folder: Path, tmp_path: Path) -
 def test_what_records_cannot_have_is_refused(change: dict[str, object], said: str, tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match=said):
         records_job(tmp_path, tmp_path, change)
+
+
+@pytest.mark.parametrize("make", [raw, png])
+def test_a_record_is_found_by_its_uri(folder: Path, tmp_path: Path, make: Callable[[int, int], Record]) -> None:
+    make_records(folder, LABELS, make, file_bytes=8000)
+    row = open_data(records_job(folder, tmp_path), STORES).rows[7]
+    data, shape = record_at(row.uri, STORES)
+    assert data == make(7, 1).data
+    assert shape == ((24, 28, 3) if make is raw else None)
+    with pytest.raises(NotFound, match="has no record 99"):
+        record_at(row.uri.replace("#7", "#99"), STORES)
+
+
+def test_the_example_is_a_job_of_records() -> None:
+    spec = parse_spec((Path(__file__).parents[4] / "docs" / "examples" / "images.yaml").read_text())
+    assert (spec.data.records, spec.clip.frames, spec.sampling.kind) == ("data/train", 1, "exhaustive")

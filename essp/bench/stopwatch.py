@@ -1,0 +1,48 @@
+"""Wall and processor time of a stretch of work, and the cores that others kept busy meanwhile.
+
+Others are all other processes of the machine. Where this process may use only some of its cores, or there is no
+`/proc`, nobody knows which of them others use: then it is 0.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from essp.bench.proc import parse_cores
+from essp_common.runtime.process import cpu_count
+
+
+@dataclass(frozen=True, slots=True)
+class Elapsed:
+    """What a stretch of work took."""
+
+    seconds: float
+    cpu_s: float
+    """Of all threads of this process."""
+    others_s: float
+    """Processor time of other processes."""
+
+
+def stopwatch() -> Callable[[], Elapsed]:
+    """Begins now; the function that is returned says what it took so far."""
+    begun_s, begun_cpu_s, begun_machine_s = time.perf_counter(), time.process_time(), _machine_s()
+
+    def elapsed() -> Elapsed:
+        seconds, cpu_s = time.perf_counter() - begun_s, time.process_time() - begun_cpu_s
+        others_s = max(0.0, _machine_s() - begun_machine_s - cpu_s)
+        return Elapsed(seconds, cpu_s, others_s)
+
+    return elapsed
+
+
+def _machine_s() -> float:
+    if cpu_count() != os.cpu_count():
+        return 0.0
+    try:
+        return parse_cores(Path("/proc/stat").read_text(), os.sysconf("SC_CLK_TCK")).busy_s
+    except OSError:
+        return 0.0

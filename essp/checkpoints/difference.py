@@ -1,0 +1,68 @@
+"""What lies between two checkpoints: how far each tensor of the weights has moved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from essp_common.artifacts.checkpoint import MODEL_FILE, Manifest, load_files
+from essp_common.learning.models import tensors_of
+from essp_common.objects.port import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One tensor of the weights."""
+
+    name: str
+    shape: tuple[int, ...]
+    relative: float
+    """Norm of the change over the norm that it had; infinite where that was zero."""
+    largest: float
+    """Of the changes of its numbers."""
+    equal: float
+    """Share of its numbers that are the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What is different in the second of two sets of weights."""
+
+    moved: tuple[Moved, ...]
+    """Tensors that both have in one shape, the one that moved furthest first."""
+    missing: tuple[str, ...]
+    added: tuple[str, ...]
+    reshaped: tuple[str, ...]
+
+    @property
+    def same(self) -> bool:
+        """Not one number is different."""
+        return all(each.equal == 1 for each in self.moved) and not (self.missing or self.added or self.reshaped)
+
+
+def difference(store: ObjectStore, first: Manifest, second: Manifest) -> Difference:
+    """Of the weights to evaluate with. Raises `BadCheckpoint` for files that are not whole."""
+    one, other = (tensors_of(load_files(store, each, [MODEL_FILE])[MODEL_FILE]) for each in (first, second))
+    both = [name for name in one if name in other]
+    alike = [name for name in both if one[name].shape == other[name].shape]
+    moved = [_moved(name, one[name], other[name]) for name in alike]
+    return Difference(
+        tuple(sorted(moved, key=lambda each: each.relative, reverse=True)),
+        missing=tuple(name for name in one if name not in other),
+        added=tuple(name for name in other if name not in one),
+        reshaped=tuple(name for name in both if name not in alike),
+    )
+
+
+def _moved(name: str, one: torch.Tensor, other: torch.Tensor) -> Moved:
+    before, after = one.double(), other.double()
+    change = after - before
+    norm, moved = float(before.norm()), float(change.norm())
+    return Moved(
+        name,
+        tuple(one.shape),
+        relative=moved / norm if norm else (0.0 if not moved else float("inf")),
+        largest=float(change.abs().max()) if change.numel() else 0.0,
+        equal=float((before == after).double().mean()) if change.numel() else 1.0,
+    )

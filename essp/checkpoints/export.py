@@ -1,0 +1,67 @@
+"""A model in fewer bytes: the same manifest, with weights that are compressed, and in few bits if asked for.
+
+    manifest.json      as before, with the bits of each member's weights; written last
+    <trainer>.tensors  the weights (`essp_common/tensors/packed.py`)
+
+`essp predict`, predict jobs and `essp.load_model` take it as any other model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from essp_common.artifacts.fused_model import MANIFEST, FusedModel, Member, member_weights
+from essp_common.artifacts.sealed import sealed
+from essp_common.errors import Conflict, NotFound
+from essp_common.learning.models import arrays_of, tensors_of
+from essp_common.objects.port import ObjectStore
+from essp_common.tensors.packed import Packing, pack, unpack
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What became of one member's weights."""
+
+    trainer: str
+    before_bytes: int
+    after_bytes: int
+    error: float
+    """The largest difference of a number, over the largest number of its tensor; 0: exact."""
+
+
+def export(source: ObjectStore, model: FusedModel, target: ObjectStore, packing: Packing) -> list[Exported]:
+    """Write a model into an empty folder. Raises `Conflict` if there is one, `PermanentError` for damaged weights."""
+    try:
+        target.head(MANIFEST)
+    except NotFound:
+        pass
+    else:
+        raise Conflict(f"{target.uri(MANIFEST)} is there already; name another folder, or remove it first")
+    exported, members = [], []
+    for member in model.members:
+        figures, packed = _packed(member, member_weights(source, member), packing)
+        name = f"{member.trainer}.tensors"
+        target.put(name, packed)
+        exported.append(figures)
+        bits = packing.bits or member.bits
+        members.append(
+            member.model_copy(update={"file": name, "sha256": hashlib.sha256(packed).hexdigest(), "bits": bits})
+        )
+    target.put(MANIFEST, sealed(model.model_copy(update={"members": tuple(members)})), if_absent=True)
+    return exported
+
+
+def _packed(member: Member, weights: bytes, packing: Packing) -> tuple[Exported, bytes]:
+    arrays = arrays_of(tensors_of(weights))
+    packed = pack(arrays, packing)
+    found = unpack(packed)
+    worst = max(
+        (
+            float(abs(found[name].astype("f8") - array).max()) / (float(abs(array).max()) or 1.0)
+            for name, array in arrays.items()
+            if array.size
+        ),
+        default=0.0,
+    )
+    return Exported(member.trainer, len(weights), len(packed), worst), packed

@@ -1,0 +1,124 @@
+"""The checkpoints below a job's output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from essp_common.artifacts import checkpoint, layout
+from essp_common.artifacts.checkpoint import BadCheckpoint, Manifest
+from essp_common.artifacts.ownership import CheckpointName
+from essp_common.errors import NotFound
+from essp_common.objects.port import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One checkpoint."""
+
+    trainer: str
+    step: int
+    """Clips that the trainer had consumed."""
+    incarnation: int
+    epoch: int | None
+    """The epoch that its weights saw last, from 1; None: its manifest cannot be read."""
+    updates: int | None
+    bytes: int
+    """Of all its files, as they lie there."""
+    created: datetime | None
+    latest: bool
+    """Training resumes here."""
+    best: bool
+    """Of all that the latest one knows, the one with the best validation."""
+    final: bool
+    metrics: dict[str, float]
+    problem: str
+    """Why it cannot be used; empty: nothing was seen without reading its files."""
+
+
+def listed(store: ObjectStore, trainer: str = "") -> list[Listed]:
+    """All checkpoints, or those of one trainer, oldest first. Raises `NotFound` if there are none."""
+    found = [each for name in trainers(store) if trainer in ("", name) for each in _of(store, name)]
+    if not found:
+        whose = f"trainer {trainer}" if trainer else "a training"
+        raise NotFound(f"{store.uri('trainers')} holds no checkpoint of {whose}; give the output of a training job")
+    return found
+
+
+def trainers(store: ObjectStore) -> list[str]:
+    """The trainers that have ever written to a checkpoint here, by name."""
+    return sorted({trainer for trainer, _ in _objects(store)})
+
+
+def at(store: ObjectStore, trainer: str, step: int | None = None) -> Manifest:
+    """The checkpoint of a trainer at a step; by default its newest whole one.
+
+    Raises `NotFound` with the steps there are, and `BadCheckpoint`.
+    """
+    if step is None:
+        manifest = checkpoint.read_latest(store, trainer)
+        if manifest is None:
+            raise NotFound(f"trainer {trainer} never completed a checkpoint")
+        return manifest
+    there = checkpoint.steps(store, trainer)
+    if step not in there:
+        raise NotFound(f"trainer {trainer} has no checkpoint {step}; there are {', '.join(map(str, there)) or 'none'}")
+    return checkpoint.read(store, trainer, step)
+
+
+def faults(store: ObjectStore, each: Listed) -> str:
+    """Read every byte of a checkpoint; why it is not whole, or nothing."""
+    if each.problem:
+        return each.problem
+    try:
+        checkpoint.verify(store, checkpoint.read(store, each.trainer, each.step))
+    except BadCheckpoint as error:
+        return str(error)
+    return ""
+
+
+def _of(store: ObjectStore, trainer: str) -> Iterator[Listed]:
+    sizes: dict[CheckpointName, int] = {}
+    for name, size in _of_trainer(store, trainer):
+        sizes[name] = sizes.get(name, 0) + size
+    manifests: dict[CheckpointName, Manifest | str] = {name: _manifest(store, trainer, name) for name in sizes}
+    newest = checkpoint.latest_name(store, trainer)
+    latest = manifests.get(newest) if newest is not None else None
+    best = latest.best.step if isinstance(latest, Manifest) and latest.best is not None else None
+    for name in sorted(sizes):
+        found = manifests[name]
+        read = found if isinstance(found, Manifest) else None
+        yield Listed(
+            trainer=trainer,
+            step=name.step,
+            incarnation=name.incarnation,
+            epoch=None if read is None else read.epoch + 1,
+            updates=None if read is None else read.updates,
+            bytes=sizes[name],
+            created=None if read is None else read.created,
+            latest=name == newest,
+            best=name.step == best,
+            final=read is not None and read.final,
+            metrics={} if read is None else read.metrics,
+            problem=found if isinstance(found, str) else "",
+        )
+
+
+def _manifest(store: ObjectStore, trainer: str, name: CheckpointName) -> Manifest | str:
+    try:
+        return checkpoint.read_named(store, trainer, name)
+    except BadCheckpoint as error:
+        return str(error)
+
+
+def _of_trainer(store: ObjectStore, trainer: str) -> Iterator[tuple[CheckpointName, int]]:
+    for info in store.list(layout.checkpoints(trainer)):
+        if (found := layout.checkpoint_object(info.key)) is not None:
+            yield CheckpointName(found[0], found[1]), info.size_bytes
+
+
+def _objects(store: ObjectStore) -> Iterator[tuple[str, str]]:
+    for info in store.list(layout.TRAINERS):
+        if layout.checkpoint_object(info.key) is not None:
+            yield info.key.split("/")[1], info.key

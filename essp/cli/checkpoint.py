@@ -1,0 +1,259 @@
+"""`essp checkpoint`: the checkpoints of a training job, and smaller copies of its model."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from essp.checkpoints.listing import Listed, at, faults, listed, trainers
+from essp.cli.console import open_console
+from essp.uris import as_uri
+from essp_common.errors import ConfigError
+from essp_common.objects.port import ObjectStore
+from essp_common.quantities import counted, size
+from essp_common.runtime.config import Settings
+from essp_common.tensors.packed import Codec, Packing, Scope
+from essp_common.wiring import Stores
+
+_MOST_LINES = 15
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="List, show, verify and compare checkpoints; export models."
+)
+Output = Annotated[str, typer.Argument(help="The output of a training job: a path or a URI.")]
+TrainerOption = Annotated[str, typer.Option(help="Which trainer; may be left out where there is one.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
+
+
+@app.command("ls")
+def ls_command(
+    output: Output,
+    trainer: Annotated[str, typer.Option(help="Only those of this trainer.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """List the checkpoints of a job. Files are not read; `verify` does that."""
+    found = listed(_store(output), trainer)
+    if as_json:
+        typer.echo(json.dumps([_facts(each) for each in found], indent=2))
+        return
+    table = Table(box=None, pad_edge=False)
+    for column, right in (("TRAINER", False), ("STEP", True), ("EPOCH", True), ("SIZE", True), ("WRITTEN", False)):
+        table.add_column(column, justify="right" if right else "left")
+    table.add_column("")
+    for each in found:
+        written = "" if each.created is None else each.created.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        epoch = "" if each.epoch is None else str(each.epoch)
+        table.add_row(each.trainer, f"{each.step:,}", epoch, size(each.bytes), written, _marks(each))
+    console = open_console()
+    console.print(table)
+    for each in found:
+        if each.problem:
+            console.print(f"{each.trainer} {each.step}: {each.problem}", highlight=False, soft_wrap=True, markup=False)
+
+
+@app.command("show")
+def show_command(
+    output: Output,
+    trainer: TrainerOption = "",
+    step: Annotated[int | None, typer.Option(help="Which one (default: the newest whole one).", min=0)] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one checkpoint: where the training stood, its figures and files."""
+    store = _store(output)
+    manifest = at(store, _the(trainer, store), step)
+    if as_json:
+        typer.echo(manifest.model_dump_json(indent=2))
+        return
+    console = open_console()
+    rows = Table(box=None, show_header=False, pad_edge=False)
+    model, best = manifest.model, manifest.best
+    facts: dict[str, str] = {
+        "trainer": f"{manifest.trainer} of job {manifest.job}",
+        "step": f"{manifest.step:,} clips, {manifest.updates:,} updates",
+        "epoch": f"{manifest.epoch + 1} of {manifest.epochs}",
+        "resumes at": f"phase {manifest.position.phase_index}, clip {manifest.position.index}",
+        "network": f"{model.name} on {model.feature}, {counted(len(model.classes), 'class')}, crop {model.crop}",
+        "final": "yes: nothing follows it" if manifest.final else "no",
+        "best": "none yet" if best is None else f"step {best.step:,}, {_figures(best.metrics)}",
+        "last phase": _figures(manifest.metrics) or "none was over",
+        "written": "" if manifest.created is None else manifest.created.astimezone().isoformat(" ", "seconds"),
+        "files": ", ".join(f"{file.name} {size(file.size_bytes)}" for file in manifest.files),
+        "lies in": store.uri(manifest.key),
+    }
+    for name, fact in facts.items():
+        rows.add_row(f"[bold]{name}[/]", escape(fact))
+    console.print(rows)
+
+
+@app.command("verify")
+def verify_command(
+    output: Output,
+    trainer: Annotated[str, typer.Option(help="Only those of this trainer.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Read every byte of the checkpoints and compare it with its hash; exit status 1 if something is damaged."""
+    store = _store(output)
+    found = listed(store, trainer)
+    console = open_console(stderr=True)
+    bad: dict[str, str] = {}
+    for number, each in enumerate(found, start=1):
+        if console.is_terminal:
+            console.print(f"reading {number} of {len(found)}: {size(each.bytes)}", end="\r", highlight=False)
+        if why := faults(store, each):
+            bad[f"{each.trainer} {each.step}"] = why
+    if as_json:
+        typer.echo(json.dumps({"checkpoints": len(found), "damaged": bad}, indent=2))
+    for name, why in {} if as_json else bad.items():
+        typer.echo(f"{name}: {why}")
+    if bad:
+        console.print(f"{len(bad)} of {counted(len(found), 'checkpoint')} cannot be used")
+        raise typer.Exit(1)
+    if not as_json:
+        typer.echo(f"{counted(len(found), 'checkpoint')}: all whole, {size(sum(each.bytes for each in found))} read")
+
+
+@app.command("diff")
+def diff_command(
+    output: Output,
+    first: Annotated[int, typer.Argument(help="A step, as `essp checkpoint ls` prints it.", min=0)],
+    second: Annotated[int, typer.Argument(help="Another one.", min=0)],
+    trainer: TrainerOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Say how far each tensor of the weights moved between two checkpoints of a trainer."""
+    from essp.checkpoints.difference import difference  # it loads torch
+
+    store = _store(output)
+    name = _the(trainer, store)
+    found = difference(store, at(store, name, first), at(store, name, second))
+    if as_json:
+        typer.echo(json.dumps(asdict(found) | {"same": found.same}, indent=2))
+        return
+    console = open_console()
+    if found.same:
+        console.print(f"the weights of {first} and {second} are the same to the last bit", highlight=False)
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("TENSOR", "SHAPE", "CHANGE", "LARGEST", "SAME"):
+        table.add_column(column, justify="left" if column == "TENSOR" else "right")
+    for each in found.moved[:_MOST_LINES]:
+        shape = "x".join(map(str, each.shape)) or "1"
+        table.add_row(escape(each.name), shape, f"{each.relative:.2%}", f"{each.largest:.3g}", f"{each.equal:.0%}")
+    console.print(table)
+    if len(found.moved) > _MOST_LINES:
+        console.print(f"and {len(found.moved) - _MOST_LINES} that moved less; --json has all", highlight=False)
+    for title, names in (("gone", found.missing), ("new", found.added), ("of another shape", found.reshaped)):
+        if names:
+            console.print(f"{title}: {', '.join(names)}", highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command("export")
+def export_command(
+    model: Annotated[str, typer.Argument(help="A model: the output of its job, or its `model` folder; path or URI.")],
+    out: Annotated[str, typer.Option(help="Folder of the copy: a path or a URI.")],
+    bits: Annotated[int, typer.Option(help="Bits of each weight, 2 to 16; 0: exact.", min=0, max=16)] = 0,
+    scope: Annotated[
+        Scope, typer.Option(help="What has a range of its own: each channel, each tensor, or all as one (global).")
+    ] = "channel",
+    codec: Annotated[Codec, typer.Option(help="How bytes are compressed.")] = "zstd",
+    one_dimensional: Annotated[
+        bool, typer.Option("--one-dimensional", help="Round biases and statistics, too; they stay exact otherwise.")
+    ] = False,
+    check: Annotated[
+        list[str] | None,
+        typer.Option(help="Videos, or folders of them, that both models are to classify; may be repeated."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy a model into fewer bytes: exact, or with weights of few bits.
+
+    Eight bits with a range for each channel are a quarter of the size, and hardly change an answer; fewer bits, or one
+    range for more, change many: --check says how many. The copy works wherever a model does.
+    """
+    from essp.checkpoints.export import export  # it loads torch
+    from essp_common.artifacts.fused_model import open_model
+
+    packing = Packing(bits, scope, not one_dimensional, codec)
+    stores = Stores(Settings().stores)
+    source, found = open_model(stores, as_uri(model))
+    target = as_uri(out)
+    exported = export(source, found, stores.under(target), packing)
+    answers = _compared(model, out, check) if check else None
+    before, after = (sum(getattr(each, name) for each in exported) for name in ("before_bytes", "after_bytes"))
+    if as_json:
+        facts = {"members": [asdict(each) for each in exported], "size": after / before, "answers": answers}
+        typer.echo(json.dumps({"out": target, **facts}, indent=2))
+        return
+    console = open_console()
+    for each in exported:
+        error = "exact" if not each.error else f"off by {each.error:.2%} of a tensor's largest number at most"
+        console.print(
+            f"{each.trainer}: {size(each.before_bytes)} -> {size(each.after_bytes)}, {error}", highlight=False
+        )
+    if answers is not None:
+        console.print(
+            f"of {answers['videos']} videos, {answers['same']} are classified alike; probabilities differ by "
+            f"{answers['largest']:.3g} at most",
+            highlight=False,
+        )
+        for video, was, now in answers["changed"][:_MOST_LINES]:
+            console.print(f"  {video}: {was} -> {now}", highlight=False, markup=False)
+    console.print(
+        f"wrote {out}: {after / before:.1%} of the size; use it as --model {out} or essp.load_model({out!r})",
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
+    )
+
+
+def _compared(model: str, copy: str, videos: list[str]) -> dict[str, Any]:
+    """What both models say of these videos."""
+    from essp.api.prediction import predict
+
+    pairs = list(zip(predict(videos, model), predict(videos, copy), strict=True))
+    scored = [(one, other) for one, other in pairs if one.class_name and other.class_name]
+    if not scored:
+        raise ConfigError(f"--check: none of {counted(len(pairs), 'video')} could be decoded")
+    return {
+        "videos": len(scored),
+        "same": sum(one.class_name == other.class_name for one, other in scored),
+        "largest": max(abs(one.scores[name] - other.scores[name]) for one, other in scored for name in one.scores),
+        "changed": [
+            (one.video, one.class_name, other.class_name) for one, other in scored if one.class_name != other.class_name
+        ],
+    }
+
+
+def _store(output: str) -> ObjectStore:
+    return Stores(Settings().stores).under(as_uri(output))
+
+
+def _the(trainer: str, store: ObjectStore) -> str:
+    """The trainer that is meant."""
+    there = trainers(store)
+    if trainer in there or not there:
+        return trainer
+    if trainer:
+        raise ConfigError(f"--trainer: there is no trainer {trainer}; there are {', '.join(there)}")
+    if len(there) > 1:
+        raise ConfigError(f"--trainer: say which; there are {', '.join(there)}")
+    return there[0]
+
+
+def _marks(each: Listed) -> str:
+    marks = {"latest": each.latest, "best": each.best, "final": each.final, "unusable": bool(each.problem)}
+    return ", ".join(name for name, there in marks.items() if there)
+
+
+def _facts(each: Listed) -> dict[str, Any]:
+    return asdict(each) | {"created": None if each.created is None else each.created.isoformat()}
+
+
+def _figures(metrics: dict[str, float]) -> str:
+    wanted = ("loss", "top1", "video_top1", "mean_class")
+    return ", ".join(f"{name} {metrics[name]:.3g}" for name in wanted if name in metrics)

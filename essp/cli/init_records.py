@@ -1,0 +1,119 @@
+"""The job file that `essp init` writes for a data set of records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from essp.records.images import image_of
+from essp_common.errors import BadFrames, ConfigError
+from essp_common.job.spec import PACKAGE, PACKAGED_WEIGHTS, SamplingSpec
+from essp_common.quantities import counted, size
+from essp_common.records.reader import RecordReader
+from essp_common.records.versions import DataSet
+from essp_common.wiring import Stores
+
+TEMPLATE = """\
+# An ESSP job. Check it with `essp validate {file}`, run it with `essp run {file}`.
+# {records} of {classes} classes, {bytes}; half of the images looked at are at least {short} pixels high and wide.
+
+name: {name}                  # names the job in messages, cache keys and the API
+output: {output}   # checkpoints, model and report go below this URI
+epochs: 20
+
+data:
+  records: {uri}
+{sets}  validation_fraction: 0.15   # set aside from the training records when there is no records_validation
+  # versions: {{train: {version}}}      # default: the newest when the job begins, which it then keeps
+
+clip:                         # a record is a clip of one frame
+  resize: {{mode: crop, height: {height}, width: {height}}}   # crop | exact; of numbers also none | short_side
+
+sampling:
+  kind: exhaustive            # each record once an epoch, in a random order; or class_balanced: class, then record
+  clips_per_visit: 1          # records beside each other in a file that are drawn together; more: longer reads
+  window: {window}                 # records within which those of a file are read together; fit into limits.budget
+  seed: 0                     # the same seed gives the same order, however many workers run
+
+trainers:
+  net:
+    stream: rgb
+    model: {model}            # small (CPU) or a torchvision name: resnet18, resnet50, densenet121, ...
+{weights}    batch_size: 32
+    dropout: 0.5
+    optimizer: {{lr: 0.01, steps: [15], gamma: 0.1}}
+    augment: {{crop: {crop}, flip: true}}   # flip: false where left and right are different classes
+
+limits:
+  budget: {budget}MiB               # clips outstanding at once
+  replacements: 5             # class_balanced: records of the same class tried in place of a damaged one
+  dead_ratio: 0.2             # the job fails when more of its clips than this could not be decoded
+"""
+_LOOKED_AT = 64
+"""Images whose size is looked at."""
+_MIB = 2**20
+_BUDGET_MIB = 512
+
+
+def reader_of(uri: str, stores: Stores) -> RecordReader | None:
+    """The newest version of the data set of records at a URI; None if there is none."""
+    try:
+        data_set = DataSet(stores.under(uri))
+        return RecordReader(data_set) if data_set.versions() else None
+    except ConfigError:
+        return None
+
+
+def records_text(
+    reader: RecordReader, uri: str, file: str, name: str, output: str, model: str, sets: Mapping[str, str]
+) -> str:
+    """The job file: image size by what the records have, crop 7/8 of it. `sets`: further fields of `data`.
+
+    Raises `ConfigError` for records without labels.
+    """
+    labelled = reader.table[reader.table["label"] >= 0]
+    if not len(labelled):
+        raise ConfigError(
+            f"{uri}: its records have no labels, so there is nothing to train; build it from a folder for each class, "
+            "or from a CSV file with the columns path and label (`essp records build`)"
+        )
+    short = _short_side(reader)
+    height = (min(short, 128 if model == "small" else 256) // 16) * 16 or 16
+    window = SamplingSpec.model_fields["window"].default
+    room = -(-4 * window * height * height * 3 // _MIB)
+    return TEMPLATE.format(
+        file=file,
+        name=name,
+        output=output,
+        uri=uri,
+        sets="".join(f"  {field}: {value}\n" for field, value in sets.items()),
+        version=reader.number,
+        records=counted(len(reader), "record"),
+        classes=len(np.unique(labelled["label"])),
+        bytes=size(int(reader.table["length"].sum(dtype=np.int64))),
+        short=short,
+        height=height,
+        crop=max(8, height * 7 // 8),
+        window=window,
+        model=model,
+        weights=f"    weights: {PACKAGE}{model}   # ImageNet\n" if model in PACKAGED_WEIGHTS else "",
+        budget=max(_BUDGET_MIB, room),
+    )
+
+
+def _short_side(reader: RecordReader) -> int:
+    """The median of the shorter sides of some images."""
+    places = np.unique(np.linspace(0, len(reader) - 1, min(_LOOKED_AT, len(reader))).astype(np.int64))
+    found = []
+    for read, buffers in reader.read(places):
+        for place, data in zip(read.tolist(), buffers, strict=True):
+            entry = reader.table[place]
+            shape = int(entry["height"]), int(entry["width"]), int(entry["channels"])
+            try:
+                found.append(min(image_of(data, int(entry["encoding"]), shape).shape[:2]))
+            except BadFrames:
+                continue
+    if not found:
+        raise ConfigError("none of the images looked at can be decoded; `essp records verify` says what is damaged")
+    return int(np.median(found))

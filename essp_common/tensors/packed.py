@@ -1,0 +1,382 @@
+"""A file of named arrays, in as few bytes as is asked for.
+
+    "ESSPTNSR" | length of the header, 8 bytes | header, JSON | the bytes of the arrays, one after the other
+
+The header has for each array its name, type and shape, how it is written, and a checksum of what is to come out. An
+array is written in three steps, each of which may be left out:
+
+1. **quantised** (`quantize.py`): `bits` for each number, in place of all of them;
+2. as the **difference** to the array of the same name in another file (`planes.py`), which is exact;
+3. in byte **planes**, each of which is **compressed** where that makes it smaller.
+
+Arrays of integers, those of one dimension (biases, statistics: small, and all outputs depend on them), and constant
+ones are exact in any case. Numbers are little-endian.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from essp_common.errors import ConfigError, PermanentError
+from essp_common.tensors import planes
+from essp_common.tensors.quantize import MOST_BITS, Codes, NotFinite, Range, quantize, range_of, range_type, restored
+
+Array = NDArray[Any]
+Scope = Literal["channel", "tensor", "global"]
+Codec = Literal["none", "gzip", "zstd"]
+
+MAGIC = b"ESSPTNSR"
+VERSION = 1
+_LENGTH = struct.Struct("<Q")
+_ZSTD_LEVEL, _GZIP_LEVEL = 1, 6
+"""Higher levels of zstd look for repetitions, of which there are none: they take longer, and planes come out larger."""
+_MOST_HEADER_BYTES = 64 * 2**20
+_WORTH = 0.98
+"""What is hardly smaller is not compressed: it would only take time to read."""
+_Dtype = Literal[
+    "float16", "float32", "float64", "bool",
+    "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
+]  # fmt: skip
+_DTYPES = get_args(_Dtype)
+
+
+class DamagedTensors(PermanentError):
+    """A file of arrays that is not what it says."""
+
+    kind = "damaged"
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How arrays are written."""
+
+    bits: int = 0
+    """Of each number of a floating-point array; 0: exact."""
+    scope: Scope = "channel"
+    """What has a range of its own: each output channel, each array, or all of them one together."""
+    exact_one_dimensional: bool = True
+    """Arrays of one dimension keep all bits."""
+    codec: Codec = "zstd"
+    planes: bool = True
+    """Compress the first bytes of all numbers together, then the second ones, and so on."""
+
+    def __post_init__(self) -> None:
+        if self.bits and not 2 <= self.bits <= MOST_BITS:
+            raise ConfigError(f"bits: {self.bits} is not 0 (exact) nor 2 to {MOST_BITS}")
+
+
+EXACT = Packing()
+
+
+class Base(NamedTuple):
+    """What differences are taken to."""
+
+    name: str
+    """Which it is; has to be the same when the file is read."""
+    arrays: Mapping[str, Array]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class _Piece(_Part):
+    codec: Codec
+    stored: Annotated[int, Field(ge=0)]
+    """Bytes in the file."""
+
+
+class _Entry(_Part):
+    """How one array is written."""
+
+    name: str
+    dtype: _Dtype
+    shape: tuple[Annotated[int, Field(ge=0, lt=2**48)], ...] = Field(max_length=32)
+    bits: int = Field(0, ge=0, le=MOST_BITS)
+    ranges: Annotated[int, Field(ge=0)] = 0
+    """Ranges (least, scale) before the codes: one for each channel, or one. As float32, or as float64 of float64."""
+    difference: bool = False
+    planes: bool
+    pieces: tuple[_Piece, ...] = Field(max_length=8)
+    crc: int
+    """CRC-32 of the array, or of its codes."""
+
+    @property
+    def type(self) -> np.dtype[Any]:
+        """Of the array."""
+        return np.dtype(np.dtype(self.dtype).newbyteorder("<"))
+
+    @property
+    def written_type(self) -> np.dtype[Any]:
+        """Of the codes, or of the array."""
+        if self.bits:
+            return np.dtype("<u1" if self.bits <= 8 else "<u2")
+        return self.type
+
+    @property
+    def range_bytes(self) -> int:
+        """Of all ranges."""
+        return 2 * self.ranges * range_type(self.type).itemsize
+
+    @property
+    def numbers(self) -> int:
+        """How many it has."""
+        count = 1
+        for side in self.shape:
+            count *= side
+        return count
+
+    @property
+    def raw_bytes(self) -> int:
+        """Of the codes, or of the array."""
+        return self.numbers * self.written_type.itemsize
+
+
+class _Header(_Part):
+    version: int
+    base: str = ""
+    """To which file differences are; empty: there are none."""
+    arrays: tuple[_Entry, ...]
+
+
+class Described(NamedTuple):
+    """One array of a file, without its numbers."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    bits: int
+    """0: exact."""
+    difference: bool
+    stored_bytes: int
+
+
+def pack(arrays: Mapping[str, Array], packing: Packing = EXACT, base: Base | None = None) -> bytes:
+    """Write these arrays. Where `base` has one of the same name, shape and type, an exact one becomes a difference.
+
+    What is quantised is restored and compared before this returns. Raises `PermanentError`, which names the array, for
+    infinities or NaN that are to be quantised, and for types that have no place here.
+    """
+    shared = _shared_range(arrays, packing)
+    entries: list[_Entry] = []
+    pieces: list[bytes] = []
+    for name, array in arrays.items():
+        entry, written = _written(name, array, packing, base, shared)
+        entries.append(entry)
+        pieces += written
+    with_differences = base is not None and any(entry.difference for entry in entries)
+    named = base.name if base is not None and with_differences else ""
+    header = _Header(version=VERSION, base=named, arrays=tuple(entries)).model_dump_json().encode()
+    return b"".join((MAGIC, _LENGTH.pack(len(header)), header, *pieces))
+
+
+def unpack(data: bytes | memoryview, base: Base | None = None) -> dict[str, Array]:
+    """The arrays of a file. `base`: what differences are to (`base_of`).
+
+    Raises `DamagedTensors`.
+    """
+    header, payload = _opened(data)
+    if header.base and (base is None or base.name != header.base):
+        raise DamagedTensors(f"its arrays are differences to {header.base}, which was not given")
+    return {entry.name: _read(entry, part, base) for entry, part in _parts(header, payload)}
+
+
+def base_of(data: bytes | memoryview) -> str:
+    """The name of the file that the arrays of this one are differences to; empty: it stands alone.
+
+    Raises `DamagedTensors`.
+    """
+    return _opened(data)[0].base
+
+
+def described(data: bytes | memoryview) -> list[Described]:
+    """What a file holds, without reading the numbers. Raises `DamagedTensors`."""
+    header, payload = _opened(data)
+    return [
+        Described(entry.name, entry.dtype, entry.shape, entry.bits, entry.difference, len(part))
+        for entry, part in _parts(header, payload)
+    ]
+
+
+# --- writing ---
+
+
+def _shared_range(arrays: Mapping[str, Array], packing: Packing) -> Range | None:
+    if not packing.bits or packing.scope != "global":
+        return None
+    quantised = [array for array in arrays.values() if _is_quantised(array, packing)]
+    if not quantised:
+        return None
+    try:
+        return range_of(quantised, packing.bits)
+    except NotFinite as error:
+        raise _not_finite(next(n for n, a in arrays.items() if not np.isfinite(a).all())) from error
+
+
+def _is_quantised(array: Array, packing: Packing) -> bool:
+    if not packing.bits or array.dtype.kind != "f" or not array.size:
+        return False
+    return array.ndim > 1 or not packing.exact_one_dimensional
+
+
+def _written(
+    name: str, array: Array, packing: Packing, base: Base | None, shared: Range | None
+) -> tuple[_Entry, list[bytes]]:
+    dtype = str(array.dtype.newbyteorder("="))
+    if dtype not in _DTYPES:
+        raise PermanentError(f"{name}: arrays of {array.dtype} cannot be written; there are {', '.join(_DTYPES)}")
+    array = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    ranges = b""
+    count, bits = 0, 0
+    difference = False
+    body = array
+    if _is_quantised(array, packing):
+        body, found = _quantised(name, array, packing, shared)
+        bits, count = packing.bits, len(found.least)
+        ranges = np.stack(found, axis=1).astype(range_type(array.dtype)).tobytes()
+    elif base is not None and (other := base.arrays.get(name)) is not None:
+        difference = other.shape == array.shape and other.dtype == array.dtype and array.dtype.kind != "b"
+        body = planes.difference(array, other) if difference else array
+    in_planes = packing.planes and body.dtype.itemsize > 1 and body.size > 0
+    rows = list(planes.planes_of(body)) if in_planes else [np.ascontiguousarray(body)]
+    written = [_compressed(row.tobytes(), packing.codec) for row in rows]
+    entry = _Entry(
+        name=name,
+        dtype=dtype,
+        shape=array.shape,
+        bits=bits,
+        ranges=count,
+        difference=difference,
+        planes=in_planes,
+        pieces=tuple(_Piece(codec=codec, stored=len(piece)) for codec, piece in written),
+        crc=zlib.crc32((body if bits else np.ascontiguousarray(array)).tobytes()),
+    )
+    return entry, [ranges, *(piece for _, piece in written)]
+
+
+def _quantised(name: str, array: Array, packing: Packing, shared: Range | None) -> tuple[Codes, Range]:
+    by_channel = packing.scope == "channel" and array.ndim > 1
+    try:
+        found = range_of([array], packing.bits, by_channel) if shared is None else shared
+    except NotFinite as error:
+        raise _not_finite(name) from error
+    codes, beyond = quantize(array, packing.bits, found)
+    if beyond > 0:
+        raise PermanentError(f"{name}: a number would be restored {beyond:g} beyond half a step; save it exactly")
+    return codes, found
+
+
+def _compressed(raw: bytes, codec: Codec) -> tuple[Codec, bytes]:
+    if codec != "none":
+        packed = _COMPRESS[codec](raw)
+        if len(packed) < _WORTH * len(raw):
+            return codec, packed
+    return "none", raw
+
+
+_COMPRESS: Mapping[str, Callable[[bytes], bytes]] = {
+    "zstd": lambda raw: zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(raw),
+    "gzip": lambda raw: zlib.compress(raw, _GZIP_LEVEL, wbits=31),
+}
+
+
+# --- reading ---
+
+
+def _opened(data: bytes | memoryview) -> tuple[_Header, memoryview]:
+    view = memoryview(data)
+    if bytes(view[: len(MAGIC)]) != MAGIC:
+        raise DamagedTensors("it is not a file of packed arrays")
+    start = len(MAGIC) + _LENGTH.size
+    if len(view) < start:
+        raise DamagedTensors("it ends within its header")
+    (size,) = _LENGTH.unpack(view[len(MAGIC) : start])
+    if size > min(_MOST_HEADER_BYTES, len(view) - start):
+        raise DamagedTensors("it ends within its header")
+    try:
+        document = json.loads(bytes(view[start : start + size]))
+        if isinstance(document, dict) and document.get("version", VERSION) != VERSION:
+            raise DamagedTensors(f"it is of version {document['version']}; this program reads version {VERSION}")
+        header = _Header.model_validate(document)
+        if len({entry.name for entry in header.arrays}) < len(header.arrays):
+            raise ValueError("two arrays of one name")
+    except (ValidationError, ValueError, RecursionError) as error:
+        raise DamagedTensors("its header cannot be read") from error
+    return header, view[start + size :]
+
+
+def _parts(header: _Header, payload: memoryview) -> Iterator[tuple[_Entry, memoryview]]:
+    """Each array with its bytes."""
+    begin = 0
+    for entry in header.arrays:
+        end = begin + entry.range_bytes + sum(piece.stored for piece in entry.pieces)
+        if end > len(payload):
+            raise DamagedTensors(f"it ends within {entry.name}")
+        yield entry, payload[begin:end]
+        begin = end
+    if begin != len(payload):
+        raise DamagedTensors(f"{len(payload) - begin} bytes follow its last array")
+
+
+def _read(entry: _Entry, data: memoryview, base: Base | None) -> Array:
+    try:
+        body = _body(entry, data[entry.range_bytes :])
+    except (zstandard.ZstdError, zlib.error, ValueError, MemoryError) as error:
+        raise DamagedTensors(f"{entry.name}: its bytes are damaged") from error
+    if entry.difference:
+        other = base.arrays.get(entry.name) if base is not None else None
+        if other is None or other.shape != entry.shape or other.dtype != entry.type:
+            raise DamagedTensors(f"{entry.name}: there is no such array in the file that it is a difference to")
+        body = planes.of_difference(body, other, entry.type)
+    if zlib.crc32(np.ascontiguousarray(body).tobytes()) != entry.crc:
+        raise DamagedTensors(f"{entry.name}: its bytes are damaged")
+    if not entry.bits:
+        return body.reshape(entry.shape)
+    pairs = np.frombuffer(data[: entry.range_bytes], range_type(entry.type)).reshape(-1, 2)
+    if len(pairs) not in (1, entry.shape[0] if entry.shape else 1) or not np.isfinite(pairs).all():
+        raise DamagedTensors(f"{entry.name}: its ranges are damaged")
+    return restored(body.reshape(entry.shape), Range(pairs[:, 0], pairs[:, 1]), entry.type)
+
+
+def _body(entry: _Entry, data: memoryview) -> Array:
+    """The codes or the array or the difference, as a row."""
+    dtype = np.dtype(f"<u{entry.type.itemsize}") if entry.difference else entry.written_type
+    pieces = dtype.itemsize if entry.planes else 1
+    if len(entry.pieces) != pieces or entry.raw_bytes % pieces:
+        raise ValueError("another number of planes")
+    size = entry.raw_bytes // pieces
+    rows, begin = [], 0
+    for piece in entry.pieces:
+        rows.append(_decompressed(data[begin : begin + piece.stored], piece.codec, size))
+        begin += piece.stored
+    if entry.planes:
+        return planes.of_planes(np.stack([np.frombuffer(row, np.uint8) for row in rows]), dtype)
+    return np.frombuffer(bytearray(rows[0]), dtype)
+
+
+def _decompressed(data: memoryview, codec: Codec, size: int) -> bytes | memoryview:
+    """Exactly `size` bytes; no more is made, whatever `data` says."""
+    raw: bytes | memoryview = data
+    if codec == "zstd":
+        if zstandard.frame_content_size(data) != size:
+            raise ValueError("another size")
+        raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
+    elif codec == "gzip":
+        raw = zlib.decompressobj(wbits=31).decompress(data, size + 1)
+    if len(raw) != size:
+        raise ValueError("another size")
+    return raw
+
+
+def _not_finite(name: str) -> PermanentError:
+    return PermanentError(f"{name} has infinities or NaN, which have no place in a range; save it exactly")

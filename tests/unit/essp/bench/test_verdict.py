@@ -1,0 +1,103 @@
+"""What binds follows from rates, raw reads and busy cores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from essp.bench.verdict import Binds, Case, Measured, fastest, judge
+
+Triple = tuple[int, float, float]
+
+
+def case(pipeline: Sequence[Triple], raw: Sequence[Triple], **more: bool) -> Case:
+    return Case("hdd, full", "image", [Measured(*one) for one in pipeline], [Measured(*one) for one in raw], 4, **more)
+
+
+LATENCY = [(1, 110.0, 0.05), (2, 215.0, 0.1), (4, 420.0, 0.2)]
+BANDWIDTH = [(1, 400.0, 0.1), (2, 420.0, 0.1), (4, 425.0, 0.1)]
+MEMORY = [(1, 9000.0, 1.0), (4, 9500.0, 1.3)]
+
+BUSY = case([(1, 100, 1.0), (2, 190, 2.0), (4, 370, 3.9)], MEMORY)
+SLOW_DEVICE = case([(1, 100, 0.2), (2, 200, 0.4), (4, 400, 0.8)], LATENCY)
+NARROW_DEVICE = case([(1, 300, 0.9), (2, 410, 1.2), (4, 412, 1.2)], BANDWIDTH)
+ONE_THREAD = case([(1, 100, 0.97)], MEMORY)
+LOCKED = case([(1, 6000, 0.97), (2, 6100, 1.0), (4, 6000, 1.05)], MEMORY, decodes=False)
+BY_TURNS = case([(1, 60, 0.4), (2, 120, 0.8)], LATENCY)
+STUCK = case([(1, 100, 0.3), (2, 101, 0.3)], LATENCY)
+MEMORY_READS = case([(1, 2500, 1.0), (4, 9000, 3.9)], [(1, 2600, 1.0), (4, 9500, 3.9)], decodes=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "binds", "said"),
+    [
+        (
+            BUSY, Binds.CORES,
+            "the cores bind: 3.9 of 4 cores are busy with it, and raw reads are 26x as fast. 370 images/s with 4 "
+            "threads, 3.7x as many as with 1.",
+        ),
+        (
+            SLOW_DEVICE, Binds.DEVICE,
+            "the device binds: this is 95% of raw reads, which still gain 2x from 2 to 4 threads: its latency binds, "
+            "and more threads help. 400 images/s with 4 threads, 4x as many as with 1.",
+        ),
+        (
+            NARROW_DEVICE, Binds.DEVICE,
+            "the device binds: this is 98% of raw reads, which gain no more than 1x from 2 to 4 threads: its bandwidth "
+            "binds. 410 images/s with 2 threads, 1.4x as many as with 1.",
+        ),
+        (
+            ONE_THREAD, Binds.DECODER,
+            "the decoder binds: 1 thread computed all the time, raw reads are 95x as fast, and 4 cores are there: more "
+            "threads help. 100 images/s with 1 thread.",
+        ),
+        (
+            LOCKED, Binds.LOCK,
+            "the interpreter's lock binds: about one core is busy, more threads gain nothing, and raw reads are 1.6x "
+            "as fast. 6,000 images/s with 1 thread, and more threads gain nothing.",
+        ),
+        (
+            BY_TURNS, Binds.TURNS,
+            "neither cores nor reads bind: 0.8 of 4 cores are busy, and raw reads are 3.5x as fast: threads read and "
+            "compute by turns, so more of them help.",
+        ),
+        (
+            STUCK, Binds.TURNS,
+            "threads read and compute by turns. 100 images/s with 1 thread, and more threads gain nothing.",
+        ),
+        (MEMORY_READS, Binds.CORES, "the cores bind: 3.9 of 4 cores"),
+    ],
+)  # fmt: skip
+def test_what_binds_is_said_with_its_reason(given: Case, binds: Binds, said: str) -> None:
+    verdict = judge(given)
+    assert verdict.binds is binds
+    assert said in verdict.sentence
+    assert verdict.sentence.startswith("hdd, full: ")
+
+
+def test_a_device_elsewhere_is_the_network() -> None:
+    assert judge(replace(SLOW_DEVICE, network=True)).binds is Binds.NETWORK
+    assert "the network binds" in judge(replace(NARROW_DEVICE, network=True)).sentence
+
+
+def test_cores_that_others_use_are_not_there() -> None:
+    shared = case([(1, 100, 1.0), (2, 190, 1.9), (4, 200, 2.0)], MEMORY)
+    assert judge(shared).binds is Binds.TURNS
+    others = replace(shared, pipeline=[replace(one, other_cores=1.8) for one in shared.pipeline])
+    assert judge(others).binds is Binds.CORES
+    assert "2.0 of 4 cores are busy with it, 1.8 with other processes" in judge(others).sentence
+    waiting = replace(SLOW_DEVICE, pipeline=[replace(one, other_cores=3.5) for one in SLOW_DEVICE.pipeline])
+    assert judge(waiting).binds is Binds.DEVICE
+
+
+def test_one_number_of_threads_tells_nothing_of_the_devices_growth() -> None:
+    verdict = judge(case([(4, 400, 0.5)], [(4, 410, 0.2)]))
+    assert "of which other numbers of threads would tell" in verdict.sentence
+    assert verdict.sentence.endswith("400 images/s with 4 threads.")
+
+
+def test_of_equal_rates_fewer_threads_are_the_fastest() -> None:
+    measured = [Measured(8, 100, 1), Measured(2, 98, 1), Measured(1, 60, 1)]
+    assert fastest(measured).threads == 2

@@ -1,0 +1,179 @@
+"""`essp checkpoint`: what there is, whether it is whole, how far it moved, and copies of models in fewer bytes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import essp
+from essp_common.artifacts import checkpoint
+from essp_common.artifacts.fused_model import open_model
+from essp_common.errors import Conflict, EsspError, NotFound
+from essp_common.objects.directory import DirectoryStore
+from essp_common.tensors.packed import described
+from essp_common.wiring import Stores
+from tests.harness.command_line import essp as command
+from tests.harness.predictor_bench import WEIGHTS, model_at
+from tests.harness.training_jobs import Stage, job_spec, phase_plans, train
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two epochs of ten clips, saved every four, and at the end."""
+    root = tmp_path_factory.mktemp("trained")
+    stage = Stage(job_spec(root, checkpoint_clips=4, keep_checkpoints=9), phase_plans(2))
+    train(stage)
+    return root
+
+
+@pytest.fixture
+def output(trained: Path, tmp_path: Path) -> Path:
+    """A copy to damage."""
+    return Path(shutil.copytree(trained, tmp_path / "output"))
+
+
+def store_of(output: Path) -> DirectoryStore:
+    return DirectoryStore.from_url(f"file://{output}")
+
+
+def as_json(*words: str) -> Any:
+    done = command(*words, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_all_checkpoints_are_listed_with_what_they_are(output: Path) -> None:
+    found = as_json("checkpoint", "ls", str(output))
+    steps = checkpoint.steps(store_of(output), "one")
+    assert [each["step"] for each in found] == steps
+    assert [each["step"] for each in found if each["latest"]] == steps[-1:]
+    assert [each["step"] for each in found if each["final"]] == steps[-1:]
+    assert sum(each["best"] for each in found) == 1
+    newest = found[-1]
+    files = [path for path in output.glob(f"trainers/one/checkpoints/{newest['step']:010d}-*/*")]
+    assert newest["bytes"] == sum(path.stat().st_size for path in files)
+    assert {each["problem"] for each in found} == {""}
+    text = command("checkpoint", "ls", str(output)).stdout
+    assert "TRAINER" in text
+    assert "latest, final" in text
+
+
+def test_a_checkpoint_is_shown_with_its_place_and_files(output: Path) -> None:
+    shown = command("checkpoint", "show", str(output), "--step", "4").stdout
+    assert "4 clips, 1 updates" in shown
+    assert "phase 0, clip 4" in shown
+    assert "model.safetensors" in shown
+    assert as_json("checkpoint", "show", str(output))["final"]
+    with pytest.raises(NotFound, match=r"trainer one has no checkpoint 5; there are 4, 8, 10"):
+        command("checkpoint", "show", str(output), "--step", "5")
+
+
+def test_a_whole_output_is_verified_and_a_damaged_one_named(output: Path) -> None:
+    assert as_json("checkpoint", "verify", str(output))["damaged"] == {}
+    [weights] = output.glob("trainers/one/checkpoints/0000000008-*/model.safetensors")
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    [manifest] = output.glob("trainers/one/checkpoints/0000000010-*/manifest.json")
+    manifest.unlink()
+    done = command("checkpoint", "verify", str(output), "--json")
+    assert done.exit_code == 1
+    damaged = json.loads(done.stdout)["damaged"]
+    assert damaged.keys() == {"one 8", "one 10"}
+    assert "its SHA-256 is not that of the manifest" in damaged["one 8"]
+    assert "is missing" in damaged["one 10"]
+    assert "unusable" in command("checkpoint", "ls", str(output)).stdout
+
+
+def test_a_difference_is_that_of_the_weights(output: Path) -> None:
+    found = as_json("checkpoint", "diff", str(output), "4", "8")
+    one, other = (weights_at(output, step) for step in (4, 8))
+    for moved in found["moved"]:
+        before, after = one[moved["name"]].double(), other[moved["name"]].double()
+        assert moved["largest"] == pytest.approx(float((after - before).abs().max()))
+        if before.norm():
+            assert moved["relative"] == pytest.approx(float((after - before).norm() / before.norm()))
+    assert {moved["name"] for moved in found["moved"]} == one.keys()
+    assert as_json("checkpoint", "diff", str(output), "4", "4")["same"]
+    assert "the same to the last bit" in command("checkpoint", "diff", str(output), "4", "4").stdout
+    assert "backbone" in command("checkpoint", "diff", str(output), "4", "8").stdout
+
+
+def weights_at(output: Path, step: int) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load
+
+    store = store_of(output)
+    manifest = checkpoint.read(store, "one", step)
+    return load(checkpoint.load_files(store, manifest, [checkpoint.MODEL_FILE])[checkpoint.MODEL_FILE])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("ls", "nowhere"), "holds no checkpoint of a training; give the output of a training job"),
+        (("ls", "{output}", "--trainer", "two"), "holds no checkpoint of trainer two"),
+        (("show", "{output}", "--trainer", "two"), "--trainer: there is no trainer two; there are one"),
+        (("diff", "{output}", "4", "5"), "there are 4, 8, 10"),
+        (("export", "{output}", "--out", "x"), "there is no model at"),
+    ],
+)
+def test_what_is_asked_wrongly_is_answered_with_what_there_is(
+    output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EsspError, match=message):
+        command("checkpoint", *(word.format(output=output) for word in words))
+
+
+# --- copies of models ---
+
+
+def scores(uri: str) -> dict[str, Any]:
+    """What each network says of the same clips, made up."""
+    rng = np.random.default_rng(1)
+    answers = {}
+    for name, stream in essp.load_model(uri).streams.items():
+        channels = len(stream.module.mean)
+        clip = rng.integers(0, 256, (4, 40, 40, channels)).astype(np.uint8)
+        answers[name] = stream.score(clip)
+    return answers
+
+
+def test_an_exact_copy_gives_the_same_answers_in_fewer_bytes(tmp_path: Path) -> None:
+    model = model_at(tmp_path)
+    done = as_json("checkpoint", "export", model, "--out", str(tmp_path / "copy"))
+    assert done["size"] < 0.95
+    assert {member["error"] for member in done["members"]} == {0.0}
+    expected, found = scores(model), scores(str(tmp_path / "copy"))
+    assert expected.keys() == found.keys()
+    for name, answer in expected.items():
+        assert np.array_equal(answer, found[name])
+
+
+def test_a_copy_of_eight_bits_is_a_quarter_and_says_so(tmp_path: Path) -> None:
+    model = model_at(tmp_path)
+    done = as_json("checkpoint", "export", model, "--out", str(tmp_path / "copy"), "--bits", "8")
+    assert done["size"] < 0.3
+    assert all(0 < member["error"] < 0.01 for member in done["members"])
+    store, manifest = open_model(Stores(("file:///",)), f"file://{tmp_path}/copy")
+    assert [member.bits for member in manifest.members] == [8] * len(WEIGHTS)
+    for member in manifest.members:
+        bits = {each.name: each.bits for each in described(store.get(member.file)) if len(each.shape) > 1}
+        assert set(bits.values()) == {8}
+    expected, found = scores(model), scores(str(tmp_path / "copy"))
+    for name, answer in expected.items():
+        assert np.abs(answer - found[name]).max() < 0.02
+
+
+def test_a_copy_never_takes_the_place_of_a_model(tmp_path: Path) -> None:
+    model = model_at(tmp_path)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
+    with pytest.raises(Conflict, match=r"manifest\.json is there already; name another folder"):
+        command("checkpoint", "export", model, "--out", str(tmp_path / "model"), "--bits", "4")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == before
