@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.markup import escape
@@ -13,6 +13,7 @@ from rich.table import Table
 from essp.checkpoints.listing import Listed, at, faults, listed, trainers
 from essp.cli.console import open_console
 from essp.uris import as_uri
+from essp_common.distribution import require
 from essp_common.errors import ConfigError
 from essp_common.objects.port import ObjectStore
 from essp_common.quantities import counted, size
@@ -164,6 +165,13 @@ def export_command(
     one_dimensional: Annotated[
         bool, typer.Option("--one-dimensional", help="Round biases and statistics, too; they stay exact otherwise.")
     ] = False,
+    form: Annotated[
+        Literal["essp", "onnx", "torch"],
+        typer.Option("--format", help="essp: a smaller copy; onnx, torch: programs for other runtimes."),
+    ] = "essp",
+    frame: Annotated[
+        str, typer.Option(help="HxW of the frames that a program takes, where videos differ in size, as in 256x340.")
+    ] = "",
     check: Annotated[
         list[str] | None,
         typer.Option(help="Videos, or folders of them, that both models are to classify; may be repeated."),
@@ -175,6 +183,13 @@ def export_command(
     Eight bits with a range for each channel are a quarter of the size, and hardly change an answer; fewer bits, or one
     range for more, change many: --check says how many. The copy works wherever a model does.
     """
+    if form != "essp":
+        if bits or check:
+            raise ConfigError(f"--format {form}: --bits and --check are for copies (--format essp) alone")
+        _export_programs(model, out, form, _frame(frame), as_json)
+        return
+    if frame:
+        raise ConfigError("--frame: is for programs (--format onnx or torch) alone")
     from essp.checkpoints.export import export  # it loads torch
     from essp_common.artifacts.fused_model import open_model
 
@@ -209,6 +224,42 @@ def export_command(
         soft_wrap=True,
         markup=False,
     )
+
+
+def _export_programs(
+    model: str, out: str, form: Literal["onnx", "torch"], frame: tuple[int, int] | None, as_json: bool
+) -> None:
+    if form == "onnx":
+        for library in ("onnx", "onnxscript", "onnxruntime"):
+            require("a program for ONNX", library)
+    from essp.api.models import load_model
+    from essp.checkpoints.programs import export_programs
+
+    written = export_programs(load_model(model), Stores(Settings().stores).under(as_uri(out)), form, frame)
+    if as_json:
+        typer.echo(json.dumps(written, indent=2))
+        return
+    console = open_console()
+    for name, member in written["networks"].items():
+        shape = "x".join(map(str, member["input"]["shape"][1:]))
+        console.print(
+            f"{name}: {member['file']}, clips of {shape} {member['input']['dtype']}; probabilities differ by "
+            f"{member['error']:.2g} from the network's at most",
+            highlight=False,
+            soft_wrap=True,
+            markup=False,
+        )
+    console.print(f"wrote {out}; model.json there says what each takes, and how their scores become one", markup=False)
+
+
+def _frame(text: str) -> tuple[int, int] | None:
+    """`256x340`."""
+    if not text:
+        return None
+    height, _, width = text.partition("x")
+    if not (height.isdecimal() and width.isdecimal() and 8 <= int(height) <= 8192 and 8 <= int(width) <= 8192):
+        raise ConfigError(f"--frame: {text!r} is not HxW, as in 256x340")
+    return int(height), int(width)
 
 
 def _compared(model: str, copy: str, videos: list[str]) -> dict[str, Any]:

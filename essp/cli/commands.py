@@ -120,6 +120,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "checkpoint export": (
         "essp checkpoint export runs/catalog --out small --bits 8",
         "essp checkpoint export runs/catalog --out small --bits 6 --check videos/",
+        "essp checkpoint export runs/catalog --out program --format onnx",
     ),
     "report": ("essp report runs/catalog",),
     "audit": ("essp audit runs/catalog", "essp audit catalog --server http://master:8080"),

@@ -76,15 +76,24 @@ def evaluation_view(clip: Frames, seen: Evaluated, layout: FeatureLayout) -> Fra
     1 view: the centre. 3: squares at both ends and in the middle of the long side. 10: corners and centre, each also
     mirrored. The model scores views as it scores frames: the score of a clip is the mean over frames and views.
     """
-    _, height, width, _ = clip.shape
-    side = _side(min(height, width), seen.scale)
-    views = []
-    for down, right in _PLACES[seen.views](height, width):
-        top, left = (height - side) * down // 2, (width - side) * right // 2
-        views.append(resized(clip[:, top : top + side, left : left + side], seen.crop))
-    if seen.views == _TEN:
+    side, places = squares(clip.shape[1], clip.shape[2], seen)
+    views = [resized(clip[:, top : top + side, left : left + side], seen.crop) for top, left in places]
+    if mirrors(seen):
         views += [_mirror(view, layout) for view in views]
     return views[0] if seen.views == 1 else np.concatenate(views)
+
+
+def squares(height: int, width: int, seen: Evaluated) -> tuple[int, list[tuple[int, int]]]:
+    """What is cut from frames of this size: the side of the squares, and the top and left of each."""
+    side = _side(min(height, width), seen.scale)
+    return side, [
+        ((height - side) * down // 2, (width - side) * right // 2) for down, right in _PLACES[seen.views](height, width)
+    ]
+
+
+def mirrors(seen: Evaluated) -> bool:
+    """Whether each square is seen in a mirror, too, after all of them."""
+    return seen.views == _TEN
 
 
 def resized(frames: Frames, side: int) -> Frames:

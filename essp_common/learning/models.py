@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import safetensors
 import safetensors.torch
 import torch
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from essp_common.artifacts.checkpoint import MODEL_FILE, Manifest, ModelDescription, load_files
-from essp_common.errors import ConfigError, NotFound
+from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.job.spec import PACKAGE
 from essp_common.learning.inputs import Scale
 from essp_common.learning.networks import Network, StateDict, network, packaged_weights, read_state
@@ -134,10 +135,16 @@ def packed(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def tensors_of(data: bytes) -> dict[str, Tensor]:
-    """The tensors of a file in the safetensors format, or of a packed one (`essp_common/tensors/packed.py`)."""
+    """The tensors of a file in the safetensors format, or of a packed one (`essp_common/tensors/packed.py`).
+
+    Raises `PermanentError` for any other file.
+    """
     if data.startswith(MAGIC):
         return {name: torch.from_numpy(array) for name, array in unpack(data).items()}
-    return dict(safetensors.torch.load(data))
+    try:
+        return dict(safetensors.torch.load(data))
+    except safetensors.SafetensorError as error:
+        raise PermanentError(f"the weights are no file of tensors: {error}") from error
 
 
 def arrays_of(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
@@ -146,8 +153,11 @@ def arrays_of(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
 
 
 def load_state(classifier: nn.Module, data: bytes) -> None:
-    """The inverse of `state_bytes`; `data` may be packed, too."""
-    classifier.load_state_dict(tensors_of(data), strict=True)
+    """The inverse of `state_bytes`; `data` may be packed. Raises `PermanentError` for weights of another network."""
+    try:
+        classifier.load_state_dict(tensors_of(data), strict=True)
+    except RuntimeError as error:
+        raise PermanentError(f"the weights are those of another network: {error}") from error
 
 
 def _channels_last(classifier: Classifier) -> None:

@@ -65,7 +65,7 @@ def frames_of(stream: str, index: int) -> Frames:
     return random.integers(0, 256, shape, dtype=np.uint8)
 
 
-def described(trainer: str) -> ModelDescription:
+def described(trainer: str, views: int = 1) -> ModelDescription:
     feature, channels, _ = FEATURES[STREAM_OF[trainer]]
     return ModelDescription(
         name="small",
@@ -76,10 +76,11 @@ def described(trainer: str) -> ModelDescription:
         dropout=0.5,
         crop=CROP,
         evaluation_scale=SCALE,
+        views=views,
     )
 
 
-def model_at(root: Path) -> str:
+def model_at(root: Path, views: int = 1) -> str:
     """A fused model of two networks that were never trained."""
     store = DirectoryStore.from_url(f"file://{root}")
     members = []
@@ -91,7 +92,7 @@ def model_at(root: Path) -> str:
                 trainer=trainer,
                 stream=STREAM_OF[trainer],
                 weight=WEIGHTS[trainer],
-                model=described(trainer),
+                model=described(trainer, views),
                 file=f"{trainer}.safetensors",
                 sha256=hashlib.sha256(data).hexdigest(),
                 checkpoint="",

@@ -49,6 +49,7 @@ NEEDS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     ("checkpoint ls s3://bucket/run", "boto3", S3),
     ("checkpoint diff {dir}/run 1 2 --trainer rgb", "torch", {}),
     ("checkpoint export {dir}/run --out {dir}/copy", "torch", {}),
+    ("checkpoint export {dir}/run --out {dir}/copy --format onnx", "onnxscript", {}),
     ("report {dir}/run", "matplotlib", {}),
     ("audit s3://bucket/run", "boto3", S3),
     ("audit gs://bucket/run", "fsspec", {"ESSP_STORES": '["gs://bucket", "file:///"]'}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -14,9 +15,10 @@ import torch
 import essp
 from essp_common.artifacts import checkpoint
 from essp_common.artifacts.fused_model import open_model
-from essp_common.errors import Conflict, EsspError, NotFound
+from essp_common.artifacts.sealed import sealed
+from essp_common.errors import Conflict, EsspError, NotFound, PermanentError
 from essp_common.objects.directory import DirectoryStore
-from essp_common.tensors.packed import described
+from essp_common.tensors.packed import described, pack
 from essp_common.wiring import Stores
 from tests.harness.command_line import essp as command
 from tests.harness.predictor_bench import WEIGHTS, model_at
@@ -177,3 +179,23 @@ def test_a_copy_never_takes_the_place_of_a_model(tmp_path: Path) -> None:
     with pytest.raises(Conflict, match=r"manifest\.json is there already; name another folder"):
         command("checkpoint", "export", model, "--out", str(tmp_path / "model"), "--bits", "4")
     assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == before
+
+
+def test_weights_that_are_none_are_named(tmp_path: Path) -> None:
+    """Whatever lies beside a manifest that has its hash: no file of tensors, or that of another network."""
+    store = store_of(tmp_path)
+    model_at(tmp_path)
+    _, manifest = open_model(Stores(("file:///",)), f"file://{tmp_path}")
+    other = checkpoint_bytes()
+    for data, words in ((b"nothing", "are no file of tensors"), (other, "are those of another network")):
+        member = manifest.members[0].model_copy(update={"sha256": hashlib.sha256(data).hexdigest()})
+        store.put(f"model/{member.file}", data)
+        store.put(
+            "model/manifest.json", sealed(manifest.model_copy(update={"members": (member, *manifest.members[1:])}))
+        )
+        with pytest.raises(PermanentError, match=words):
+            essp.load_model(tmp_path)
+
+
+def checkpoint_bytes() -> bytes:
+    return pack({"weight": np.zeros((2, 3), np.float32)})
