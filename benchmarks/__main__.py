@@ -26,6 +26,7 @@ from benchmarks import (
     decoding,
     features,
     gpus,
+    hogwild,
     intake,
     loading,
     master,
@@ -72,6 +73,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
         catalogs.catalog_million,
         records.records,
         oneaccess.records_coco,
+        hogwild.hogwild,
         autoscaling.autoscaling,
         gpus.gpu_allocation,
     )

@@ -6,12 +6,13 @@ import json
 import re
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import typer
 from av.video.reformatter import VideoReformatter
 
-from benchmarks import catalogs, embedded, measure, peers, views
+from benchmarks import catalogs, embedded, hogwild, measure, peers, views
 from benchmarks.__main__ import ROOT, benchmarks_of, document, line
 from benchmarks.embedded import NullJob
 from benchmarks.figures import Aim, Figure, Scale, clips_of, units_of
@@ -188,3 +189,19 @@ def test_a_catalog_without_videos_is_a_catalog(tmp_path: Path) -> None:
     assert (len(found.rows), found.splits) == (300, ("test", "train", "validation"))
     assert found.rows[7].keyframe_frame == tuple(range(0, found.rows[7].frame_count, 60))
     assert summarize(found).straddling == {}
+
+
+def test_two_processes_of_hogwild_share_the_images_of_an_epoch(tmp_path: Path) -> None:
+    images, labels = hogwild._made_up(10, 0)
+    folder = hogwild._stored(tmp_path, images, labels, *hogwild._made_up(4, 1))
+    trial = hogwild.Trial(folder, "memory", seed=3)
+    halves = [hogwild._own(trial, 0, number) for number in range(2)]
+    found = [image.numpy().tobytes() for half in halves for some, _ in half for image in some]
+    assert sorted(found) == sorted(image.tobytes() for image in images)
+    image, label = hogwild.Files(folder, "npy")[7]
+    assert (image == images[7]).all()
+    normalized, _ = hogwild.Files(folder, "jpg")[7]
+    decoded = cv2.imread(str(folder / "train" / "000007.jpg"))
+    assert decoded is not None
+    assert np.abs(normalized.numpy() - (decoded[:, :, ::-1].transpose(2, 0, 1) / 127.5 - 1)).max() < 3 / 127.5
+    assert label == labels[7]
