@@ -58,6 +58,10 @@ def test_records_without_labels_are_refused_or_told(tmp_path: Path) -> None:
     assert "1 of 13 records has no label (-1): nothing is learned from them" in check(tmp_path / "some").warnings[0]
 
 
+def test_a_window_of_records_has_work_for_several_decoders(folder: Path) -> None:
+    assert check(folder, {"sampling": {"window": 512}}).unit_clips == 32
+
+
 def test_advice_speaks_of_records(folder: Path) -> None:
     [untested] = check(folder).warnings
     assert untested.startswith("data.records_test is not given, so nothing is measured on records that had no say")
