@@ -39,6 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essp_common.errors import ConfigError
+from essp_common.records import local
 from essp_common.records.versions import RecordFile
 
 log = logging.getLogger(__name__)
@@ -76,12 +77,14 @@ class Copy:
         present: NDArray[np.bool_] = (here[numbers] == 1) & (ends <= self.bound)
         return present
 
-    def read(self, begin: int, length: int) -> bytes:
+    def read(self, stretches: Sequence[local.Stretch]) -> Iterator[bytes]:
         """Bytes of the file, fewer where the disk fails; nobody has checked them."""
-        data = b""
-        with self._disk.telling():
-            data = os.pread(self._descriptor, length, self._records + begin)
-        return data
+        found = local.read(self._descriptor, stretches, self._records)
+        for _ in stretches:
+            data = b""
+            with self._disk.telling():
+                data = next(found, b"")
+            yield data
 
     def keep(self, begin: int, data: memoryview, records: slice) -> None:
         """Bytes of the file, and which records lie in them whole."""

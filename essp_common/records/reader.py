@@ -1,8 +1,9 @@
 """Reads records by their place: in one pass over each file, in ascending order of bytes.
 
-The place of a record is its number among those that a version has. Wanted records that lie close together are read by
-one request, gaps included. What is damaged is left out, named in the log and counted; where a file cannot be read at
-all, that is said of the file, once.
+The place of a record is its number among those that a version has. From an object store, wanted records that lie close
+together are read by one request, gaps included, and some requests are under way at a time; from files of this machine
+they are read alone (`local.py`). What is damaged is left out, named in the log and counted; where a file cannot be read
+at all, that is said of the file, once.
 
 Records that are on a disk of this machine (`disk.py`) are read there, and the others are left there on their way.
 """
@@ -13,7 +14,9 @@ import hashlib
 import logging
 import threading
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,18 +25,23 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.errors import NotFound, PermanentError
+from essp_common.errors import NotFound, PermanentError, Unavailable
 from essp_common.objects.port import ObjectStore
+from essp_common.records import local
 from essp_common.records.chunk import ENTRY, HEADER_BYTES, DamagedChunk, Encoding, read_table, table_bytes
 from essp_common.records.disk import Copy, Disk, Room
 from essp_common.records.versions import DataSet, RecordFile, Version
 
 log = logging.getLogger(__name__)
 
-GAP_BYTES = 64 * 1024
-"""Bytes between two wanted records that are read rather than skipped."""
+GAP_BYTES = 512 * 1024
+"""Bytes between two wanted records that a request to a store has rather than that there are two."""
 REQUEST_BYTES = 8 * 2**20
 """Of one request, at most, but for a record that is larger."""
+_REQUESTS = 4
+"""To a store, at a time."""
+_TOGETHER_BYTES = 2**20
+"""Of records that are checked and handed out together, at least."""
 _TABLE_GUESS = 256 * 1024
 """Read with the header, since most tables are shorter."""
 
@@ -58,6 +66,14 @@ class _Found(NamedTuple):
     """Of each of them."""
     damaged: NDArray[np.int64]
     """Further places, whose bytes are not those that were written."""
+
+
+class _Source(NamedTuple):
+    """Where bytes of a file come from."""
+
+    gap_bytes: int
+    """Bytes between two wanted records that are read rather than skipped."""
+    fetch: Callable[[Sequence[Run]], Iterator[bytes]]
 
 
 class RecordReader:
@@ -172,47 +188,87 @@ class RecordReader:
                     self._tell(f"record {key} in {file.key}", "its bytes are damaged")
                 yield found, cut
 
-    def _pass(self, places: NDArray[np.int64], get: Callable[[int, int], bytes]) -> Iterator[_Found]:
-        """Records of one file, in ascending order of bytes. `get`: bytes of the file from there on, so many."""
+    def _pass(self, places: NDArray[np.int64], source: _Source) -> Iterator[_Found]:
+        """Records of one file, in ascending order of bytes."""
         begins, ends = self._stretches(places)
-        for run in runs(begins, ends):
-            some = slice(run.first, run.last)
-            data = memoryview(get(run.begin, run.end - run.begin))
-            cuts = zip((begins[some] - run.begin).tolist(), (ends[some] - run.begin).tolist(), strict=True)
-            cut = [data[begin:end] for begin, end in cuts]
-            good = np.array([zlib.crc32(part) for part in cut], np.uint32) == self.table["crc"][places[some]]
-            if not good.all():
-                cut = [part for part, fine in zip(cut, good.tolist(), strict=True) if fine]
-            yield _Found(places[some][good], cut, places[some][~good])
+        wanted = list(runs(begins, ends, source.gap_bytes))
+        if not wanted:
+            return
+        cut: list[memoryview] = []
+        first = size = 0
+        for run, data in zip(wanted, source.fetch(wanted), strict=True):
+            view = memoryview(data)
+            if run.last - run.first == 1:
+                cut.append(view)
+            else:
+                cuts = zip(begins[run.first : run.last].tolist(), ends[run.first : run.last].tolist(), strict=True)
+                cut += [view[begin - run.begin : end - run.begin] for begin, end in cuts]
+            size += len(view)
+            if size >= _TOGETHER_BYTES or run is wanted[-1]:
+                yield self._checked(places[first : run.last], cut)
+                cut, first, size = [], run.last, 0
 
-    def _from_disk(self, copy: Copy) -> Callable[[int, int], bytes]:
-        def get(begin: int, length: int) -> bytes:
-            data = copy.read(begin, length)
-            with self._lock:
-                self.disk_bytes += len(data)
-            return data
+    def _checked(self, places: NDArray[np.int64], data: list[memoryview]) -> _Found:
+        good = np.array([zlib.crc32(part) for part in data], np.uint32) == self.table["crc"][places]
+        if good.all():
+            return _Found(places, data, places[:0])
+        whole = [part for part, fine in zip(data, good.tolist(), strict=True) if fine]
+        return _Found(places[good], whole, places[~good])
 
-        return get
+    def _from_disk(self, copy: Copy) -> _Source:
+        def fetch(wanted: Sequence[Run]) -> Iterator[bytes]:
+            for data in copy.read(wanted):
+                with self._lock:
+                    self.disk_bytes += len(data)
+                yield data
 
-    def _from_store(self, position: int, copy: Copy | None) -> Callable[[int, int], bytes]:
+        return _Source(0, fetch)
+
+    def _from_store(self, position: int, copy: Copy | None) -> _Source:
         """Keeps on the disk what it gets."""
         file = self.version.files[position]
+        here = self.store.local_path(file.key) is not None
         whole = np.arange(*np.searchsorted(self._file, (position, position + 1)) if copy else (0, 0))
         numbers = self._numbers(whole, file)
         begins, ends = self._stretches(whole)
 
-        def get(begin: int, length: int) -> bytes:
-            data = self.store.get(file.key, begin, length)
-            with self._lock:
-                self.store_bytes += len(data)
-            if copy is not None:
-                first = int(np.searchsorted(begins, begin))
-                last = int(np.searchsorted(ends, min(begin + len(data), copy.bound), side="right"))
-                if first < last:  # deleted records between them are whole as well
-                    copy.keep(begin, memoryview(data), slice(int(numbers[first]), int(numbers[last - 1]) + 1))
-            return data
+        def fetch(wanted: Sequence[Run]) -> Iterator[bytes]:
+            get = self._read_here if here else self._requested
+            for run, data in zip(wanted, get(file.key, wanted), strict=True):
+                with self._lock:
+                    self.store_bytes += len(data)
+                if copy is not None:
+                    first = int(np.searchsorted(begins, run.begin))
+                    last = int(np.searchsorted(ends, min(run.begin + len(data), copy.bound), side="right"))
+                    if first < last:  # deleted records between them are whole as well
+                        copy.keep(run.begin, memoryview(data), slice(int(numbers[first]), int(numbers[last - 1]) + 1))
+                yield data
 
-        return get
+        return _Source(0 if here else GAP_BYTES, fetch)
+
+    def _read_here(self, key: str, wanted: Sequence[Run]) -> Iterator[bytes]:
+        with self.store.open(key) as file:
+            try:
+                yield from local.read(file.fileno(), wanted)
+            except OSError as error:
+                raise Unavailable(f"{self.store.uri(key)}: {error.strerror}") from error
+
+    def _requested(self, key: str, wanted: Sequence[Run]) -> Iterator[bytes]:
+        if len(wanted) == 1:
+            yield self.store.get(key, wanted[0].begin, wanted[0].end - wanted[0].begin)
+            return
+        with ThreadPoolExecutor(_REQUESTS, "essp-requests") as pool:
+            coming: deque[Future[bytes]] = deque()
+            try:
+                for run in wanted:
+                    coming.append(pool.submit(self.store.get, key, run.begin, run.end - run.begin))
+                    if len(coming) == _REQUESTS:
+                        yield coming.popleft().result()
+                while coming:
+                    yield coming.popleft().result()
+            finally:
+                for request in coming:
+                    request.cancel()
 
     def _numbers(self, places: NDArray[np.int64], file: RecordFile) -> NDArray[np.int64]:
         """Of these records, in their file."""
@@ -238,15 +294,15 @@ def verify(data_set: DataSet, number: int | None = None) -> Iterator[tuple[Recor
         yield file, _faults(data_set.store, file, len(version.classes))
 
 
-def runs(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[Run]:
-    """The requests that read these stretches of a file, which ascend: with gaps up to `GAP_BYTES`, and up to
+def runs(begins: NDArray[np.int64], ends: NDArray[np.int64], gap_bytes: int = GAP_BYTES) -> Iterator[Run]:
+    """The requests that read these stretches of a file, which ascend: with gaps up to `gap_bytes`, and up to
     `REQUEST_BYTES` each."""
     first = 0
-    gaps = np.concatenate((begins[1:] - ends[:-1] > GAP_BYTES, [True])) if len(begins) else np.empty(0, bool)
+    gaps = np.concatenate((begins[1:] - ends[:-1] > gap_bytes, [True])) if len(begins) else np.empty(0, bool)
+    starts, stops = begins.tolist(), ends.tolist()
     for i, gap in enumerate(gaps.tolist()):
-        full = not gap and ends[i + 1] - begins[first] > REQUEST_BYTES
-        if gap or full:
-            yield Run(int(begins[first]), int(ends[i]), first, i + 1)
+        if gap or stops[i + 1] - starts[first] > REQUEST_BYTES:
+            yield Run(starts[first], stops[i], first, i + 1)
             first = i + 1
 
 

@@ -147,7 +147,8 @@ def test_records_stay_on_a_disk(raw: Path, tmp_path: Path, monkeypatch: pytest.M
         for rank in range(2)
     ]
     first = [taken(loader) for loader in ranks]
-    monkeypatch.setattr(DirectoryStore, "get", lambda *_: pytest.fail("the store was asked"))
+    for name in ("get", "open"):
+        monkeypatch.setattr(DirectoryStore, name, lambda *_: pytest.fail("the store was asked"))
     for epoch, shares in zip(epochs, (first, [taken(loader) for loader in ranks]), strict=True):
         assert [one for pair in zip(*shares, strict=True) for one in pair] == epoch
     for loader in ranks:

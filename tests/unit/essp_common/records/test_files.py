@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -273,13 +274,16 @@ def test_requests_ascend_and_have_every_record_once(stretches: list[tuple[int, i
 
 
 class Traced(DirectoryStore):
-    """Knows what was read."""
+    """Far away, and knows what was read."""
 
     trace: ClassVar[list[tuple[str, int]]] = []
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         self.trace.append((key, start))
         return super().get(key, start, length)
+
+    def local_path(self, key: str) -> str | None:
+        return None
 
 
 def test_a_pass_reads_each_file_once_from_its_beginning(store: DirectoryStore, tmp_path: Path) -> None:
@@ -288,3 +292,59 @@ def test_a_pass_reads_each_file_once_from_its_beginning(store: DirectoryStore, t
     Traced.trace.clear()
     contents(reader, np.arange(1, 300, 3))
     assert [key for key, _ in Traced.trace] == [file.key for file in reader.version.files], "one seek a file"
+
+
+FAR_BYTES = 40_000
+
+
+@pytest.fixture(scope="module")
+def far(tmp_path_factory: pytest.TempPathFactory) -> RecordReader:
+    """Sixty large records in a few files of this machine."""
+    data_set = DataSet(DirectoryStore(str(tmp_path_factory.mktemp("far"))))
+    with Writer(data_set, (), file_bytes=2**20) as writer:
+        for number in range(60):
+            writer.add(Record(bytes([number]) * FAR_BYTES, -1))
+    return RecordReader(data_set)
+
+
+@given(places=st.sets(st.integers(0, 59), min_size=1))
+def test_files_of_this_machine_are_read_record_by_record(far: RecordReader, places: set[int]) -> None:
+    """What is read is what is wanted, however far apart it is."""
+    before = far.store_bytes
+    assert contents(far, np.array(sorted(places))) == {place: bytes([place]) * FAR_BYTES for place in places}
+    assert far.store_bytes - before == FAR_BYTES * len(places)
+
+
+def test_requests_of_a_pass_ascend_and_a_dense_one_seeks_once_a_file(store: DirectoryStore, tmp_path: Path) -> None:
+    """The read trace of pieces, whatever their size."""
+    build(store, range(300), file_bytes=2000)
+    reader = RecordReader(DataSet(Traced.from_url(tmp_path.as_uri())))
+    keys = [file.key for file in reader.version.files]
+    for size in (1, 5, 50, 300):
+        Traced.trace.clear()
+        contents(reader, np.sort(np.random.default_rng(size).permutation(300)[:size]))
+        asked = [(keys.index(key), start) for key, start in Traced.trace]
+        assert asked == sorted(asked)
+        assert len(asked) <= len(keys)
+
+
+def test_several_requests_to_a_store_are_under_way(store: DirectoryStore, tmp_path: Path) -> None:
+    """And their answers come in the order of the file."""
+    images = [bytes([number]) * (GAP_BYTES // 3) for number in range(12)]
+    with Writer(DataSet(store), CLASSES) as writer:
+        for image in images:
+            writer.add(Record(image, 0))
+    reader = RecordReader(DataSet(Meeting.from_url(tmp_path.as_uri())))
+    wanted = np.array([0, 5, 10])
+    assert contents(reader, wanted) == {int(place): images[place] for place in wanted}
+
+
+class Meeting(Traced):
+    """Its answers come three at a time or not at all."""
+
+    barrier = threading.Barrier(3, timeout=20)
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        if key.startswith("records/") and start:
+            self.barrier.wait()
+        return super().get(key, start, length)
