@@ -28,6 +28,7 @@ from benchmarks import (
     gpus,
     hogwild,
     intake,
+    io,
     loading,
     master,
     oneaccess,
@@ -74,6 +75,8 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
         records.records,
         oneaccess.records_coco,
         hogwild.hogwild,
+        io.io_threads,
+        io.io_prefetch_spread,
         autoscaling.autoscaling,
         gpus.gpu_allocation,
     )

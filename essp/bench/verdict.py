@@ -20,7 +20,7 @@ from enum import StrEnum
 NEAR = 0.85
 """Shares from here on count as all."""
 _OWN = 0.4
-"""Share of the cores that a pipeline keeps busy which is bound by them, beside other processes."""
+"""Share of the cores from which on raw reads compute rather than wait for a device."""
 _NOTABLE = 0.05
 """Cores from here on are worth a word."""
 _SAME = 0.97
@@ -104,7 +104,7 @@ def judge(case: Case) -> Verdict:
 
 def _binds(case: Case, best: Measured, raw: Measured) -> Binds:
     near_raw = best.rate >= NEAR * raw.rate
-    if _busy(best, case.cores) and (not near_raw or _busy(raw, case.cores)):
+    if _busy(best, case.cores) and (not near_raw or raw.cpu_cores >= _OWN * case.cores):
         return Binds.CORES
     if near_raw:
         return Binds.NETWORK if case.network else Binds.DEVICE
@@ -116,8 +116,8 @@ def _binds(case: Case, best: Measured, raw: Measured) -> Binds:
 
 
 def _busy(one: Measured, cores: int) -> bool:
-    """With others, if its own part is notable: what waits for a device is not bound by cores that others use."""
-    return one.cpu_cores + one.other_cores >= NEAR * cores and one.cpu_cores >= _OWN * cores
+    """With what others use: no core is left for more."""
+    return one.cpu_cores + one.other_cores >= NEAR * cores
 
 
 def _stuck(case: Case, best: Measured) -> bool:
