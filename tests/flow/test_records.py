@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from essp.api.loader import Loader
 from essp.cli.main import app
 from essp.report.facts import read_run
 from essp.report.samples import choose, read_samples
@@ -86,3 +87,17 @@ def test_a_damaged_record_is_replaced_by_one_of_its_class(folders: dict[str, str
     assert letters.exit_code == 0, letters.output
     [record] = {letter["seed"]["video"] for letter in json.loads(letters.stdout)}
     assert record.startswith("train/0")
+
+
+def test_a_loop_of_ones_own_gets_each_record_once(folders: dict[str, str], tmp_path: Path) -> None:
+    spec = records_job(tmp_path / "train", tmp_path / "out", {"data": folders})
+    (tmp_path / "job.yaml").write_text(spec.model_dump_json(), encoding="utf-8")
+    loader = Loader.of(tmp_path / "job.yaml", epochs=1)
+    seen = [
+        (name, label)
+        for batch in loader
+        for name, label in zip(batch.meta["video"], batch.labels.tolist(), strict=True)
+    ]
+    loader.close()
+    assert len(dict(seen)) == len(seen) == 15, "16 for training, and one of them is damaged"
+    assert all(int(name.rpartition("/")[2]) % 2 == label for name, label in seen)

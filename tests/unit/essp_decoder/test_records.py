@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -10,12 +11,15 @@ import numpy as np
 import pytest
 
 from essp_common.errors import BadVideo, EsspError
+from essp_common.objects.ranged import RangedFile
 from essp_common.pb.v1.messages_pb2 import DecodeSeed
 from essp_common.planning.phases import Phases
 from essp_common.records.rows import open_data
 from essp_common.video import codec
+from essp_common.video.container import Limits
 from essp_common.wiring import Stores
 from essp_decoder.config import DecoderSettings
+from essp_decoder.records import OpenRecords
 from essp_decoder.sandbox import Outcome, Sandbox
 from essp_decoder.service import sandbox_options
 from essp_master.job.message_builder import MessageBuilder
@@ -76,7 +80,7 @@ def test_each_record_gives_its_image(sandbox: Sandbox, stores: Stores, tmp_path:
 
 
 def test_damage_costs_the_record_that_it_hit(sandbox: Sandbox, stores: Stores, tmp_path: Path) -> None:
-    made = make_records(tmp_path, LABELS, png)
+    made = make_records(tmp_path, LABELS, raw)
     asked = units(tmp_path, stores)
     path = tmp_path / made.version()[1].files[0].key
     seeds = sorted((seed for unit in asked for seed in unit.seeds), key=lambda seed: seed.record.offset)
@@ -101,3 +105,40 @@ def test_a_file_that_is_gone_costs_its_records(sandbox: Sandbox, stores: Stores,
     found = decoded(sandbox, asked)
     bad = {number: outcome.kind for number, outcome in found.items() if isinstance(outcome, BadVideo)}
     assert bad == {number: "vanished" for number in found if 3 <= number < 6}
+
+
+class RangedStore:
+    """A store elsewhere: what is asked of it is noted."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.requests: list[tuple[int, int]] = []
+
+    def resolve(self, uri: str) -> tuple[RangedStore, str]:
+        return self, uri
+
+    def local_path(self, key: str) -> None:
+        return None
+
+    def open(self, key: str) -> io.BufferedReader:
+        return io.BufferedReader(RangedFile(self._path.stat().st_size, self._fetch))
+
+    def _fetch(self, start: int, length: int) -> bytes:
+        self.requests.append((start, length))
+        return self._path.read_bytes()[start : start + length]
+
+
+def test_records_that_lie_close_together_come_with_one_request(stores: Stores, tmp_path: Path) -> None:
+    """12 records of 2 KB each, in two units: the second one finds its bytes read."""
+    made = make_records(tmp_path, LABELS, raw)
+    ranged = RangedStore(tmp_path / made.version()[1].files[0].key)
+    records = OpenRecords(ranged, Limits(), 4)  # type: ignore[arg-type]
+    for unit in units(tmp_path, stores):
+        targets = [np.zeros((1, 24, 28, 3), np.uint8) for _ in unit.seeds]
+        assert records.read(unit.video, unit.seeds, unit.recipe.resize, targets) == [None] * len(targets)
+        for seed, target in zip(unit.seeds, targets, strict=True):
+            number = int(seed.record.id.rpartition("/")[2])
+            np.testing.assert_array_equal(target[0], image(number, number % 2))
+    assert len(ranged.requests) == 1
+    for opened in {unit.video.uri: unit.video for unit in units(tmp_path, stores)}.values():
+        records.drop(opened)
