@@ -36,8 +36,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """Several tests run at the same time: more threads than cores, and threads that spin while they wait, slow all down."""
 
-settings.register_profile("essp", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
-settings.load_profile("essp")  # how long an example takes says more about the machine than about what is tested
+# How long an example takes says more about the machine than about what is tested. Examples are other ones in each run,
+# so that many short runs find what one long run would.
+settings.register_profile(
+    "essp", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True, max_examples=50
+)
+settings.load_profile("essp")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
