@@ -150,7 +150,7 @@ def _growth(raw: Sequence[Measured]) -> str:
     said = f"{_times(gain)} from {before.threads} to {last.threads} threads"
     if gain >= _SCALES ** math.log2(last.threads / before.threads):
         return f"which still gain {said}: its latency binds, and more threads help"
-    return f"which gain no more than {said}: its bandwidth binds"
+    return f"which gain no more than {said}: it can serve no more"
 
 
 def _times(ratio: float) -> str:

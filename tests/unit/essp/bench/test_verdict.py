@@ -45,8 +45,8 @@ MEMORY_READS = case([(1, 2500, 1.0), (4, 9000, 3.9)], [(1, 2600, 1.0), (4, 9500,
         ),
         (
             NARROW_DEVICE, Binds.DEVICE,
-            "the device binds: this is 98% of raw reads, which gain no more than 1x from 2 to 4 threads: its bandwidth "
-            "binds. 410 images/s with 2 threads, 1.4x as many as with 1.",
+            "the device binds: this is 98% of raw reads, which gain no more than 1x from 2 to 4 threads: it can serve "
+            "no more. 410 images/s with 2 threads, 1.4x as many as with 1.",
         ),
         (
             ONE_THREAD, Binds.DECODER,
