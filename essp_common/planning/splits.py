@@ -57,6 +57,11 @@ def splits_of(catalog: Catalog, data: DataSpec) -> Splits:
     if validation is not None:
         return Splits(train, validation, test, carved=False)
     held_out = _held_out(train.rows, data.validation_fraction)
+    if not held_out.any() and data.records:
+        raise ConfigError(
+            "data.records_validation: is not given, and no class has two records, of which one could be set aside; add "
+            "records, or name a data set to validate on"
+        )
     if not held_out.any():
         raise ConfigError(
             f"data.validation: the catalog has no such split, and split {train_name!r} has no class with videos to "

@@ -58,6 +58,12 @@ def test_records_without_labels_are_refused_or_told(tmp_path: Path) -> None:
     assert "1 of 13 records has no label (-1): nothing is learned from them" in check(tmp_path / "some").warnings[0]
 
 
+def test_records_that_leave_nothing_to_validate_on_say_so(tmp_path: Path) -> None:
+    make_records(tmp_path / "train", [0, 1])
+    with pytest.raises(ConfigError, match=r"data\.records_validation: is not given, and no class has two records"):
+        check(tmp_path / "train")
+
+
 def test_a_window_of_records_has_work_for_several_decoders(folder: Path) -> None:
     assert check(folder, {"sampling": {"window": 512}}).unit_clips == 32
 
