@@ -67,7 +67,7 @@ def test_the_figure_of_coco_is_measured(tmp_path: Path) -> None:
     assert coco.aim is not None
     assert (coco.name, coco.aim.least) == ("records_coco", 3.6)
     assert coco.value > 0
-    assert "share_of_time_that_decoding_alone_takes" in files.detail
+    assert "share_of_cpu_time_that_is_decoding" in files.detail
 
 
 def test_a_run_leaves_a_table_and_a_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
