@@ -205,17 +205,16 @@ def _binds(best: Row, cores: int) -> str:
 def _gained(rows: Sequence[Row]) -> str:
     """What a batch ahead hides, where both were measured."""
     by = {tuple(row.labels.values()): row.values["seconds"].median for row in rows}
-    ahead = sorted({int(row.labels["prefetch"]) for row in rows} - {0})
-    hidden = [
-        1 - by[(store, batch, ahead[0], threads)] / seconds
+    ahead = min((int(row.labels["prefetch"]) for row in rows if row.labels["prefetch"]), default=0)
+    shares = [
+        by[store, batch, ahead, threads] / seconds
         for (store, batch, prefetch, threads), seconds in by.items()
-        if prefetch == 0 and ahead and (store, batch, ahead[0], threads) in by
+        if prefetch == 0 and ahead and (store, batch, ahead, threads) in by
     ]
-    if not hidden:
+    if not shares:
         return ""
-    times = [seconds for (_, _, prefetch, _), seconds in by.items() if prefetch == ahead[0]]
-    spread = max(times) / min(times) - 1
-    return (
-        f"prefetch {ahead[0]} takes {min(hidden):.0%} to {max(hidden):.0%} off the time; with it, times of all threads "
-        f"and stores lie within {spread:.1%}."
-    )
+    said = f"with prefetch {ahead} trainings take {min(shares):.0%} to {max(shares):.0%} of the time without"
+    times = [row.values["seconds"].median for row in rows if row.labels["prefetch"] == ahead]
+    if len({row.labels["batch"] for row in rows}) == 1 and len(times) > 1:
+        said += f", and those of all threads and stores lie within {max(times) / min(times) - 1:.1%}"
+    return f"{said}."

@@ -6,7 +6,8 @@
 
 It takes the place of dstat and iostat beside a measurement. Disks are those of the machine, whoever uses them; the
 process is this one with its children. A value is the mean rate over its interval. Each time is that at which an
-interval ended, so intervals that the system has delayed are longer and still right.
+interval ended, so intervals that the system has delayed are longer and still right; none is shorter than half of what
+was asked for, unless the whole trace is.
 
 One thread takes the samples. It ends with the block, also after an error in it.
 """
@@ -142,7 +143,7 @@ class Trace:
         self._clock = clock
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="essp-trace", daemon=True)
-        self._last = self._began = self._counters()
+        self._before = self._last = self._began = self._counters()
 
     def __enter__(self) -> Trace:
         self._last = self._began = self._counters()
@@ -162,15 +163,18 @@ class Trace:
     def _run(self) -> None:
         due_s = self._began.at_s + self.interval_s
         while not self._ended.wait(max(0.0, due_s - self._clock())):
-            self._take()
-            due_s = max(due_s + self.interval_s, self._clock())
-        self._take()
-
-    def _take(self) -> None:
+            self._take(self._counters())
+            due_s = max(due_s + self.interval_s, self._clock() + self.interval_s / 2)
         now = self._counters()
+        if self.samples and now.at_s - self._last.at_s < self.interval_s / 2:
+            self.samples.pop()  # of a short rest, cores that count by hundredths of a second give no rate
+            self._last = self._before
+        self._take(now)
+
+    def _take(self, now: Counters) -> None:
         if now.at_s > self._last.at_s:
             self.samples.append(sample_between(self._last, now, self._began.at_s))
-            self._last = now
+            self._before, self._last = self._last, now
 
     def _counters(self) -> Counters:
         machine = self._machine
