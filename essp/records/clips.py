@@ -19,6 +19,7 @@ import numpy as np
 
 from essp.records.items import Item, Source
 from essp_common.catalog.table import VideoRow, read_catalog
+from essp_common.distribution import require
 from essp_common.errors import BadFrames, ConfigError, EsspError, TransientError
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, FrameCodec, Recipe, Resize, Seed, Seek, Video
 from essp_common.planning.plan import seek_to
@@ -40,6 +41,7 @@ def clips(uri: str, stores: Stores, split: str, frames: int, opened: ExitStack) 
 
     Raises `ConfigError` for a split that there is not, and several of which none is said.
     """
+    require("a catalog as a source of records", "av")  # children load it, and it is they who would fail
     catalog = read_catalog(*stores.resolve(uri))
     splits = [name for name in catalog.splits if name]
     if split and split not in splits:
