@@ -25,6 +25,7 @@ def picture(results: Results, theme: Theme = LIGHT) -> bytes:
         axes.axhline(medians[names.index("none")], color=theme.ink, linestyle="--", linewidth=1)
     axes.set_ylabel("time, s")
     axes.set_xlabel("checkpoints")
+    axes.use_sticky_edges = False  # a bar of no height would keep the top without a margin
     axes.margins(y=0.1)
     axes.set_ylim(bottom=0)
     axes.grid(axis="y", color=theme.faint, linewidth=0.6)
