@@ -55,7 +55,18 @@ TraceOption = Annotated[
     Path | None, typer.Option(help="Write what disks, cores and stores do, each second, to this CSV file.")
 ]
 TraceEveryOption = Annotated[float, typer.Option(help="Seconds between two lines of --trace.", min=0.01, max=3600)]
-PlotOption = Annotated[Path | None, typer.Option(help="Draw the figures into this PNG file.")]
+
+
+def _plot_path(path: Path | None) -> Path | None:
+    """Checked before anything is measured. Raises `ConfigError`."""
+    if path is not None and path.suffix.lower() != ".png":
+        raise ConfigError(f"--plot {path}: give a name that ends with .png")
+    if path is not None and not path.parent.is_dir():
+        raise ConfigError(f"--plot {path}: there is no folder {path.parent}; make it first")
+    return path
+
+
+PlotOption = Annotated[Path | None, typer.Option(help="Draw the figures into this PNG file.", callback=_plot_path)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be measured.")]
 

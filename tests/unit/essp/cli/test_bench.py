@@ -77,6 +77,8 @@ def test_a_dry_run_measures_nothing(images: Path, tmp_path: Path) -> None:
         (("--pipeline", "write"), ConfigError, "--pipeline 'write': there is no 'write'; there are read, full"),
         (("--throttle", "floppy"), ConfigError, "throttle 'floppy'"),
         (("--batch", "64"), ConfigError, "7 images, fewer than a batch; give --batch 7, or --batches"),
+        (("--plot", "/nowhere/x.png"), ConfigError, "--plot /nowhere/x.png: there is no folder /nowhere"),
+        (("--plot", "x.jpg"), ConfigError, "--plot x.jpg: give a name that ends with .png"),
         (("--store", "ftp://x/y"), EsspError, "lies in no configured store"),
     ],
 )
