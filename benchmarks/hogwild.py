@@ -136,7 +136,7 @@ def main(
         _stored(folder, train[0][:count], train[1][:count], *test)
         print(f"{min(count, len(train[0]))} images, {len(test[0])} test images, load {os.getloadavg()[0]:.1f}")
         timed: list[dict[str, Outcome]] = []
-        errors: dict[str, list[list[float]]] = {on: [] for on in ("npy", "shared")}
+        errors: dict[str, list[list[float]]] = {on: [] for on in ("npy", "shared", "memory")}
         for seed in range(seeds):
             timed.append({on: _run(Trial(folder, on, 1, seed)) for on in _SIDES})
             for on, runs in errors.items():
@@ -342,7 +342,7 @@ def _draw(errors: dict[str, list[list[float]]], path: Path) -> None:
 
     canvas = Canvas(figsize=(6, 3.5), layout="constrained")
     axes = canvas.subplots()
-    for (name, runs), colour in zip(errors.items(), ("#c8553d", "#2a7f62"), strict=True):
+    for (name, runs), colour in zip(errors.items(), ("#c8553d", "#2a7f62", "#7a8793"), strict=True):
         values = np.array(runs)
         epochs = range(1, values.shape[1] + 1)
         axes.plot(epochs, values.mean(0), color=colour, label=name)
