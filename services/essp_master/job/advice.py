@@ -55,6 +55,8 @@ def _of_classes(phases: Phases) -> Iterator[str]:
     videos = np.diff(view.class_begin)
     if single := [view.classes[class_id] for class_id in np.flatnonzero(videos == 1).tolist()]:
         yield f"a single training {kind} of {len(single)} of {len(view.classes)} classes: {_few(single)}"
+    if phases.spec.trainers and len(view.classes) == 1:
+        yield f"every training {kind} is of one class, {view.classes[0]}: each answer is right, and nothing is learned"
 
 
 def _of_splits(phases: Phases) -> Iterator[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from essp_common.catalog.table import Catalog, read_catalog, write_catalog
 from essp_common.wiring import Stores
 from essp_master.job.preflight import preflight
 from tests.harness.fleet import make_job
@@ -38,6 +39,14 @@ def test_of_a_sound_job_nothing_is_said(tmp_path: Path) -> None:
 def test_what_has_no_effect_is_named_by_its_field(tmp_path: Path, trainer: dict[str, Any], said: str) -> None:
     [warning] = told(tmp_path, trainer)
     assert warning.startswith(said)
+
+
+def test_one_class_is_nothing_to_learn(tmp_path: Path) -> None:
+    store, key = STORES.resolve(make_job(tmp_path).data.catalog)
+    rows = tuple(row for row in read_catalog(store, key).rows if row.class_name == "c0")
+    write_catalog(store, "one.parquet", Catalog(rows))
+    [warning] = told(tmp_path, data={"catalog": store.uri("one.parquet")})
+    assert warning == "every training video is of one class, c0: each answer is right, and nothing is learned"
 
 
 def test_splits_and_streams_that_nobody_uses(tmp_path: Path) -> None:
