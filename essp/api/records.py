@@ -15,7 +15,7 @@ import os
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import gettempdir
@@ -32,7 +32,7 @@ from essp.api.shared import About, Owner, SharedRecords, Start
 from essp.records.feed import Feed, Part, Taken
 from essp.records.held import Held, Places, RawImages
 from essp.records.images import covering
-from essp.records.pieces import Pieces, Share, nearest
+from essp.records.pieces import Meter, Pieces, Share, nearest
 from essp.uris import as_uri
 from essp_common.errors import BadFrames, ConfigError, PermanentError
 from essp_common.planning.position import Position
@@ -141,6 +141,7 @@ class Records(Epochs):
         self._keys = self._reader.table["key"].copy()
         self._names = np.array([*self._reader.classes, None], object)  # -1: it has no label
         self._feed: Feed | None = None
+        self._meter = Meter()
         self._pid = os.getpid()
         self._pool: ThreadPoolExecutor | None = None
 
@@ -180,6 +181,17 @@ class Records(Epochs):
     def damaged(self) -> dict[str, str]:
         """Records and files that could not be read so far, and why."""
         return dict(self._reader.damaged)
+
+    @property
+    def reading(self) -> dict[str, float]:
+        """What reading has cost so far, to see whether it holds up the loop.
+
+        `pieces` and `records` that were read, `store_bytes` and `disk_bytes` for that, in `read_s` seconds;
+        `stalled_s`, which the loop has waited for records, `first_s` of each first batch apart, and `loop_s`, which it
+        took for anything else.
+        """
+        read = {"store_bytes": self._reader.store_bytes, "disk_bytes": self._reader.disk_bytes}
+        return {**asdict(self._meter), **read}
 
     def close(self) -> None:
         """End the threads of this loader. It can be iterated over again. Idempotent."""
@@ -224,7 +236,7 @@ class Records(Epochs):
             return feed
         self.close()
         draws = Draws(len(self._reader), self._seed, self._sample_size)
-        pieces = Pieces(self._reader, draws, self._share, self._memory, self._batch_size, at)
+        pieces = Pieces(self._reader, draws, self._share, self._memory, self._batch_size, at, self._meter)
         self._feed = feed = Feed(pieces, self._batch_size, self._clips, at)
         self._pid = os.getpid()
         self._abandoned = closed_when_abandoned(self, feed.close)

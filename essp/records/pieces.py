@@ -2,9 +2,10 @@
 
     order of the epoch ──▶ piece: its records, by place ──read in ascending order──▶ memory ──▶ batches, in the order
 
-Two pieces are in memory at a time, one in use and one being read. The first ones are small, so that the first batch
-comes at once, and each is twice as large as the one before until a piece fills half of the memory. If all records fit,
-each is read once and stays.
+Two pieces are in memory at a time, one in use and one being read. The first is one batch, so that it comes at once, and
+each is larger than the one before until a piece fills half of the memory. A large piece costs less a record than a
+small one, so the largest that is read before the loop needs it is the best; where none is, reading binds, and twice
+the size is still better than the same. If all records fit, each is read once and stays.
 
 What comes when is a function of the sampler alone: sizes of pieces change nothing but the speed.
 """
@@ -12,6 +13,7 @@ What comes when is a function of the sampler alone: sizes of pieces change nothi
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +26,8 @@ from essp_common.errors import PermanentError
 from essp_common.records.reader import RecordReader
 from essp_common.records.sampler import Draws
 from essp_common.runtime.retry import retry_transient
+
+_LEAST_GROWTH, _MOST_GROWTH = 2.0, 16.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,21 @@ class Piece:
     """No record of the epoch comes after these."""
 
 
+@dataclass(slots=True)
+class Meter:
+    """What reading has cost a loop so far."""
+
+    pieces: int = 0
+    records: int = 0
+    read_s: float = 0.0
+    first_s: float = 0.0
+    """The loop has waited for its first piece, each time that it began."""
+    stalled_s: float = 0.0
+    """And for others."""
+    loop_s: float = 0.0
+    """Between its pieces, it has not waited."""
+
+
 @dataclass(frozen=True, slots=True)
 class Share:
     """Every `ranks`-th record of an epoch, from `rank` on."""
@@ -56,19 +75,42 @@ class Share:
         return records // self.ranks
 
 
+def growth(loop_s: float, read_s: float) -> float:
+    """By how much the next piece may be larger than the one that the loop has just begun to use.
+
+    `loop_s`: time of the loop, and `read_s`: of reading, for one record of the last pieces. A larger piece takes no
+    more time a record, so one that is `loop_s / read_s` times as large is there in time. What a few batches have shown
+    does not decide alone: the first steps of a training take longer than the others.
+    """
+    return min(_MOST_GROWTH, max(_LEAST_GROWTH, loop_s / read_s if read_s else _MOST_GROWTH))
+
+
 class Pieces:
     """Reads pieces in a thread of its own, for one loop."""
 
     def __init__(
-        self, reader: RecordReader, draws: Draws, share: Share, memory_bytes: int, first: int, start: tuple[int, int]
+        self,
+        reader: RecordReader,
+        draws: Draws,
+        share: Share,
+        memory_bytes: int,
+        first: int,
+        start: tuple[int, int],
+        meter: Meter,
     ) -> None:
         """`first`: records of the first piece, and the fewest of any: those of a batch. `start`: epoch, and index in
-        the rank's share of it."""
+        the rank's share of it. `meter`: is kept up to date."""
         self._reader = reader
         self._draws = draws
         self._share = share
         self._memory_bytes = memory_bytes
         self._first = first
+        self._meter = meter
+        self._used: Piece | None = None
+        """The piece that the loop has."""
+        self._used_since_s = 0.0
+        self._loop_s = 0.0
+        """What the loop took for a record of the piece before."""
         self._lengths = reader.table["length"].astype(np.int64)
         self._shape = reader.shape
         self._all: Held | None = None
@@ -84,12 +126,22 @@ class Pieces:
 
     def next(self) -> Piece:
         """The next piece. Raises what stopped the reading."""
+        asked_s = time.perf_counter()
         with self._changed:
+            if self._used is not None and not self._used.last:  # after an epoch, a loop may do something else
+                self._meter.loop_s += asked_s - self._used_since_s
+                self._loop_s = (asked_s - self._used_since_s) / max(1, len(self._used.places))
             self._changed.wait_for(lambda: self._waiting or self._failure)
             piece, self._waiting = self._waiting, None
             if piece is None:
                 assert self._failure is not None
                 raise self._failure
+            now_s = time.perf_counter()
+            if self._used is None:
+                self._meter.first_s += now_s - asked_s
+            else:
+                self._meter.stalled_s += now_s - asked_s
+            self._used, self._used_since_s = piece, now_s
             self._changed.notify_all()
         return piece
 
@@ -129,9 +181,15 @@ class Pieces:
                 stop = min(size, index + most)
                 order = self._draws.piece(epoch, index * share.ranks, stop * share.ranks)[share.rank :: share.ranks]
                 order = order[: self._fitting(order)]
-                yield self._read(epoch, index, order, index + len(order) == size)
+                begin_s = time.perf_counter()
+                piece = self._read(epoch, index, order, index + len(order) == size)
+                read_s = time.perf_counter() - begin_s
+                self._meter.pieces += 1
+                self._meter.records += len(order)
+                self._meter.read_s += read_s
+                yield piece
                 index += len(order)
-                most = 2 * len(order)
+                most = int(len(order) * growth(self._loop_s, read_s / len(order)))
             epoch, index = epoch + 1, 0
 
     def _fitting(self, order: Places) -> int:

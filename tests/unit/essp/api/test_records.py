@@ -12,10 +12,13 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import essp
 from essp.records.images import jpeg
+from essp.records.pieces import growth
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.objects.directory import DirectoryStore
 from essp_common.records.chunk import Record
@@ -153,6 +156,27 @@ def test_records_stay_on_a_disk(raw: Path, tmp_path: Path, monkeypatch: pytest.M
         assert [one for pair in zip(*shares, strict=True) for one in pair] == epoch
     for loader in ranks:
         loader.close()
+
+
+def test_a_loop_sees_what_reading_costs_it(raw: Path) -> None:
+    with essp.Records(raw, batch_size=8, memory=RECORD_BYTES * 16) as loader:
+        for _ in range(2):
+            taken(loader)
+    reading = loader.reading
+    assert reading["pieces"] >= 2 * RECORDS // 8
+    assert reading["records"] >= 2 * RECORDS
+    assert reading["store_bytes"] == reading["records"] * RECORD_BYTES
+    assert min(reading[name] for name in ("read_s", "first_s", "stalled_s", "loop_s")) > 0
+    assert reading["disk_bytes"] == 0
+
+
+@given(loop_s=st.floats(0, 10), read_s=st.floats(0, 10), records=st.integers(1, 10**6))
+def test_a_piece_grows_as_far_as_it_is_read_in_time_and_at_least_twofold(
+    loop_s: float, read_s: float, records: int
+) -> None:
+    larger = growth(loop_s, read_s) * records
+    assert 2 * records <= larger <= 16 * records
+    assert larger == 2 * records or larger * read_s <= records * loop_s * (1 + 1e-9)
 
 
 def test_ranks_have_as_many_records_each(raw: Path) -> None:
