@@ -17,13 +17,14 @@ from essp_common.errors import ConfigError
 from essp_common.job.spec import PACKAGE, PACKAGED_WEIGHTS, SamplingSpec, parse_spec
 from essp_common.planning.decode_cost import decode_cost
 from essp_common.planning.phases import Phases
+from essp_common.quantities import counted
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from essp_master.job.sizing import bounds_of, enough_budget, most_unit_clips, parts_of
 
 TEMPLATE = """\
 # An ESSP job. Check it with `essp validate {file}`, run it with `essp run {file}`.
-# {videos} videos of {classes} classes; splits: {splits}.
+# {videos} videos of {classes}; splits: {splits}.
 
 name: {name}                  # names the job in messages, cache keys and the API
 output: {output}   # checkpoints, fused model and report go below this URI
@@ -147,7 +148,7 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str) -> str:
         output=_output(uri, stem),
         catalog=uri,
         videos=len(usable),
-        classes=len(catalog.classes),
+        classes=counted(len(catalog.classes), "class"),
         splits=", ".join(split for split in usable.names("split") if split) or "none",
         test="test" if "test" in usable.names("split") else "null",
         epochs=20,

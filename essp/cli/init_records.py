@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from essp.records.images import image_of
 from essp_common.errors import BadFrames, ConfigError
 from essp_common.job.spec import PACKAGE, PACKAGED_WEIGHTS, SamplingSpec
 from essp_common.quantities import counted, size
@@ -16,7 +15,7 @@ from essp_common.wiring import Stores
 
 TEMPLATE = """\
 # An ESSP job. Check it with `essp validate {file}`, run it with `essp run {file}`.
-# {records} of {classes} classes, {bytes}; half of the images looked at are at least {short} pixels high and wide.
+# {records} of {classes}, {bytes}; half of the images looked at are at least {short} pixels high and wide.
 
 name: {name}                  # names the job in messages, cache keys and the API
 output: {output}   # checkpoints, model and report go below this URI
@@ -90,7 +89,7 @@ def records_text(
         sets="".join(f"  {field}: {value}\n" for field, value in sets.items()),
         version=reader.number,
         records=counted(len(reader), "record"),
-        classes=len(np.unique(labelled["label"])),
+        classes=counted(len(np.unique(labelled["label"])), "class"),
         bytes=size(int(reader.table["length"].sum(dtype=np.int64))),
         short=short,
         height=height,
@@ -105,6 +104,8 @@ def records_text(
 def _short_side(reader: RecordReader) -> int:
     """The median of the shorter sides of some images."""
     places = np.unique(np.linspace(0, len(reader) - 1, min(_LOOKED_AT, len(reader))).astype(np.int64))
+    from essp.records.images import image_of  # it loads OpenCV, which catalogs do not need
+
     found = []
     for read, buffers in reader.read(places):
         for place, data in zip(read.tolist(), buffers, strict=True):

@@ -66,7 +66,7 @@ def test_a_job_of_which_no_seed_can_be_made_is_not_announced(
     master.start(fleet.job)
     store, key = adapters.stores.resolve(fleet.job.data.catalog)
     rows = [VideoRow(**{**vars_of(row), **damage}) for row in read_catalog(store, key).rows]
-    monkeypatch.setattr("essp_master.job.preflight.read_catalog", lambda *_: Catalog(tuple(rows)))
+    monkeypatch.setattr("essp_master.job.preflight.open_data", lambda *_: Catalog(tuple(rows)))
     bad = other_job(fleet.job, tmp_path, "bad")
     with pytest.raises(EsspError, match="catalog"):
         master.start(bad)

@@ -351,6 +351,7 @@ def test_what_a_killed_process_held_goes_to_the_others(shared: essp.SharedRecord
 
 
 def shares(path: Path, pipe: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs in the background without it
     with essp.Records(path, batch_size=BATCH).share(processes=2) as shared:
         pipe.send(shared.address)
         for _ in shared:
