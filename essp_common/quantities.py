@@ -23,7 +23,7 @@ def size(count: float) -> str:
 
 def counted(count: int, thing: str) -> str:
     """`1 file`, `2 files`, `1,024 files`, `2 boxes`, `2 classes`."""
-    return f"{count:,} {thing}" + ("" if count == 1 else "es" if thing.endswith("x") else "s")
+    return f"{count:,} {thing}" + ("" if count == 1 else "es" if thing.endswith(("x", "s")) else "s")
 
 
 def parse_seconds(text: str) -> float:
