@@ -23,16 +23,16 @@ runs of one job give equal steps. The master reads positions from here, hence no
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, PlainSerializer, ValidationError
 
-from essp_common.artifacts import layout
+from essp_common.artifacts import checkpoint_files, layout
+from essp_common.artifacts.checkpoint_files import REMEDY, BadCheckpoint, Data, StoredFile
 from essp_common.artifacts.ownership import CheckpointName, LatestLog, Number, Ownership
 from essp_common.artifacts.sealed import sealed, unsealed
 from essp_common.errors import EsspError, Fenced, NotFound, PermanentError
@@ -44,7 +44,6 @@ from essp_common.validation import problems
 
 _log = logging.getLogger(__name__)
 _MANIFEST = layout.CHECKPOINT_MANIFEST
-_CHUNK = 8 * 2**20
 
 MODEL_FILE = "model.safetensors"
 """The weights to evaluate and predict with."""
@@ -53,22 +52,8 @@ TRAINED_FILE = "trained.safetensors"
 OPTIMIZER_FILE = "optimizer.safetensors"
 
 
-class BadCheckpoint(PermanentError):
-    """A checkpoint that is not what its manifest promises."""
-
-    kind = "damaged"
-
-
 class _Document(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
-
-
-class StoredFile(_Document):
-    """One data file of a checkpoint."""
-
-    name: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$")
-    size_bytes: Number
-    sha256: str
 
 
 class ModelDescription(_Document):
@@ -210,7 +195,7 @@ class CheckpointWriter:
         if self._ownership is not None:
             self._ownership.check()
 
-    def save(self, manifest: Manifest, files: Mapping[str, bytes], keep: int) -> Manifest:
+    def save(self, manifest: Manifest, data: Data, keep: int) -> Manifest:
         """Store a checkpoint, make it the latest, and remove all before it but the newest `keep` and the best.
 
         Beside a final one, the newest before it stays, too: from that one training goes on if it gets more epochs.
@@ -219,11 +204,7 @@ class CheckpointWriter:
         store raises; the previous checkpoint then stays the latest. That older ones could not be removed is no failure.
         """
         owner = self._permitted(manifest)
-        stored = tuple(
-            StoredFile(name=name, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-            for name, data in files.items()
-        )
-        filled = {"files": stored, "created": datetime.now(UTC), "incarnation": owner.incarnation}
+        filled = {"created": datetime.now(UTC), "incarnation": owner.incarnation}
         manifest = manifest.model_copy(update=filled)
         owner.check()
         if owner.pointed == manifest.checkpoint:  # the last save succeeded, and its answer was lost
@@ -231,7 +212,7 @@ class CheckpointWriter:
             verify(self._store, self._newest)
             return self._newest
         try:
-            _store(self._store, manifest, files)
+            manifest = _store(self._store, manifest, data)
             owner.check()  # once more, since writing the data may have taken long
         except EsspError:
             with suppress(EsspError):
@@ -286,32 +267,21 @@ def claim(store: ObjectStore, trainer: str, fence: int = 0, writer: str = "", ep
             return CheckpointWriter(store, trainer, found, ownership, _ends(store, trainer))
 
 
-def _store(store: ObjectStore, manifest: Manifest, files: Mapping[str, bytes]) -> None:
-    """Data, then the manifest, each read back."""
+def _store(store: ObjectStore, manifest: Manifest, data: Data) -> Manifest:
+    """Data, then the manifest, each read back. Returns the manifest with its files."""
     store.delete(manifest.key)  # left by a save of this process that failed
-    for name, data in files.items():
-        store.put(manifest.prefix + name, data)
+    manifest = manifest.model_copy(update={"files": data(store, manifest.prefix)})
     failpoint("checkpoint.data")
-    verify(store, manifest)
     store.put(manifest.key, sealed(manifest))
     if _read(store, manifest.trainer, manifest.checkpoint) != manifest:
         raise BadCheckpoint(f"{store.uri(manifest.key)} reads back differently; check the store, then start again")
     failpoint("checkpoint.manifest")
+    return manifest
 
 
 def verify(store: ObjectStore, manifest: Manifest) -> None:
     """Read every file of a checkpoint back. Raises `BadCheckpoint` naming the first that is missing or differs."""
-    for file in manifest.files:
-        key = manifest.prefix + file.name
-        digest = hashlib.sha256()
-        try:
-            _check_size(store, key, file, store.head(key).size_bytes)
-            with store.open(key) as source:
-                while chunk := source.read(_CHUNK):
-                    digest.update(chunk)
-        except NotFound as error:
-            raise BadCheckpoint(f"{store.uri(key)} is missing; {_REMEDY}") from error
-        _check_hash(store, key, file, digest.hexdigest())
+    checkpoint_files.verify(store, manifest.prefix, manifest.files)
 
 
 def load_files(store: ObjectStore, manifest: Manifest, names: Iterable[str] | None = None) -> dict[str, bytes]:
@@ -319,16 +289,9 @@ def load_files(store: ObjectStore, manifest: Manifest, names: Iterable[str] | No
     described = {file.name: file for file in manifest.files}
     loaded: dict[str, bytes] = {}
     for name in described if names is None else names:
-        key = manifest.prefix + name
         if name not in described:
-            raise BadCheckpoint(f"{store.uri(manifest.key)} names no {name}; {_REMEDY}")
-        try:
-            data = store.get(key)
-        except NotFound as error:
-            raise BadCheckpoint(f"{store.uri(key)} is missing; {_REMEDY}") from error
-        _check_size(store, key, described[name], len(data))
-        _check_hash(store, key, described[name], hashlib.sha256(data).hexdigest())
-        loaded[name] = data
+            raise BadCheckpoint(f"{store.uri(manifest.key)} names no {name}; {REMEDY}")
+        loaded[name] = checkpoint_files.load(store, manifest.prefix, described[name])
     return loaded
 
 
@@ -337,7 +300,7 @@ def read(store: ObjectStore, trainer: str, step: int) -> Manifest:
     named = [name for name in _complete(_objects(store, trainer)) if name.step == step]
     if not named:
         where = store.uri(layout.checkpoints(trainer))
-        raise BadCheckpoint(f"{where}: checkpoint {step} is missing, or was never completed; {_REMEDY}")
+        raise BadCheckpoint(f"{where}: checkpoint {step} is missing, or was never completed; {REMEDY}")
     return _read(store, trainer, named[-1])
 
 
@@ -395,7 +358,7 @@ def find(store: ObjectStore, trainer: str) -> Found:
             _log.warning("trainer %s stands at checkpoint %d, the newest whole one", trainer, name.step)
             said = max(name.step for name, _ in objects) if newest is None else newest.step
             return Found(manifest, said if said > name.step and not manifest.final else 0)
-    raise BadCheckpoint(f"{latest.uri}: of the checkpoints none is whole; {_REMEDY}")
+    raise BadCheckpoint(f"{latest.uri}: of the checkpoints none is whole; {REMEDY}")
 
 
 def latest_name(store: ObjectStore, trainer: str) -> CheckpointName | None:
@@ -409,20 +372,17 @@ def steps(store: ObjectStore, trainer: str) -> list[int]:
     return sorted({name.step for name in _complete(_objects(store, trainer))})
 
 
-_REMEDY = "restore it from a backup, or remove the trainer's folder to train from the start"
-
-
 def _read(store: ObjectStore, trainer: str, name: CheckpointName) -> Manifest:
     key = layout.checkpoint(trainer, *name) + _MANIFEST
     try:
         manifest = unsealed(store.get(key), Manifest)
     except NotFound as error:
-        raise BadCheckpoint(f"{store.uri(key)} is missing: that checkpoint was never completed; {_REMEDY}") from error
+        raise BadCheckpoint(f"{store.uri(key)} is missing: that checkpoint was never completed; {REMEDY}") from error
     except ValueError as error:
         reason = problems(error, Manifest)[0] if isinstance(error, ValidationError) else error
-        raise BadCheckpoint(f"{store.uri(key)} is not a manifest: {reason}; {_REMEDY}") from error
+        raise BadCheckpoint(f"{store.uri(key)} is not a manifest: {reason}; {REMEDY}") from error
     if (manifest.trainer, manifest.checkpoint) != (trainer, name):
-        raise BadCheckpoint(f"{store.uri(key)} belongs to another checkpoint, {manifest.key}; {_REMEDY}")
+        raise BadCheckpoint(f"{store.uri(key)} belongs to another checkpoint, {manifest.key}; {REMEDY}")
     return manifest
 
 
@@ -467,16 +427,6 @@ def _objects(store: ObjectStore, trainer: str) -> list[tuple[CheckpointName, str
 def _complete(objects: Iterable[tuple[CheckpointName, str]]) -> list[CheckpointName]:
     """The checkpoints that have a manifest, ascending."""
     return sorted(checkpoint for checkpoint, name in objects if name == _MANIFEST)
-
-
-def _check_size(store: ObjectStore, key: str, file: StoredFile, size_bytes: int) -> None:
-    if size_bytes != file.size_bytes:
-        raise BadCheckpoint(f"{store.uri(key)} has {size_bytes} bytes instead of {file.size_bytes}; {_REMEDY}")
-
-
-def _check_hash(store: ObjectStore, key: str, file: StoredFile, sha256: str) -> None:
-    if sha256 != file.sha256:
-        raise BadCheckpoint(f"{store.uri(key)} is damaged: its SHA-256 is not that of the manifest; {_REMEDY}")
 
 
 def _prune(store: ObjectStore, newest: Manifest, keep: int, ends: Collection[CheckpointName]) -> None:

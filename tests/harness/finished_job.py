@@ -9,6 +9,7 @@ import numpy as np
 
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.artifacts.checkpoint import Manifest, ModelDescription, PhaseRecord
+from essp_common.artifacts.checkpoint_files import in_memory
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.job.feature_layout import COLOURS, MOTION
 from essp_common.job.spec import JobSpec
@@ -89,7 +90,7 @@ def save_final(store: DirectoryStore, spec: JobSpec, trainer: str, test: bool = 
         final=True,
     )
     writer = checkpoint.claim(store, trainer)
-    writer.save(manifest, {checkpoint.MODEL_FILE: f"weights of {trainer}".encode()}, keep=2)
+    writer.save(manifest, in_memory({checkpoint.MODEL_FILE: f"weights of {trainer}".encode()}), keep=2)
 
 
 def score_table(trainer: str, purpose: str) -> ScoreTable:

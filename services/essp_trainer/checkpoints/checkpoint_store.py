@@ -19,6 +19,7 @@ from essp_common.artifacts.checkpoint import (
     Manifest,
     PhaseRecord,
 )
+from essp_common.artifacts.checkpoint_files import in_memory
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.errors import ConfigError
 from essp_common.learning.models import Classifier, load_state, on_host, packed, restore
@@ -136,7 +137,7 @@ class CheckpointStore:
         if self._writer is None:
             raise RuntimeError("only rank 0 writes checkpoints")
         files = {name: packed(tensors) for name, tensors in snapshot.files.items()}
-        return self._writer.save(snapshot.manifest, files, self._assignment.training.keep_checkpoints)
+        return self._writer.save(snapshot.manifest, in_memory(files), self._assignment.training.keep_checkpoints)
 
     def write_scores(self, plan: PhasePlan, table: ScoreTable) -> None:
         """Write the scores of an evaluation phase. Raises `Fenced` if another process owns the training."""

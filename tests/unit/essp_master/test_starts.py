@@ -10,6 +10,7 @@ import pytest
 
 from essp_common import topics
 from essp_common.artifacts import checkpoint
+from essp_common.artifacts.checkpoint_files import in_memory
 from essp_common.errors import ConfigError, Conflict, NotFound
 from essp_common.job.feature_layout import COLOURS
 from essp_common.objects.directory import DirectoryStore
@@ -60,7 +61,7 @@ def save_checkpoint(store: DirectoryStore, trainer: str, position: Position, fin
         job="small", trainer=trainer, step=position.index + 1, updates=1, epoch=0, position=position,
         spec_digest="", model=model, final=final, epochs=2,
     )  # fmt: skip
-    checkpoint.claim(store, trainer).save(manifest, {checkpoint.MODEL_FILE: b"weights"}, keep=2)
+    checkpoint.claim(store, trainer).save(manifest, in_memory({checkpoint.MODEL_FILE: b"weights"}), keep=2)
 
 
 def test_an_output_of_another_job_is_refused(adapters: Adapters, fleet_of: FleetOf, tmp_path: Path) -> None:

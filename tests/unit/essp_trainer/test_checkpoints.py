@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from essp_common.artifacts import checkpoint, layout
+from essp_common.artifacts.checkpoint_files import BadCheckpoint
 from essp_common.errors import ConfigError, EsspError, Fenced, Unavailable
 from essp_common.job.spec import TrainerSpec
 from essp_common.objects.directory import DirectoryStore
@@ -189,7 +190,7 @@ def test_what_fewer_epochs_came_to_stays_until_more_have_come_to_an_end(tmp_path
     longer.feed(position for position in longer.every_position() if position[0] == 8)
     train(longer, [])
     assert all(longer.store.get(name) == kept[name] for name in end.scores.values())
-    with pytest.raises(checkpoint.BadCheckpoint):
+    with pytest.raises(BadCheckpoint):
         checkpoint.load_files(longer.store, end)
 
 

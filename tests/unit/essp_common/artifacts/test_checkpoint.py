@@ -11,7 +11,8 @@ from typing import Any, BinaryIO
 import pytest
 
 from essp_common.artifacts import checkpoint, layout
-from essp_common.artifacts.checkpoint import BadCheckpoint, Best, Manifest, ModelDescription
+from essp_common.artifacts.checkpoint import Best, Manifest, ModelDescription
+from essp_common.artifacts.checkpoint_files import BadCheckpoint, in_memory
 from essp_common.errors import Unavailable
 from essp_common.job.feature_layout import COLOURS
 from essp_common.objects.numbered_log import NumberedLog
@@ -47,7 +48,7 @@ def manifest(step: int, best: int | None = None) -> Manifest:
 
 def save(store: Any, manifest: Manifest, files: Mapping[str, bytes], keep: int) -> Manifest:
     """What a process does that begins, saves once, and ends."""
-    return checkpoint.claim(store, manifest.trainer, manifest.fence).save(manifest, files, keep)
+    return checkpoint.claim(store, manifest.trainer, manifest.fence).save(manifest, in_memory(files), keep)
 
 
 @pytest.fixture(params=["directory", pytest.param("s3", marks=pytest.mark.processes)])

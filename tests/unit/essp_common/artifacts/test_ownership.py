@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from essp_common.artifacts import checkpoint, layout
-from essp_common.artifacts.checkpoint import BadCheckpoint, Best, CheckpointWriter, Manifest, ModelDescription
+from essp_common.artifacts.checkpoint import Best, CheckpointWriter, Manifest, ModelDescription
+from essp_common.artifacts.checkpoint_files import BadCheckpoint, in_memory
 from essp_common.errors import Fenced, PermanentError, Unavailable
 from essp_common.job.feature_layout import COLOURS
 from essp_common.objects.directory import DirectoryStore
@@ -20,7 +21,7 @@ from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectInfo
 from essp_common.planning.position import Position
 
-FILES = {"model.safetensors": b"weights"}
+DATA = in_memory({"model.safetensors": b"weights"})
 MODEL = ModelDescription(
     name="small",
     feature="rgb",
@@ -77,14 +78,14 @@ def without_latest(store: DirectoryStore) -> None:
 def test_the_earlier_of_two_processes_leaves_and_changes_nothing(store: DirectoryStore) -> None:
     """A process was frozen, another took its place and finished, and the first goes on."""
     frozen = begin(store)
-    frozen.save(manifest(1080), FILES, 2)
+    frozen.save(manifest(1080), DATA, 2)
     other = begin(store)
     for step in (1680, 2280):
-        other.save(manifest(step), FILES, 2)
-    other.save(manifest(2281, best=1680, final=True), FILES, 2)
+        other.save(manifest(step), DATA, 2)
+    other.save(manifest(2281, best=1680, final=True), DATA, 2)
     before = objects(store)
     with pytest.raises(Fenced, match=r"taken trainer rgb over from this one \(incarnation 1\)"):
-        frozen.save(manifest(1424), FILES, 1)
+        frozen.save(manifest(1424), DATA, 1)
     with pytest.raises(Fenced):
         frozen.check()
     assert objects(store) == before
@@ -93,8 +94,8 @@ def test_the_earlier_of_two_processes_leaves_and_changes_nothing(store: Director
 
 def test_a_finished_training_is_not_taken_and_stays_as_it_is(store: DirectoryStore) -> None:
     first = begin(store)
-    first.save(manifest(8), FILES, 1)
-    first.save(manifest(9, best=8, final=True), FILES, 1)
+    first.save(manifest(8), DATA, 1)
+    first.save(manifest(9, best=8, final=True), DATA, 1)
     before = objects(store)
     again = begin(store, fence=9)
     assert again.found.manifest is not None
@@ -102,7 +103,7 @@ def test_a_finished_training_is_not_taken_and_stays_as_it_is(store: DirectorySto
     for writer in (first, again):
         for step in (4, 9, 10):
             with pytest.raises(Fenced, match="finished: its final checkpoint stays"):
-                writer.save(manifest(step), FILES, 1)
+                writer.save(manifest(step), DATA, 1)
     assert objects(store) == before
 
 
@@ -116,14 +117,14 @@ def test_who_saves_while_another_takes_over_does_not_become_the_latest(tmp_path:
         def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
             if left[0] == 0:
                 other = begin(folder)
-                other.save(manifest(12), FILES, 1)
-                other.save(manifest(13, final=True), FILES, 1)
+                other.save(manifest(12), DATA, 1)
+                other.save(manifest(13, final=True), DATA, 1)
             left[0] -= 1
             return super().put(key, data, if_absent=if_absent)
 
     writer = begin(Overtaken(str(tmp_path)))
     with pytest.raises(Fenced):
-        writer.save(manifest(8), FILES, 1)
+        writer.save(manifest(8), DATA, 1)
     assert left[0] < 0
     assert latest(folder) == 13
     assert checkpoint.steps(folder, "rgb") == [12, 13]
@@ -132,9 +133,9 @@ def test_who_saves_while_another_takes_over_does_not_become_the_latest(tmp_path:
 def finish_two_epochs(store: DirectoryStore) -> CheckpointWriter:
     """By a process of the run with fence 1; it leaves three checkpoints, the final one ahead of those that follow."""
     writer = begin(store)
-    writer.save(manifest(8, epochs=2, fence=1), FILES, 1)
-    writer.save(manifest(18, best=8, epochs=2, fence=1), FILES, 1)
-    writer.save(manifest(30, best=8, final=True, epochs=2, fence=1), FILES, 1)
+    writer.save(manifest(8, epochs=2, fence=1), DATA, 1)
+    writer.save(manifest(18, best=8, epochs=2, fence=1), DATA, 1)
+    writer.save(manifest(30, best=8, final=True, epochs=2, fence=1), DATA, 1)
     return writer
 
 
@@ -147,15 +148,15 @@ def test_a_later_run_with_more_epochs_goes_on_and_no_process_of_the_earlier_one_
     assert (longer.found.manifest.step, longer.found.manifest.final) == (18, False)
     assert latest(store) == 30, "until the longer training has saved something"
     for step in (25, 36, 48):
-        longer.save(manifest(step, best=8, epochs=4, fence=2), FILES, 1)
+        longer.save(manifest(step, best=8, epochs=4, fence=2), DATA, 1)
         assert end.items() >= {k: v for k, v in objects(store).items() if "0000000030-" in k}.items() != set()
         for process in (finished, laggard):
             with pytest.raises(Fenced):
-                process.save(manifest(step + 1, epochs=2, fence=1), FILES, 1)
+                process.save(manifest(step + 1, epochs=2, fence=1), DATA, 1)
         with pytest.raises(Fenced, match="later run"):
             begin(store)
         assert latest(store) == step
-    longer.save(manifest(60, best=48, final=True, epochs=4, fence=2), FILES, 1)
+    longer.save(manifest(60, best=48, final=True, epochs=4, fence=2), DATA, 1)
     assert latest(store) == 60
     assert checkpoint.steps(store, "rgb") == [48, 60]
     assert begin(store, fence=3).incarnation == 0, "finished"
@@ -169,7 +170,7 @@ def test_neither_the_same_run_nor_one_without_more_epochs_goes_on(
     before = objects(store)
     writer = checkpoint.claim(store, "rgb", fence=fence, epochs=epochs)
     with pytest.raises(Fenced, match="finished: its final checkpoint stays"):
-        writer.save(manifest(31, epochs=epochs, fence=fence), FILES, 1)
+        writer.save(manifest(31, epochs=epochs, fence=fence), DATA, 1)
     assert objects(store) == before
 
 
@@ -193,9 +194,9 @@ def test_more_epochs_begin_at_the_newest_whole_checkpoint_that_is_no_end(store: 
 
 def test_the_latest_never_goes_back(store: DirectoryStore) -> None:
     writer = begin(store)
-    writer.save(manifest(8), FILES, 2)
+    writer.save(manifest(8), DATA, 2)
     with pytest.raises(PermanentError, match="8, is ahead of it"):
-        writer.save(manifest(4), FILES, 2)
+        writer.save(manifest(4), DATA, 2)
     assert latest(store) == 8
 
 
@@ -203,16 +204,16 @@ def test_what_lies_ahead_is_left_alone(store: DirectoryStore) -> None:
     """Checkpoint 8 is damaged, so training goes on from 4. What it has not come to yet it does not remove."""
     first = begin(store)
     for step in (4, 8):
-        saved = first.save(manifest(step), FILES, 3)
+        saved = first.save(manifest(step), DATA, 3)
     store.put(saved.prefix + "model.safetensors", b"damaged")
     second = begin(store)
     assert second.found.manifest is not None
     assert (second.found.manifest.step, second.found.lost_until) == (4, 8)
-    second.save(manifest(6), FILES, 1)
+    second.save(manifest(6), DATA, 1)
     assert latest(store) == 6
     assert checkpoint.steps(store, "rgb") == [6, 8]
     assert store.get(saved.prefix + "model.safetensors") == b"damaged"
-    second.save(manifest(8), FILES, 1)
+    second.save(manifest(8), DATA, 1)
     assert [info.key for info in store.list(layout.checkpoints("rgb"))] == [
         layout.checkpoint("rgb", 8, second.incarnation) + name for name in ("manifest.json", "model.safetensors")
     ]
@@ -230,25 +231,25 @@ def test_a_lost_pointer_is_recovered_from_the_newest_whole_checkpoint(
     store: DirectoryStore, caplog: pytest.LogCaptureFixture, final: bool
 ) -> None:
     writer = begin(store)
-    writer.save(manifest(4), FILES, 3)
-    saved = writer.save(manifest(8, final=final), FILES, 3)
+    writer.save(manifest(4), DATA, 3)
+    saved = writer.save(manifest(8, final=final), DATA, 3)
     without_latest(store)
     assert latest(store) == 8
     assert "latest is lost; looking for the newest whole checkpoint" in caplog.text
     if final:
         with pytest.raises(Fenced, match="finished"):
-            begin(store).save(manifest(12), FILES, 1)
+            begin(store).save(manifest(12), DATA, 1)
         return
     again = begin(store)
     assert again.found.manifest == saved
-    again.save(manifest(12), FILES, 3)
+    again.save(manifest(12), DATA, 3)
     assert checkpoint.steps(store, "rgb") == [4, 8, 12]
     with pytest.raises(Fenced):
-        writer.save(manifest(16), FILES, 3)
+        writer.save(manifest(16), DATA, 3)
 
 
 def test_a_lost_pointer_and_no_whole_checkpoint_is_an_error_not_a_fresh_start(store: DirectoryStore) -> None:
-    saved = begin(store).save(manifest(4), FILES, 3)
+    saved = begin(store).save(manifest(4), DATA, 3)
     without_latest(store)
     store.put(saved.prefix + "model.safetensors", b"damaged")
     with pytest.raises(BadCheckpoint, match="none is whole"):
@@ -257,8 +258,8 @@ def test_a_lost_pointer_and_no_whole_checkpoint_is_an_error_not_a_fresh_start(st
 
 def test_clips_of_a_damaged_checkpoint_are_known_though_the_pointer_is_lost(store: DirectoryStore) -> None:
     writer = begin(store)
-    writer.save(manifest(4), FILES, 3)
-    saved = writer.save(manifest(8), FILES, 3)
+    writer.save(manifest(4), DATA, 3)
+    saved = writer.save(manifest(8), DATA, 3)
     store.delete(saved.key)
     without_latest(store)
     found = checkpoint.find(store, "rgb")
@@ -268,20 +269,20 @@ def test_clips_of_a_damaged_checkpoint_are_known_though_the_pointer_is_lost(stor
 
 def test_an_owner_whose_entry_was_deleted_goes_on(store: DirectoryStore, caplog: pytest.LogCaptureFixture) -> None:
     writer = begin(store)
-    writer.save(manifest(4), FILES, 3)
+    writer.save(manifest(4), DATA, 3)
     without_latest(store)
-    writer.save(manifest(8), FILES, 3)
+    writer.save(manifest(8), DATA, 3)
     assert latest(store) == 8
     assert "latest was lost; it is written again" in caplog.text
 
 
 def test_a_process_of_a_job_that_was_begun_anew_does_not_go_on(store: DirectoryStore) -> None:
     writer = begin(store)
-    writer.save(manifest(4), FILES, 3)
+    writer.save(manifest(4), DATA, 3)
     for info in list(store.list("trainers/")):
         store.delete(info.key)
     with pytest.raises(Fenced):
-        writer.save(manifest(8), FILES, 3)
+        writer.save(manifest(8), DATA, 3)
     assert objects(store) == {}
 
 
@@ -302,10 +303,10 @@ def test_a_save_whose_last_answer_was_lost_is_repeated(tmp_path: Path, lost: str
     writer = begin(store)
     store.failing = True
     with pytest.raises(Unavailable):
-        writer.save(manifest(4), FILES, 2)
-    saved = writer.save(manifest(4), FILES, 2)
+        writer.save(manifest(4), DATA, 2)
+    saved = writer.save(manifest(4), DATA, 2)
     assert checkpoint.read_latest(store, "rgb") == saved
-    assert writer.save(manifest(8), FILES, 2) == checkpoint.read_latest(store, "rgb")
+    assert writer.save(manifest(8), DATA, 2) == checkpoint.read_latest(store, "rgb")
 
 
 DEEP = b"[" * 100_000
@@ -316,7 +317,7 @@ ODD = [b"", b"\xff\x00", b"null", b'{"step": 1e400}', b'{"owner": 1, "step": 1e4
 def test_an_entry_that_makes_no_sense_costs_nothing(store: DirectoryStore, content: bytes) -> None:
     writer = begin(store)
     for step in (4, 8):
-        saved = writer.save(manifest(step), FILES, 3)
+        saved = writer.save(manifest(step), DATA, 3)
     store.put(NumberedLog(store, layout.latest("rgb")).key(3), content)
     assert checkpoint.read_latest(store, "rgb") == saved
     assert checkpoint.latest_name(store, "rgb") is None
@@ -329,14 +330,14 @@ def test_an_entry_that_makes_no_sense_costs_nothing(store: DirectoryStore, conte
 def test_a_manifest_that_makes_no_sense_leads_to_the_one_before(store: DirectoryStore, content: bytes) -> None:
     writer = begin(store)
     for step in (4, 8):
-        saved = writer.save(manifest(step), FILES, 3)
+        saved = writer.save(manifest(step), DATA, 3)
     store.put(saved.key, content)
     assert latest(store) == 4
 
 
 def test_the_manifest_of_another_checkpoint_leads_to_the_one_before(store: DirectoryStore) -> None:
     writer = begin(store)
-    first, second = (writer.save(manifest(step), FILES, 3) for step in (4, 8))
+    first, second = (writer.save(manifest(step), DATA, 3) for step in (4, 8))
     store.put(second.key, store.get(first.key))
     assert latest(store) == 4
     outside = second.model_dump_json().replace('"model.safetensors"', '"../../x"')
@@ -355,11 +356,11 @@ STRAYS = (
 @pytest.mark.parametrize("stray", STRAYS)
 def test_what_people_leave_beside_checkpoints_does_not_matter(store: DirectoryStore, stray: str) -> None:
     writer = begin(store)
-    writer.save(manifest(4), FILES, 3)
+    writer.save(manifest(4), DATA, 3)
     store.put(stray, b"x")
-    writer.save(manifest(8), FILES, 3)
+    writer.save(manifest(8), DATA, 3)
     assert latest(store) == 8
-    begin(store).save(manifest(12), FILES, 3)
+    begin(store).save(manifest(12), DATA, 3)
     assert latest(store) == 12
     assert checkpoint.steps(store, "rgb") == [4, 8, 12]
 
@@ -406,7 +407,7 @@ def test_however_two_processes_interleave_the_latest_is_whole_and_only_grows(tur
             yield
             for step in (5, 9, 13, 17):
                 try:
-                    writer.save(manifest(step, final=step == 17), FILES, 1)
+                    writer.save(manifest(step, final=step == 17), DATA, 1)
                 except Fenced:
                     return
                 look()
@@ -424,7 +425,7 @@ def test_however_two_processes_interleave_the_latest_is_whole_and_only_grows(tur
             writer = begin(store)
             found = writer.found.manifest
             for step in range(4 if found is None else found.step + 3, 18, 3):
-                writer.save(manifest(step, final=step >= 15), FILES, 1)
+                writer.save(manifest(step, final=step >= 15), DATA, 1)
                 look()
         except Fenced:
             pass

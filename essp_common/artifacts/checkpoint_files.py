@@ -1,0 +1,97 @@
+"""The data files of a checkpoint: how they are written, read back and hashed, and read again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from essp_common.errors import NotFound, PermanentError
+from essp_common.objects.port import ObjectStore
+
+_CHUNK = 8 * 2**20
+_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$"
+
+REMEDY = "restore it from a backup, or remove the trainer's folder to train from the start"
+
+
+class BadCheckpoint(PermanentError):
+    """A checkpoint that is not what its manifest promises."""
+
+    kind = "damaged"
+
+
+class StoredFile(BaseModel):
+    """One data file of a checkpoint."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str = Field(pattern=_NAME)
+    size_bytes: Annotated[int, Field(ge=0, lt=2**64)]
+    sha256: str
+
+
+Data = Callable[[ObjectStore, str], tuple[StoredFile, ...]]
+"""Writes the files of a checkpoint below a prefix of a store, reads each back (`verify`), and says what they are.
+
+Raises `BadCheckpoint` when the store gives back other bytes than it was given, and what the store raises.
+"""
+
+
+def in_memory(files: Mapping[str, bytes]) -> Data:
+    """Files whose bytes are here, by name."""
+
+    def write(store: ObjectStore, prefix: str) -> tuple[StoredFile, ...]:
+        stored = tuple(
+            StoredFile(name=name, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+            for name, data in files.items()
+        )
+        for name, data in files.items():
+            store.put(prefix + name, data)
+        verify(store, prefix, stored)
+        return stored
+
+    return write
+
+
+def verify(store: ObjectStore, prefix: str, files: Iterable[StoredFile]) -> None:
+    """Read these files back. Raises `BadCheckpoint` naming the first that is missing or differs."""
+    for file in files:
+        key = prefix + file.name
+        digest = hashlib.sha256()
+        try:
+            _check_size(store, key, file, store.head(key).size_bytes)
+            with store.open(key) as source:
+                while chunk := source.read(_CHUNK):
+                    digest.update(chunk)
+        except NotFound as error:
+            raise _missing(store, key) from error
+        _check_hash(store, key, file, digest.hexdigest())
+
+
+def load(store: ObjectStore, prefix: str, file: StoredFile) -> bytes:
+    """One file, checked against its hash. Raises `BadCheckpoint`."""
+    key = prefix + file.name
+    try:
+        data = store.get(key)
+    except NotFound as error:
+        raise _missing(store, key) from error
+    _check_size(store, key, file, len(data))
+    _check_hash(store, key, file, hashlib.sha256(data).hexdigest())
+    return data
+
+
+def _missing(store: ObjectStore, key: str) -> BadCheckpoint:
+    return BadCheckpoint(f"{store.uri(key)} is missing; {REMEDY}")
+
+
+def _check_size(store: ObjectStore, key: str, file: StoredFile, size_bytes: int) -> None:
+    if size_bytes != file.size_bytes:
+        raise BadCheckpoint(f"{store.uri(key)} has {size_bytes} bytes instead of {file.size_bytes}; {REMEDY}")
+
+
+def _check_hash(store: ObjectStore, key: str, file: StoredFile, sha256: str) -> None:
+    if sha256 != file.sha256:
+        raise BadCheckpoint(f"{store.uri(key)} is damaged: its SHA-256 is not that of the manifest; {REMEDY}")
