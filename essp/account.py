@@ -101,6 +101,8 @@ class Saved:
     """(pass, index) of what was skipped before its position."""
     epochs: int
     """How many the job had in that run; it may have more in later ones."""
+    approximate: tuple[int, ...] = ()
+    """Steps of the rounded checkpoints that the training resumed from until then."""
 
 
 @dataclass
@@ -226,6 +228,7 @@ class Account:
                     if (number, int(index)) < position
                 ),
                 epochs=run.spec.epochs,
+                approximate=tuple(checkpoint.approximate),
             )
         )
 

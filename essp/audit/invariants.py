@@ -3,7 +3,9 @@
 conservation       every consumer trained or skipped every clip of a completed job, and only clips that were issued
 no double count    no consumer was credited with a clip twice in one run
 no leak            outstanding bytes never exceeded the budget, and the cache holds nothing of the job after its end
-exact resume       each checkpoint has seen each planned clip once: its digest equals that of the plan
+exact resume       each checkpoint has seen each planned clip once: its digest equals that of the plan. A training that
+                   resumed from rounded numbers is named approximate: its clips are the planned ones, its weights are
+                   near those of a training that nothing interrupted, and not the same
 one master         fences never decrease, and each master begins with a new one
 liveness           all changes of state are allowed, and a running job is not stalled
 API = truth        the counters of the API equal those that follow from the history
@@ -128,7 +130,17 @@ def _exact_resume(account: Account, plan: PlanDigests | None) -> Finding:
         if saved.digest != (wanted := plan.digest(saved.position, saved.attempts, saved.skipped, saved.epochs))
     ]
     violations += _lineage(account)
-    return _finding(name, f"{len(account.saved)} checkpoints against the plan", violations)
+    checked = "; ".join([f"{len(account.saved)} checkpoints against the plan", *_approximate(account)])
+    return _finding(name, checked, violations)
+
+
+def _approximate(account: Account) -> list[str]:
+    """Which trainings are not, to the bit, what they would be had nothing interrupted them; one sentence each."""
+    rounded = {saved.trainer: saved.approximate for saved in account.saved if saved.approximate}
+    return [
+        f"trainer {trainer} is approximate from step {steps[0]} on: it resumed from a checkpoint of rounded numbers"
+        for trainer, steps in sorted(rounded.items())
+    ]
 
 
 def _lineage(account: Account) -> list[str]:

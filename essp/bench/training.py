@@ -19,9 +19,11 @@ from essp.bench.pipeline import Batch
 from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE, ModelDescription
 from essp_common.errors import ConfigError, OutOfMemory
 from essp_common.job.feature_layout import COLOURS
-from essp_common.learning.models import build, on_host, packed
+from essp_common.learning.models import arrays_of, build, on_host
+from essp_common.tensors.packed import Packing, pack
 
 _RATE = 1e-3
+_AS_IT_IS = Packing(codec="none", planes=False)
 _DROPOUT = 0.5
 _LEAST_SIDE = 63
 """AlexNet's pooling leaves nothing of smaller images."""
@@ -67,12 +69,12 @@ class Training:
         return time.perf_counter() - begin_s
 
     def checkpoint(self) -> dict[str, bytes]:
-        """Weights and the optimizer's state, as files; what a trainer of ESSP saves."""
+        """Weights and the optimizer's state, as files; what a trainer of ESSP saves, not compressed."""
         state = self._optimiser.state_dict()["state"]
         tensors = {f"{number}.{name}": value for number, values in state.items() for name, value in values.items()}
         return {
-            MODEL_FILE: packed(on_host(self._model.state_dict())),
-            OPTIMIZER_FILE: packed(on_host(tensors)),
+            MODEL_FILE: pack(arrays_of(on_host(self._model.state_dict())), _AS_IT_IS),
+            OPTIMIZER_FILE: pack(arrays_of(on_host(tensors)), _AS_IT_IS),
         }
 
     def _learn(self, batch: Batch) -> None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from essp_common.artifacts.checkpoint import MODEL_FILE, Manifest, load_files
-from essp_common.learning.models import tensors_of
+from essp_common.artifacts.checkpoint import MODEL_FILE, Manifest, load_arrays
+from essp_common.learning.models import as_tensors
 from essp_common.objects.port import ObjectStore
 
 
@@ -43,7 +43,7 @@ class Difference:
 
 def difference(store: ObjectStore, first: Manifest, second: Manifest) -> Difference:
     """Of the weights to evaluate with. Raises `BadCheckpoint` for files that are not whole."""
-    one, other = (tensors_of(load_files(store, each, [MODEL_FILE])[MODEL_FILE]) for each in (first, second))
+    one, other = (as_tensors(load_arrays(store, each, [MODEL_FILE])[MODEL_FILE]) for each in (first, second))
     both = [name for name in one if name in other]
     alike = [name for name in both if one[name].shape == other[name].shape]
     moved = [_moved(name, one[name], other[name]) for name in alike]

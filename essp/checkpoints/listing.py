@@ -34,6 +34,10 @@ class Listed:
     """Of all that the latest one knows, the one with the best validation."""
     final: bool
     metrics: dict[str, float]
+    needs: tuple[int, ...]
+    """Steps of the checkpoints to which files of it are differences; empty: it stands alone."""
+    bits: int
+    """Of numbers that were rounded; 0: it is exact."""
     problem: str
     """Why it cannot be used; empty: nothing was seen without reading its files."""
 
@@ -102,6 +106,8 @@ def _of(store: ObjectStore, trainer: str) -> Iterator[Listed]:
             best=name.step == best,
             final=read is not None and read.final,
             metrics={} if read is None else read.metrics,
+            needs=() if read is None else tuple(sorted({f.base.step for f in read.files if f.base is not None})),
+            bits=0 if read is None or read.rounding is None else read.rounding.bits,
             problem=found if isinstance(found, str) else "",
         )
 

@@ -13,6 +13,8 @@ from rich.table import Table
 from essp.checkpoints.listing import Listed, at, faults, listed, trainers
 from essp.cli.console import open_console
 from essp.uris import as_uri
+from essp_common.artifacts.checkpoint import Manifest
+from essp_common.artifacts.checkpoint_files import StoredFile
 from essp_common.distribution import require
 from essp_common.errors import ConfigError
 from essp_common.objects.port import ObjectStore
@@ -83,7 +85,8 @@ def show_command(
         "best": "none yet" if best is None else f"step {best.step:,}, {_figures(best.metrics)}",
         "last phase": _figures(manifest.metrics) or "none was over",
         "written": "" if manifest.created is None else manifest.created.astimezone().isoformat(" ", "seconds"),
-        "files": ", ".join(f"{file.name} {size(file.size_bytes)}" for file in manifest.files),
+        "files": ", ".join(_file(file) for file in manifest.files),
+        "rounded": _rounded(manifest),
         "lies in": store.uri(manifest.key),
     }
     for name, fact in facts.items():
@@ -298,7 +301,25 @@ def _the(trainer: str, store: ObjectStore) -> str:
 
 def _marks(each: Listed) -> str:
     marks = {"latest": each.latest, "best": each.best, "final": each.final, "unusable": bool(each.problem)}
-    return ", ".join(name for name, there in marks.items() if there)
+    names = [name for name, there in marks.items() if there]
+    names += [f"difference to {step:,}" for step in each.needs]
+    return ", ".join(names + ([f"{each.bits} bits"] if each.bits else []))
+
+
+def _file(file: StoredFile) -> str:
+    base = "" if file.base is None else f" (difference to {file.base.step:,})"
+    return f"{file.name} {size(file.size_bytes)}{base}"
+
+
+def _rounded(manifest: Manifest) -> str:
+    rounding = manifest.rounding
+    now = (
+        "no" if rounding is None else f"{', '.join(rounding.files)}: {rounding.bits} bits a number, by {rounding.scope}"
+    )
+    if not manifest.approximate:
+        return now
+    steps = ", ".join(f"{step:,}" for step in manifest.approximate)
+    return f"{now}; the training is approximate, as it resumed from rounded numbers at {steps}"
 
 
 def _facts(each: Listed) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Checkpoints of trainers in the object store, readable without torch.
 
-    trainers/<trainer>/checkpoints/<step>-<incarnation>/model.safetensors ...   1. data, each file read back and hashed
+    trainers/<trainer>/checkpoints/<step>-<incarnation>/model.tensors ...       1. data, each file read back and hashed
     trainers/<trainer>/checkpoints/<step>-<incarnation>/manifest.json           2. sizes and SHA-256 of all, and its own
     trainers/<trainer>/latest/<number>                                          3. names it (`ownership.py`)
     older checkpoints                                                           4. removed, their manifests first
@@ -13,6 +13,9 @@ One process writes at a time. It removes what it has superseded: checkpoints bef
 nothing ahead of that, and no folder of another incarnation is ever written to. After the final checkpoint nothing is
 saved or removed any more, unless a later run of the job asks for more epochs than the final one has. That run goes on
 from the newest checkpoint before the final one, which stays until there is a final one of more epochs.
+
+Files are packed tensors (`essp_common/tensors/packed.py`), and some are differences to a file of an earlier checkpoint.
+That one stays for as long as any that needs it, and whoever looks whether a checkpoint is whole reads both.
 
 A reader takes the newest checkpoint whose files all match its manifest. If `latest` is lost or damaged, that is the
 newest whole one there is.
@@ -29,10 +32,10 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, PlainSerializer, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
 
 from essp_common.artifacts import checkpoint_files, layout
-from essp_common.artifacts.checkpoint_files import REMEDY, BadCheckpoint, Data, StoredFile
+from essp_common.artifacts.checkpoint_files import REMEDY, BadCheckpoint, Data, StoredBase, StoredFile
 from essp_common.artifacts.ownership import CheckpointName, LatestLog, Number, Ownership
 from essp_common.artifacts.sealed import sealed, unsealed
 from essp_common.errors import EsspError, Fenced, NotFound, PermanentError
@@ -40,16 +43,17 @@ from essp_common.job.feature_layout import FeatureLayout
 from essp_common.objects.port import ObjectStore
 from essp_common.planning.position import Position
 from essp_common.runtime.failpoints import failpoint
+from essp_common.tensors.packed import Array, Base, DamagedTensors, unpack
 from essp_common.validation import problems
 
 _log = logging.getLogger(__name__)
 _MANIFEST = layout.CHECKPOINT_MANIFEST
 
-MODEL_FILE = "model.safetensors"
+MODEL_FILE = "model.tensors"
 """The weights to evaluate and predict with."""
-TRAINED_FILE = "trained.safetensors"
+TRAINED_FILE = "trained.tensors"
 """The weights to go on training from, where those of `MODEL_FILE` are an average."""
-OPTIMIZER_FILE = "optimizer.safetensors"
+OPTIMIZER_FILE = "optimizer.tensors"
 
 
 class _Document(BaseModel):
@@ -101,6 +105,17 @@ class Best(_Document):
     metrics: dict[str, float]
 
 
+class Rounding(_Document):
+    """What a checkpoint does not hold to the last bit."""
+
+    bits: Annotated[int, Field(ge=2, le=16)]
+    """Of each number that is rounded."""
+    scope: str
+    """What has a range of its own; see `CheckpointSpec.scope`."""
+    files: tuple[str, ...]
+    """Those that have such numbers."""
+
+
 class Manifest(_Document):
     """One checkpoint: where the training stood and what belongs to it."""
 
@@ -133,6 +148,10 @@ class Manifest(_Document):
     history: tuple[PhaseRecord, ...] = ()
     scores: dict[str, str] = {}
     """Purpose -> key of the score table these weights gave (final checkpoints)."""
+    rounding: Rounding | None = None
+    """Null: it is exact, and a training that resumes from it equals one that went on."""
+    approximate: tuple[Number, ...] = ()
+    """Steps of the rounded checkpoints that the training resumed from until here; empty: all of it was exact."""
     versions: dict[str, str] = {}
     created: datetime | None = None
     final: bool = False
@@ -196,7 +215,7 @@ class CheckpointWriter:
             self._ownership.check()
 
     def save(self, manifest: Manifest, data: Data, keep: int) -> Manifest:
-        """Store a checkpoint, make it the latest, and remove all before it but the newest `keep` and the best.
+        """Store a checkpoint, make it the latest, and remove all before it but the newest `keep`, the best, and bases.
 
         Beside a final one, the newest before it stays, too: from that one training goes on if it gets more epochs.
         Returns the manifest with its files, incarnation and time filled in. Raises `BadCheckpoint` when the store gives
@@ -267,6 +286,12 @@ def claim(store: ObjectStore, trainer: str, fence: int = 0, writer: str = "", ep
             return CheckpointWriter(store, trainer, found, ownership, _ends(store, trainer))
 
 
+def _base_file(manifest: Manifest, file: StoredFile, base: StoredBase) -> tuple[str, StoredFile]:
+    """Where the file lies that this one is a difference to, and what it is."""
+    stored = StoredFile(name=file.name, size_bytes=base.size_bytes, sha256=base.sha256)
+    return layout.checkpoint(manifest.trainer, *base.checkpoint), stored
+
+
 def _store(store: ObjectStore, manifest: Manifest, data: Data) -> Manifest:
     """Data, then the manifest, each read back. Returns the manifest with its files."""
     store.delete(manifest.key)  # left by a save of this process that failed
@@ -280,8 +305,12 @@ def _store(store: ObjectStore, manifest: Manifest, data: Data) -> Manifest:
 
 
 def verify(store: ObjectStore, manifest: Manifest) -> None:
-    """Read every file of a checkpoint back. Raises `BadCheckpoint` naming the first that is missing or differs."""
+    """Read every file that a checkpoint needs back. Raises `BadCheckpoint` naming the first that is not whole."""
     checkpoint_files.verify(store, manifest.prefix, manifest.files)
+    for file in manifest.files:
+        if file.base is not None:
+            prefix, stored = _base_file(manifest, file, file.base)
+            checkpoint_files.verify(store, prefix, [stored])
 
 
 def load_files(store: ObjectStore, manifest: Manifest, names: Iterable[str] | None = None) -> dict[str, bytes]:
@@ -292,6 +321,24 @@ def load_files(store: ObjectStore, manifest: Manifest, names: Iterable[str] | No
         if name not in described:
             raise BadCheckpoint(f"{store.uri(manifest.key)} names no {name}; {REMEDY}")
         loaded[name] = checkpoint_files.load(store, manifest.prefix, described[name])
+    return loaded
+
+
+def load_arrays(
+    store: ObjectStore, manifest: Manifest, names: Iterable[str] | None = None
+) -> dict[str, dict[str, Array]]:
+    """The arrays of the files of a checkpoint (all, or those named), differences resolved. Raises `BadCheckpoint`."""
+    described = {file.name: file for file in manifest.files}
+    loaded = {}
+    for name, data in load_files(store, manifest, names).items():
+        file, base = described[name], None
+        try:
+            if file.base is not None:
+                needed = checkpoint_files.load(store, *_base_file(manifest, file, file.base))
+                base = Base(file.base.name, unpack(needed))
+            loaded[name] = unpack(data, base)
+        except DamagedTensors as error:
+            raise BadCheckpoint(f"{store.uri(manifest.prefix + name)} cannot be read: {error}; {REMEDY}") from error
     return loaded
 
 
@@ -443,9 +490,19 @@ def _prune(store: ObjectStore, newest: Manifest, keep: int, ends: Collection[Che
         spared.update(ends)
     if newest.best is not None:
         spared.update([name for name in complete if name.step == newest.best.step][-1:])
+    spared |= {base for name in spared for base in _bases(store, newest, name)}
     superseded = {name for name, _ in found if name < newest.checkpoint}
     for name in sorted(superseded - spared):
         _remove(store, layout.checkpoint(newest.trainer, *name))
+
+
+def _bases(store: ObjectStore, newest: Manifest, name: CheckpointName) -> set[CheckpointName]:
+    """The checkpoints that one of them needs. They need no others."""
+    try:
+        manifest = newest if name == newest.checkpoint else _read(store, newest.trainer, name)
+    except BadCheckpoint:  # nothing helps it
+        return set()
+    return {file.base.checkpoint for file in manifest.files if file.base is not None}
 
 
 def _remove(store: ObjectStore, prefix: str) -> None:

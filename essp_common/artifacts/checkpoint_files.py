@@ -1,4 +1,8 @@
-"""The data files of a checkpoint: how they are written, read back and hashed, and read again."""
+"""The data files of a checkpoint: how they are written, read back and hashed, and read again.
+
+A file may hold differences to the file of the same name in an earlier checkpoint of the trainer, its base. A base
+stands alone, so that no file needs more than one other.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from essp_common.artifacts.ownership import CheckpointName, Number
 from essp_common.errors import NotFound, PermanentError
 from essp_common.objects.port import ObjectStore
 
@@ -23,6 +28,29 @@ class BadCheckpoint(PermanentError):
     kind = "damaged"
 
 
+class StoredBase(BaseModel):
+    """The file to which another one is a difference."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    step: Number
+    """Of the checkpoint that it belongs to."""
+    incarnation: Number
+    """Of that checkpoint, too."""
+    size_bytes: Annotated[int, Field(ge=0, lt=2**64)]
+    sha256: str
+
+    @property
+    def checkpoint(self) -> CheckpointName:
+        """Which one it belongs to."""
+        return CheckpointName(self.step, self.incarnation)
+
+    @property
+    def name(self) -> str:
+        """What the file that needs it calls it (`Base.name`)."""
+        return f"{self.step}-{self.incarnation}"
+
+
 class StoredFile(BaseModel):
     """One data file of a checkpoint."""
 
@@ -31,6 +59,8 @@ class StoredFile(BaseModel):
     name: str = Field(pattern=_NAME)
     size_bytes: Annotated[int, Field(ge=0, lt=2**64)]
     sha256: str
+    base: StoredBase | None = None
+    """What is needed beside it to read it; null: nothing."""
 
 
 Data = Callable[[ObjectStore, str], tuple[StoredFile, ...]]

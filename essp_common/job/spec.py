@@ -359,6 +359,49 @@ class OptimizerSpec(_Section):
     """Largest norm of the gradients; larger gradients are scaled down to it."""
 
 
+class CheckpointSpec(_Section):
+    """When a training is saved, and in how many bytes."""
+
+    every: int = Field(0, ge=0, le=10**9)
+    """Clips between two checkpoints within an epoch (0: save only at the end of each epoch)."""
+    keep: int = Field(2, ge=1, le=10_000)
+    """How many of the newest checkpoints to keep, besides the best one, the last one before the end, from which
+    training goes on if the job is given more epochs, and those that others are differences to."""
+    parallel: Literal["thread", "off"] = "thread"
+    """`thread`: the training goes on while a thread of it saves a copy. `off`: it waits."""
+    bits: int = Field(0, ge=0, le=16)
+    """Bits of each number of the weights, 2 to 16 (0: all of them, exactly). A training that resumes from rounded
+    numbers is not the one that went on, and `essp audit` calls it approximate from there on."""
+    scope: Literal["channel", "tensor", "global"] = "channel"
+    """With `bits`, what has a range of levels of its own: each output channel, each array, or all of them together.
+    `global` destroys networks whose layers differ in size; it is there for comparison."""
+    exact_one_dimensional: bool = True
+    """With `bits`: arrays of one dimension (biases, statistics) keep all bits. They are few, and all outputs depend on
+    them."""
+    optimizer: Literal["exact", "quantized"] = "exact"
+    """With `bits`: whether the momentum is rounded, too."""
+    best: Literal["exact", "quantized"] = "exact"
+    """With `bits`: whether also the weights are rounded that validation may choose, and that the job ends with."""
+    codec: Literal["none", "gzip", "zstd"] = "zstd"
+    """How bytes are compressed, where that makes them fewer."""
+    planes: bool = True
+    """Compress the first bytes of all numbers together, then the second ones, and so on: exact, and about 15 % fewer
+    bytes of trained weights, which hardly compress as they lie in memory."""
+    delta: bool = True
+    """Write the difference to an earlier checkpoint where that has fewer bytes: exact. That one is kept for as long."""
+    exact_every: int = Field(8, ge=1, le=10_000)
+    """With `delta`: each so many saves one stands alone, and the next ones are differences to it."""
+
+    @model_validator(mode="after")
+    def _rounds_what_it_says(self) -> CheckpointSpec:
+        if self.bits == 1:
+            raise ValueError("bits: 1 leaves two levels; give 2 to 16, or 0 for all bits")
+        if not self.bits and "quantized" in (self.optimizer, self.best):
+            field = "optimizer" if self.optimizer == "quantized" else "best"
+            raise ValueError(f"{field}: quantized rounds to `bits`, which are 0; give 2 to 16 of them")
+        return self
+
+
 class TrainerSpec(_Section):
     """One training of one model on one stream."""
 
@@ -396,11 +439,9 @@ class TrainerSpec(_Section):
     """Mixed precision (CUDA only): bfloat16 if the GPU supports it, else float16 with scaled gradients."""
     threads: int = Field(0, ge=0, le=1024)
     """CPU threads for the model (0: the trainers of a machine share its CPUs evenly)."""
-    checkpoint_clips: int = Field(0, ge=0, le=10**9)
-    """Clips between two checkpoints within an epoch (0: save only at the end of each epoch)."""
-    keep_checkpoints: int = Field(2, ge=1, le=10_000)
-    """How many of the newest checkpoints to keep, besides the best one, and the last one before the end, from which
-    training goes on if the job is given more epochs."""
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    """When and how the training is saved; see [checkpoints](checkpoints.md). Nothing of it decides what is learned,
+    unless a training resumes from numbers that were rounded (`bits`)."""
 
     @model_validator(mode="after")
     def _packaged_weights_fit(self) -> TrainerSpec:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from essp_common.artifacts.checkpoint import MODEL_FILE, Manifest, ModelDescription, load_files
+from essp_common.artifacts.checkpoint import MODEL_FILE, Manifest, ModelDescription, load_arrays
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.job.spec import PACKAGE
 from essp_common.learning.inputs import Scale
@@ -115,7 +115,7 @@ def starting_weights(stores: Stores, uri: str | None) -> StateDict | None:
 def restore(store: ObjectStore, manifest: Manifest) -> Classifier:
     """The classifier of a checkpoint. Raises `BadCheckpoint` if its weights differ from those that were saved."""
     classifier = build(manifest.model, seed=0)
-    load_state(classifier, load_files(store, manifest, [MODEL_FILE])[MODEL_FILE])
+    load_tensors(classifier, as_tensors(load_arrays(store, manifest, [MODEL_FILE])[MODEL_FILE]))
     return classifier
 
 
@@ -140,7 +140,7 @@ def tensors_of(data: bytes) -> dict[str, Tensor]:
     Raises `PermanentError` for any other file.
     """
     if data.startswith(MAGIC):
-        return {name: torch.from_numpy(array) for name, array in unpack(data).items()}
+        return as_tensors(unpack(data))
     try:
         return dict(safetensors.torch.load(data))
     except safetensors.SafetensorError as error:
@@ -152,10 +152,20 @@ def arrays_of(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
     return {name: tensor.contiguous().numpy() for name, tensor in tensors.items()}
 
 
+def as_tensors(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
+    """Arrays as tensors, which share their memory."""
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
 def load_state(classifier: nn.Module, data: bytes) -> None:
     """The inverse of `state_bytes`; `data` may be packed. Raises `PermanentError` for weights of another network."""
+    load_tensors(classifier, tensors_of(data))
+
+
+def load_tensors(classifier: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Set parameters and buffers. Raises `PermanentError` for weights of another network."""
     try:
-        classifier.load_state_dict(tensors_of(data), strict=True)
+        classifier.load_state_dict(tensors, strict=True)
     except RuntimeError as error:
         raise PermanentError(f"the weights are those of another network: {error}") from error
 

@@ -69,6 +69,8 @@ class Packing:
     codec: Codec = "zstd"
     planes: bool = True
     """Compress the first bytes of all numbers together, then the second ones, and so on."""
+    not_finite: Literal["refused", "exact"] = "refused"
+    """What becomes of an array with infinities or NaN, which have no place in a range."""
 
     def __post_init__(self) -> None:
         if self.bits and not 2 <= self.bits <= MOST_BITS:
@@ -226,7 +228,9 @@ def _shared_range(arrays: Mapping[str, Array], packing: Packing) -> Range | None
 def _is_quantised(array: Array, packing: Packing) -> bool:
     if not packing.bits or array.dtype.kind != "f" or not array.size:
         return False
-    return array.ndim > 1 or not packing.exact_one_dimensional
+    if array.ndim <= 1 and packing.exact_one_dimensional:
+        return False
+    return packing.not_finite == "refused" or bool(np.isfinite(array).all())
 
 
 def _written(

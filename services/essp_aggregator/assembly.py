@@ -19,6 +19,7 @@ from essp_common.artifacts.scores import VideoScores
 from essp_common.errors import PermanentError
 from essp_common.job.spec import JobSpec
 from essp_common.objects.port import ObjectStore
+from essp_common.tensors.safetensors_file import as_safetensors
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ def _equal(finals: Mapping[str, Manifest]) -> Strategy:
 
 def _member(store: ObjectStore, spec: JobSpec, trainer: str, final: Manifest, weight: float) -> Member:
     """Copy the weights into the model's folder, so that the model outlives the checkpoints."""
-    data = checkpoint.load_files(store, final, [MODEL_FILE])[MODEL_FILE]
+    data = as_safetensors(checkpoint.load_arrays(store, final, [MODEL_FILE])[MODEL_FILE])
     key = layout.model_weights(trainer)
     store.put(key, data)
     return Member(
@@ -91,6 +92,7 @@ def _member(store: ObjectStore, spec: JobSpec, trainer: str, final: Manifest, we
         model=final.model,
         file=key.rpartition("/")[2],
         sha256=hashlib.sha256(data).hexdigest(),
+        bits=0 if final.rounding is None else final.rounding.bits,
         checkpoint=store.uri(final.key),
         epoch=final.epoch,
     )

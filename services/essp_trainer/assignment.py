@@ -106,7 +106,7 @@ class Assignment:
         resumed. Fields with their default value are left out, so that a field which a later version of ESSP adds
         changes no digest.
         """
-        free = {"device", "threads", "checkpoint_clips", "keep_checkpoints"}
+        free = {"device", "threads", "checkpoint"}
         document: dict[str, object] = {
             "spec": self.spec.model_dump(mode="json", include={"data", "clip", "sampling"}, exclude_defaults=True),
             "stream": self.stream.model_dump(mode="json", exclude_defaults=True),

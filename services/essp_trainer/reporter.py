@@ -77,6 +77,7 @@ class Reporter:
             position=manifest.position.message(),
             step=manifest.step,
             digest=manifest.digest,
+            approximate=manifest.approximate,
         )
         self._publish(Progress(checkpoint=ready))
         self._bus.flush()

@@ -188,6 +188,7 @@ class Trainer:
             intake.request_rebuild_range(start, damaged)
         policy = SavePolicy(settings.save_retry_s, settings.final_save_timeout_s)
         with (
+            closing(checkpoint_store),
             self._watching(checkpoint_store),
             closing(DeviceFeed(self._prefetch(assignment, intake, start), device, assignment.trainer)) as device_feed,
             closing(Releases(intake, self._leaving, assignment.trainer)) as releases,

@@ -9,9 +9,9 @@ messages only when a checkpoint holds what it learned from them (`checkpoints/ch
 resumes from its last checkpoint and receives again all that it had trained since. An evaluation that is interrupted
 starts again at its first clip.
 
-A checkpoint begins at the end of each TRAIN phase and every `checkpoint_clips`, and is written while training
-continues. The session waits for it when the job pauses, before it calls weights the best, and before it leaves (drain,
-stop). A checkpoint always shows a moment between two batches.
+A checkpoint begins at the end of each TRAIN phase and every `checkpoint.every` clips, and is written while training
+continues, unless `checkpoint.parallel` is off. The session waits for it when the job pauses, before it calls weights
+the best, and before it leaves (drain, stop). A checkpoint always shows a moment between two batches.
 """
 
 from __future__ import annotations
@@ -170,11 +170,11 @@ class Session:
             self._begin_save()
 
     def _many_unsaved(self) -> bool:
-        """Whether `checkpoint_clips` asks for a checkpoint.
+        """Whether `checkpoint.every` asks for a checkpoint.
 
         While saves fail, the checkpointer decides when to retry.
         """
-        every, clips_before = self._assignment.training.checkpoint_clips, self._assignment.clips_before
+        every, clips_before = self._assignment.training.checkpoint.every, self._assignment.clips_before
         if not every or self._checkpointer.failing:
             return False
         return clips_before(self._state.position) - clips_before(self._checkpointer.newest) >= every
@@ -234,8 +234,10 @@ class Session:
         return self._checkpointer.save(self._learner.training, self._current_state())
 
     def _begin_save(self) -> None:
-        """Begin a checkpoint, which is written while training continues."""
-        if self._learner.has_model:
+        """Begin a checkpoint, which is written while training continues, unless the job says otherwise."""
+        if self._assignment.training.checkpoint.parallel == "off":
+            self._save()
+        elif self._learner.has_model:
             self._checkpointer.begin(self._learner.training, self._current_state())
 
     def _current_state(self) -> TrainingState:

@@ -140,7 +140,7 @@ def test_every_reader_of_an_output_says_the_same_or_what_is_wrong(
 def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The output of a training that was drained within its second epoch."""
     root = tmp_path_factory.mktemp("interrupted")
-    with closing(Stage(job_spec(root, keep_checkpoints=9, checkpoint_clips=4), phase_plans(2))) as stage:
+    with closing(Stage(job_spec(root, checkpoint={"every": 4, "keep": 9}), phase_plans(2))) as stage:
         stage.command(Control.START)
         stage.feed(stage.every_position()[:21])
         with Running(stage):
@@ -150,7 +150,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def resumed(root: Path) -> bytes:
     """The weights at the end. Raises what stopped the trainer."""
-    with closing(Stage(job_spec(root, keep_checkpoints=9, checkpoint_clips=4), phase_plans(2))) as stage:
+    with closing(Stage(job_spec(root, checkpoint={"every": 4, "keep": 9}), phase_plans(2))) as stage:
         stage.command(Control.START)
         stage.feed(stage.every_position())
         with Running(stage) as running:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.artifacts.checkpoint import Manifest, ModelDescription, PhaseRecord
@@ -15,6 +16,7 @@ from essp_common.job.feature_layout import COLOURS, MOTION
 from essp_common.job.spec import JobSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.planning.position import Position
+from essp_common.tensors.packed import pack
 
 JOB = "two-stream"
 CLASSES = ("brick-left", "brick-right", "grass-left", "grass-right")
@@ -90,7 +92,12 @@ def save_final(store: DirectoryStore, spec: JobSpec, trainer: str, test: bool = 
         final=True,
     )
     writer = checkpoint.claim(store, trainer)
-    writer.save(manifest, in_memory({checkpoint.MODEL_FILE: f"weights of {trainer}".encode()}), keep=2)
+    writer.save(manifest, in_memory({checkpoint.MODEL_FILE: pack(weights_of(trainer))}), keep=2)
+
+
+def weights_of(trainer: str) -> dict[str, NDArray[np.float32]]:
+    """Of its last checkpoint."""
+    return {f"{trainer}.weight": np.arange(6, dtype=np.float32).reshape(2, 3)}
 
 
 def score_table(trainer: str, purpose: str) -> ScoreTable:

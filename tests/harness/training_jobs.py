@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from essp_common import topics
 from essp_common.artifacts import checkpoint
+from essp_common.artifacts.checkpoint import Manifest
 from essp_common.bus.memory import MemoryBus
 from essp_common.bus.port import Bus
 from essp_common.cache.memory import MemoryCache
@@ -40,6 +41,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Progress,
     Purpose,
 )
+from essp_common.tensors.safetensors_file import as_safetensors
 from essp_common.video import codec
 from essp_common.wiring import Adapters, Stores
 from essp_trainer.config import TrainerConfig, TrainerSettings
@@ -56,6 +58,7 @@ ClipPosition = tuple[int, int]
 def job_spec(output: Path, epochs: int = 2, feature: str = "rgb", **training: Any) -> JobSpec:
     """One trainer, `one`, of the small network on 16 x 16 crops."""
     own = {"stream": "s", "batch_size": 4, "threads": 1, "augment": {"crop": 16}, "optimizer": {"lr": 0.05}}
+    checkpoint = {"parallel": "thread"} | training.pop("checkpoint", {})
     return JobSpec.model_validate(
         {
             "name": "tiny",
@@ -63,7 +66,7 @@ def job_spec(output: Path, epochs: int = 2, feature: str = "rgb", **training: An
             "epochs": epochs,
             "clip": {"frames": 3},
             "streams": {"s": {"feature": feature, "params": {"frames": 2} if feature == "rgb" else {"length": 2}}},
-            "trainers": {"one": own | training},
+            "trainers": {"one": own | training | {"checkpoint": checkpoint}},
         }
     )
 
@@ -290,15 +293,20 @@ def finished(path: Path, positions: Sequence[ClipPosition] | None = None, **opti
     return stage
 
 
+def files_of(store: ObjectStore, manifest: Manifest) -> dict[str, bytes]:
+    """The files of a checkpoint as safetensors, differences resolved: they are equal if their arrays are."""
+    return {name: as_safetensors(arrays) for name, arrays in checkpoint.load_arrays(store, manifest).items()}
+
+
 def final_weights(stage: Stage) -> bytes:
     manifest = checkpoint.read_latest(stage.store, "one")
     assert manifest is not None
     assert manifest.final
-    return checkpoint.load_files(stage.store, manifest)[checkpoint.MODEL_FILE]
+    return files_of(stage.store, manifest)[checkpoint.MODEL_FILE]
 
 
 def last_training_state(stage: Stage) -> dict[str, bytes]:
     """Weights and momentum at the end of the last TRAIN pass."""
     steps = checkpoint.steps(stage.store, "one")
     manifest = checkpoint.read(stage.store, "one", steps[-2])
-    return checkpoint.load_files(stage.store, manifest) | {"updates": str(manifest.updates).encode()}
+    return files_of(stage.store, manifest) | {"updates": str(manifest.updates).encode()}

@@ -26,7 +26,7 @@ from essp_common.pb.v1.messages_pb2 import LOST, Control
 from essp_common.runtime.failpoints import VARIABLE
 from essp_common.wiring import open_bus, open_cache
 from essp_trainer.distributed.supervisor import EXIT_RANK_LOST
-from tests.harness.training_jobs import Stage, job_spec, phase_plans, train
+from tests.harness.training_jobs import Stage, files_of, job_spec, phase_plans, train
 from tests.harness.waiting import LONGEST_S
 from tests.integration import launcher
 
@@ -62,7 +62,7 @@ class Servers:
     def __init__(self, kafka_url: str, redis_url: str, folder: Path) -> None:
         self._folder = folder
         self.environment = {"ESSP_BUS": kafka_url, "ESSP_CACHE": redis_url}
-        spec = job_spec(folder / "run", checkpoint_clips=4)
+        spec = job_spec(folder / "run", checkpoint={"every": 4})
         self.stage = Stage(spec, phase_plans(2), open_bus(kafka_url), open_cache(redis_url))
         self._lives = 0
 
@@ -122,7 +122,7 @@ def servers(own_kafka_url: str, empty_redis_url: str, tmp_path: Path) -> Iterato
 
 def uninterrupted(folder: Path, ranks: int) -> Stage:
     """The same job in this process."""
-    stage = Stage(job_spec(folder, checkpoint_clips=4), phase_plans(2))
+    stage = Stage(job_spec(folder, checkpoint={"every": 4}), phase_plans(2))
     train(stage, ranks=ranks)
     return stage
 
@@ -135,8 +135,8 @@ def kept(stage: Stage) -> dict[str, bytes]:
     last = checkpoint.read(stage.store, "one", checkpoint.steps(stage.store, "one")[-2])
     phases = (("validation", 0), ("validation", 1), ("test", 1))
     found = {f"{purpose}-{epoch}": stage.store.get(layout.scores("one", purpose, epoch)) for purpose, epoch in phases}
-    found |= {f"final {name}": data for name, data in checkpoint.load_files(stage.store, final).items()}
-    found |= {f"last {name}": data for name, data in checkpoint.load_files(stage.store, last).items()}
+    found |= {f"final {name}": data for name, data in files_of(stage.store, final).items()}
+    found |= {f"last {name}": data for name, data in files_of(stage.store, last).items()}
     return found | {"counts": counts(final) + counts(last)}
 
 

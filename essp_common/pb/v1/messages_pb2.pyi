@@ -388,7 +388,7 @@ class PhaseReport(_message.Message):
     def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., trainer: _Optional[str] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class CheckpointReady(_message.Message):
-    __slots__ = ("job", "trainer", "uri", "epoch", "final", "scores_uri", "position", "step", "digest")
+    __slots__ = ("job", "trainer", "uri", "epoch", "final", "scores_uri", "position", "step", "digest", "approximate")
     JOB_FIELD_NUMBER: _ClassVar[int]
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     URI_FIELD_NUMBER: _ClassVar[int]
@@ -398,6 +398,7 @@ class CheckpointReady(_message.Message):
     POSITION_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    APPROXIMATE_FIELD_NUMBER: _ClassVar[int]
     job: str
     trainer: str
     uri: str
@@ -407,7 +408,8 @@ class CheckpointReady(_message.Message):
     position: Position
     step: int
     digest: str
-    def __init__(self, job: _Optional[str] = ..., trainer: _Optional[str] = ..., uri: _Optional[str] = ..., epoch: _Optional[int] = ..., final: _Optional[bool] = ..., scores_uri: _Optional[str] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., step: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...
+    approximate: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, job: _Optional[str] = ..., trainer: _Optional[str] = ..., uri: _Optional[str] = ..., epoch: _Optional[int] = ..., final: _Optional[bool] = ..., scores_uri: _Optional[str] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., step: _Optional[int] = ..., digest: _Optional[str] = ..., approximate: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Trouble(_message.Message):
     __slots__ = ("trainer", "reason", "unsaved")

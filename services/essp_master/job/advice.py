@@ -92,6 +92,13 @@ def _of_trainers(phases: Phases) -> Iterator[str]:
     for name, trainer in spec.trainers.items():
         for field, trouble in _without_effect(trainer, spec.epochs):
             yield f"trainers.{name}.{field} {trouble}"
+    for name, trainer in spec.trainers.items():
+        if trainer.checkpoint.bits and trainer.checkpoint.scope == "global":
+            yield (
+                f"trainers.{name}.checkpoint.scope: global has one range for all numbers of a file, which leaves most "
+                "layers a few levels and destroys networks whose layers differ in size; use channel, and global only "
+                "to compare"
+            )
     for one, other in alike(spec):
         yield (
             f"trainers {one} and {other} differ in nothing that counts, so their weights will be the same; give one of "

@@ -73,7 +73,7 @@ def check_trainers(
 
 def alike(spec: JobSpec) -> list[tuple[str, str]]:
     """Pairs of trainers that will give the same weights: they differ in nothing that counts."""
-    free = {"device", "threads", "checkpoint_clips", "keep_checkpoints"}
+    free = {"device", "threads", "checkpoint"}
     what = {name: trainer.model_dump(exclude=free) for name, trainer in spec.trainers.items()}
     return [(one, other) for one, other in combinations(what, 2) if what[one] == what[other]]
 

@@ -1,12 +1,14 @@
-"""The files of a training in the job's output: checkpoints, scores of its evaluations, history."""
+"""The files of a training in the job's output: checkpoints, scores of its evaluations, history.
+
+A checkpoint is copied between two batches (`snapshot`), and packed and written later, while training continues
+(`save`). Both use the same memory, so one snapshot is saved before the next one is taken.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-import safetensors.torch
-from torch import Tensor
 
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.artifacts.checkpoint import (
@@ -18,16 +20,20 @@ from essp_common.artifacts.checkpoint import (
     Found,
     Manifest,
     PhaseRecord,
+    Rounding,
 )
-from essp_common.artifacts.checkpoint_files import in_memory
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.errors import ConfigError
-from essp_common.learning.models import Classifier, load_state, on_host, packed, restore
+from essp_common.job.spec import CheckpointSpec
+from essp_common.learning.models import Classifier, as_tensors, load_tensors, restore
 from essp_common.objects.port import ObjectStore
-from essp_common.pb.v1.messages_pb2 import PhasePlan
+from essp_common.pb.v1.messages_pb2 import VALIDATION, PhasePlan
 from essp_common.planning.digest import as_text, from_text
 from essp_common.planning.position import Position
+from essp_common.tensors.packed import Packing
 from essp_trainer.assignment import Assignment, purpose_name
+from essp_trainer.checkpoints.packing import PackingThread, StatePacking
+from essp_trainer.checkpoints.state_memory import Tensors
 from essp_trainer.model.training import Training
 
 
@@ -44,14 +50,17 @@ class TrainingState:
     history: list[PhaseRecord] = field(default_factory=list)
     running: dict[str, float] = field(default_factory=dict)
     """Sums of the phase in progress at `position`."""
+    approximate: tuple[int, ...] = ()
+    """Steps of the rounded checkpoints that it resumed from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A copy of a training at one moment, to be written in the background."""
+    """A training at one moment, to be written in the background. Its tensors are copied into memory that is kept."""
 
     manifest: Manifest
-    files: dict[str, dict[str, Tensor]]
+    packings: dict[str, Packing]
+    """How each file is to be written."""
 
 
 class CheckpointStore:
@@ -61,6 +70,11 @@ class CheckpointStore:
         self._store = store
         self._assignment = assignment
         self._writer: CheckpointWriter | None = None
+        self._packing: StatePacking = PackingThread(assignment.training.checkpoint)
+
+    def close(self) -> None:
+        """Give back the memory of copies. Idempotent."""
+        self._packing.close()
 
     def claim(self, writer: str) -> Found:
         """Own the training from now on; what it resumes from. `writer`: the name of this process.
@@ -92,15 +106,18 @@ class CheckpointStore:
             best=manifest.best,
             history=list(manifest.history),
             running=dict(manifest.running),
+            approximate=manifest.approximate + ((manifest.step,) if manifest.rounding is not None else ()),
         )
 
     def load(self, manifest: Manifest, training: Training) -> None:
         """Load weights, momentum and the update counter of a checkpoint into `training`."""
         names = [MODEL_FILE, OPTIMIZER_FILE] + ([] if training.ema is None else [TRAINED_FILE])
-        files = checkpoint.load_files(self._store, manifest, names)
-        load_state(training.evaluated, files[MODEL_FILE])
+        files = {
+            name: as_tensors(arrays) for name, arrays in checkpoint.load_arrays(self._store, manifest, names).items()
+        }
+        load_tensors(training.evaluated, files[MODEL_FILE])
         if training.ema is not None:
-            load_state(training.model, files[TRAINED_FILE])
+            load_tensors(training.model, files[TRAINED_FILE])
         training.optimiser.load(files[OPTIMIZER_FILE])
         training.updates = manifest.updates
 
@@ -109,15 +126,15 @@ class CheckpointStore:
         return restore(self._store, checkpoint.read(self._store, self._assignment.trainer, best.step))
 
     def snapshot(self, training: Training, state: TrainingState) -> Snapshot:
-        """A copy of the training between two batches, in host memory."""
-        files = {
-            MODEL_FILE: on_host(training.evaluated.state_dict()),
-            OPTIMIZER_FILE: on_host(training.optimiser.state()),
+        """Copy the training between two batches; the last snapshot has to be saved by then."""
+        files: dict[str, Tensors] = {
+            MODEL_FILE: training.evaluated.state_dict(),
+            OPTIMIZER_FILE: training.optimiser.state(),
         }
         if training.ema is not None:
-            files[TRAINED_FILE] = on_host(training.model.state_dict())
+            files[TRAINED_FILE] = training.model.state_dict()
         step = self._assignment.clips_before(state.position)
-        return Snapshot(self._manifest(step, training.updates, training, state), files)
+        return self._copied(self._manifest(step, training.updates, training, state), files)
 
     def final_snapshot(self, training: Training, state: TrainingState) -> Snapshot:
         """The final state: the weights with the best validation, and the keys of their scores."""
@@ -125,19 +142,26 @@ class CheckpointStore:
         if state.best is not None:
             chosen = checkpoint.read(self._store, self._assignment.trainer, state.best.step)
             epoch, updates = chosen.epoch, chosen.updates
-            weights = safetensors.torch.load(checkpoint.load_files(self._store, chosen, [MODEL_FILE])[MODEL_FILE])
+            weights = as_tensors(checkpoint.load_arrays(self._store, chosen, [MODEL_FILE])[MODEL_FILE])
         step = self._assignment.clips_before(self._assignment.end) + 1
         manifest = self._manifest(step, updates, training, state).model_copy(
             update={"final": True, "epoch": epoch, "scores": self._score_keys(state)}
         )
-        return Snapshot(manifest, {MODEL_FILE: on_host(weights)})
+        return self._copied(manifest, {MODEL_FILE: weights})
 
     def save(self, snapshot: Snapshot) -> Manifest:
         """Write a checkpoint; see `essp_common.artifacts.checkpoint.CheckpointWriter.save`."""
         if self._writer is None:
             raise RuntimeError("only rank 0 writes checkpoints")
-        files = {name: packed(tensors) for name, tensors in snapshot.files.items()}
-        return self._writer.save(snapshot.manifest, in_memory(files), self._assignment.training.keep_checkpoints)
+        manifest = snapshot.manifest.model_copy(update={"incarnation": self._writer.incarnation})
+        data = self._packing.data(manifest.checkpoint, snapshot.packings, alone=manifest.final)
+        completed = False
+        try:
+            saved = self._writer.save(manifest, data, self._assignment.training.checkpoint.keep)
+            completed = True
+        finally:
+            self._packing.settle(completed)
+        return saved
 
     def write_scores(self, plan: PhasePlan, table: ScoreTable) -> None:
         """Write the scores of an evaluation phase. Raises `Fenced` if another process owns the training."""
@@ -158,6 +182,31 @@ class CheckpointStore:
         """URI of a final checkpoint's scores on the validation split, or else on the test split."""
         key = manifest.scores.get("validation") or manifest.scores.get("test")
         return self._store.uri(key) if key else ""
+
+    def _copied(self, manifest: Manifest, files: Mapping[str, Tensors]) -> Snapshot:
+        self._packing.take(files)
+        asked = self._assignment.training.checkpoint
+        packings = {name: _packing(asked, self._is_rounded(name, manifest)) for name in files}
+        if rounded := tuple(name for name, packing in packings.items() if packing.bits):
+            rounding = Rounding(bits=asked.bits, scope=asked.scope, files=rounded)
+            manifest = manifest.model_copy(update={"rounding": rounding})
+        return Snapshot(manifest, packings)
+
+    def _is_rounded(self, file: str, manifest: Manifest) -> bool:
+        """Whether this file of a checkpoint is to be rounded, where the job asks for that."""
+        asked = self._assignment.training.checkpoint
+        if file == OPTIMIZER_FILE:
+            return asked.optimizer == "quantized"
+        if file == TRAINED_FILE or asked.best == "quantized":
+            return True
+        return not (manifest.final or self._may_be_best(manifest.position))
+
+    def _may_be_best(self, position: Position) -> bool:
+        """Whether the next phase scores the weights at this position."""
+        phases = self._assignment.phases
+        if position.index or position.phase_index == len(phases):
+            return False
+        return phases[position.phase_index].purpose == VALIDATION
 
     def _refuse_other(self, manifest: Manifest | None) -> None:
         if manifest is not None and manifest.spec_digest != self._assignment.digest():
@@ -183,6 +232,7 @@ class CheckpointStore:
             metrics=state.history[-1].metrics if state.history else {},
             best=state.best,
             history=tuple(state.history),
+            approximate=state.approximate,
             versions=self._assignment.versions,
         )
 
@@ -199,3 +249,15 @@ class CheckpointStore:
         if purpose == "test":  # of the weights after all epochs: more of them do not overwrite what fewer came to
             epoch = self._assignment.spec.epochs - 1
         return layout.scores(self._assignment.trainer, purpose, epoch)
+
+
+def _packing(asked: CheckpointSpec, rounded: bool) -> Packing:
+    """What is not finite stays as it is: a training that goes wrong is not left without checkpoints as well."""
+    return Packing(
+        bits=asked.bits if rounded else 0,
+        scope=asked.scope,
+        exact_one_dimensional=asked.exact_one_dimensional,
+        codec=asked.codec,
+        planes=asked.planes,
+        not_finite="exact",
+    )

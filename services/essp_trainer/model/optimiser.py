@@ -12,7 +12,8 @@ On a GPU one kernel updates all parameters, and it decides itself whether to ski
 
 from __future__ import annotations
 
-import safetensors.torch
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
@@ -87,9 +88,8 @@ class Optimiser:
             held[_TRACKER] = torch.tensor(scaling["_growth_tracker"])
         return held
 
-    def load(self, data: bytes) -> None:
-        """Restore a `state` in the safetensors format."""
-        held = safetensors.torch.load(data)
+    def load(self, held: Mapping[str, Tensor]) -> None:
+        """Restore a `state`."""
         for name, parameter in self._model.named_parameters():
             if name in held:
                 # Keep the memory layout of the parameter: another one may round differently in the last bit.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load
 
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_aggregator.config import AggregatorSettings
@@ -23,7 +24,7 @@ from essp_common.cache.memory import MemoryCache
 from essp_common.errors import NotFound, PermanentError
 from essp_common.pb.v1.messages_pb2 import AGGREGATOR, CheckpointReady, Control, JobSnapshot, PhaseReport, Progress
 from essp_common.wiring import Adapters, Stores
-from tests.harness.finished_job import BEST_EPOCH, CLASSES, JOB, FinishedJob, finished_job, save_final
+from tests.harness.finished_job import BEST_EPOCH, CLASSES, JOB, FinishedJob, finished_job, save_final, weights_of
 from tests.harness.running import running
 from tests.harness.waiting import until
 
@@ -203,7 +204,10 @@ def test_the_model_folder_can_be_moved(job: FinishedJob, tmp_path_factory: pytes
     elsewhere = tmp_path_factory.mktemp("deployed")
     (job.root / "model").rename(elsewhere / "m")
     store, model = open_model(STORES, f"file://{elsewhere}/m")
-    assert [member_weights(store, m) for m in model.members] == [b"weights of rgb", b"weights of flow"]
+    assert [sorted(load(member_weights(store, m))) for m in model.members] == [["rgb.weight"], ["flow.weight"]]
+    for member in model.members:
+        found = load(member_weights(store, member))[f"{member.trainer}.weight"]
+        assert found.tolist() == weights_of(member.trainer)[f"{member.trainer}.weight"].tolist()
 
 
 @pytest.mark.parametrize("suffix", ["", "/", "/model", "/model/", "/model/manifest.json"])
@@ -230,7 +234,8 @@ def test_damaged_checkpoints_are_not_fused(job: FinishedJob) -> None:
     finals = final_checkpoints(job.store, job.spec)
     assert finals is not None
     path = job.root / finals["rgb"].prefix / MODEL_FILE
-    path.write_bytes(b"weights of xyz")
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(PermanentError, match="SHA-256"):
         assemble(job.store, JOB, job.spec, finals)
 

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from essp_common.artifacts import checkpoint, layout
+from essp_common.artifacts.checkpoint import Manifest, Rounding
 from essp_common.artifacts.checkpoint_files import BadCheckpoint
 from essp_common.errors import ConfigError, EsspError, Fenced, Unavailable
 from essp_common.job.spec import TrainerSpec
@@ -29,6 +31,7 @@ from tests.harness.training_jobs import (
     ClipPosition,
     Running,
     Stage,
+    files_of,
     final_weights,
     finished,
     job_spec,
@@ -39,6 +42,27 @@ from tests.harness.training_jobs import (
 from tests.harness.waiting import LONGEST_S
 
 pytestmark = pytest.mark.slow
+
+
+SLOW = {"lr": 1e-5}
+"""A rate at which weights hardly move, so that differences are worth it."""
+
+
+def manifests(stage: Stage) -> list[Manifest]:
+    """Of all checkpoints that are there."""
+    return [checkpoint.read(stage.store, "one", step) for step in checkpoint.steps(stage.store, "one")]
+
+
+def needed(manifest: Manifest) -> set[int]:
+    """Steps of the checkpoints to which its files are differences."""
+    return {file.base.step for file in manifest.files if file.base is not None}
+
+
+def apart(one: Stage, other: Stage) -> float:
+    """Norm of the difference of the final weights, over that of the weights."""
+    loaded = [safetensors.numpy.load(final_weights(stage)) for stage in (one, other)]
+    first, second = (np.concatenate([weights[n].ravel().astype(float) for n in sorted(weights)]) for weights in loaded)
+    return float(np.linalg.norm(first - second) / np.linalg.norm(second))
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +139,7 @@ def test_what_no_checkpoint_holds_is_delivered_again(tmp_path: Path) -> None:
 def test_the_best_validation_is_kept_tested_and_made_final(tmp_path: Path) -> None:
     """The second epoch shows only black frames, which ruin what the first has taught."""
     plans = phase_plans(2, train=40)
-    stage = Stage(job_spec(tmp_path / "two", keep_checkpoints=1), plans)
+    stage = Stage(job_spec(tmp_path / "two", checkpoint={"keep": 1}), plans)
     stage.command(Control.START)
     stage.feed(position for position in stage.every_position() if position[0] != 2)
     stage.feed([(2, i) for i in range(40)], frames=np.zeros((3, 20, 20, 3), np.uint8))
@@ -136,8 +160,70 @@ def test_the_best_validation_is_kept_tested_and_made_final(tmp_path: Path) -> No
 
 
 def test_checkpoints_within_an_epoch(tmp_path: Path) -> None:
-    stage = finished(tmp_path, checkpoint_clips=4, keep_checkpoints=20)
+    stage = finished(tmp_path, checkpoint={"every": 4, "keep": 20})
     assert checkpoint.steps(stage.store, "one") == [4, 8, 10, 20, 24, 26, 39]
+
+
+def test_a_training_that_waits_for_its_checkpoints_saves_the_same(tmp_path: Path, whole: Stage) -> None:
+    stage = finished(tmp_path, checkpoint={"parallel": "off", "codec": "gzip", "planes": False, "delta": False})
+    assert last_training_state(stage) == last_training_state(whole)
+
+
+def test_most_checkpoints_are_differences_and_resume_to_the_bit(tmp_path: Path, whole: Stage) -> None:
+    """The first of a process stands alone, and so does the last of all."""
+    stage = Stage(job_spec(tmp_path, checkpoint={"every": 4, "keep": 1}, optimizer=SLOW), phase_plans(2))
+    stage.command(Control.START)
+    stage.feed(stage.every_position()[:20])
+    with Running(stage):
+        stage.wait_for("checkpoint", 4)
+    before = manifests(stage)
+    assert [(manifest.step, needed(manifest)) for manifest in before] == [(4, set()), (10, {4}), (20, {4})]
+    again = Stage(stage.spec, stage.plans)
+    train(again, [position for position in again.every_position() if position >= before[-1].position])
+    after = manifests(again)
+    assert {manifest.step for manifest in after if manifest.final and not needed(manifest)}
+    plain = Stage(job_spec(tmp_path / "plain", optimizer=SLOW), phase_plans(2))
+    train(plain)
+    assert final_weights(again) == final_weights(plain)
+    assert last_training_state(again) == last_training_state(plain)
+
+
+def test_a_training_that_resumes_from_rounded_numbers_says_so(tmp_path: Path) -> None:
+    """What validation may choose, and what the job ends with, has all bits; what it resumes from need not."""
+    rounded = {"every": 4, "keep": 9, "bits": 8, "optimizer": "quantized"}
+    stage = Stage(job_spec(tmp_path, checkpoint=rounded), phase_plans(2))
+    stage.command(Control.START)
+    stage.feed(stage.every_position()[:8])
+    with Running(stage):
+        stage.wait_for_trained(8)
+    saved = checkpoint.read_latest(stage.store, "one")
+    assert saved is not None
+    assert (saved.step, saved.approximate) == (8, ())
+    assert saved.rounding == Rounding(bits=8, scope="channel", files=(checkpoint.MODEL_FILE, checkpoint.OPTIMIZER_FILE))
+    again = Stage(stage.spec, stage.plans)
+    train(again, [position for position in again.every_position() if position >= saved.position])
+    found = {manifest.step: manifest for manifest in manifests(again) if manifest.step > 8}
+    assert {manifest.approximate for manifest in found.values()} == {(8,)}
+    assert {tuple(report.approximate) for report in again.reports("checkpoint")} == {(8,)}
+    assert {step: manifest.rounding and manifest.rounding.files for step, manifest in found.items()} == {
+        10: (checkpoint.OPTIMIZER_FILE,),
+        20: (checkpoint.MODEL_FILE, checkpoint.OPTIMIZER_FILE),
+        24: (checkpoint.MODEL_FILE, checkpoint.OPTIMIZER_FILE),
+        26: (checkpoint.OPTIMIZER_FILE,),
+        39: None,
+    }
+    whole = finished(tmp_path / "exact")
+    assert final_weights(again) != final_weights(whole)
+    assert apart(again, whole) < 0.05
+
+
+def test_also_the_best_and_the_last_are_rounded_if_asked(tmp_path: Path) -> None:
+    stage = finished(tmp_path, checkpoint={"bits": 4, "best": "quantized", "scope": "tensor"})
+    assert [manifest.rounding and manifest.rounding.files for manifest in manifests(stage)] == [
+        (checkpoint.MODEL_FILE,)
+    ] * 3
+    weights = safetensors.numpy.load(final_weights(stage))
+    assert max(len(np.unique(array)) for array in weights.values() if array.ndim > 1) <= 16
 
 
 def test_a_finished_training_only_says_so_again(tmp_path: Path) -> None:
@@ -159,7 +245,7 @@ def test_a_finished_training_that_gets_more_epochs_equals_one_that_had_them(
 ) -> None:
     """To the bit, with the step schedule; also where the final checkpoint has a higher step than those after it."""
     rates = {"lr": 0.05, "steps": [1, 3], "warmup_epochs": 0.5}
-    options: dict[str, Any] = {"keep_checkpoints": keep, "checkpoint_clips": 4, "ema": 0.9, "optimizer": rates}
+    options: dict[str, Any] = {"checkpoint": {"keep": keep, "every": 4}, "ema": 0.9, "optimizer": rates}
     train(Stage(job_spec(tmp_path / "parts", **options), phase_plans(2, **clips)))
     longer = Stage(job_spec(tmp_path / "parts", epochs=4, **options), phase_plans(4, **clips), fence=8)
     train(longer)
@@ -179,19 +265,19 @@ def test_what_fewer_epochs_came_to_stays_until_more_have_come_to_an_end(tmp_path
     end = checkpoint.read_latest(first.store, "one")
     assert end is not None
     kept = {name: first.store.get(name) for name in (*end.scores.values(), end.key)}
-    longer = Stage(job_spec(tmp_path, epochs=4, keep_checkpoints=1), phase_plans(4), fence=8)
+    longer = Stage(job_spec(tmp_path, epochs=4, checkpoint={"keep": 1}), phase_plans(4), fence=8)
     longer.command(Control.START)
     longer.feed(position for position in longer.every_position() if position[0] < 8)
     with Running(longer):
         longer.wait_for("phase_report", 5)  # validation 1, train 2, ..., validation 3
-    verify = checkpoint.load_files(longer.store, end)
+    verify = files_of(longer.store, end)
     assert verify.keys() == {checkpoint.MODEL_FILE}
     assert {name: longer.store.get(name) for name in kept} == kept
     longer.feed(position for position in longer.every_position() if position[0] == 8)
     train(longer, [])
     assert all(longer.store.get(name) == kept[name] for name in end.scores.values())
     with pytest.raises(BadCheckpoint):
-        checkpoint.load_files(longer.store, end)
+        files_of(longer.store, end)
 
 
 def test_without_validation_and_test_the_last_weights_are_final(tmp_path: Path) -> None:
@@ -258,7 +344,7 @@ def test_a_checkpoint_that_cannot_be_saved_is_reported_and_tried_again(
 ) -> None:
     failed = CHECKPOINTS.labels("failed")._value.get()
     stores = Unreliable(error)
-    stage = Stage(job_spec(tmp_path / "full", checkpoint_clips=4), phase_plans(2), stores=stores)
+    stage = Stage(job_spec(tmp_path / "full", checkpoint={"every": 4}), phase_plans(2), stores=stores)
     stage.command(Control.START)
     positions = stage.every_position()
     stage.feed(positions[:12])  # not the whole validation: of weights that cannot be saved none can be the best
@@ -308,7 +394,7 @@ def test_who_was_overtaken_by_a_later_run_leaves(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_of_two_processes_of_one_trainer_the_earlier_leaves(tmp_path: Path, whole: Stage, ranks: int) -> None:
     """A node was lost and replaced, and came back. The job does not fail of it, and the later process finishes."""
-    stage = Stage(job_spec(tmp_path, checkpoint_clips=4), phase_plans(2))
+    stage = Stage(job_spec(tmp_path, checkpoint={"every": 4}), phase_plans(2))
     stage.command(Control.START)
     stage.feed(stage.every_position()[:4])
     with Running(stage, ranks, owner_check_s=0.01) as first:
@@ -341,7 +427,7 @@ def test_what_breaks_a_process_that_was_taken_over_is_not_the_fault_of_the_job(t
 def test_a_lost_pointer_does_not_mean_training_from_scratch(
     tmp_path: Path, whole: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stage = Stage(job_spec(tmp_path, checkpoint_clips=4), phase_plans(2))
+    stage = Stage(job_spec(tmp_path, checkpoint={"every": 4}), phase_plans(2))
     stage.command(Control.START)
     stage.feed(stage.every_position()[:24])
     with Running(stage):
@@ -362,7 +448,7 @@ def test_a_damaged_checkpoint_costs_what_it_held(
     tmp_path: Path, whole: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Training resumes from the checkpoint before, and requests the clips since, whose messages are long committed."""
-    stage = Stage(job_spec(tmp_path, checkpoint_clips=4), phase_plans(2))
+    stage = Stage(job_spec(tmp_path, checkpoint={"every": 4}), phase_plans(2))
     stage.command(Control.START)
     stage.feed(stage.every_position()[:24])
     with Running(stage):
@@ -428,7 +514,7 @@ class Slow(Stores):
 def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, ranks: int) -> None:
     """A checkpoint holds the state at the moment it began, not what training changed since."""
     stores = Slow()
-    stage = Stage(job_spec(tmp_path / "slow", checkpoint_clips=8, keep_checkpoints=9), phase_plans(2), stores=stores)
+    stage = Stage(job_spec(tmp_path / "slow", checkpoint={"every": 8, "keep": 9}), phase_plans(2), stores=stores)
     stage.command(Control.START)
     stage.feed(stage.every_position())
     with Running(stage, ranks) as running:
@@ -438,7 +524,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, ranks: i
         stores.allowed.set()
         running.join()
     assert running.error is None
-    plain = Stage(job_spec(tmp_path / "plain", checkpoint_clips=8, keep_checkpoints=9), phase_plans(2))
+    plain = Stage(job_spec(tmp_path / "plain", checkpoint={"every": 8, "keep": 9}), phase_plans(2))
     train(plain, ranks=ranks)
     steps = checkpoint.steps(plain.store, "one")
     assert checkpoint.steps(stage.store, "one") == steps == [8, 10, 20, 26, 39]
@@ -450,7 +536,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, ranks: i
 
 def test_a_checkpoint_under_way_is_finished_before_an_error_ends_the_process(tmp_path: Path) -> None:
     stores = Slow()
-    stage = Stage(job_spec(tmp_path, feature="heat", checkpoint_clips=4), phase_plans(2), stores=stores)
+    stage = Stage(job_spec(tmp_path, feature="heat", checkpoint={"every": 4}), phase_plans(2), stores=stores)
     stage.command(Control.START)
     stage.feed([(0, i) for i in range(4)], frames=np.zeros((1, 20, 20, 4), np.float32))
     with Running(stage) as running:

@@ -23,7 +23,7 @@ from essp_trainer.model.meter import Meter
 from essp_trainer.model.optimiser import Optimiser
 from essp_trainer.model.step_result import Diverged, LaunchedStep, StepResult
 from tests.harness.rounding import TOLERANCE, UNIT, distance
-from tests.harness.training_jobs import Running, Stage, job_spec, phase_plans, train
+from tests.harness.training_jobs import Running, Stage, files_of, job_spec, phase_plans, train
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +37,7 @@ def launching(monkeypatch: pytest.MonkeyPatch) -> None:
 def trained(stage: Stage) -> dict[str, bytes]:
     """Weights and momentum after the last TRAIN phase."""
     last = checkpoint.read(stage.store, "one", checkpoint.steps(stage.store, "one")[-2])
-    return checkpoint.load_files(stage.store, last)
+    return files_of(stage.store, last)
 
 
 def figures(stage: Stage) -> list[dict[str, float]]:
@@ -92,7 +92,7 @@ def test_what_diverged_is_said_a_step_later_and_never_saved(tmp_path: Path, monk
         backward(self * torch.inf if len(seen) == 3 else self, *args, **options)
 
     monkeypatch.setattr(Tensor, "backward", third_overflows)
-    stage = Stage(job_spec(tmp_path, batch_size=2, checkpoint_clips=2, keep_checkpoints=9), phase_plans(1))
+    stage = Stage(job_spec(tmp_path, batch_size=2, checkpoint={"every": 2, "keep": 9}), phase_plans(1))
     with pytest.raises(Diverged, match=r"gradient norm (inf|nan) at update 2 of epoch 0; lower optimizer\.lr"):
         train(stage)
     assert max(checkpoint.steps(stage.store, "one")) == 4

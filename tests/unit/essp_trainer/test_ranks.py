@@ -33,6 +33,7 @@ from tests.harness.training_jobs import (
     ClipPosition,
     Running,
     Stage,
+    files_of,
     job_spec,
     phase_plans,
     ranks_in_process,
@@ -58,7 +59,7 @@ def on_all(ranks: list[Ranks], act: Callable[[Ranks], T]) -> list[T]:
 def trained_state(stage: Stage) -> dict[str, bytes]:
     """Weights and momentum at the end of the last TRAIN pass."""
     manifest = checkpoint.read(stage.store, "one", checkpoint.steps(stage.store, "one")[-2])
-    return checkpoint.load_files(stage.store, manifest) | {"updates": str(manifest.updates).encode()}
+    return files_of(stage.store, manifest) | {"updates": str(manifest.updates).encode()}
 
 
 def apart(one: Stage, other: Stage) -> float:

@@ -25,7 +25,7 @@ from essp_trainer.model.optimiser import Optimiser
 from essp_trainer.model.schedule import learning_rate
 from essp_trainer.model.step_result import Diverged
 from tests.harness.rounding import TOLERANCE, UNIT, distance
-from tests.harness.training_jobs import Running, Stage, job_spec, phase_plans, train
+from tests.harness.training_jobs import Running, Stage, files_of, job_spec, phase_plans, train
 
 pytestmark = pytest.mark.slow
 
@@ -136,8 +136,8 @@ def newest(stage: Stage) -> Manifest:
 def all_files(stage: Stage) -> dict[str, bytes]:
     """Everything at the end of the last TRAIN pass, and the final weights."""
     last = checkpoint.read(stage.store, "one", checkpoint.steps(stage.store, "one")[-2])
-    final = checkpoint.load_files(stage.store, newest(stage))[MODEL_FILE]
-    return checkpoint.load_files(stage.store, last) | {"final": final}
+    final = files_of(stage.store, newest(stage))[MODEL_FILE]
+    return files_of(stage.store, last) | {"final": final}
 
 
 @pytest.mark.usefixtures("half_on_cpu")
@@ -215,15 +215,15 @@ def test_a_scale_that_is_too_large_costs_a_step_and_halves(tmp_path: Path, monke
         backward(self * torch.inf if len(seen) == 1 else self, *args, **options)
 
     monkeypatch.setattr(Tensor, "backward", overflowing)
-    stage = Stage(job_spec(tmp_path, amp=True, checkpoint_clips=4, keep_checkpoints=9), phase_plans(1))
+    stage = Stage(job_spec(tmp_path, amp=True, checkpoint={"every": 4, "keep": 9}), phase_plans(1))
     train(stage)
     saved = [checkpoint.read(stage.store, "one", step) for step in (4, 8)]
     scales = [
-        safetensors.torch.load(checkpoint.load_files(stage.store, manifest)[OPTIMIZER_FILE])["gradient/scale"].item()
+        safetensors.torch.load(files_of(stage.store, manifest)[OPTIMIZER_FILE])["gradient/scale"].item()
         for manifest in saved
     ]
     assert scales == [2.0**15, 2.0**15]
-    momentum = safetensors.torch.load(checkpoint.load_files(stage.store, saved[0])[OPTIMIZER_FILE])
+    momentum = safetensors.torch.load(files_of(stage.store, saved[0])[OPTIMIZER_FILE])
     assert not [name for name in momentum if name.startswith("backbone")], "no step was taken yet"
 
 

@@ -219,6 +219,18 @@ def test_a_doctored_history_is_found_out(
     assert violation in broken(audit(job, segments))[invariant]
 
 
+def test_a_training_that_resumed_from_rounded_numbers_is_named(adapters: Adapters, tmp_path: Path) -> None:
+    """It has seen the planned clips, so nothing is broken."""
+    job = Audited(adapters, tmp_path)
+    segments = job.run()
+    [ready] = [e.checkpoint for s in segments for e in s.entries if e.checkpoint.trainer == "rgb"]
+    ready.approximate[:] = [20, 30]
+    findings = audit(job, segments)
+    assert findings["exact resume"].holds
+    assert "; trainer rgb is approximate from step 20 on" in findings["exact resume"].checked
+    assert "trainer diff" not in findings["exact resume"].checked
+
+
 # --- mechanisms switched off, one at a time ---
 
 

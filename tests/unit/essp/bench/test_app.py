@@ -81,12 +81,12 @@ def test_a_training_learns_and_saves_what_it_is(shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
     training = Training(CLIPS, ("a", "b", "c"), shape[-2], "cpu")
     batch = Batch(4, rng.integers(0, 256, shape, np.uint8), np.array([0, 1, 2, -1]))
-    before = training.checkpoint()["model.safetensors"]
+    before = training.checkpoint()["model.tensors"]
     assert [training.step(batch) > 0 for _ in range(2)] == [True, True]
     after = training.checkpoint()
     assert np.isfinite(training.losses).all()
-    assert before != after["model.safetensors"]
-    assert len(after["optimizer.safetensors"]) > 1.9 * len(before)  # two moments of each weight
+    assert before != after["model.tensors"]
+    assert len(after["optimizer.tensors"]) > 1.9 * len(before)  # two moments of each weight
 
 
 def test_what_cannot_be_trained_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,7 +117,7 @@ def test_random_checkpoints_have_their_size_and_differ() -> None:
     files = random_files(1000)
     first, second = files(), files()
     assert sum(map(len, first.values())) == 1000
-    assert first.keys() == second.keys() == {"model.safetensors", "optimizer.safetensors"}
+    assert first.keys() == second.keys() == {"model.tensors", "optimizer.tensors"}
     assert all(first[name] != second[name] for name in first)
 
 

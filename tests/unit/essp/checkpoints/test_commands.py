@@ -17,6 +17,7 @@ from essp_common.artifacts import checkpoint
 from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.sealed import sealed
 from essp_common.errors import Conflict, EsspError, NotFound, PermanentError
+from essp_common.learning.models import as_tensors
 from essp_common.objects.directory import DirectoryStore
 from essp_common.tensors.packed import described, pack
 from essp_common.wiring import Stores
@@ -29,7 +30,7 @@ from tests.harness.training_jobs import Stage, job_spec, phase_plans, train
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two epochs of ten clips, saved every four, and at the end."""
     root = tmp_path_factory.mktemp("trained")
-    stage = Stage(job_spec(root, checkpoint_clips=4, keep_checkpoints=9), phase_plans(2))
+    stage = Stage(job_spec(root, checkpoint={"every": 4, "keep": 9}), phase_plans(2))
     train(stage)
     return root
 
@@ -70,7 +71,7 @@ def test_a_checkpoint_is_shown_with_its_place_and_files(output: Path) -> None:
     shown = command("checkpoint", "show", str(output), "--step", "4").stdout
     assert "4 clips, 1 updates" in shown
     assert "phase 0, clip 4" in shown
-    assert "model.safetensors" in shown
+    assert "model.tensors" in shown
     assert as_json("checkpoint", "show", str(output))["final"]
     with pytest.raises(NotFound, match=r"trainer one has no checkpoint 5; there are 4, 8, 10"):
         command("checkpoint", "show", str(output), "--step", "5")
@@ -78,7 +79,7 @@ def test_a_checkpoint_is_shown_with_its_place_and_files(output: Path) -> None:
 
 def test_a_whole_output_is_verified_and_a_damaged_one_named(output: Path) -> None:
     assert as_json("checkpoint", "verify", str(output))["damaged"] == {}
-    [weights] = output.glob("trainers/one/checkpoints/0000000008-*/model.safetensors")
+    [weights] = output.glob("trainers/one/checkpoints/0000000008-*/model.tensors")
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
     weights.write_bytes(data)
@@ -108,11 +109,9 @@ def test_a_difference_is_that_of_the_weights(output: Path) -> None:
 
 
 def weights_at(output: Path, step: int) -> dict[str, torch.Tensor]:
-    from safetensors.torch import load
-
     store = store_of(output)
     manifest = checkpoint.read(store, "one", step)
-    return load(checkpoint.load_files(store, manifest, [checkpoint.MODEL_FILE])[checkpoint.MODEL_FILE])
+    return as_tensors(checkpoint.load_arrays(store, manifest, [checkpoint.MODEL_FILE])[checkpoint.MODEL_FILE])
 
 
 @pytest.mark.parametrize(

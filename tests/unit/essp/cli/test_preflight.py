@@ -220,5 +220,9 @@ def test_trainers_that_would_be_the_same_are_warned_of(tmp_path: Path) -> None:
         return " ".join(preflight(spec, stores).warnings)
 
     assert "trainers one and two differ in nothing that counts" in warnings(threads=2)
+    assert "trainers one and two differ in nothing that counts" in warnings(checkpoint={"bits": 8})
     assert not warnings(seed=1)
+    assert not warnings(seed=1, checkpoint={"bits": 8})
+    rounded = warnings(seed=1, checkpoint={"bits": 8, "scope": "global"})
+    assert "trainers.two.checkpoint.scope: global has one range" in rounded
     assert not warnings(optimizer={"lr": 0.1})

@@ -8,16 +8,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import pytest
 
 from essp_common.artifacts import checkpoint, layout
 from essp_common.artifacts.checkpoint import Best, Manifest, ModelDescription
-from essp_common.artifacts.checkpoint_files import BadCheckpoint, in_memory
+from essp_common.artifacts.checkpoint_files import BadCheckpoint, StoredBase, StoredFile, in_memory
 from essp_common.errors import Unavailable
 from essp_common.job.feature_layout import COLOURS
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.planning.position import Position
+from essp_common.tensors.packed import EXACT, Base, pack
 from essp_common.wiring import open_store
 
 FILES = {"model.safetensors": b"weights" * 100, "optimizer.safetensors": b"momentum" * 50}
@@ -304,3 +306,80 @@ def test_a_store_that_gives_back_other_bytes_is_not_trusted(tmp_path: Path) -> N
         save(Forgetful(store, 99), manifest(8), FILES, keep=1)
     assert checkpoint.read_latest(store, "rgb") == first
     assert os.path.exists(tmp_path / first.prefix)
+
+
+class Chain:
+    """Saves of one process, some as differences to an earlier one."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._writer = checkpoint.claim(store, "rgb")
+        self.weights = {4: np.arange(100, dtype=np.float32)}
+
+    def save(self, step: int, base: Manifest | None = None, keep: int = 1, best: int | None = None) -> Manifest:
+        self.weights[step] = self.weights[4] + np.float32(step)
+        arrays, to, needed = {"w": self.weights[step]}, None, None
+        if base is not None:
+            [file] = base.files
+            needed = StoredBase(
+                step=base.step, incarnation=base.incarnation, size_bytes=file.size_bytes, sha256=file.sha256
+            )
+            to = Base(needed.name, {"w": self.weights[base.step]})
+        packed = pack(arrays, EXACT, to)
+
+        def data(store: ObjectStore, prefix: str) -> tuple[StoredFile, ...]:
+            [file] = in_memory({checkpoint.MODEL_FILE: packed})(store, prefix)
+            return (file.model_copy(update={"base": needed}),)
+
+        return self._writer.save(manifest(step, best), data, keep)
+
+
+def test_what_others_are_differences_to_stays_until_they_go(tmp_path: Path) -> None:
+    folder = open_store(tmp_path.as_uri())
+    chain = Chain(folder)
+    base = chain.save(8)
+    chain.save(12, base)
+    chain.save(16, base)
+    assert checkpoint.steps(folder, "rgb") == [8, 16]
+    alone = chain.save(20, best=16)
+    assert checkpoint.steps(folder, "rgb") == [8, 16, 20], "the best needs its base"
+    chain.save(24, alone)
+    assert checkpoint.steps(folder, "rgb") == [20, 24]
+    latest = checkpoint.read_latest(folder, "rgb")
+    assert latest is not None
+    found = checkpoint.load_arrays(folder, latest)[checkpoint.MODEL_FILE]["w"]
+    assert found.tobytes() == chain.weights[24].tobytes()
+
+
+@pytest.mark.parametrize("damage", ["other bytes", "gone", "another length"])
+def test_a_checkpoint_with_a_damaged_base_is_not_whole(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next older one that is whole is taken; it needs nothing of what is damaged."""
+    folder = open_store(tmp_path.as_uri())
+    chain = Chain(folder)
+    chain.save(8, keep=9)
+    base = chain.save(12, keep=9)
+    last = chain.save(16, base, keep=9)
+    key = base.prefix + checkpoint.MODEL_FILE
+    data = folder.get(key)
+    folder.delete(key)
+    if damage != "gone":
+        folder.put(key, data[:-1] + (b"?" if damage == "other bytes" else b""))
+    with pytest.raises(BadCheckpoint, match=r"0000000012-.*/model\.tensors"):
+        checkpoint.verify(folder, last)
+    with pytest.raises(BadCheckpoint, match=r"0000000012-.*/model\.tensors"):
+        checkpoint.load_arrays(folder, last)
+    found = checkpoint.find(folder, "rgb")
+    assert found.manifest is not None
+    assert (found.manifest.step, found.lost_until) == (8, 16)
+    assert "checkpoint 16 of trainer rgb is left out" in caplog.text
+
+
+def test_a_file_that_is_not_what_its_manifest_says_it_needs_is_named(tmp_path: Path) -> None:
+    folder = open_store(tmp_path.as_uri())
+    chain = Chain(folder)
+    saved = chain.save(12, chain.save(8))
+    [file] = saved.files
+    alone = saved.model_copy(update={"files": (file.model_copy(update={"base": None}),)})
+    with pytest.raises(BadCheckpoint, match="its arrays are differences to 8-1, which was not given"):
+        checkpoint.load_arrays(folder, alone)

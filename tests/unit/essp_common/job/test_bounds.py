@@ -70,7 +70,7 @@ def job(field: str, value: str) -> str:
         ("sampling.clips_per_epoch", str(2**63)),
         ("sampling.locality", str(2**63)),
         ("trainers.rgb.batch_size", str(2**63)),
-        ("trainers.rgb.checkpoint_clips", str(2**63)),
+        ("trainers.rgb.checkpoint.every", str(2**63)),
         ("trainers.rgb.optimizer.weight_decay", ".inf"),
         ("trainers.rgb.optimizer.lr", ".nan"),
         ("trainers.rgb.optimizer.steps", f"[{2**63}]"),

@@ -1,0 +1,75 @@
+"""How the copy of a training becomes the files of a checkpoint: packed by the thread that saves, or by a child."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from essp_common.artifacts import checkpoint_files
+from essp_common.artifacts.checkpoint_files import Data, StoredBase, StoredFile
+from essp_common.artifacts.ownership import CheckpointName
+from essp_common.job.spec import CheckpointSpec
+from essp_common.objects.port import ObjectStore
+from essp_common.tensors.packed import Packing
+from essp_trainer.checkpoints.packer import BaseFile, Packer
+from essp_trainer.checkpoints.state_memory import StateMemory, Tensors
+
+
+class StatePacking(Protocol):
+    """Packs one training, save by save."""
+
+    def take(self, files: Mapping[str, Tensors]) -> None:
+        """Copy the state. Raises `Unavailable` if there is no memory for it."""
+
+    def data(self, checkpoint: CheckpointName, packings: Mapping[str, Packing], alone: bool) -> Data:
+        """The files of the state that was copied last. `alone`: they need no others, and no others will need them."""
+
+    def settle(self, completed: bool) -> None:
+        """What was written last is a checkpoint now, or will never be one."""
+
+    def close(self) -> None:
+        """Give everything back. Idempotent."""
+
+
+class PackingThread(StatePacking):
+    """Packs in the thread that writes."""
+
+    def __init__(self, asked: CheckpointSpec) -> None:
+        self._memory = StateMemory()
+        self._packer = Packer(asked.delta, asked.exact_every)
+
+    def take(self, files: Mapping[str, Tensors]) -> None:
+        self._memory.take(files)
+
+    def data(self, checkpoint: CheckpointName, packings: Mapping[str, Packing], alone: bool) -> Data:
+        def write(store: ObjectStore, prefix: str) -> tuple[StoredFile, ...]:
+            packed = self._packer.pack(str_of(checkpoint), self._memory.arrays(), packings, alone)
+            for file in packed:
+                store.put(prefix + file.name, file.data)
+            stored = tuple(described(file.name, len(file.data), file.sha256, file.base) for file in packed)
+            checkpoint_files.verify(store, prefix, stored)
+            return stored
+
+        return write
+
+    def settle(self, completed: bool) -> None:
+        self._packer.settle(completed)
+
+    def close(self) -> None:
+        self._memory.close()
+
+
+def str_of(checkpoint: CheckpointName) -> str:
+    """What files call it to which they are differences (`StoredBase.name`)."""
+    return f"{checkpoint.step}-{checkpoint.incarnation}"
+
+
+def described(name: str, size_bytes: int, sha256: str, base: BaseFile | None) -> StoredFile:
+    """A packed file, for the manifest."""
+    needed = None
+    if base is not None:
+        step, _, incarnation = base.checkpoint.partition("-")
+        needed = StoredBase(
+            step=int(step), incarnation=int(incarnation), size_bytes=base.size_bytes, sha256=base.sha256
+        )
+    return StoredFile(name=name, size_bytes=size_bytes, sha256=sha256, base=needed)
