@@ -5,39 +5,32 @@ Another package adds a feature with one line of its `pyproject.toml`,
     [project.entry-points."essp.extractors"]
     depth = "our_package.depth:Depth"
 
-and a class with the interface `essp_common.features.port.Extractor`. An extractor is imported only when it is created.
-If the import fails, the other extractors still work, and the error names the package.
-
-The registry checks parameters against the class's `Params`, so extractors need no code for it. The `ConfigError` names
-the wrong parameter and the existing ones.
+and a class with the interface `essp_common.features.port.Extractor`. `essp_common.plugins` says how they are loaded
+and their parameters checked.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from functools import lru_cache
-from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any, cast
-
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from essp_common.errors import ConfigError
 from essp_common.features.declared import DeclaredFeature
-from essp_common.features.port import ArraySpec, Extractor, FeatureParams, Needs
+from essp_common.features.port import ArraySpec, Extractor, Needs
 from essp_common.job.feature_layout import FeatureLayout
-from essp_common.validation import requirement, suggested
+from essp_common.plugins import Group
 
-GROUP = "essp.extractors"
-_MEMBERS = ("summary", "Params", "frames_needed", "output", "setup", "extract")
+_EXTRACTORS = Group(
+    group="essp.extractors",
+    noun="extractor",
+    members=("summary", "Params", "frames_needed", "output", "setup", "extract"),
+    port="essp_common.features.port",
+)
 
 
 def names() -> list[str]:
     """The names of all installed features, sorted. Some may fail to load."""
-    return sorted({entry.name for entry in _installed()})
+    return _EXTRACTORS.names()
 
 
 def create(name: str, params: Mapping[str, Any]) -> Extractor:
@@ -47,7 +40,7 @@ def create(name: str, params: Mapping[str, Any]) -> Extractor:
     of the wrong type or out of range.
     """
     kind = extractor_class(name)
-    return kind(_checked(name, kind.Params, params))
+    return kind(_EXTRACTORS.checked(name, kind.Params, params))
 
 
 def output_of(
@@ -97,71 +90,9 @@ def needs_of(feature: str, declared: Mapping[str, DeclaredFeature] | None = None
 
 def extractor_class(name: str) -> type[Extractor]:
     """The class that is registered under a name. Raises `ConfigError` if there is none or it does not load."""
-    entry = _entry(name)
-    try:
-        found = entry.load()
-    except Exception as error:  # code of another package may raise any error
-        raise ConfigError(
-            f"extractor {name!r} of {_package(entry)} cannot be loaded ({entry.value}): {type(error).__name__}: {error}"
-        ) from error
-    missing = [a for a in _MEMBERS if not hasattr(found, a)]
-    if not isinstance(found, type) or missing:
-        lacks = f"lacks {', '.join(missing)}" if missing else "is not a class"
-        raise ConfigError(
-            f"extractor {name!r} of {_package(entry)} ({entry.value}) {lacks}; see essp_common.features.port"
-        )
-    return cast("type[Extractor]", found)
+    return cast("type[Extractor]", _EXTRACTORS.load(name))
 
 
 def _elsewhere(feature: str, declared: Mapping[str, DeclaredFeature] | None) -> DeclaredFeature | None:
     """The declaration of a feature whose code is only in another image."""
     return declared[feature] if declared and feature in declared and feature not in names() else None
-
-
-def _installed() -> EntryPoints:
-    """All entries of the group, read again only after a package was installed or removed."""
-    changed_ns = []
-    for folder in sys.path:
-        with suppress(OSError):
-            changed_ns.append(os.stat(folder or ".").st_mtime_ns)
-    return _installed_at(tuple(sys.path), tuple(changed_ns))
-
-
-@lru_cache(maxsize=1)
-def _installed_at(path: tuple[str, ...], changed_ns: tuple[int, ...]) -> EntryPoints:
-    """`entry_points` reads the metadata of every installed package, which takes tens of milliseconds."""
-    return entry_points(group=GROUP)
-
-
-def _entry(name: str) -> EntryPoint:
-    found = list(_installed().select(name=name))
-    if not found:
-        raise ConfigError(f"no extractor {name!r} is installed; {suggested(name, names())}")
-    if len({entry.value for entry in found}) > 1:
-        claims = ", ".join(f"{_package(entry)} ({entry.value})" for entry in found)
-        raise ConfigError(f"several packages register an extractor {name!r}: {claims}; uninstall all but one")
-    return found[0]
-
-
-def _package(entry: EntryPoint) -> str:
-    return f"package {entry.dist.name!r}" if entry.dist is not None else "an unnamed package"
-
-
-def _checked(name: str, kind: type[FeatureParams], params: Mapping[str, Any]) -> FeatureParams:
-    try:
-        return kind.model_validate(params)
-    except ValidationError as error:
-        raise ConfigError(_problem(name, kind, error.errors()[0])) from error
-
-
-def _problem(name: str, kind: type[FeatureParams], found: ErrorDetails) -> str:
-    parameter = ".".join(map(str, found["loc"]))
-    valid = suggested(parameter, kind.model_fields, "its parameters are: ")
-    if found["type"] == "extra_forbidden":
-        return f"{name} has no parameter {parameter!r}; {valid}"
-    if found["type"] == "missing":
-        return f"{name} needs the parameter {parameter!r}; its parameters are: {', '.join(kind.model_fields)}"
-    needed = requirement(found)
-    if not parameter:
-        return f"{name}: {needed}"
-    return f"{name}: parameter {parameter} = {found['input']!r}: {needed}; see `essp extractor describe {name}`"

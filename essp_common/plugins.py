@@ -1,0 +1,111 @@
+"""Classes that packages register under an entry-point group, such as features (`essp.extractors`).
+
+Another package adds one with one line of its `pyproject.toml`. A class is imported only when it is used. If the import
+fails, the others still work, and the error names the package. Parameters are checked against the class's `Params`, so
+the classes need no code for it; the `ConfigError` names the wrong parameter and the existing ones.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from essp_common.errors import ConfigError
+from essp_common.validation import requirement, suggested
+
+P = TypeVar("P", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The classes of one entry-point group."""
+
+    group: str
+    noun: str
+    """What one is called in messages, which is also its command: `essp NOUN describe`."""
+    members: tuple[str, ...]
+    """Attributes that a class has to have."""
+    port: str
+    """The module that says what they are."""
+    own: Mapping[str, str] = field(default_factory=dict)
+    """Name -> `module:Class` of those that are always there, whatever the installed metadata say."""
+
+    def names(self) -> list[str]:
+        """All names, sorted. Some may fail to load."""
+        return sorted({*self.own, *(entry.name for entry in _installed(self.group))})
+
+    def load(self, name: str) -> type[Any]:
+        """The class of this name. Raises `ConfigError` if there is none or it does not load."""
+        entry = self._entry(name)
+        try:
+            found = entry.load()
+        except Exception as error:  # code of another package may raise any error
+            raise ConfigError(
+                f"{self.noun} {name!r} of {_package(entry)} cannot be loaded ({entry.value}): "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        missing = [a for a in self.members if not hasattr(found, a)]
+        if not isinstance(found, type) or missing:
+            lacks = f"lacks {', '.join(missing)}" if missing else "is not a class"
+            raise ConfigError(f"{self.noun} {name!r} of {_package(entry)} ({entry.value}) {lacks}; see {self.port}")
+        return found
+
+    def checked(self, name: str, kind: type[P], params: Mapping[str, Any]) -> P:
+        """The parameters of a class. Raises `ConfigError` for unknown ones, wrong types and values out of range."""
+        try:
+            return kind.model_validate(params)
+        except ValidationError as error:
+            raise ConfigError(self._problem(name, kind, error.errors()[0])) from error
+
+    def _entry(self, name: str) -> EntryPoint:
+        found = list(_installed(self.group).select(name=name))
+        if name in self.own:
+            found.append(EntryPoint(name, self.own[name], self.group))
+        if not found:
+            raise ConfigError(f"no {self.noun} {name!r} is installed; {suggested(name, self.names())}")
+        if len({entry.value for entry in found}) > 1:
+            claims = ", ".join(f"{_package(entry)} ({entry.value})" for entry in found)
+            raise ConfigError(f"several packages register an {self.noun} {name!r}: {claims}; uninstall all but one")
+        return found[0]
+
+    def _problem(self, name: str, kind: type[BaseModel], found: ErrorDetails) -> str:
+        parameter = ".".join(map(str, found["loc"]))
+        valid = suggested(parameter, kind.model_fields, "its parameters are: ")
+        if found["type"] == "extra_forbidden":
+            return f"{name} has no parameter {parameter!r}; {valid}"
+        if found["type"] == "missing":
+            return f"{name} needs the parameter {parameter!r}; its parameters are: {', '.join(kind.model_fields)}"
+        needed = requirement(found)
+        if not parameter:
+            return f"{name}: {needed}"
+        return f"{name}: parameter {parameter} = {found['input']!r}: {needed}; see `essp {self.noun} describe {name}`"
+
+
+def _installed(group: str) -> EntryPoints:
+    """All entries of the group, read again only after a package was installed or removed."""
+    changed_ns = []
+    for folder in sys.path:
+        with suppress(OSError):
+            changed_ns.append(os.stat(folder or ".").st_mtime_ns)
+    return _installed_at(group, tuple(sys.path), tuple(changed_ns))
+
+
+@lru_cache(maxsize=4)
+def _installed_at(group: str, path: tuple[str, ...], changed_ns: tuple[int, ...]) -> EntryPoints:
+    """`entry_points` reads the metadata of every installed package, which takes tens of milliseconds."""
+    return entry_points(group=group)
+
+
+def _package(entry: EntryPoint) -> str:
+    if entry.dist is not None:
+        return f"package {entry.dist.name!r}"
+    return "ESSP" if entry.value.startswith("essp_common.") else "an unnamed package"
