@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 import typing
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
 
 from essp_common.job.spec import JobSpec
 
@@ -44,9 +46,10 @@ def _section(model: type[BaseModel], path: str) -> str:
     rows = [
         f"| `{name}` | {_default(field)} | {(field.description or '').replace(chr(10), ' ').replace('|', '/')} |"
         for name, field in model.model_fields.items()
+        if not field.exclude  # what is written otherwise, as the model's docstring says
     ]
     title = f"`{path}`" if path else "Top level"
-    about = (model.__doc__ or "").strip()
+    about = inspect.cleandoc(model.__doc__ or "")
     return f"\n## {title}\n\n{about}\n\n| field | default | meaning |\n|---|---|---|\n" + "\n".join(rows) + "\n"
 
 
@@ -56,7 +59,7 @@ def _default(field: FieldInfo) -> str:
     value = field.default
     if isinstance(value, BaseModel) or (isinstance(value, dict) and value):
         return "see below"
-    return f"`{json.dumps(value)}`"
+    return f"`{json.dumps(to_jsonable_python(value))}`"
 
 
 if __name__ == "__main__":

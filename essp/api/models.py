@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from essp.uris import as_uri
+from essp_common.aggregation.fused import Fuse, fusion_of
 from essp_common.artifacts.fused_model import Member, member_weights, open_model
-from essp_common.artifacts.scores import Rule, mix
+from essp_common.artifacts.scores import ClipScores, Rule, VideoScores
 from essp_common.errors import ConfigError
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import ClipSpec, StreamSpec
@@ -70,29 +71,46 @@ class Model:
     For example:
 
         model = essp.load_model("runs/ucf101")
-        model.fuse({name: scores[name] for name in model.streams})  # (V, K) float64
+        model.fuse({name: scores[name] for name in model.streams})  # (V, T, K) of clips -> (V, K) float64
     """
 
     classes: tuple[str, ...]
     clip: ClipSpec
     """The clips it was trained on: `frames`, `stride`, `resize`."""
     clips_per_video: int
-    """How many clips of a video are scored and averaged, spread evenly over it."""
+    """How many clips of a video are scored, spread evenly over it."""
     streams: dict[str, StreamModel]
     """Trainer -> its network."""
-    rule: Rule
-    """`mean` or `product` of the networks' scores, by weight."""
+    strategy: str
+    """The strategy that fuses their scores, with its parameters."""
+    rule: Rule | None
+    """`mean` or `product` of the networks' mean scores, by weight; None: the strategy looks at each clip."""
+    fusion: Fuse = field(repr=False)
+    """Scores of clips by trainer -> scores by video; `fuse` calls it."""
 
     def fuse(self, scores: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-        """`(V, K)` fused scores of V videos, from the `(V, K)` scores of each trainer's network.
+        """`(V, K)` fused scores of V videos, from each network's scores of their T clips, `(V, T, K)` in time order.
 
-        Average the scores of a video's clips first. Raises `ConfigError` when a network's scores are missing.
+        A model with a `rule` also takes the means over the clips, `(V, K)`. Raises `ConfigError` when a network's
+        scores are missing, or means are given to a model that looks at each clip.
         """
         if missing := sorted(set(self.streams) - set(scores)):
             raise ConfigError(f"the scores of {', '.join(missing)} are missing; the model fuses {sorted(self.streams)}")
-        stacked = np.stack([np.atleast_2d(np.asarray(scores[name], np.float64)) for name in self.streams])
-        weights = np.array([[stream.weight] for stream in self.streams.values()])
-        return mix(stacked, weights, self.rule)
+        fused = self.fusion({name: self._by_clip(name, np.asarray(scores[name], np.float64)) for name in self.streams})
+        return fused.probabilities
+
+    def _by_clip(self, name: str, scores: NDArray[np.float64]) -> ClipScores:
+        if scores.ndim < 3:
+            if self.rule is None:
+                raise ConfigError(
+                    f"the scores of {name} have the shape {scores.shape}, and {self.strategy} looks at each clip: give "
+                    "(videos, clips, classes)"
+                )
+            scores = np.atleast_2d(scores)[:, None]
+        videos, clips, classes = scores.shape
+        names = tuple(f"{number:012d}" for number in range(videos))
+        means = VideoScores(names, np.full(videos, -1, np.int32), scores.mean(axis=1), self.classes)
+        return ClipScores(means, scores.reshape(-1, classes), np.arange(videos + 1) * clips)
 
 
 def load_model(uri: str | Path, *, device: str = "cpu") -> Model:
@@ -113,7 +131,8 @@ def load_model(uri: str | Path, *, device: str = "cpu") -> Model:
         member.trainer: _loaded(member, found.streams[member.stream], member_weights(store, member), device)
         for member in found.deciding
     }
-    return Model(found.classes, found.clip, found.clips_per_video, streams, found.rule)
+    fusion = fusion_of(store, found)
+    return Model(found.classes, found.clip, found.clips_per_video, streams, found.label, found.rule, fusion)
 
 
 def _loaded(member: Member, stream: StreamSpec, weights: bytes, device: str) -> StreamModel:

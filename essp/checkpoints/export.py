@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from essp_common.artifacts.fused_model import MANIFEST, FusedModel, Member, member_weights
+from essp_common.artifacts.fused_model import MANIFEST, FusedModel, Member, member_weights, strategy_state
 from essp_common.artifacts.sealed import sealed
 from essp_common.errors import Conflict, NotFound
 from essp_common.learning.models import arrays_of, tensors_of
@@ -48,6 +48,9 @@ def export(source: ObjectStore, model: FusedModel, target: ObjectStore, packing:
         members.append(
             member.model_copy(update={"file": name, "sha256": hashlib.sha256(packed).hexdigest(), "bits": bits})
         )
+    if model.state is not None:
+        strategy_state(source, model)
+        target.put(model.state.file, source.get(model.state.file))
     target.put(MANIFEST, sealed(model.model_copy(update={"members": tuple(members)})), if_absent=True)
     return exported
 

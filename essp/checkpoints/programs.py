@@ -100,6 +100,12 @@ def export_programs(
     Returns what `model.json` says. Raises `Conflict` if there is one, and what `program` raises.
     """
     size = frame_size(model, frame)
+    if model.rule is None:
+        raise ConfigError(
+            f"the model fuses by {model.strategy}, and model.json of programs can only say mean or product; train with "
+            "aggregation.strategies: [average, product, best, weighted, weighted_product], or export with --format "
+            "essp"
+        )
     try:
         target.head(_DOCUMENT)
     except NotFound:

@@ -47,7 +47,7 @@ SECTIONS: dict[str, dict[str, Command]] = {
         "master": Command("essp_master.main:main", "Issue seeds, account for them, serve the REST API."),
         "decoder": Command("essp_decoder.main:main", "Decode clips."),
         "trainer": Command("essp_trainer.main:main", "Train one model on one stream."),
-        "aggregator": Command("essp_aggregator.main:main", "Fuse the streams of finished training jobs."),
+        "aggregator": Command("essp.cli.aggregator:app", "Fuse the streams of finished training jobs; list how."),
         "predictor": Command("essp_predictor.main:main", "Score the clips of prediction jobs."),
         "demo-data": Command("essp.cli.demo_data:main", "Put the demo's videos and jobs into a store."),
     },
@@ -159,6 +159,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "decoder": ("ESSP_BUS=kafka://broker:9092 ESSP_CACHE=redis://redis:6379/0 essp decoder",),
     "trainer": ("essp trainer --job catalog --trainer rgb", "essp trainer --job catalog --trainer rgb --ranks 2"),
     "aggregator": ("ESSP_BUS=kafka://broker:9092 essp aggregator",),
+    "aggregator ls": ("essp aggregator ls",),
+    "aggregator describe": ("essp aggregator describe top_k",),
     "predictor": ("ESSP_BUS=kafka://broker:9092 ESSP_CACHE=redis://redis:6379/0 essp predictor",),
     "demo-data": ("essp demo-data s3://essp/demo --out jobs",),
 }

@@ -65,7 +65,8 @@ trainers:                     # one training of one model on one stream each
     stream: flow
 
 aggregation:
-  # tried on the validation split; one that comes later has to be clearly better
+  # tried on the validation split, the simplest first; of videos of which few clips tell: also max,
+  # {{name: top_k, k: [1, 3, 5]}}, linear, attention (`essp aggregator ls`)
   strategies: [average, product, best, weighted, weighted_product]
 
 limits:

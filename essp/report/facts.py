@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from essp_common.aggregation.fused import Fuse, fusion_of
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.artifacts.checkpoint import PhaseRecord
 from essp_common.artifacts.figures import Figures
 from essp_common.artifacts.fused_model import Evaluation, FusedModel, read_model
-from essp_common.artifacts.scores import VideoScores
+from essp_common.artifacts.scores import ClipScores, VideoScores
 from essp_common.catalog.table import ById, VideoRow
 from essp_common.errors import EsspError, NotFound
 from essp_common.job.spec import JobSpec, stored_spec
@@ -73,12 +74,12 @@ def read_run(output: ObjectStore, stores: Stores) -> Run:
     histories = {name: final.history for name, final in finals.items() if final is not None}
     split = "validation" if model.test is None else "test"
     parts = {
-        name: scores.by_video(scores.read(output, final.scores[split]))
+        name: scores.clips_by_video(scores.read(output, final.scores[split]))
         for name, final in finals.items()
         if final is not None and split in final.scores
     }
-    parts, fused = _common(parts, model)
-    return Run(spec, text, model, histories, split, parts, fused, _rows(spec, stores))
+    alone, fused = _common(parts, model, fusion_of(output.below(layout.MODEL), model))
+    return Run(spec, text, model, histories, split, alone, fused, _rows(spec, stores))
 
 
 def _is_job(output: ObjectStore) -> bool:
@@ -89,14 +90,16 @@ def _is_job(output: ObjectStore) -> bool:
     return True
 
 
-def _common(parts: Mapping[str, VideoScores], model: FusedModel) -> tuple[dict[str, VideoScores], VideoScores]:
+def _common(
+    parts: Mapping[str, ClipScores], model: FusedModel, fuse: Fuse
+) -> tuple[dict[str, VideoScores], VideoScores]:
     """Keep the videos that count in the model's own figures, so that lists and tables agree with them."""
     if not parts:
         nothing = np.zeros((0, len(model.classes)))
         return {}, VideoScores((), np.zeros(0, np.int32), nothing, model.classes)
-    videos = sorted(set.intersection(*(set(part.video_id) for part in parts.values())))
+    videos = sorted(set.intersection(*(set(part.means.video_id) for part in parts.values())))
     chosen = {name: part.select(videos) for name, part in parts.items()}
-    return chosen, scores.fuse(chosen, model.weights, model.rule)
+    return {name: part.means for name, part in chosen.items()}, fuse(chosen)
 
 
 def _rows(spec: JobSpec, stores: Stores) -> Mapping[str, VideoRow]:

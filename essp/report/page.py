@@ -111,13 +111,13 @@ def _strategies(run: Run) -> str:
     rows = [
         (
             [
-                tried.name,
+                escape(tried.label),
                 *(f"{tried.weights[name]:.3f}" for name in trainers),
                 percent(tried.validation["top1"]),
                 _optional(tried.held_out_log_loss),
                 _optional(tried.uncertainty),
             ],
-            tried.name == run.model.strategy,
+            tried.label == run.model.label,
         )
         for tried in run.model.strategies
     ]

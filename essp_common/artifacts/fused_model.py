@@ -2,16 +2,23 @@
 
     model/manifest.json            this document; written last, so a model that can be read is complete
     model/<trainer>.safetensors    the weights of each member
+    model/aggregation.tensors      (format 2) what the strategy has learned
 
 The folder refers to nothing outside itself. It holds no date, so equal training runs write equal manifests.
+
+**Format 1** fuses by a rule: the mean or the product, by weight, of the members' mean scores. **Format 2** fuses by a
+strategy that looks at each clip (`essp_common.aggregation`), with parameters and a state; a reader that knows format 1
+alone would average the clips, so it refuses the other number.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from essp_common.artifacts import layout
 from essp_common.artifacts.checkpoint import ModelDescription
@@ -19,8 +26,9 @@ from essp_common.artifacts.figures import Figures
 from essp_common.artifacts.scores import Rule
 from essp_common.artifacts.sealed import sealed, unsealed
 from essp_common.errors import NotFound, PermanentError
-from essp_common.job.spec import ClipSpec, StreamSpec
+from essp_common.job.spec import ClipSpec, ParamValue, StreamSpec
 from essp_common.objects.port import ObjectStore
+from essp_common.tensors.packed import DamagedTensors, pack, unpack
 from essp_common.validation import problems
 from essp_common.wiring import Stores
 
@@ -56,14 +64,31 @@ class Strategy(_Section):
     """One way of fusing, as it did on the validation split."""
 
     name: str
-    rule: Rule
+    params: dict[str, ParamValue] = {}
+    """The parameters that the job gave; the others have their defaults."""
+    rule: Rule | None
+    """Null: it is not a rule on the members' mean scores."""
     weights: dict[str, float]
+    """Trainer -> its share of the fused score."""
     validation: Figures
     """With weights fitted to these very videos."""
     held_out_log_loss: float | None = None
     """On videos that the weights were not fitted to, by cross-validation; the lowest is chosen. Null: one video."""
     uncertainty: float | None = None
     """Standard error of its difference from that of the chosen one."""
+
+    @property
+    def label(self) -> str:
+        """Its name with its parameters, for people."""
+        return " ".join([self.name, *(f"{name}={value}" for name, value in self.params.items())])
+
+
+class StateFile(_Section):
+    """Where the state of a strategy lies: arrays, as `essp_common.tensors.packed` writes them."""
+
+    file: str
+    """Beside the manifest."""
+    sha256: str
 
 
 class Evaluation(_Section):
@@ -80,7 +105,8 @@ class Evaluation(_Section):
 class FusedModel(_Section):
     """A fused classifier."""
 
-    format: Literal[1] = 1
+    format: Literal[1, 2] = 1
+    """2: a strategy with a state fuses."""
     job: str
     classes: tuple[str, ...]
     clip: ClipSpec
@@ -90,14 +116,29 @@ class FusedModel(_Section):
     members: tuple[Member, ...]
     strategy: str
     """The strategy that was chosen; `strategies` has the evidence."""
-    rule: Rule
-    """How it makes one score of the members' (`essp_common.artifacts.scores.mix`)."""
+    params: dict[str, ParamValue] = {}
+    """The parameters of the strategy that the job gave."""
+    rule: Rule | None
+    """Format 1: how the members' scores become one (`essp_common.artifacts.scores.mix`). Format 2: null."""
+    state: StateFile | None = None
+    """Format 2: what the strategy has learned. Format 1: null."""
     strategies: tuple[Strategy, ...]
     validation: Evaluation | None
     """Null: the job had no validation split; the streams then count the same."""
     test: Evaluation | None
     """Null: the job had no test split."""
     versions: dict[str, str]
+
+    @model_validator(mode="after")
+    def _fuses_in_one_way(self) -> FusedModel:
+        if (self.format == 1, self.format == 2) != (self.rule is not None, self.state is not None):
+            raise ValueError("format 1 has a rule and no state, format 2 a state and no rule")
+        return self
+
+    @property
+    def label(self) -> str:
+        """The strategy with its parameters, for people."""
+        return " ".join([self.strategy, *(f"{name}={value}" for name, value in self.params.items())])
 
     @property
     def doubt(self) -> str:
@@ -123,6 +164,27 @@ class FusedModel(_Section):
 def write_model(output: ObjectStore, model: FusedModel) -> None:
     """Store the manifest in a job's output. The members' files have to be there already."""
     output.put(layout.MODEL_MANIFEST, sealed(model))
+
+
+def write_state(output: ObjectStore, state: Mapping[str, NDArray[Any]]) -> StateFile:
+    """Store what a strategy has learned in a job's output. Equal states give equal bytes."""
+    data = pack(state)
+    output.put(layout.MODEL_STATE, data)
+    return StateFile(file=layout.MODEL_STATE.rpartition("/")[2], sha256=hashlib.sha256(data).hexdigest())
+
+
+def strategy_state(folder: ObjectStore, model: FusedModel) -> dict[str, NDArray[Any]]:
+    """What the strategy of a model of format 2 has learned. Raises `PermanentError` when it is not what was fused."""
+    if model.state is None:
+        raise ValueError("a model of format 1 has no state")
+    data = folder.get(model.state.file)
+    where = folder.uri(model.state.file)
+    if hashlib.sha256(data).hexdigest() != model.state.sha256:
+        raise PermanentError(f"{where} was changed since the model was made; fuse it again")
+    try:
+        return unpack(data)
+    except DamagedTensors as error:
+        raise PermanentError(f"{where} is no state of a strategy: {error}") from error
 
 
 def read_model(store: ObjectStore, key: str = MANIFEST) -> FusedModel:

@@ -8,6 +8,7 @@ trainers/<trainer>/scores/<purpose>-<epoch>.parquet   per-clip scores of an eval
 trainers/<trainer>/history.json                  the metrics of every phase
 model/manifest.json                              the fused model: classes, streams, members, evidence; written last
 model/<trainer>.safetensors                      the weights of one member: `model/` can be copied and used alone
+model/aggregation.tensors                        (strategies that learn) what the strategy of the fused model learned
 predictor/...                                    (predict jobs) what is scored so far (see partial_scores.py)
 consumers/<name>.json                            (jobs with consumers) where a loop of the user's own begins
 predictions.parquet                              (predict jobs)
@@ -27,6 +28,9 @@ import re
 
 SPEC = "spec.json"
 MODEL_MANIFEST = "model/manifest.json"
+MODEL = "model"
+"""The folder of the fused model."""
+MODEL_STATE = "model/aggregation.tensors"
 PREDICTIONS = "predictions.parquet"
 SEGMENTS = "segments.parquet"
 PARTS = "predictor/"

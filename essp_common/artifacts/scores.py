@@ -1,4 +1,4 @@
-"""Class probabilities: per clip as a trainer writes them (Parquet), per video as fusion and reports read them.
+"""Class probabilities: by clip as a trainer writes them (Parquet), by video as fusion and reports read them.
 
 In the file one row a clip. Columns: `video_id` string, `class_id` int32 (the label; -1: not known), `clip_index` int64
 (the clip's index in its phase), `scores` fixed-size list of floats (class probabilities, summing to 1), in the
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -76,7 +76,52 @@ class VideoScores:
         """These videos only, in this order. Raises `KeyError` for one that is not there."""
         row_of = {video: row for row, video in enumerate(self.video_id)}
         rows = np.array([row_of[video] for video in video_ids], dtype=np.intp)
-        return VideoScores(tuple(video_ids), self.class_id[rows], self.probabilities[rows], self.classes)
+        return self.at(rows)
+
+    def at(self, videos: NDArray[np.intp]) -> VideoScores:
+        """The videos with these numbers."""
+        names = tuple(self.video_id[row] for row in videos.tolist())
+        return VideoScores(names, self.class_id[videos], self.probabilities[videos], self.classes)
+
+
+@dataclass(frozen=True)
+class ClipScores:
+    """Scores of every clip, by video. Videos in the order of their ids, the clips of each in time order."""
+
+    means: VideoScores
+    """The mean over the clips of each video."""
+    clips: NDArray[np.floating[Any]]
+    """(R, C) class probabilities of the R clips of all videos."""
+    first: NDArray[np.intp]
+    """(V + 1,): video `v` has the rows from `first[v]` up to `first[v + 1]` of `clips`, at least one."""
+
+    def __len__(self) -> int:
+        return len(self.means)
+
+    @property
+    def counts(self) -> NDArray[np.intp]:
+        """(V,) number of clips of each video."""
+        return np.diff(self.first)
+
+    def select(self, video_ids: Sequence[str]) -> ClipScores:
+        """These videos only, in this order. Raises `KeyError` for one that is not there."""
+        row_of = {video: row for row, video in enumerate(self.means.video_id)}
+        return self.at(np.array([row_of[video] for video in video_ids], dtype=np.intp))
+
+    def at(self, videos: NDArray[np.intp]) -> ClipScores:
+        """The videos with these numbers."""
+        counts = self.counts[videos]
+        first = np.concatenate([[0], np.cumsum(counts)])
+        rows = np.repeat(self.first[videos] - first[:-1], counts) + np.arange(first[-1])
+        return ClipScores(self.means.at(videos), self.clips[rows], first)
+
+    def unlabelled(self) -> ClipScores:
+        """The same scores, with no label known."""
+        return replace(self, means=replace(self.means, class_id=np.full(len(self), -1, dtype=np.int32)))
+
+    def pooled(self, probabilities: NDArray[np.float64]) -> VideoScores:
+        """Scores `(V, C)` of the videos in place of the means."""
+        return replace(self.means, probabilities=probabilities)
 
 
 def by_video(table: ScoreTable) -> VideoScores:
@@ -94,6 +139,15 @@ def by_video(table: ScoreTable) -> VideoScores:
         probabilities=total / clips[:, None],
         classes=table.classes,
     )
+
+
+def clips_by_video(table: ScoreTable) -> ClipScores:
+    """The clips of each video together, in time order: that of their indices, since a plan counts along each video."""
+    means = by_video(table)
+    _, row = np.unique(np.array(table.video_id, dtype=np.str_), return_inverse=True)
+    order = np.lexsort((table.clip_index, row))
+    first = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=len(means)))])
+    return ClipScores(means, table.probabilities[order], first)
 
 
 def fuse(parts: Mapping[str, VideoScores], weights: Mapping[str, float], rule: Rule) -> VideoScores:

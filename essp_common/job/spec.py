@@ -16,8 +16,13 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
     ValidationError,
     WithJsonSchema,
+    model_serializer,
     model_validator,
 )
 
@@ -102,6 +107,12 @@ def plain_values(value: Any) -> Any:
     if value is None or isinstance(value, str | bool | int | float):
         return value
     raise ValueError(f"{value!r} is no text, number, list or mapping")
+
+
+ParamValue = StrictBool | StrictInt | StrictFloat | Annotated[StrictStr, Field(max_length=200)]
+"""A value of a parameter of a strategy."""
+MOST_CANDIDATES = 256
+"""Strategies of one job, with each combination of their parameters."""
 
 
 Params = Annotated[dict[str, Any], BeforeValidator(plain_values)]
@@ -457,15 +468,78 @@ class TrainerSpec(_Section):
         return self
 
 
+class StrategySpec(_Section):
+    """A strategy of `aggregation.strategies`: its name alone, as in `average`, or a mapping with `name` and parameters
+    beside it, as in `{name: top_k, k: 3}`. A list of values is a grid: each of them is tried, those of several
+    parameters in every combination. `essp aggregator ls` lists the strategies, `describe` their parameters."""
+
+    name: Name
+    """One of `essp aggregator ls`."""
+    params: dict[str, ParamValue | tuple[ParamValue, ...]] = Field({}, max_length=32, exclude=True)
+    """The parameters. In a job they stand beside `name`, without a word before them."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _parameters_beside_the_name(cls, given: Any) -> Any:
+        if isinstance(given, str):
+            return {"name": given}
+        if not isinstance(given, dict):
+            return given
+        params = plain_values({key: value for key, value in given.items() if key != "name"})
+        for name, value in params.items():
+            values = value if isinstance(value, list) else [value]
+            if not values or not all(isinstance(one, str | bool | int | float) for one in values):
+                raise ValueError(f"{name}: has to be a number, a text, true or false, or a list of such values to try")
+        return {**({"name": given["name"]} if "name" in given else {}), "params": params}
+
+    @model_serializer
+    def _as_written(self) -> str | dict[str, Any]:
+        return {"name": self.name, **self.params} if self.params else self.name
+
+    @property
+    def candidates(self) -> int:
+        """How many combinations of parameters it stands for."""
+        return math.prod(len(value) for value in self.params.values() if isinstance(value, tuple))
+
+
+_STRATEGY = {
+    "anyOf": [
+        {"type": "string", "pattern": _NAME},
+        {
+            "type": "object",
+            "properties": {"name": {"type": "string", "pattern": _NAME}},
+            "required": ["name"],
+            "additionalProperties": {
+                "anyOf": [
+                    {"type": ["boolean", "number", "string"]},
+                    {"type": "array", "items": {"type": ["boolean", "number", "string"]}, "minItems": 1},
+                ]
+            },
+        },
+    ],
+    "description": StrategySpec.__doc__,
+}
+
+
 class AggregationSpec(_Section):
     """How the scores of the streams are fused."""
 
-    strategies: tuple[Literal["average", "product", "best", "weighted", "weighted_product"], ...] = Field(
-        ("average", "product", "best", "weighted", "weighted_product"), min_length=1
+    strategies: tuple[Annotated[StrategySpec, WithJsonSchema(_STRATEGY)], ...] = Field(
+        tuple(StrategySpec(name=name) for name in ("average", "product", "best", "weighted", "weighted_product")),
+        min_length=1,
+        max_length=MOST_CANDIDATES,
     )
-    """Strategies to try on the validation split. The one with the lowest log loss under cross-validation is chosen.
-    `average`: the mean of the streams' scores. `product`: their product. `best`: the best stream alone. `weighted`,
-    `weighted_product`: mean and product with weights fitted on that split."""
+    """Strategies to try on the validation split, as in `[average, {name: top_k, k: [1, 3, 5]}]`: a list of values is a
+    grid. The one with the lowest log loss under cross-validation is chosen, of equal ones the first. `average`: the
+    mean of the streams' scores. `product`: their product. `best`: the best stream alone. `weighted`,
+    `weighted_product`: mean and product with weights fitted on that split. `max`, `top_k`, `linear`, `attention`: for
+    videos of which few clips tell ([aggregation](aggregation.md))."""
+
+    @model_validator(mode="after")
+    def _few_enough(self) -> AggregationSpec:
+        if (count := sum(strategy.candidates for strategy in self.strategies)) > MOST_CANDIDATES:
+            raise ValueError(f"strategies: their grids make {count} candidates, and {MOST_CANDIDATES} are the most")
+        return self
 
 
 class PredictorSpec(_Section):

@@ -1,8 +1,8 @@
 """Builds a fused model from finished trainers, within the job's output store.
 
-It reads each trainer's final checkpoint and scores, tries the job's fusion strategies on the validation scores, and
-writes `model/`: first the members' weights, then the manifest with the evidence. The test scores are reported and never
-used to choose. A second run writes the same bytes.
+It reads each trainer's final checkpoint and scores, tries the job's strategies on the validation scores, and writes
+`model/`: first the members' weights and what the strategy has learned, then the manifest with the evidence. The test
+scores are reported and never used to choose. A second run writes the same bytes.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ import hashlib
 import logging
 from collections.abc import Mapping
 
-from essp_aggregator.fusion import evaluate, try_strategies
+from essp_aggregator.fusion import Fitted, evaluate, try_candidates
+from essp_common.aggregation import registry
+from essp_common.aggregation.candidates import candidates
+from essp_common.aggregation.means import stored
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.artifacts.checkpoint import MODEL_FILE, Manifest
-from essp_common.artifacts.fused_model import Evaluation, FusedModel, Member, Strategy, write_model
-from essp_common.artifacts.scores import VideoScores
+from essp_common.artifacts.fused_model import Evaluation, FusedModel, Member, Strategy, write_model, write_state
+from essp_common.artifacts.scores import ClipScores
 from essp_common.errors import PermanentError
 from essp_common.job.spec import JobSpec
 from essp_common.objects.port import ObjectStore
@@ -40,17 +43,21 @@ def assemble(store: ObjectStore, job: str, spec: JobSpec, finals: Mapping[str, M
     validation = _scores(store, finals, "validation")
     test = _scores(store, finals, "test")
     try:
-        best, tried = try_strategies(spec.aggregation.strategies, validation) if validation else (_equal(finals), ())
+        best, tried = try_candidates(candidates(spec.aggregation), validation) if validation else (_equal(finals), [])
+        chosen = best.evidence
         model = FusedModel(
+            format=2 if chosen.rule is None else 1,
             job=job,
             classes=next(iter(finals.values())).model.classes,
             clip=spec.clip,
             clips_per_video=spec.sampling.clips_per_video,
             streams={trainer.stream: spec.streams[trainer.stream] for trainer in spec.trainers.values()},
-            members=tuple(_member(store, spec, name, final, best.weights[name]) for name, final in finals.items()),
-            strategy=best.name,
-            rule=best.rule,
-            strategies=tried,
+            members=tuple(_member(store, spec, name, final, chosen.weights[name]) for name, final in finals.items()),
+            strategy=chosen.name,
+            params=chosen.params,
+            rule=chosen.rule,
+            state=write_state(store, best.state) if chosen.rule is None else None,
+            strategies=tuple(tried),
             validation=_evaluation(validation, best),
             test=_evaluation(test, best),
             versions=next(iter(finals.values())).versions,
@@ -60,24 +67,26 @@ def assemble(store: ObjectStore, job: str, spec: JobSpec, finals: Mapping[str, M
     write_model(store, model)
     if model.doubt:
         log.warning("job %s: %s", job, model.doubt, extra={"job_id": job})
-    log.info("fused %s by %s: %s", job, best.name, best.weights, extra={"job_id": job})
+    log.info("fused %s by %s: %s", job, model.label, model.weights, extra={"job_id": job})
     return model
 
 
-def _scores(store: ObjectStore, finals: Mapping[str, Manifest], purpose: str) -> dict[str, VideoScores]:
+def _scores(store: ObjectStore, finals: Mapping[str, Manifest], purpose: str) -> dict[str, ClipScores]:
     """Trainer -> scores by video; empty if the job has no such split."""
     if not all(purpose in final.scores for final in finals.values()):
         return {}
-    return {name: scores.by_video(scores.read(store, final.scores[purpose])) for name, final in finals.items()}
+    return {name: scores.clips_by_video(scores.read(store, final.scores[purpose])) for name, final in finals.items()}
 
 
-def _evaluation(parts: Mapping[str, VideoScores], chosen: Strategy) -> Evaluation | None:
-    return evaluate(parts, chosen.weights, chosen.rule) if parts else None
+def _evaluation(parts: Mapping[str, ClipScores], best: Fitted) -> Evaluation | None:
+    return evaluate(parts, lambda aligned: best.aggregator.predict(aligned, best.state)) if parts else None
 
 
-def _equal(finals: Mapping[str, Manifest]) -> Strategy:
+def _equal(finals: Mapping[str, Manifest]) -> Fitted:
     """Equal weights, for a job without a validation split to choose by."""
-    return Strategy(name="average", rule="mean", weights=dict.fromkeys(finals, 1 / len(finals)), validation={})
+    weights = dict.fromkeys(finals, 1 / len(finals))
+    evidence = Strategy(name="average", rule="mean", weights=weights, validation={})
+    return Fitted(registry.create("average", {}), stored(weights), evidence)
 
 
 def _member(store: ObjectStore, spec: JobSpec, trainer: str, final: Manifest, weight: float) -> Member:

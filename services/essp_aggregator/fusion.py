@@ -1,109 +1,114 @@
-"""Late fusion: how the scores of several streams become one, chosen on the validation split.
+"""Late fusion: which strategy makes one score of those of several streams, chosen on the validation split.
 
-For each stream, the score of a video is the mean over its clips. The streams' scores are fused as a weighted mean
-(Simonyan & Zisserman, "Two-stream convolutional networks", 2014) or as a weighted product, which equals averaging
-before the softmax (Wang et al., "Temporal segment networks", 2016). The product is much better where each stream knows
-one half of the answer, such as texture and motion. Or the best stream decides alone.
+The strategies are those of `essp_common.aggregation`. The choice goes by log loss under cross-validation, since what is
+fitted always does a little better on the videos that it was fitted to, and one right video more may be chance. All
+functions are pure and use no random numbers: equal scores give an equal choice.
 
-The choice goes by log loss under cross-validation, since fitted weights always do a little better on the videos that
-they were fitted to, and one right video more may be chance. All functions are pure and use no random numbers: equal
-scores give equal weights.
+The candidates are tried one after the other in this process. Fits take milliseconds, and most of the rest is NumPy
+going through the scores of the clips once for each candidate, so other processes would mostly be sent scores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_aggregator import weights
+from essp_common.aggregation import weights
+from essp_common.aggregation.candidates import Candidate
+from essp_common.aggregation.fused import Fuse
+from essp_common.aggregation.port import Aggregator, Parts, State, labels_of
 from essp_common.artifacts.figures import figures, log_losses
 from essp_common.artifacts.fused_model import Evaluation, Strategy
-from essp_common.artifacts.scores import Rule, VideoScores, mix
+from essp_common.artifacts.scores import ClipScores, VideoScores
 
 _FOLDS = 5
+_SUM_ERROR = 1e-3
+"""Of probabilities in single precision, however many classes there are."""
 
-Weights = NDArray[np.float64]
-Find = Callable[[NDArray[np.int32], Weights], Weights]
-"""Labels and the streams' probabilities -> the streams' weights."""
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Aligned:
     """The scores of several trainers for the videos that all of them scored."""
 
-    trainers: tuple[str, ...]
-    labels: NDArray[np.int32]
-    """(V,)"""
-    probabilities: NDArray[np.float64]
-    """(N, V, C), by trainer."""
+    parts: dict[str, ClipScores]
+    """Trainer -> scores, of the same videos in the same order."""
     left_out: tuple[str, ...]
     """Videos that a trainer did not score, because none of their clips could be decoded."""
 
+    @property
+    def labels(self) -> NDArray[np.int32]:
+        """(V,)"""
+        return labels_of(self.parts)
 
-def align(parts: Mapping[str, VideoScores]) -> Aligned:
+
+@dataclass(frozen=True)
+class Fitted:
+    """A candidate that has learned from all validation videos, with the evidence."""
+
+    aggregator: Aggregator
+    state: State
+    evidence: Strategy
+
+
+def align(parts: Mapping[str, ClipScores]) -> Aligned:
     """Keep the videos that every trainer scored and whose label is known.
 
     Raises `ValueError` if none is left, or if the trainers disagree on classes or labels.
     """
     names = tuple(parts)
-    labelled = [{v for v, c in zip(p.video_id, p.class_id, strict=True) if c >= 0} for p in parts.values()]
+    means = {name: part.means for name, part in parts.items()}
+    labelled = [{v for v, c in zip(m.video_id, m.class_id, strict=True) if c >= 0} for m in means.values()]
     common = sorted(labelled[0].intersection(*labelled[1:]))
     if not common:
         raise ValueError(f"there is no video that all of {', '.join(names)} scored")
-    chosen = [part.select(common) for part in parts.values()]
-    for name, part in zip(names, chosen, strict=True):
-        if part.classes != chosen[0].classes or not np.array_equal(part.class_id, chosen[0].class_id):
+    chosen = {name: part.select(common) for name, part in parts.items()}
+    first = chosen[names[0]].means
+    for name, part in chosen.items():
+        if part.means.classes != first.classes or not np.array_equal(part.means.class_id, first.class_id):
             raise ValueError(f"trainers {names[0]} and {name} disagree on the classes of the same videos")
-    everything = set().union(*(part.video_id for part in parts.values()))
-    return Aligned(
-        trainers=names,
-        labels=chosen[0].class_id,
-        probabilities=np.stack([part.probabilities for part in chosen]),
-        left_out=tuple(sorted(everything.difference(common))),
-    )
+    everything = set().union(*(part.video_id for part in means.values()))
+    return Aligned(chosen, tuple(sorted(everything.difference(common))))
 
 
-STRATEGIES: Mapping[str, tuple[Rule, Find]] = {
-    "average": ("mean", weights.equal),
-    "product": ("product", weights.equal),
-    "best": ("mean", weights.best_alone),
-    "weighted": ("mean", weights.of_a_mean),
-    "weighted_product": ("product", weights.of_a_product),
-}
-"""Name in a job -> how to fuse scores, and how to find the weights."""
+def try_candidates(candidates: Sequence[Candidate], parts: Mapping[str, ClipScores]) -> tuple[Fitted, list[Strategy]]:
+    """The best candidate on the validation scores, and the evidence of all that were tried.
 
-
-def try_strategies(names: Sequence[str], parts: Mapping[str, VideoScores]) -> tuple[Strategy, tuple[Strategy, ...]]:
-    """The best strategy on the validation scores, and all that were tried.
-
-    The best is the one with the lowest log loss on videos that its weights were not fitted to: each fifth of the videos
-    is scored with weights fitted to the other four. Of equal ones the first named is chosen, and so it is if there is
-    one video only. The weights of the chosen one are fitted to all videos.
+    The best is the one with the lowest log loss on videos that it was not fitted to: each fifth of the videos is scored
+    after learning from the other four. Of equal ones the first is chosen, and so it is if there is one video only. The
+    chosen one then learns from all videos.
     """
     scores = align(parts)
-    losses = {name: held_out_losses(scores, name) for name in names} if len(scores.labels) > 1 else {}
-    chosen = min(losses, key=lambda name: _comparable(losses[name].mean()), default=names[0])
-    tried = {name: _tried(scores, name, losses.get(name), losses.get(chosen)) for name in names}
-    return tried[chosen], tuple(tried.values())
+    losses = [held_out_losses(scores, one.aggregator) if len(scores.labels) > 1 else None for one in candidates]
+    means = [0.0 if own is None else _comparable(own.mean()) for own in losses]
+    chosen = int(np.argmin(means))
+    tried = [_fitted(scores, one, own, losses[chosen]) for one, own in zip(candidates, losses, strict=True)]
+    return tried[chosen], [one.evidence for one in tried]
 
 
-def held_out_losses(scores: Aligned, name: str) -> Weights:
-    """`(V,)` log loss of each video with weights that were fitted to others.
+def held_out_losses(scores: Aligned, aggregator: Aggregator) -> Floats:
+    """`(V,)` log loss of each video after learning from others.
 
     Sums of products are too sure of themselves, means too little. That says nothing about their decisions, so each
     strategy is compared at the sharpness that fits best, which is found on the other videos, too.
     """
-    rule, find = STRATEGIES[name]
-    losses = np.empty(len(scores.labels))
-    for held_out in _folds(scores.labels):
-        others = ~held_out
-        found = find(scores.labels[others], scores.probabilities[:, others])[:, None]
-        fitted, asked = (mix(scores.probabilities[:, rows], found, rule) for rows in (others, held_out))
-        sharpness = weights.sharpness(scores.labels[others], fitted)
-        losses[held_out] = log_losses(scores.labels[held_out], weights.sharpened(asked, sharpness))
+    labels = scores.labels
+    asked = {name: part.unlabelled() for name, part in scores.parts.items()}
+    losses = np.empty(len(labels))
+    predicted: dict[bytes, Floats] = {}
+    for held_out in _folds(labels):
+        others = np.flatnonzero(~held_out)
+        state = aggregator.fit({name: part.at(others) for name, part in scores.parts.items()})
+        key = _bytes_of(state)
+        if key not in predicted:  # a strategy that learns nothing predicts the same each time
+            predicted[key] = _probabilities(aggregator, asked, state)
+        found = predicted[key]
+        sharpness = weights.sharpness(labels[others], found[others])
+        losses[held_out] = log_losses(labels[held_out], weights.sharpened(found[held_out], sharpness))
     return losses
 
 
@@ -115,20 +120,37 @@ def _folds(labels: NDArray[np.int32]) -> Iterator[NDArray[np.bool_]]:
     return (fold == number for number in range(folds))
 
 
-def _tried(scores: Aligned, name: str, losses: Weights | None, of_chosen: Weights | None) -> Strategy:
-    rule, find = STRATEGIES[name]
-    found = find(scores.labels, scores.probabilities)
-    return Strategy(
-        name=name,
-        rule=rule,
-        weights=dict(zip(scores.trainers, (float(weight) for weight in found), strict=True)),
-        validation=figures(scores.labels, mix(scores.probabilities, found[:, None], rule)),
+def _fitted(scores: Aligned, candidate: Candidate, losses: Floats | None, of_chosen: Floats | None) -> Fitted:
+    state = candidate.aggregator.fit(scores.parts)
+    evidence = Strategy(
+        name=candidate.name,
+        params=candidate.params,
+        rule=candidate.aggregator.rule,
+        weights=candidate.aggregator.shares(state),
+        validation=figures(scores.labels, _probabilities(candidate.aggregator, scores.parts, state)),
         held_out_log_loss=None if losses is None else float(losses.mean()),
         uncertainty=None if losses is None or of_chosen is None else _standard_error(losses - of_chosen),
     )
+    return Fitted(candidate.aggregator, state, evidence)
 
 
-def _standard_error(differences: Weights) -> float:
+def _probabilities(aggregator: Aggregator, parts: Parts, state: State) -> Floats:
+    """`(V, C)` of the videos of aligned parts. Raises `ValueError` for what are no probabilities of these videos."""
+    expected = next(iter(parts.values())).means
+    found = aggregator.predict(parts, state)
+    values = found.probabilities
+    if found.video_id != expected.video_id or values.shape != expected.probabilities.shape:
+        raise ValueError(f"strategy {aggregator.name} does not give one score for each video and class")
+    if not (np.isfinite(values).all() and (values >= 0).all() and (abs(values.sum(axis=1) - 1) < _SUM_ERROR).all()):
+        raise ValueError(f"strategy {aggregator.name} gives scores that are no probabilities: they have to sum to 1")
+    return values
+
+
+def _bytes_of(state: State) -> bytes:
+    return b"".join(name.encode() + b"=" + np.ascontiguousarray(state[name]).tobytes() for name in sorted(state))
+
+
+def _standard_error(differences: Floats) -> float:
     return float(differences.std(ddof=1) / np.sqrt(len(differences)))
 
 
@@ -137,13 +159,13 @@ def _comparable(loss: float) -> float:
     return round(float(loss), 6)
 
 
-def evaluate(parts: Mapping[str, VideoScores], by_trainer: Mapping[str, float], rule: Rule) -> Evaluation:
+def evaluate(parts: Mapping[str, ClipScores], fuse: Fuse) -> Evaluation:
     """Figures of each trainer and of their fusion on one split."""
     scores = align(parts)
-    mixed = mix(scores.probabilities, np.array([by_trainer[name] for name in scores.trainers])[:, None], rule)
+    fused: VideoScores = fuse(scores.parts)
     return Evaluation(
         videos=len(scores.labels),
         left_out=len(scores.left_out),
-        members={n: figures(scores.labels, p) for n, p in zip(scores.trainers, scores.probabilities, strict=True)},
-        fused=figures(scores.labels, mixed),
+        members={name: figures(scores.labels, part.means.probabilities) for name, part in scores.parts.items()},
+        fused=figures(scores.labels, fused.probabilities),
     )

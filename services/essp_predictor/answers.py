@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from essp_common.artifacts.fused_model import FusedModel
+from essp_common.aggregation.fused import Fuse
 from essp_common.artifacts.partial_scores import PartialScores, ScoredPart
 from essp_common.artifacts.predictions import Prediction, predictions
-from essp_common.artifacts.scores import ScoreTable, VideoScores, by_video, fuse
+from essp_common.artifacts.scores import ClipScores, ScoreTable, VideoScores, clips_by_video
 from essp_common.artifacts.segments import Segment
 from essp_common.job.spec import JobSpec
 from essp_predictor.localisation import localise
@@ -19,26 +19,31 @@ from essp_predictor.localisation import localise
 class FusedAnswers:
     """The fused answers of a model's members."""
 
-    def __init__(self, partial_scores: PartialScores, spec: JobSpec, model: FusedModel, clips: int) -> None:
-        """`clips`: number of clips of each stream, all of them scored."""
+    def __init__(
+        self, partial_scores: PartialScores, spec: JobSpec, classes: tuple[str, ...], fuse: Fuse, clips: int
+    ) -> None:
+        """`classes`, `fuse`: of the model. `clips`: number of clips of each stream, all of them scored."""
         self.videos = 0
         """Videos that `predictions` has yielded."""
         self.failed = 0
         """Videos of which nothing could be decoded."""
         self._partial_scores = partial_scores
         self._spec = spec
-        self._model = model
+        self._classes = classes
+        self._fuse = fuse
         self._clips = clips
 
     def predictions(self) -> Iterator[list[Prediction]]:
-        """The class of each video: averages the scores of its clips for each member, then fuses the members."""
+        """The class of each video: the members' scores of its clips, fused as the model says."""
         for streams in self._parts():
             tables = _tables(streams)
             seen: Counter[str] = Counter()
             for table in tables.values():
                 seen |= Counter(table.video_id)
             errors = {video: why for part in streams for video, why in part.errors.items()}
-            rows = predictions(self._fused({name: by_video(table) for name, table in tables.items()}), seen, errors)
+            rows = predictions(
+                self._fused({name: clips_by_video(table) for name, table in tables.items()}), seen, errors
+            )
             self.videos += len(rows)
             self.failed += sum(row.class_name is None for row in rows)
             yield rows
@@ -64,18 +69,18 @@ class FusedAnswers:
             stop = min(self._clips, start + self._partial_scores.part_clips)
             yield [self._partial_scores.read(stream, stop) for stream in self._spec.streams]
 
-    def _fused(self, parts: dict[str, VideoScores]) -> VideoScores:
+    def _fused(self, parts: dict[str, ClipScores]) -> VideoScores:
         if parts:
-            return fuse(parts, self._model.weights, self._model.rule)
-        classes = self._model.classes
-        return VideoScores((), np.zeros(0, np.int32), np.zeros((0, len(classes))), classes)
+            return self._fuse(parts)
+        return VideoScores((), np.zeros(0, np.int32), np.zeros((0, len(self._classes))), self._classes)
 
 
 def _tables(streams: list[ScoredPart]) -> dict[str, ScoreTable]:
     return {trainer: table for part in streams for trainer, table in part.tables.items()}
 
 
-def _by_clip(table: ScoreTable) -> VideoScores:
+def _by_clip(table: ScoreTable) -> ClipScores:
     """Scores with each clip in the role of a video, in index order."""
     names = tuple(f"{index:012d}" for index in table.clip_index.tolist())
-    return VideoScores(names, table.class_id, table.probabilities.astype(np.float64), table.classes)
+    each = VideoScores(names, table.class_id, table.probabilities.astype(np.float64), table.classes)
+    return ClipScores(each, table.probabilities, np.arange(len(table) + 1))

@@ -1,7 +1,7 @@
-"""One predict job: score the clips of each stream, average by video, fuse, write the answers.
+"""One predict job: score the clips of each stream, fuse by video, write the answers.
 
     each stream, in a thread of its own:  clips ──▶ scores, saved part by part (`stream.py`)
-    when all are done:                    part by part: average by video, fuse ──▶ predictions.parquet
+    when all are done:                    part by part: fuse by video ──▶ predictions.parquet
 
 After a predictor dies, the job resumes with the part it was in. So neither memory nor the cost of a death grows with
 the number of videos.
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from essp_common.aggregation.fused import fusion_of
 from essp_common.artifacts import layout
 from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.partial_scores import PartialScores
@@ -82,6 +83,7 @@ class PredictionJob:
         if spec.predictor is None:
             raise ValueError(f"job {spec.name} has no predictor")
         model_store, model = open_model(self._adapters.stores, spec.predictor.model)
+        fuse = fusion_of(model_store, model)
         output = self._adapters.stores.under(spec.output)
         partial_scores = PartialScores(output, spec, self._command.snapshot.plan_digest, model)
         device = device_of(self._settings.device)
@@ -98,7 +100,7 @@ class PredictionJob:
         finally:
             for stream_phase in streams:
                 stream_phase.close()
-        answers = FusedAnswers(partial_scores, spec, model, clips)
+        answers = FusedAnswers(partial_scores, spec, model.classes, fuse, clips)
         write_predictions(output, layout.PREDICTIONS, answers.predictions(), model.classes)
         if spec.predictor.segments:
             write_segments(output, layout.SEGMENTS, answers.segments())

@@ -70,6 +70,7 @@ def test_test_videos_get_the_scores_that_the_test_pass_gave(
         member.trainer: scores.by_video(scores.read(store, layout.scores(member.trainer, "test", 0)))
         for member in model.members
     }
+    assert model.rule is not None
     expected = scores.fuse(parts, model.weights, model.rule)
     assert len(expected) == 4
     for video, row in zip(expected.video_id, expected.probabilities, strict=True):

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from essp_common import topics
 from essp_common.artifacts import layout
 from essp_common.artifacts.checkpoint import ModelDescription
-from essp_common.artifacts.fused_model import FusedModel, Member, write_model
+from essp_common.artifacts.fused_model import FusedModel, Member, read_model, write_model, write_state
 from essp_common.artifacts.predictions import Prediction, read_predictions
 from essp_common.bus.memory import MemoryBus
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import clip_key, stream_key
 from essp_common.features.registry import layout_of
 from essp_common.features.sampling import evenly_spaced
-from essp_common.job.spec import JobSpec
+from essp_common.job.spec import JobSpec, ParamValue
 from essp_common.learning.augment import Evaluated, evaluation_view
 from essp_common.learning.models import build as build_classifier
 from essp_common.learning.models import state_bytes
@@ -115,6 +115,17 @@ def model_at(root: Path, views: int = 1) -> str:
         versions={},
     )
     write_model(store, model)
+    return f"file://{root}/model"
+
+
+def of_first_clips(root: Path) -> str:
+    """The same networks, fused by a strategy that looks at the first half of each video alone."""
+    store = DirectoryStore.from_url(f"file://{root}")
+    model = read_model(DirectoryStore.from_url(model_at(root)))
+    state = write_state(store, {f"{name}/parts": np.array([weight, 0.0]) for name, weight in WEIGHTS.items()})
+    params: dict[str, ParamValue] = {"parts": 2}
+    changes = {"format": 2, "strategy": "linear", "params": params, "rule": None, "state": state}
+    write_model(store, model.model_copy(update=changes))
     return f"file://{root}/model"
 
 

@@ -168,7 +168,7 @@ def test_every_command_is_tried() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["init {dir}/catalog.parquet --out {dir}/new.yaml", "token me", "--help", "extractor ls"]
+    "line", ["init {dir}/catalog.parquet --out {dir}/new.yaml", "token me", "--help", "extractor ls", "aggregator ls"]
 )
 def test_what_needs_no_extra_works_without_any(essp: Essp, line: str) -> None:
     for library in ("torch", "av", "cv2"):

@@ -208,6 +208,7 @@ def test_an_independent_fusion_gives_the_same_figures(answered: Answered) -> Non
         assert found is not None
         parts = {name: videos_of(answered.clips(purpose), answered.rows(name, purpose)) for name in TRAINERS}
         labels = next(iter(parts.values()))[0]
+        assert model.rule is not None
         rows = answers.fused([row for _, row in parts.values()], [model.weights[name] for name in parts], model.rule)
         for figures, own in ((found.fused, rows), *((found.members[name], parts[name][1]) for name in parts)):
             expected = answers.figures(labels, own)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from essp_common.aggregation.candidates import candidates
 from essp_common.artifacts import layout
 from essp_common.catalog.table import HANDED, PLANNED, Catalog
 from essp_common.errors import ConfigError, NotFound
@@ -91,6 +92,8 @@ def preflight(
     _check_records(spec)
     _check_labels(spec, catalog)
     _check_weights(spec, stores)
+    if spec.trainers:
+        candidates(spec.aggregation)
     phases = Phases(spec, catalog)
     layouts = layouts_of(spec, declared)
     check_needs(spec, declared)

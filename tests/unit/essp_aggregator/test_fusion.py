@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -11,17 +13,39 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.special import softmax
 
-from essp_aggregator import fusion, weights
+from essp_aggregator import fusion
+from essp_common.aggregation import registry, weights
+from essp_common.aggregation.candidates import Candidate, candidates
+from essp_common.aggregation.means import Average
+from essp_common.aggregation.port import Parts, State, StrategyParams
 from essp_common.artifacts.figures import log_loss
-from essp_common.artifacts.scores import VideoScores, mix
+from essp_common.artifacts.fused_model import Evaluation, Strategy
+from essp_common.artifacts.scores import ClipScores, Rule, VideoScores, fuse, mix
+from essp_common.job.spec import AggregationSpec, StrategySpec
+from tests.unit.essp_common.aggregation.scored_clips import one_telling_clip, scored_clips
 
 RNG = np.random.Generator(np.random.Philox(7))
 
 
-def video_scores(probabilities: np.ndarray, labels: np.ndarray, videos: list[str] | None = None) -> VideoScores:
+def scored(probabilities: np.ndarray, labels: np.ndarray, videos: list[str] | None = None) -> ClipScores:
+    """Scores of videos of one clip."""
     classes = tuple(f"class{i}" for i in range(probabilities.shape[1]))
     names = videos or [f"v{i:03d}" for i in range(len(labels))]
-    return VideoScores(tuple(names), labels.astype(np.int32), probabilities, classes)
+    means = VideoScores(tuple(names), labels.astype(np.int32), probabilities, classes)
+    return ClipScores(means, probabilities, np.arange(len(names) + 1))
+
+
+def try_strategies(names: Sequence[str], parts: Mapping[str, ClipScores]) -> tuple[Strategy, list[Strategy]]:
+    """The evidence of the chosen one and of all, of strategies without parameters."""
+    spec = AggregationSpec(strategies=tuple(StrategySpec(name=name) for name in names))
+    best, tried = fusion.try_candidates(candidates(spec), parts)
+    return best.evidence, tried
+
+
+def evaluate(parts: Mapping[str, ClipScores], by: Mapping[str, float], rule: Rule | None) -> Evaluation:
+    """The figures of a rule."""
+    assert rule is not None
+    return fusion.evaluate(parts, lambda aligned: fuse({n: p.means for n, p in aligned.items()}, by, rule))
 
 
 def probabilities(videos: int, classes: int, seed: int) -> np.ndarray:
@@ -70,8 +94,8 @@ def test_a_stream_that_knows_nothing_gets_little_weight() -> None:
     good = 0.1 + 0.5 * np.eye(6)[labels] * RNG.random((60, 1))
     good /= good.sum(axis=1, keepdims=True)
     noise = probabilities(60, 6, 3)
-    best, tried = fusion.try_strategies(
-        ("average", "weighted"), {"good": video_scores(good, labels), "noise": video_scores(noise, labels)}
+    best, tried = try_strategies(
+        ("average", "weighted"), {"good": scored(good, labels), "noise": scored(noise, labels)}
     )
     assert best.name == "weighted"
     assert best.weights["good"] > 0.8
@@ -84,9 +108,9 @@ def test_streams_that_complement_each_other_fuse_to_more_than_either() -> None:
     labels = np.arange(80) % 4
     texture = np.stack([np.where(np.arange(4) // 2 == label // 2, 0.5, 0.0) for label in labels])
     motion = np.stack([np.where(np.arange(4) % 2 == label % 2, 0.5, 0.0) for label in labels])
-    parts = {"rgb": video_scores(texture, labels), "flow": video_scores(motion, labels)}
-    best, _ = fusion.try_strategies(("average", "weighted"), parts)
-    result = fusion.evaluate(parts, best.weights, best.rule)
+    parts = {"rgb": scored(texture, labels), "flow": scored(motion, labels)}
+    best, _ = try_strategies(("average", "weighted"), parts)
+    result = evaluate(parts, best.weights, best.rule)
     assert result.fused["top1"] == 1
     assert result.members["rgb"]["top1"] == result.members["flow"]["top1"] == 0.5
 
@@ -96,16 +120,16 @@ def test_halves_of_the_answer_that_are_not_equally_sure_need_the_product() -> No
     random = np.random.Generator(np.random.Philox(11))
     labels = np.arange(120) % 12
 
-    def stream(known: np.ndarray) -> VideoScores:
+    def stream(known: np.ndarray) -> ClipScores:
         odds = np.where(known, random.gamma(4.0, size=known.shape), 0.02)
-        return video_scores(odds / odds.sum(axis=1, keepdims=True), labels)
+        return scored(odds / odds.sum(axis=1, keepdims=True), labels)
 
     classes = np.arange(12)
     parts = {
         "rgb": stream(classes[None] // 4 == labels[:, None] // 4),
         "flow": stream(classes[None] % 4 == labels[:, None] % 4),
     }
-    best, (mean, product) = fusion.try_strategies(("weighted", "product"), parts)
+    best, (mean, product) = try_strategies(("weighted", "product"), parts)
     assert best == product
     assert (best.rule, best.weights) == ("product", {"rgb": 0.5, "flow": 0.5})
     assert product.validation["top1"] == 1
@@ -118,16 +142,16 @@ def test_the_best_stream_decides_alone_where_the_others_only_guess() -> None:
     parts = {}
     for name, skill in (("good", 4.0), ("wrong", -1.0)):
         odds = np.exp(skill * np.eye(4)[labels] + noise.normal(0, 1, (200, 4)))
-        parts[name] = video_scores(odds / odds.sum(axis=1, keepdims=True), labels)
-    best, tried = fusion.try_strategies(("average", "product", "best"), parts)
+        parts[name] = scored(odds / odds.sum(axis=1, keepdims=True), labels)
+    best, tried = try_strategies(("average", "product", "best"), parts)
     assert (best.name, best.weights) == ("best", {"good": 1.0, "wrong": 0.0})
     assert best.held_out_log_loss == min(s.held_out_log_loss for s in tried if s.held_out_log_loss is not None)
 
 
 def test_the_first_named_of_equal_strategies_wins() -> None:
     labels = np.arange(12) % 3
-    part = video_scores(probabilities(12, 3, 1), labels)
-    best, _ = fusion.try_strategies(("average", "weighted"), {"only": part})
+    part = scored(probabilities(12, 3, 1), labels)
+    best, _ = try_strategies(("average", "weighted"), {"only": part})
     assert best.name == "average"
     assert best.weights == {"only": 1.0}
 
@@ -139,8 +163,8 @@ def test_weights_that_fit_these_very_videos_better_do_not_win_by_that() -> None:
     parts = {}
     for name in "abcd":
         odds = np.exp(2 * np.eye(4)[labels] + noise.normal(0, 1, (24, 4)))
-        parts[name] = video_scores(odds / odds.sum(axis=1, keepdims=True), labels)
-    best, (product, weighted) = fusion.try_strategies(("product", "weighted_product"), parts)
+        parts[name] = scored(odds / odds.sum(axis=1, keepdims=True), labels)
+    best, (product, weighted) = try_strategies(("product", "weighted_product"), parts)
     assert max(weighted.weights.values()) > 0.3
     assert best == product
     assert (weighted.held_out_log_loss or 0) > (product.held_out_log_loss or 0)
@@ -149,18 +173,16 @@ def test_weights_that_fit_these_very_videos_better_do_not_win_by_that() -> None:
 def test_one_right_video_more_does_not_decide() -> None:
     """Weights that were fitted to few videos have one of them more right, and fewer of others."""
 
-    def streams(videos: int, seed: int) -> dict[str, VideoScores]:
+    def streams(videos: int, seed: int) -> dict[str, ClipScores]:
         labels = np.arange(videos) % 4
         noise = np.random.Generator(np.random.Philox(seed)).normal(0, 1, (4, videos, 4))
-        return {
-            name: video_scores(softmax(1.2 * np.eye(4)[labels] + noise[n], -1), labels) for n, name in enumerate("abcd")
-        }
+        return {name: scored(softmax(1.2 * np.eye(4)[labels] + noise[n], -1), labels) for n, name in enumerate("abcd")}
 
-    best, (product, weighted) = fusion.try_strategies(("product", "weighted_product"), streams(24, 0))
+    best, (product, weighted) = try_strategies(("product", "weighted_product"), streams(24, 0))
     assert round(24 * (weighted.validation["top1"] - product.validation["top1"])) == 1
     assert best == product
     others = streams(4000, 1)
-    fixed, fitted = (fusion.evaluate(others, tried.weights, tried.rule).fused["top1"] for tried in (product, weighted))
+    fixed, fitted = (evaluate(others, tried.weights, tried.rule).fused["top1"] for tried in (product, weighted))
     assert fixed > fitted
 
 
@@ -170,37 +192,99 @@ def test_no_video_is_scored_with_weights_that_were_fitted_to_it() -> None:
     sound = np.where(np.eye(2)[labels] == 1, 0.7, 0.3)
     lucky = np.where(np.eye(2)[labels] == 1, 0.01, 0.99)
     lucky[4] = lucky[4][::-1]
-    scores = fusion.align({"sound": video_scores(sound, labels), "lucky": video_scores(lucky, labels)})
-    losses = fusion.held_out_losses(scores, "weighted_product")
+    scores = fusion.align({"sound": scored(sound, labels), "lucky": scored(lucky, labels)})
+    losses = fusion.held_out_losses(scores, registry.create("weighted_product", {}))
     assert losses == pytest.approx(np.full(10, losses[0]), abs=1e-3)
 
 
 def test_one_video_gives_no_evidence() -> None:
-    part = video_scores(np.array([[0.2, 0.8]]), np.array([1]))
-    best, tried = fusion.try_strategies(("product", "best"), {"a": part, "b": part})
+    part = scored(np.array([[0.2, 0.8]]), np.array([1]))
+    best, tried = try_strategies(("product", "best"), {"a": part, "b": part})
     assert (best.name, best.held_out_log_loss, tried[1].uncertainty) == ("product", None, None)
 
 
 def test_only_videos_that_all_have_scored_count() -> None:
     labels = np.array([0, 1, 2])
-    rgb = video_scores(np.eye(3), labels, ["a", "b", "c"])
-    flow = video_scores(np.eye(3)[[1, 2, 0]], np.array([1, 2, 0]), ["b", "c", "d"])
+    rgb = scored(np.eye(3), labels, ["a", "b", "c"])
+    flow = scored(np.eye(3)[[1, 2, 0]], np.array([1, 2, 0]), ["b", "c", "d"])
     aligned = fusion.align({"rgb": rgb, "flow": flow})
     assert aligned.labels.tolist() == [1, 2]
     assert aligned.left_out == ("a", "d")
-    result = fusion.evaluate({"rgb": rgb, "flow": flow}, {"rgb": 0.5, "flow": 0.5}, "mean")
+    result = evaluate({"rgb": rgb, "flow": flow}, {"rgb": 0.5, "flow": 0.5}, "mean")
     assert (result.videos, result.left_out, result.fused["top1"]) == (2, 2, 1.0)
 
 
 def test_nothing_in_common_is_an_error() -> None:
-    rgb = video_scores(np.eye(2), np.array([0, 1]), ["a", "b"])
-    flow = video_scores(np.eye(2), np.array([0, 1]), ["c", "d"])
+    rgb = scored(np.eye(2), np.array([0, 1]), ["a", "b"])
+    flow = scored(np.eye(2), np.array([0, 1]), ["c", "d"])
     with pytest.raises(ValueError, match="no video that all of rgb, flow"):
         fusion.align({"rgb": rgb, "flow": flow})
 
 
 def test_trainers_that_disagree_on_labels_are_not_fused() -> None:
-    rgb = video_scores(np.eye(2), np.array([0, 1]), ["a", "b"])
-    flow = video_scores(np.eye(2), np.array([1, 0]), ["a", "b"])
+    rgb = scored(np.eye(2), np.array([0, 1]), ["a", "b"])
+    flow = scored(np.eye(2), np.array([1, 0]), ["a", "b"])
     with pytest.raises(ValueError, match="disagree"):
         fusion.align({"rgb": rgb, "flow": flow})
+
+
+GRID = AggregationSpec.model_validate(
+    {
+        "strategies": [
+            *("average", "product", "best", "weighted", "weighted_product"),
+            {"name": "top_k", "k": [1, 3], "rule": ["mean", "product"], "weights": ["equal", "fitted"]},
+            {"name": "linear", "parts": [2, 5]},
+            {"name": "attention", "weights": ["equal", "fitted"]},
+        ]
+    }
+)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_wide_search_among_useless_streams_costs_no_more_than_noise(seed: int) -> None:
+    """One stream is good and three know nothing; few videos choose from 17 candidates, and other videos judge."""
+
+    def streams(videos: int, seed: int) -> dict[str, ClipScores]:
+        random = np.random.Generator(np.random.Philox(seed))
+        labels = np.arange(videos) % 5
+        skills = {"good": 1.2, "a": 0.0, "b": 0.0, "c": 0.0}
+        return {
+            name: scored_clips(list(softmax(skill * np.eye(5)[labels][:, None] + noise, -1)), labels.tolist())
+            for (name, skill), noise in zip(skills.items(), random.normal(0, 1, (4, videos, 8, 5)), strict=True)
+        }
+
+    best, tried = fusion.try_candidates(candidates(GRID), streams(60, seed))
+    assert len(tried) == 17
+    judged = fusion.evaluate(streams(400, seed + 100), lambda parts: best.aggregator.predict(parts, best.state))
+    alone = judged.members["good"]["top1"]
+    noise = np.sqrt(alone * (1 - alone) / 60)  # what the videos that choose can tell apart
+    assert judged.fused["top1"] >= alone - noise
+    assert tried[0].validation["top1"] < alone - 2 * noise, "which is the plain average"
+
+
+def test_the_search_finds_the_strategy_that_the_videos_need() -> None:
+    parts = {"rgb": one_telling_clip(60, 1), "flow": one_telling_clip(60, 2)}
+    grid = AggregationSpec.model_validate(
+        {"strategies": ["average", "weighted_product", {"name": "top_k", "k": [1, 20]}]}
+    )
+    best, tried = fusion.try_candidates(candidates(grid), parts)
+    assert best.evidence.label == "top_k k=1"
+    assert best.evidence == tried[2]
+    judged = fusion.evaluate(
+        {"rgb": one_telling_clip(300, 3), "flow": one_telling_clip(300, 4)},
+        lambda aligned: best.aggregator.predict(aligned, best.state),
+    )
+    assert judged.fused["top1"] >= 0.95
+    assert judged.members["rgb"]["top1"] <= 0.75
+
+
+def test_a_strategy_that_gives_no_probabilities_is_named() -> None:
+    class Loud(Average):
+        name = "loud"
+
+        def predict(self, parts: Parts, state: State) -> VideoScores:
+            found = super().predict(parts, state)
+            return replace(found, probabilities=2 * found.probabilities)
+
+    with pytest.raises(ValueError, match="strategy loud gives scores that are no probabilities"):
+        fusion.try_candidates([Candidate("loud", {}, Loud(StrategyParams()))], {"a": one_telling_clip(10, 1)})

@@ -15,13 +15,15 @@ from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_aggregator.config import AggregatorSettings
 from essp_aggregator.service import Aggregator, build
 from essp_common import topics
+from essp_common.aggregation.fused import fusion_of
 from essp_common.artifacts import layout, scores
 from essp_common.artifacts.checkpoint import MODEL_FILE
+from essp_common.artifacts.figures import figures
 from essp_common.artifacts.fused_model import FEW_VIDEOS, FusedModel, member_weights, open_model, read_model
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.bus.memory import MemoryBus
 from essp_common.cache.memory import MemoryCache
-from essp_common.errors import NotFound, PermanentError
+from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.pb.v1.messages_pb2 import AGGREGATOR, CheckpointReady, Control, JobSnapshot, PhaseReport, Progress
 from essp_common.wiring import Adapters, Stores
 from tests.harness.finished_job import BEST_EPOCH, CLASSES, JOB, FinishedJob, finished_job, save_final, weights_of
@@ -190,7 +192,7 @@ def test_the_model_says_all_that_is_needed_to_use_it(job: FinishedJob) -> None:
         ("rgb", "rgb", 32, BEST_EPOCH),
         ("flow", "motion", 32, BEST_EPOCH),
     ]
-    assert [s.name for s in fused.strategies] == list(job.spec.aggregation.strategies)
+    assert [s.name for s in fused.strategies] == [s.name for s in job.spec.aggregation.strategies]
     chosen = next(s for s in fused.strategies if s.name == fused.strategy)
     assert (fused.rule, fused.weights) == (chosen.rule, chosen.weights)
     assert fused.validation is not None
@@ -284,3 +286,59 @@ def test_that_few_videos_chose_the_strategy_is_said(job: FinishedJob, caplog: py
     assert not model.model_copy(update={"validation": enough}).doubt
     assert not model.model_copy(update={"members": model.members[:1]}).doubt, "there was nothing to choose"
     assert not model.model_copy(update={"validation": None}).doubt
+
+
+def by_clips(job: FinishedJob, *strategies: dict[str, object]) -> FinishedJob:
+    """The same job, with these strategies."""
+    document = job.spec.model_dump(mode="json") | {"aggregation": {"strategies": list(strategies)}}
+    spec = type(job.spec).model_validate(document)
+    job.store.put(layout.SPEC, spec.model_dump_json().encode())
+    return FinishedJob(spec, job.store, job.root)
+
+
+def test_a_strategy_that_looks_at_clips_goes_with_the_model(
+    job: FinishedJob, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    learning = by_clips(job, {"name": "attention", "penalty": [0.1, 0.01]}, {"name": "top_k", "k": 2})
+    fused = fuse(learning)
+    assert (fused.format, fused.rule) == (2, None)
+    assert [tried.label for tried in fused.strategies] == [
+        "attention penalty=0.1",
+        "attention penalty=0.01",
+        "top_k k=2",
+    ]
+    assert sum(fused.weights.values()) == pytest.approx(1)
+    first = {info.key: job.store.get(info.key) for info in job.store.list("model/")}
+    assert fuse(learning) == fused
+    assert {info.key: job.store.get(info.key) for info in job.store.list("model/")} == first
+
+    elsewhere = tmp_path_factory.mktemp("deployed")
+    (job.root / "model").rename(elsewhere / "m")
+    store, model = open_model(STORES, f"file://{elsewhere}/m")
+    parts = {
+        name: scores.clips_by_video(scores.read(job.store, layout.scores(name, "test", 0)))
+        for name in job.spec.trainers
+    }
+    assert fused.test is not None
+    found = fusion_of(store, model)(parts)
+    assert figures(found.class_id, found.probabilities) == pytest.approx(fused.test.fused)
+
+
+def test_a_state_that_was_changed_is_refused(job: FinishedJob) -> None:
+    fuse(by_clips(job, {"name": "linear", "parts": 2}))
+    job.store.put(layout.MODEL_STATE, b"something else")
+    store, model = open_model(STORES, job.spec.output)
+    with pytest.raises(PermanentError, match=r"aggregation\.tensors was changed since the model was made"):
+        fusion_of(store, model)
+
+
+def test_a_model_whose_strategy_is_not_installed_says_so(job: FinishedJob) -> None:
+    fuse(by_clips(job, {"name": "linear", "parts": 2}))
+    store, model = open_model(STORES, job.spec.output)
+    with pytest.raises(PermanentError, match="no aggregator 'gone' is installed"):
+        fusion_of(store, model.model_copy(update={"strategy": "gone"}))
+
+
+def test_parameters_that_are_wrong_fail_the_job_in_the_words_of_the_check(job: FinishedJob) -> None:
+    with pytest.raises(ConfigError, match=r"aggregation\.strategies\.0: linear has no parameter 'part'"):
+        fuse(by_clips(job, {"name": "linear", "part": 2}))

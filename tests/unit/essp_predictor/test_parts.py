@@ -13,6 +13,7 @@ from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.partial_scores import PartialScores, ScoredPart
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.artifacts.segments import read_segments
+from essp_common.job.spec import JobSpec
 from essp_common.runtime.failpoints import Failpoints
 from tests.harness.predictor_bench import (
     CLASSES,
@@ -23,6 +24,8 @@ from tests.harness.predictor_bench import (
     VIDEOS,
     PredictorBench,
     expected,
+    job_spec,
+    of_first_clips,
 )
 from tests.harness.rounding import STORED, TOLERANCE
 from tests.harness.waiting import until
@@ -140,3 +143,18 @@ def test_what_another_model_scored_is_not_taken(bench: PredictorBench, tmp_path:
     same.save("rgb", 2, ScoredPart({}, {}, {}))
     assert same.stop("rgb", 6) == 4
     assert PartialScores(bench.store, bench.spec, 1, model).stop("rgb", 6) == 0, "another catalog"
+
+
+@pytest.mark.usefixtures("double_precision")
+def test_a_strategy_that_looks_at_clips_gets_those_of_each_video(tmp_path: Path) -> None:
+    """It counts the first of two clips alone; where in a video something is, it says of each clip by itself."""
+    of_first_clips(tmp_path)
+    document = job_spec(tmp_path).model_dump(mode="json")
+    document["predictor"]["segments"] = True
+    bench = PredictorBench(tmp_path, JobSpec.model_validate(document))
+    with bench.predictor():
+        bench.deliver_all(CLIPS)
+        assert bench.ending().HasField("finished")
+    for video, answer in enumerate(bench.answers()):
+        assert answer.scores == pytest.approx(expected(CLIPS_PER_VIDEO * video), abs=ROUNDING)
+    read_segments(bench.store, layout.SEGMENTS)

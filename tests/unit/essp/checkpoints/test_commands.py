@@ -13,16 +13,17 @@ import pytest
 import torch
 
 import essp
+from essp.checkpoints.programs import export_programs
 from essp_common.artifacts import checkpoint
 from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.sealed import sealed
-from essp_common.errors import Conflict, EsspError, NotFound, PermanentError
+from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, PermanentError
 from essp_common.learning.models import as_tensors
 from essp_common.objects.directory import DirectoryStore
 from essp_common.tensors.packed import described, pack
 from essp_common.wiring import Stores
 from tests.harness.command_line import essp as command
-from tests.harness.predictor_bench import WEIGHTS, model_at
+from tests.harness.predictor_bench import WEIGHTS, model_at, of_first_clips
 from tests.harness.training_jobs import Stage, job_spec, phase_plans, train
 
 
@@ -155,6 +156,24 @@ def test_an_exact_copy_gives_the_same_answers_in_fewer_bytes(tmp_path: Path) -> 
     assert expected.keys() == found.keys()
     for name, answer in expected.items():
         assert np.array_equal(answer, found[name])
+
+
+def test_a_copy_and_a_loaded_model_fuse_as_the_model_does(tmp_path: Path) -> None:
+    """By a strategy that counts the first half of each video alone."""
+    as_json("checkpoint", "export", of_first_clips(tmp_path), "--out", str(tmp_path / "copy"), "--bits", "8")
+    loaded = essp.load_model(tmp_path / "copy")
+    assert (loaded.strategy, loaded.rule) == ("linear parts=2", None)
+    clips = {
+        name: np.random.default_rng(seed).random((3, 4, len(loaded.classes)))
+        for seed, name in enumerate(loaded.streams)
+    }
+    clips = {name: own / own.sum(axis=2, keepdims=True) for name, own in clips.items()}
+    by_hand = sum(WEIGHTS[name] * own[:, :2].mean(axis=1) for name, own in clips.items())
+    np.testing.assert_allclose(loaded.fuse(clips), by_hand, rtol=1e-6)
+    with pytest.raises(ConfigError, match="linear parts=2 looks at each clip: give"):
+        loaded.fuse({name: own.mean(axis=1) for name, own in clips.items()})
+    with pytest.raises(ConfigError, match=r"fuses by linear parts=2, and model\.json of programs can only say"):
+        export_programs(loaded, DirectoryStore.from_url(f"file://{tmp_path}/program"), "onnx", (40, 40))
 
 
 def test_a_copy_of_eight_bits_is_a_quarter_and_says_so(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -84,7 +85,7 @@ def test_what_does_not_fit_a_program_is_refused(tmp_path: Path, words: tuple[str
 def test_frames_of_many_sizes_need_to_be_said(tmp_path: Path) -> None:
     model = essp.load_model(model_at(tmp_path))
     loose = model.clip.model_copy(update={"resize": model.clip.resize.model_copy(update={"mode": "short_side"})})
-    other = essp.Model(model.classes, loose, model.clips_per_video, model.streams, model.rule)
+    other = replace(model, clip=loose)
     with pytest.raises(ConfigError, match=r"--frame: with clip\.resize\.mode: short_side"):
         programs.frame_size(other, None)
     assert programs.frame_size(other, (32, 40)) == (32, 40)

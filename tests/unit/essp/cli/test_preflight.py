@@ -36,6 +36,14 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no catalog": ({"data": {}}, "data.catalog: is required"),
     "a catalog that is not there": ({"data": {"catalog": "file:///nowhere/c.parquet"}}, "essp catalog build"),
     "a budget too small": ({"limits": {"budget": "3KB"}}, "limits.budget: "),
+    "an unknown strategy": (
+        {"aggregation": {"strategies": ["average", "averege"]}},
+        "aggregation.strategies.1: no aggregator 'averege' is installed; ",
+    ),
+    "a parameter that a strategy has not": (
+        {"aggregation": {"strategies": [{"name": "top_k", "n": 3}]}},
+        "aggregation.strategies.0: top_k has no parameter 'n'; its parameters are: ",
+    ),
     "an unknown feature": ({"streams": {"rgb": {}, "diff": {"feature": "no_such"}}}, "no extractor 'no_such'"),
     **{
         f"a network on {feature}": (

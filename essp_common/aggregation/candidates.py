@@ -1,0 +1,39 @@
+"""The candidates of a job: every strategy with every combination of the values that its lists give, in their order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+from essp_common.aggregation import registry
+from essp_common.aggregation.port import Aggregator
+from essp_common.errors import ConfigError
+from essp_common.job.spec import AggregationSpec, ParamValue
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One strategy with one value of each parameter that the job gives."""
+
+    name: str
+    params: dict[str, ParamValue]
+    aggregator: Aggregator
+
+
+def candidates(spec: AggregationSpec) -> tuple[Candidate, ...]:
+    """All of them, as `aggregation.strategies` names them; of equal ones, the first alone.
+
+    Raises `ConfigError`, which names the place in the job, for strategies that are not installed and parameters that
+    are wrong.
+    """
+    found: dict[tuple[str, str], Candidate] = {}
+    for number, strategy in enumerate(spec.strategies):
+        lists = [value if isinstance(value, tuple) else (value,) for value in strategy.params.values()]
+        for values in product(*lists):
+            params = dict(zip(strategy.params, values, strict=True))
+            try:
+                aggregator = registry.create(strategy.name, params)
+            except ConfigError as error:
+                raise ConfigError(f"aggregation.strategies.{number}: {error}") from error
+            found.setdefault((strategy.name, repr(params)), Candidate(strategy.name, params, aggregator))
+    return tuple(found.values())

@@ -1,0 +1,52 @@
+"""Scores of clips for tests of strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from essp_common.artifacts.scores import ClipScores, ScoreTable, clips_by_video
+
+
+def scored_clips(clips: Sequence[np.ndarray], labels: Sequence[int], videos: Sequence[str] | None = None) -> ClipScores:
+    """Of videos with probabilities `(T, C)` each, with the precision of a trainer's scores."""
+    names = videos or [f"v{number:04d}" for number in range(len(clips))]
+    counts = [len(own) for own in clips]
+    rows = np.concatenate(clips).astype(np.float32)
+    return clips_by_video(
+        ScoreTable(
+            video_id=tuple(np.repeat(np.array(names), counts).tolist()),
+            class_id=np.repeat(np.array(labels, dtype=np.int32), counts),
+            clip_index=np.arange(len(rows), dtype=np.int64),
+            probabilities=rows,
+            classes=tuple(f"class{number}" for number in range(rows.shape[1])),
+        )
+    )
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Over the last axis."""
+    odds = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    shares: np.ndarray = odds / odds.sum(axis=-1, keepdims=True)
+    return shares
+
+
+def one_telling_clip(videos: int, seed: int, classes: int = 10, clips: int = 20) -> ClipScores:
+    """Of the clips of each video, all but one show noise, in which the classes are a little apart."""
+    random = np.random.Generator(np.random.Philox(seed))
+    labels = np.arange(videos) % classes
+    logits = random.normal(0, 1, (videos, clips, classes))
+    logits[np.arange(videos), random.integers(0, clips, videos), labels] += 6
+    return scored_clips(list(softmax(logits)), labels.tolist())
+
+
+def any_clips(videos: int, classes: int, seed: int, most_clips: int = 7) -> ClipScores:
+    """Of videos of different length, which tell their class more or less."""
+    random = np.random.Generator(np.random.Philox(seed))
+    labels = np.random.Generator(np.random.Philox(videos)).integers(0, classes, videos)
+    counts = random.integers(1, most_clips + 1, videos)
+    skill = 2 * random.random()
+    known = np.eye(classes)[labels]
+    clips = [softmax(skill * known[v] + random.normal(0, 1, (n, classes))) for v, n in enumerate(counts.tolist())]
+    return scored_clips(clips, labels.tolist())
