@@ -61,7 +61,8 @@ def _head(run: Run) -> str:
         ]
     return (
         f"<h1>{escape(run.spec.name)}</h1>"
-        f'<p class="quiet">Trained: {escape(names)}. All figures are by video: the mean over its clips.</p>'
+        f'<p class="quiet">Trained: {escape(names)}. All figures are by video; those of a trainer are of its '
+        "clips' mean.</p>"
         f"{tiles(shown)}"
     )
 
