@@ -1,0 +1,76 @@
+"""Mixtures of Gaussians with diagonal covariances, by expectation maximisation (Dempster, Laird & Rubin, 1977)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essp_common.encoders.kmeans import fitted_codebook
+
+Floats = NDArray[np.float64]
+
+_MOST_STEPS = 100
+_GAIN = 1e-3
+"""An increase of the mean log likelihood of a row, in nats, that is none."""
+_LEAST_VARIANCE = 1e-6
+"""Is added to each variance, so that a Gaussian of equal rows has some."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """k Gaussians in D dimensions."""
+
+    weights: Floats
+    """(k,); they sum to 1."""
+    means: Floats
+    """(k, D)"""
+    variances: Floats
+    """(k, D)"""
+
+    def posteriors(self, rows: Floats) -> Floats:
+        """`(N, k)` probability of each Gaussian given each row."""
+        logs = self._logs(rows)
+        odds = np.exp(logs - logs.max(axis=1, keepdims=True))
+        shares: Floats = odds / odds.sum(axis=1, keepdims=True)
+        return shares
+
+    def log_likelihood(self, rows: Floats) -> float:
+        """Mean over the rows, in nats."""
+        logs = self._logs(rows)
+        highest = logs.max(axis=1)
+        return float(np.mean(highest + np.log(np.exp(logs - highest[:, None]).sum(axis=1))))
+
+    def _logs(self, rows: Floats) -> Floats:
+        precisions = 1 / self.variances
+        squares = rows**2 @ precisions.T - 2 * rows @ (self.means * precisions).T
+        squares += (self.means**2 * precisions).sum(axis=1)
+        size = rows.shape[1] * np.log(2 * np.pi) + np.log(self.variances).sum(axis=1)
+        logs: Floats = np.log(self.weights) - (squares + size) / 2
+        return logs
+
+
+def fitted_mixture(rows: Floats, gaussians: int, seed: int = 0) -> Mixture:
+    """The mixture of `(N, D)` rows, begun from k-means. Raises `ValueError` if there are fewer rows than Gaussians."""
+    book = fitted_codebook(rows, gaussians, seed)
+    return improved_mixture(rows, maximised(rows, np.eye(gaussians)[book.nearest(rows)]))
+
+
+def improved_mixture(rows: Floats, mixture: Mixture) -> Mixture:
+    """Steps of expectation and maximisation, until the likelihood hardly grows, or 100 of them."""
+    before = -np.inf
+    for _ in range(_MOST_STEPS):
+        now = mixture.log_likelihood(rows)
+        if now - before < _GAIN:
+            break
+        mixture, before = maximised(rows, mixture.posteriors(rows)), now
+    return mixture
+
+
+def maximised(rows: Floats, posteriors: Floats) -> Mixture:
+    """The mixture of the highest likelihood, where `(N, k)` says how much of each row belongs to each Gaussian."""
+    counts = posteriors.sum(axis=0) + 10 * np.finfo(np.float64).eps
+    means = posteriors.T @ rows / counts[:, None]
+    variances = posteriors.T @ rows**2 / counts[:, None] - means**2
+    return Mixture(counts / counts.sum(), means, np.maximum(variances, 0) + _LEAST_VARIANCE)

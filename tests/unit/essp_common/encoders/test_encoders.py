@@ -1,0 +1,215 @@
+"""Encoders against scikit-image, scikit-learn and loops that follow their definitions."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from skimage.feature import fisher_vector as reference_fisher_vector
+from sklearn.cluster import KMeans
+from sklearn.decomposition import PCA
+from sklearn.mixture import GaussianMixture
+
+from essp_common.encoders.bilinear import TensorSketch, tensor_sketch
+from essp_common.encoders.kmeans import Codebook, first_centres, fitted_codebook, improved_codebook
+from essp_common.encoders.mixture import Mixture, fitted_mixture, improved_mixture, maximised
+from essp_common.encoders.pca import Pca, fitted_pca
+from essp_common.encoders.rows import Subsample, unpadded
+from essp_common.encoders.vectors import bag_of_words, fisher_vector, l2, power, vlad
+from essp_common.tensors.packed import pack, unpack
+
+
+def rows_of(seed: int, count: int = 300, width: int = 6, groups: int = 4) -> np.ndarray:
+    """Rows around some centres, with numbers of different size."""
+    random = np.random.Generator(np.random.Philox(seed))
+    centres = random.normal(0, 4, (groups, width))
+    noise = random.normal(0, 1, (count, width)) * np.linspace(0.5, 2, width)
+    found: np.ndarray = centres[random.integers(0, groups, count)] + noise
+    return found
+
+
+def as_reference(mixture: Mixture) -> GaussianMixture:
+    """The same mixture in scikit-learn."""
+    made = GaussianMixture(len(mixture.weights), covariance_type="diag")
+    made.weights_, made.means_, made.covariances_ = mixture.weights, mixture.means, mixture.variances
+    made.precisions_cholesky_ = 1 / np.sqrt(mixture.variances)
+    return made
+
+
+@pytest.mark.parametrize("improved", [False, True])
+def test_a_fisher_vector_is_that_of_scikit_image(improved: bool) -> None:
+    mixture = fitted_mixture(rows_of(1), 4)
+    descriptors = rows_of(2, count=57)
+    expected = reference_fisher_vector(descriptors, as_reference(mixture), improved=improved)
+    found = fisher_vector(descriptors, mixture)
+    found = l2(power(found)) if improved else found
+    np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
+
+
+def test_a_mixture_is_that_of_scikit_learn() -> None:
+    """After as many steps from the same begin."""
+    rows = rows_of(3)
+    begin = maximised(rows, np.eye(4)[np.arange(len(rows)) % 4])
+    found, steps = begin, 5
+    for _ in range(steps):
+        found = maximised(rows, found.posteriors(rows))
+    reference = GaussianMixture(
+        4,
+        covariance_type="diag",
+        weights_init=begin.weights,
+        means_init=begin.means,
+        precisions_init=1 / begin.variances,
+        max_iter=steps,
+        tol=0,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it says that it has not converged
+        reference.fit(rows)
+    np.testing.assert_allclose(found.weights, reference.weights_, rtol=1e-9)
+    np.testing.assert_allclose(found.means, reference.means_, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(found.variances, reference.covariances_, rtol=1e-9)
+    assert found.log_likelihood(rows) == pytest.approx(reference.score(rows))
+    assert improved_mixture(rows, begin).log_likelihood(rows) >= found.log_likelihood(rows) - 1e-3
+
+
+def test_centres_are_those_of_scikit_learn() -> None:
+    rows = rows_of(4)
+    begin = first_centres(rows, 5, seed=1)
+    reference = KMeans(5, init=begin, n_init=1, tol=0, algorithm="lloyd").fit(rows)
+    found = improved_codebook(rows, begin)
+    np.testing.assert_allclose(found.centres, reference.cluster_centers_, rtol=1e-9, atol=1e-9)
+    assert np.array_equal(found.nearest(rows), reference.predict(rows))
+
+
+def test_a_centre_without_rows_takes_the_farthest_one() -> None:
+    rows = np.array([[0.0], [1.0], [10.0]])
+    found = improved_codebook(rows, np.array([[0.4], [0.6], [1e6]]))
+    assert sorted(found.centres[:, 0].tolist()) == [0, 1, 10]
+
+
+def test_equal_rows_make_a_codebook_and_a_mixture() -> None:
+    rows = np.ones((5, 2))
+    assert np.array_equal(fitted_codebook(rows, 3).centres, np.ones((3, 2)))
+    assert np.isfinite(fisher_vector(rows, fitted_mixture(rows, 3))).all()
+
+
+@pytest.mark.parametrize("make", [fitted_codebook, fitted_mixture, fitted_pca])
+def test_too_few_rows_are_refused(make: object) -> None:
+    with pytest.raises(ValueError, match=r"2 (descriptors|rows)"):
+        make(np.zeros((2, 5)), 3)  # type: ignore[operator]
+
+
+def test_principal_components_are_those_of_scikit_learn() -> None:
+    rows = rows_of(5)
+    found, reference = fitted_pca(rows, 3), PCA(3, svd_solver="full").fit(rows)
+    signs = np.sign((found.axes * reference.components_).sum(axis=1))
+    np.testing.assert_allclose(found(rows), reference.transform(rows) * signs, atol=1e-9)
+    assert (found.axes[np.arange(3), np.abs(found.axes).argmax(axis=1)] > 0).all(), "the sign is no chance"
+
+
+def test_vlad_and_bag_of_words_are_those_of_loops() -> None:
+    book, rows = fitted_codebook(rows_of(6), 5), rows_of(7, count=40)
+    residuals, words = np.zeros((5, 6)), np.zeros(5)
+    for row in rows:
+        nearest = min(range(5), key=lambda k: sum((row - book.centres[k]) ** 2))
+        residuals[nearest] += row - book.centres[nearest]
+        words[nearest] += 1 / 40
+    expected = [own / np.linalg.norm(own) if own.any() else own for own in residuals]
+    np.testing.assert_allclose(vlad(rows, book), np.ravel(expected), atol=1e-12)
+    np.testing.assert_allclose(bag_of_words(rows, book), words, atol=1e-12)
+
+
+def test_a_sketch_is_the_convolution_of_two_counts() -> None:
+    sketch = tensor_sketch(4, 16, seed=2)
+    x = np.array([1.0, -2.0, 0.5, 3.0])
+    expected = np.zeros(16)
+    for i in range(4):
+        for j in range(4):
+            place = (sketch.places[0, i] + sketch.places[1, j]) % 16
+            expected[place] += int(sketch.signs[0, i]) * int(sketch.signs[1, j]) * x[i] * x[j]
+    np.testing.assert_allclose(sketch(x[None])[0], expected, atol=1e-12)
+    np.testing.assert_allclose(sketch.pooled(np.stack([x, x])), 2 * expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [64, 1024])
+def test_inner_products_of_sketches_approach_the_squares(size: int) -> None:
+    random = np.random.Generator(np.random.Philox(8))
+    x, y = (l2(random.normal(0, 1, (40, 32))) for _ in range(2))
+    x[:20] = l2(x[:20] + y[:20])  # also pairs that are alike
+    exact = (x * y).sum(axis=1) ** 2
+    errors = [np.abs((s(x) * s(y)).sum(axis=1) - exact) for s in (tensor_sketch(32, size, seed) for seed in range(5))]
+    assert np.mean(errors) <= 2 / np.sqrt(size)
+
+
+def test_rows_after_the_last_descriptor_are_left_out() -> None:
+    rows = np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 2.0], [0.0, 0.0], [0.0, 0.0]])
+    assert unpadded(rows).tolist() == rows[:3].tolist()
+    nothing = unpadded(np.zeros((4, 2)))
+    assert nothing.shape == (0, 2)
+    book = Codebook(np.eye(2))
+    mixture = Mixture(np.array([0.5, 0.5]), np.eye(2), np.ones((2, 2)))
+    for vector, size in (
+        (vlad(nothing, book), 4),
+        (bag_of_words(nothing, book), 2),
+        (fisher_vector(nothing, mixture), 10),
+    ):
+        assert vector.tolist() == [0] * size
+
+
+@given(st.permutations(range(6)), st.integers(1, 80), st.integers(0, 9))
+@settings(max_examples=25)
+def test_a_sample_is_bounded_and_the_same_in_any_order(order: list[int], most: int, seed: int) -> None:
+    videos = {f"v{number}": rows_of(number, count=3 * number + 1, width=2) for number in range(6)}
+    samples = []
+    for sequence in (range(6), order):
+        sample = Subsample(most, seed)
+        for number in sequence:
+            sample.add(f"v{number}", videos[f"v{number}"])
+        samples.append(sample.rows())
+    assert np.array_equal(samples[0], samples[1])
+    assert len(samples[0]) == min(most, sum(map(len, videos.values())))
+    known = {tuple(row) for rows in videos.values() for row in rows.tolist()}
+    assert {tuple(row) for row in samples[0].tolist()} <= known
+
+
+def test_every_row_is_as_likely_to_be_in_a_sample() -> None:
+    """A long video has as many rows in it as is its share of all rows."""
+    kept = 0
+    for seed in range(200):
+        sample = Subsample(10, seed)
+        sample.add("long", np.ones((75, 1)))
+        sample.add("short", np.zeros((25, 1)))
+        kept += int(sample.rows().sum())
+    assert abs(kept / 2000 - 0.75) < 4 * np.sqrt(0.75 * 0.25 / 2000)
+
+
+def test_what_makes_no_sample_is_refused() -> None:
+    sample = Subsample(10)
+    with pytest.raises(ValueError, match="no descriptors to learn from"):
+        sample.rows()
+    sample.add("a", np.ones((2, 3)))
+    with pytest.raises(ValueError, match="the rows of b have 4 numbers, those before 3"):
+        sample.add("b", np.ones((2, 4)))
+
+
+def test_what_is_learned_can_be_stored_and_restored() -> None:
+    rows = rows_of(9)
+    pca, book, mixture, sketch = (
+        fitted_pca(rows, 3),
+        fitted_codebook(rows, 4),
+        fitted_mixture(rows, 4),
+        tensor_sketch(6, 8),
+    )
+    assert pack(vars(fitted_mixture(rows, 4))) == pack(vars(mixture)), "nothing is left to chance"
+    assert np.array_equal(Pca(**unpack(pack(vars(pca))))(rows), pca(rows))
+    assert np.array_equal(vlad(rows, Codebook(**unpack(pack(vars(book))))), vlad(rows, book))
+    assert np.array_equal(fisher_vector(rows, Mixture(**unpack(pack(vars(mixture))))), fisher_vector(rows, mixture))
+    assert np.array_equal(TensorSketch(**unpack(pack(vars(sketch))))(rows), sketch(rows))
+
+
+def test_normalised_vectors() -> None:
+    assert power(np.array([-4.0, 0.0, 9.0])).tolist() == [-2, 0, 3]
+    assert l2(np.array([[3.0, 4.0], [0.0, 0.0]])).tolist() == [[0.6, 0.8], [0, 0]]
