@@ -378,8 +378,9 @@ class CheckpointSpec(_Section):
     keep: int = Field(2, ge=1, le=10_000)
     """How many of the newest checkpoints to keep, besides the best one, the last one before the end, from which
     training goes on if the job is given more epochs, and those that others are differences to."""
-    parallel: Literal["thread", "off"] = "thread"
-    """`thread`: the training goes on while a thread of it saves a copy. `off`: it waits."""
+    parallel: Literal["process", "thread", "off"] = "process"
+    """`process`: the training goes on while a child process packs a copy of its state (on Linux; elsewhere as
+    `thread`). `thread`: a thread of it does, and holds Python's interpreter meanwhile. `off`: it waits."""
     bits: int = Field(0, ge=0, le=16)
     """Bits of each number of the weights, 2 to 16 (0: all of them, exactly). A training that resumes from rounded
     numbers is not the one that went on, and `essp audit` calls it approximate from there on."""

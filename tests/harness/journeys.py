@@ -28,7 +28,11 @@ streams:
   flow: {{feature: flow, params: {{method: dis, length: 3}}}}
 trainers:
   rgb: &trainer
-    {{stream: rgb, batch_size: 4, threads: 1, checkpoint: {{every: {checkpoint}}}, augment: {{crop: 32, flip: false}}}}
+    stream: rgb
+    batch_size: 4
+    threads: 1
+    checkpoint: {{every: {checkpoint}, parallel: thread}}
+    augment: {{crop: 32, flip: false}}
   flow: {{<<: *trainer, stream: flow}}
 limits: {{budget: {budget}}}
 """

@@ -61,6 +61,14 @@ def records_job(records: Path, output: Path, more: Mapping[str, Any] | None = No
         "data": {"records": records.as_uri()},
         "clip": {"resize": {"height": 20, "width": 20}},
         "sampling": {"window": 8, "seed": 1},
-        "trainers": {"net": {"stream": "rgb", "batch_size": 4, "threads": 1, "augment": {"crop": 16, "flip": False}}},
+        "trainers": {
+            "net": {
+                "stream": "rgb",
+                "batch_size": 4,
+                "threads": 1,
+                "checkpoint": {"parallel": "thread"},
+                "augment": {"crop": 16, "flip": False},
+            }
+        },
     }
     return JobSpec.model_validate(base | dict(more or {}))

@@ -83,7 +83,12 @@ def job_on(root: Path) -> JobSpec:
     """One trainer for each way to look at a clip."""
     make_videos(root / "videos")
     build(f"file://{root}/videos", f"file://{root}/catalog.parquet", ("file:///",), BuildOptions("folders"))
-    own: dict[str, Any] = {"batch_size": 4, "threads": 1, "checkpoint": {"keep": 9}, "optimizer": {"lr": 0.02}}
+    own: dict[str, Any] = {
+        "batch_size": 4,
+        "threads": 1,
+        "checkpoint": {"keep": 9, "parallel": "thread"},
+        "optimizer": {"lr": 0.02},
+    }
     return JobSpec.model_validate(
         {
             "name": "answers",

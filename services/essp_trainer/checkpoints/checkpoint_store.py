@@ -7,6 +7,7 @@ A checkpoint is copied between two batches (`snapshot`), and packed and written 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -33,6 +34,7 @@ from essp_common.planning.position import Position
 from essp_common.tensors.packed import Packing
 from essp_trainer.assignment import Assignment, purpose_name
 from essp_trainer.checkpoints.packing import PackingThread, StatePacking
+from essp_trainer.checkpoints.packing_process import PackingProcess
 from essp_trainer.checkpoints.state_memory import Tensors
 from essp_trainer.model.training import Training
 
@@ -70,7 +72,7 @@ class CheckpointStore:
         self._store = store
         self._assignment = assignment
         self._writer: CheckpointWriter | None = None
-        self._packing: StatePacking = PackingThread(assignment.training.checkpoint)
+        self._packing: StatePacking = _packing_of(assignment.training.checkpoint)
 
     def close(self) -> None:
         """Give back the memory of copies. Idempotent."""
@@ -249,6 +251,12 @@ class CheckpointStore:
         if purpose == "test":  # of the weights after all epochs: more of them do not overwrite what fewer came to
             epoch = self._assignment.spec.epochs - 1
         return layout.scores(self._assignment.trainer, purpose, epoch)
+
+
+def _packing_of(asked: CheckpointSpec) -> StatePacking:
+    if asked.parallel == "process" and hasattr(os, "memfd_create"):
+        return PackingProcess(asked)
+    return PackingThread(asked)
 
 
 def _packing(asked: CheckpointSpec, rounded: bool) -> Packing:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from essp_common.runtime.failpoints import failpoint
 from essp_common.tensors.packed import Array, Base, Packing, pack
 
 _WORTH = 0.95
@@ -86,12 +87,11 @@ class Packer:
         """
         self._next = self._base
         if alone or not self._delta:
-            return [PackedFile.of(name, pack(arrays, packings[name])) for name, arrays in files.items()]
-        if self._base is not None and self._base.saves < self._exact_every:
-            packed = self._differences(self._base, files, packings)
-            if packed is not None:
-                return packed
-        return self._new_base(checkpoint, files, packings)
+            packed = [PackedFile.of(name, pack(arrays, packings[name])) for name, arrays in files.items()]
+        else:
+            packed = self._differences(files, packings) or self._new_base(checkpoint, files, packings)
+        failpoint("checkpoint.packed")
+        return packed
 
     def settle(self, completed: bool) -> None:
         """What was packed last is a checkpoint now, or will never be one."""
@@ -100,17 +100,17 @@ class Packer:
             self._base = self._next
         self._next = None
 
-    def _differences(
-        self, base: _Base, files: Mapping[str, Arrays], packings: Mapping[str, Packing]
-    ) -> list[PackedFile] | None:
-        """The files, as differences where that is worth it; None: it was so, and is no more."""
+    def _differences(self, files: Mapping[str, Arrays], packings: Mapping[str, Packing]) -> list[PackedFile]:
+        """The files, as differences where that is worth it; none: it was so, and is no more, or a new base is due."""
+        if (base := self._base) is None or base.saves >= self._exact_every:
+            return []
         packed = []
         for name, arrays in files.items():
             known = None if packings[name].bits else base.arrays.get(name)
             made = None if known is None else self._difference(base, name, arrays, packings[name])
             if made is None and known is not None:
                 if name in base.worthy:
-                    return None
+                    return []
                 del base.arrays[name]
             packed.append(made or PackedFile.of(name, pack(arrays, packings[name])))
         return packed

@@ -43,6 +43,7 @@ class PackingThread(StatePacking):
 
     def data(self, checkpoint: CheckpointName, packings: Mapping[str, Packing], alone: bool) -> Data:
         def write(store: ObjectStore, prefix: str) -> tuple[StoredFile, ...]:
+            self._memory.wait()
             packed = self._packer.pack(str_of(checkpoint), self._memory.arrays(), packings, alone)
             for file in packed:
                 store.put(prefix + file.name, file.data)

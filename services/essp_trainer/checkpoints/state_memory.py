@@ -3,6 +3,9 @@
 Touching new memory takes longer than copying into it. So the memory of the first save is used for all later ones, and
 grows if the state does. It can be mapped by another process. Tensors keep their order in memory (`channels_last`), so
 that the copy is one of bytes, and whoever packs them puts them into the order of their axes.
+
+Of a model on a GPU the copy is made there first, where that has room, so that the next step need not wait until it has
+crossed the bus; `wait` does. The memory is pinned for that.
 """
 
 from __future__ import annotations
@@ -11,7 +14,6 @@ import mmap
 import os
 import tempfile
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,32 +21,12 @@ from torch import Tensor
 
 from essp_common.errors import Unavailable
 from essp_common.tensors.packed import Array
+from essp_trainer.checkpoints.places import Place, arrays_at
 
 _ALIGNMENT = 64
 _PAGE = 4096
 
 Tensors = Mapping[str, Tensor]
-
-
-class Place(NamedTuple):
-    """Where an array lies in the memory, and how."""
-
-    file: str
-    name: str
-    offset: int
-    dtype: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    """In bytes."""
-
-
-def arrays_at(memory: mmap.mmap, places: list[Place]) -> dict[str, dict[str, Array]]:
-    """File -> name -> the array there, in the memory itself."""
-    found: dict[str, dict[str, Array]] = {}
-    for file, name, offset, dtype, shape, strides in places:
-        array: Array = np.ndarray(tuple(shape), dtype, memory, offset, tuple(strides))
-        found.setdefault(file, {})[name] = array
-    return found
 
 
 class StateMemory:
@@ -60,6 +42,12 @@ class StateMemory:
         self._memory = mmap.mmap(-1, _PAGE)
         self._kept: list[Tensor] = []
         """Tensors over the memory, in the order of `places`."""
+        self._on_device: list[Tensor] = []
+        """Copies of the tensors of a GPU, kept there."""
+        self._crossed: torch.cuda.Event | None = None
+        """Those of a GPU are in the memory."""
+        self._pinned = 0
+        """Address of the memory, if it is pinned."""
 
     def take(self, files: Mapping[str, Tensors]) -> None:
         """Copy these tensors, by file and name. Raises `Unavailable` if the machine has no memory for it."""
@@ -67,8 +55,16 @@ class StateMemory:
         places, size = _places(files)
         if places != self.places:
             self._lay_out(places, size)
-        if tensors:
-            torch._foreach_copy_(self._kept, tensors)
+        here = [(kept, tensor) for kept, tensor in zip(self._kept, tensors, strict=True) if not tensor.is_cuda]
+        there = [(kept, tensor) for kept, tensor in zip(self._kept, tensors, strict=True) if tensor.is_cuda]
+        if here:
+            torch._foreach_copy_([kept for kept, _ in here], [tensor for _, tensor in here])
+        self._crossed = self._send([kept for kept, _ in there], [tensor for _, tensor in there]) if there else None
+
+    def wait(self) -> None:
+        """Until the copy is complete."""
+        if self._crossed is not None:
+            self._crossed.synchronize()
 
     def arrays(self) -> dict[str, dict[str, Array]]:
         """File -> name -> array of the last copy, in the memory itself."""
@@ -76,6 +72,9 @@ class StateMemory:
 
     def close(self) -> None:
         """Give the memory back once no array refers to it any more. Idempotent."""
+        self.wait()
+        self._unpin()
+        self._crossed, self._on_device = None, []
         self.places, self._kept, self.size = [], [], 0
         self._memory = mmap.mmap(-1, _PAGE)  # a mapping holds a descriptor of its own
         if self.fd >= 0:
@@ -83,7 +82,10 @@ class StateMemory:
             self.fd = -1
 
     def _lay_out(self, places: list[Place], size: int) -> None:
+        self.wait()
+        self._on_device = []
         if size > self.size:
+            self._unpin()
             try:
                 self.fd = _anonymous_file() if self.fd < 0 else self.fd
                 os.ftruncate(self.fd, size)
@@ -92,6 +94,40 @@ class StateMemory:
                 raise Unavailable(f"no memory for a copy of {size} bytes to save: {error.strerror}") from error
             self.size = size
         self.places, self._kept = places, [self._tensor(place) for place in places]
+
+    def _send(self, kept: list[Tensor], tensors: list[Tensor]) -> torch.cuda.Event:
+        """Let tensors of a GPU cross the bus, while the next step goes on if there is room for a copy there."""
+        self._pin()
+        device = tensors[0].device
+        stream = current = torch.cuda.current_stream(device)
+        try:
+            self._on_device = self._on_device or [torch.empty_like(tensor) for tensor in tensors]
+        except torch.OutOfMemoryError:
+            sent = tensors  # in order with the next step, which waits for them
+        else:
+            torch._foreach_copy_(self._on_device, tensors)
+            sent, stream = self._on_device, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            stream.wait_stream(current)
+        with torch.cuda.stream(stream):
+            for target, source in zip(kept, sent, strict=True):
+                target.copy_(source, non_blocking=True)
+            crossed = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            crossed.record(stream)
+        return crossed
+
+    def _pin(self) -> None:
+        """Without it the copy is a slow one, and no other one."""
+        if not self._pinned:
+            address = torch.frombuffer(self._memory, dtype=torch.uint8, count=1).data_ptr()
+            runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+            if int(runtime.cudaHostRegister(address, self.size, 0)) == 0:
+                self._pinned = address
+
+    def _unpin(self) -> None:
+        if self._pinned:
+            runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+            runtime.cudaHostUnregister(self._pinned)
+            self._pinned = 0
 
     def _tensor(self, place: Place) -> Tensor:
         dtype = getattr(torch, place.dtype)

@@ -1,0 +1,101 @@
+"""The process that packs checkpoints: `python -m essp_trainer.checkpoints.packing_child STATE OUTPUT...`, started by
+`packing_process.py`.
+
+    stdin    {"checkpoint", "packings", "alone", "size", "places"?}   pack the state that lies in the memory STATE
+    stdout   {"files": [[size, SHA-256, base], ...]}                  they are in the files OUTPUT..., one in each
+             {"error", "transient"}                                   or not
+    stdin    {"completed"}                                            what becomes of them; no answer
+
+One JSON document a line. `places` is left out while it is as before. STATE and OUTPUT are descriptors of memory of the
+parent. It holds no credentials, touches no store, and imports NumPy and zstandard alone.
+
+It ends at once when stdin is closed, also in the middle of a request: then its parent is gone. It ignores SIGINT and
+SIGTERM, which may come to all processes of a terminal or of a container: the parent decides when it has saved enough.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import signal
+import sys
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+from essp_common.errors import PermanentError
+from essp_common.tensors.packed import Packing
+from essp_trainer.checkpoints.packer import Packer
+from essp_trainer.checkpoints.places import Place, arrays_at
+
+_NICE = 10
+"""The cores are the training's first."""
+
+
+class Child:
+    """Answers requests."""
+
+    def __init__(self, state: int, outputs: list[int], packer: Packer) -> None:
+        self._state = state
+        self._outputs = outputs
+        self._packer = packer
+        self._memory = mmap.mmap(-1, mmap.PAGESIZE)
+        self._size = 0
+        self._places: list[Place] = []
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
+        """The answer, if the request has one."""
+        if "completed" in request:
+            self._packer.settle(request["completed"])
+            return None
+        try:
+            return {"files": self._pack(request)}
+        except PermanentError as error:
+            return {"error": str(error), "transient": False}
+        except (MemoryError, OSError) as error:
+            return {"error": f"packing a checkpoint failed: {error or 'no memory'}", "transient": True}
+
+    def _pack(self, request: dict[str, Any]) -> list[tuple[int, str, tuple[str, int, str] | None]]:
+        if request["size"] != self._size:
+            self._size = request["size"]
+            self._memory = mmap.mmap(self._state, self._size, prot=mmap.PROT_READ)
+        if "places" in request:
+            self._places = [Place(*place) for place in request["places"]]
+        packings = {name: Packing(**packing) for name, packing in request["packings"].items()}
+        arrays = arrays_at(self._memory, self._places)
+        packed = self._packer.pack(request["checkpoint"], arrays, packings, request["alone"])
+        for output, file in zip(self._outputs, packed, strict=False):
+            _write(output, file.data)
+        return [(len(file.data), file.sha256, file.base) for file in packed]
+
+
+def main() -> None:
+    """Answer until stdin is closed."""
+    for ignored in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ignored, signal.SIG_IGN)
+    os.nice(_NICE)
+    delta, exact_every, state, *outputs = map(int, sys.argv[1:])
+    child = Child(state, outputs, Packer(bool(delta), exact_every))
+    requests: SimpleQueue[dict[str, Any]] = SimpleQueue()
+    Thread(target=_listen, args=(requests,), daemon=True).start()
+    while True:
+        if (answer := child.answer(requests.get())) is not None:
+            print(json.dumps(answer), flush=True)
+
+
+def _listen(requests: SimpleQueue[dict[str, Any]]) -> None:
+    for line in sys.stdin.buffer:
+        requests.put(json.loads(line))
+    os._exit(0)
+
+
+def _write(output: int, data: bytes) -> None:
+    os.ftruncate(output, 0)
+    written = 0
+    while written < len(data):
+        written += os.pwrite(output, memoryview(data)[written:], written)
+
+
+if __name__ == "__main__":
+    main()

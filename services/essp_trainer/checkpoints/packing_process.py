@@ -1,0 +1,178 @@
+"""Packs checkpoints in a child that is kept alive, so that the training's interpreter is not held meanwhile.
+
+    the training          copies its state into shared memory, between two batches
+    the child             packs it into more shared memory: rounds, takes differences, compresses, hashes
+    the thread that saves waits for that, hands the files to the store, and reads them back
+
+The child is told nothing of stores: files go to the store from here, as they would if they had been packed here, with
+the same credentials, errors and retries, and through whatever lies before the store. That work is done by the kernel
+and by libraries that do not hold the interpreter.
+
+A child that dies (killed, or for lack of memory) fails that save, as a store that does not answer would: it is reported
+and tried again, with another child, and the training goes on. Its successor knows no base, so its first checkpoint
+stands alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from essp_common.artifacts import checkpoint_files
+from essp_common.artifacts.checkpoint_files import Data, StoredFile
+from essp_common.artifacts.ownership import CheckpointName
+from essp_common.errors import PermanentError, TransientError
+from essp_common.job.spec import CheckpointSpec
+from essp_common.objects.port import ObjectStore
+from essp_common.tensors.packed import Packing
+from essp_trainer.checkpoints.packer import BaseFile
+from essp_trainer.checkpoints.packing import StatePacking, described, str_of
+from essp_trainer.checkpoints.places import Place
+from essp_trainer.checkpoints.state_memory import StateMemory, Tensors
+
+_MODULE = "essp_trainer.checkpoints.packing_child"
+_MOST_FILES = 3
+"""Of a checkpoint: the weights to evaluate, those to train on, and the optimizer's state."""
+_END_S = 10.0
+_RETRY_S = 1.0
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+class PackingProcess(StatePacking):
+    """Packs in a child, which begins with the first save. Linux only."""
+
+    def __init__(self, asked: CheckpointSpec) -> None:
+        self._asked = asked
+        self._memory = StateMemory()
+        self._outputs: list[int] = []
+        """Memory in which the child leaves one file each."""
+        self._child: _Child | None = None
+
+    def take(self, files: Mapping[str, Tensors]) -> None:
+        self._memory.take(files)
+
+    def data(self, checkpoint: CheckpointName, packings: Mapping[str, Packing], alone: bool) -> Data:
+        def write(store: ObjectStore, prefix: str) -> tuple[StoredFile, ...]:
+            self._memory.wait()
+            stored = self._packed(checkpoint, packings, alone)
+            for file, output in zip(stored, self._outputs, strict=False):
+                store.put_file(prefix + file.name, f"/proc/self/fd/{output}")
+            checkpoint_files.verify(store, prefix, stored)
+            return stored
+
+        return write
+
+    def settle(self, completed: bool) -> None:
+        for output in self._outputs:
+            os.ftruncate(output, 0)  # gives the memory back until the next save
+        if self._child is not None:
+            self._child.tell({"completed": completed})
+
+    def close(self) -> None:
+        self._end_child()
+        for output in self._outputs:
+            os.close(output)
+        self._outputs = []
+        self._memory.close()
+
+    def _packed(
+        self, checkpoint: CheckpointName, packings: Mapping[str, Packing], alone: bool
+    ) -> tuple[StoredFile, ...]:
+        child = self._child = self._child or self._begin_child()
+        try:
+            files = child.pack(str_of(checkpoint), packings, alone, self._memory)
+        except TransientError:
+            self._end_child()
+            raise
+        return tuple(
+            described(name, size_bytes, sha256, None if base is None else BaseFile(*base))
+            for name, (size_bytes, sha256, base) in zip(packings, files, strict=True)
+        )
+
+    def _begin_child(self) -> _Child:
+        if not self._outputs:
+            self._outputs = [os.memfd_create("essp-packed", os.MFD_CLOEXEC) for _ in range(_MOST_FILES)]
+        return _Child(self._asked, self._memory.fd, self._outputs)
+
+    def _end_child(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.end()
+
+
+class _Child:
+    """The other end. See `packing_child.py` for what is said."""
+
+    def __init__(self, asked: CheckpointSpec, state: int, outputs: Sequence[int]) -> None:
+        words = [int(asked.delta), asked.exact_every, state, *outputs]
+        self._told: Sequence[Place] | None = None
+        """The places that it knows."""
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", _MODULE, *map(str, words)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=[state, *outputs],
+                process_group=0,  # Ctrl-C is for the parent; of the same session, so that niceness counts
+                env=os.environ | _ONE_THREAD,
+            )
+        except OSError as error:
+            raise TransientError(f"the process that packs checkpoints cannot be started: {error}", _RETRY_S) from error
+
+    def pack(
+        self, checkpoint: str, packings: Mapping[str, Packing], alone: bool, memory: StateMemory
+    ) -> list[tuple[int, str, Sequence[Any] | None]]:
+        """Size, SHA-256 and base of each file, in the order of `packings`.
+
+        Raises `PermanentError` for what cannot be packed, and `TransientError` if the child cannot go on.
+        """
+        request: dict[str, Any] = {
+            "checkpoint": checkpoint,
+            "packings": {name: asdict(packing) for name, packing in packings.items()},
+            "alone": alone,
+            "size": memory.size,
+        }
+        if memory.places is not self._told:
+            request["places"] = memory.places
+        self.tell(request)
+        self._told = memory.places
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line.endswith(b"\n"):
+            raise TransientError(f"the process that packs checkpoints {self._fate()}", _RETRY_S)
+        answer = json.loads(line)
+        if "error" in answer:
+            raise (TransientError if answer["transient"] else PermanentError)(answer["error"])
+        files: list[tuple[int, str, Sequence[Any] | None]] = answer["files"]
+        return files
+
+    def tell(self, request: Mapping[str, Any]) -> None:
+        """Send a request. That it is dead shows when its answer is read."""
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def end(self) -> None:
+        """Let it end, and collect it."""
+        with suppress(OSError), self._process:  # closes the pipes, at which it ends
+            assert self._process.stdin is not None
+            with suppress(OSError):
+                self._process.stdin.close()
+            try:
+                self._process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+
+    def _fate(self) -> str:
+        try:
+            code = self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            return "closed its output"
+        return f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
