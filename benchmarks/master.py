@@ -43,7 +43,7 @@ from essp_master.config import MasterSettings
 from essp_master.job.message_builder import MessageBuilder
 from essp_master.job.preflight import preflight
 from essp_master.job.run import Run, claim_run
-from essp_master.ledger.instructions import Instruction, IssueUnit
+from essp_master.ledger.instructions import Instruction, IssueUnits
 from essp_master.main import collect_rarely
 from essp_master.service import Master
 
@@ -271,8 +271,8 @@ def _writer(run: Run) -> Callable[[Instruction], Iterator[DecodeSeed]]:
     seeds = MessageBuilder(run.preflight.spec, run.preflight.phases, run.fence)
 
     def write(instruction: Instruction) -> Iterator[DecodeSeed]:
-        if isinstance(instruction, IssueUnit):
-            for _, message in seeds.unit(instruction):
+        if isinstance(instruction, IssueUnits):
+            for _, message in seeds.units(instruction):
                 yield DecodeSeed.FromString(message)
 
     return write

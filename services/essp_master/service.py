@@ -57,7 +57,7 @@ from essp_master.job.preflight import Preflight, preflight
 from essp_master.job.start_run import start_run
 from essp_master.job.status_view import status_of, status_of_unreadable
 from essp_master.job_table import JobTable
-from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction, IssueUnit, TellOfLoops
+from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction, IssueUnits, TellOfLoops
 from essp_master.pools.pool_watch import PoolWatch
 from essp_master.pools.worker_registry import WorkerRegistry
 
@@ -438,7 +438,7 @@ class Master:
     def _carry_out(self, job: Job, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
             match instruction:
-                case IssueUnit():  # most are
+                case IssueUnits():  # most are
                     self._dispatch.instruction(job, instruction)
                 case CompleteJob():
                     self._enter(job, JobState.COMPLETED)

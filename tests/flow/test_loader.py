@@ -26,7 +26,7 @@ import essp
 from essp.catalog.build import BuildOptions, build
 from essp_common.planning import work_units
 from essp_master.job.message_builder import MessageBuilder
-from essp_master.ledger.instructions import IssueUnit
+from essp_master.ledger.instructions import IssueUnits
 from tests.flow.conftest import MakeJob
 
 CLIP = essp.Clip(frames=4, stride=2, size=40)
@@ -90,15 +90,15 @@ def test_flow_of_luma_is_flow_of_yuv(catalog: Path) -> None:
 
 def test_a_long_video_is_shared_by_decoders(catalog: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Into how many messages its clips are divided changes none of them, nor their order."""
-    told: list[int] = []
+    told: list[float] = []
 
-    def unit(builder: MessageBuilder, instruction: IssueUnit) -> list[tuple[bytes, bytes]]:
+    def units(builder: MessageBuilder, instruction: IssueUnits) -> list[tuple[bytes, bytes]]:
         messages = whole(builder, instruction)
-        told.append(len(messages))
+        told.append(len(messages) / len(instruction.units))
         return messages
 
-    whole = MessageBuilder.unit
-    monkeypatch.setattr(MessageBuilder, "unit", unit)
+    whole = MessageBuilder.units
+    monkeypatch.setattr(MessageBuilder, "units", units)
     single = essp.Clip(frames=1, size=40)
     options: dict[str, Any] = {"clip": single, "clips_per_visit": 8, "window": 64, "clips_per_epoch": 64, "decoders": 2}
     with loader(catalog, **options) as clips:

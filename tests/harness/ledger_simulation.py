@@ -33,7 +33,7 @@ from essp_master.ledger.instructions import (
     FailJob,
     FinishPhase,
     Instruction,
-    IssueUnit,
+    IssueUnits,
     PublishSkip,
     ReleaseClip,
     TellOfLoops,
@@ -104,7 +104,8 @@ class LedgerSimulation:
         """Do what the shell would do."""
         for instruction in instructions:
             match instruction:
-                case IssueUnit(phase_index, clips, consumers):
+                case IssueUnits(phase_index, units, consumers):
+                    clips = [clip for unit in units for clip in unit]
                     self.seeds += [Seed(phase_index, clip, consumers) for clip in clips]
                     self.issued += [Position(phase_index, clip.index) for clip in clips]
                 case PublishSkip(phase_index, clip, streams, _):

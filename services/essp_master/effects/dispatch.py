@@ -12,7 +12,7 @@ from essp_common.cache.port import FrameCache, job_prefix
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_master.effects.outbox import Effect, Outbox
 from essp_master.job.job import Job
-from essp_master.ledger.instructions import Instruction, IssueUnit, PublishSkip, ReleaseClip
+from essp_master.ledger.instructions import Instruction, IssueUnits, PublishSkip, ReleaseClip
 
 
 class Dispatch:
@@ -26,18 +26,16 @@ class Dispatch:
 
     def instruction(self, job: Job, instruction: Instruction) -> None:
         """Publish a work unit or a skipped clip, or free the bytes of a clip."""
-        if isinstance(instruction, IssueUnit):  # most are
-            for key, unit in job.messages.unit(instruction):
-                self._outbox.add(partial(self._bus.publish, topics.SEEDS, key, unit), job.name)
+        if isinstance(instruction, IssueUnits):  # most are
+            self._outbox.add(partial(self._issue, job.messages.units(instruction)), job.name)
             return
         self.carry_out(job, self.prepared(job, instruction) or [])
 
     def prepared(self, job: Job, instruction: Instruction) -> list[Effect] | None:
         """What `instruction` will do; None for an instruction about the job itself. Raises what is wrong with it."""
         match instruction:
-            case IssueUnit():
-                units = job.messages.unit(instruction)
-                return [partial(self._bus.publish, topics.SEEDS, key, unit) for key, unit in units]
+            case IssueUnits():
+                return [partial(self._issue, job.messages.units(instruction))]
             case PublishSkip():
                 return [
                     partial(
@@ -80,6 +78,11 @@ class Dispatch:
         found = self._cache.purge(job_prefix(job.name))
         with self._lock:
             job.swept(found)
+
+    def _issue(self, units: Iterable[tuple[bytes, bytes]]) -> None:
+        publish = self._bus.publish
+        for key, unit in units:
+            publish(topics.SEEDS, key, unit)
 
     def _publish(self, job: Job, topic: str, key: bytes, value: bytes) -> None:
         self._outbox.add(partial(self._bus.publish, topic, key, value), job.name)

@@ -33,7 +33,7 @@ from essp_master.job.message_builder import MessageBuilder
 from essp_master.job.recorder import Recorder
 from essp_master.job.run import Run
 from essp_master.job.stall_watch import StallWatch
-from essp_master.ledger.instructions import Instruction, TellOfLoops
+from essp_master.ledger.instructions import Instruction, IssueUnits, TellOfLoops
 from essp_master.ledger.ledger import Ledger
 
 COMMANDS = {
@@ -162,7 +162,7 @@ class Job:
         self._stall_watch.acted(now_s)
         out = self.recorder.issue_again()
         if out:
-            self.reporter.stalled(len(out))
+            self.reporter.stalled(sum(len(each.units) for each in out if isinstance(each, IssueUnits)))
         return out
 
     def dismiss_silent(self, now_s: float, patience_s: float) -> Sequence[Instruction]:

@@ -20,7 +20,7 @@ from essp_common.planning.planned_clip import PlannedClip
 from essp_common.planning.work_units import pieces
 from essp_master.job.record_messages import RecordMessages
 from essp_master.job.video_messages import Told, VideoMessages
-from essp_master.ledger.instructions import IssueUnit, PublishSkip, ReleaseClip
+from essp_master.ledger.instructions import IssueUnits, PublishSkip, ReleaseClip
 
 
 class _Sheet:
@@ -52,26 +52,28 @@ class MessageBuilder:
         clip = Seed(frame_count=spec.clip.frames, stride=spec.clip.stride)
         self._from_keyframe, self._from_start = _Sheet(clip), _Sheet(clip)
 
-    def unit(self, instruction: IssueUnit) -> list[tuple[bytes, bytes]]:
-        """Keys and messages (`DecodeSeed`) of a work unit: one message, or several of a long video.
+    def units(self, instruction: IssueUnits) -> list[tuple[bytes, bytes]]:
+        """Keys and messages (`DecodeSeed`) of work units: of each one message, or several of a long video.
 
-        The clips are of one video, or of records of one file.
+        The clips of a unit are of one video, or of records of one file.
 
         Concatenated protobuf messages are one message with the fields of all. So what is the same for several units, or
         for several clips of a video, is serialized once.
         """
-        phase_index, clips, consumers = instruction
+        phase_index, units, consumers = instruction
         videos = self._videos[phase_index]
         head = self._head(phase_index, consumers)
         if isinstance(videos, RecordMessages):
-            return [videos.unit(head, clips)]
-        told = videos.told(clips[0].video)
-        if told.row is None:
-            return [(told.key, self._message(head, videos, told, clips))]
-        return [
-            (b"%s#%d" % (told.key, number), self._message(head, videos, told, piece))
-            for number, piece in pieces(told.row, clips)
-        ]
+            return [videos.unit(head, clips) for clips in units]
+        messages = []
+        for clips in units:
+            told = videos.told(clips[0].video)
+            if told.row is None:
+                messages.append((told.key, self._message(head, videos, told, clips)))
+                continue
+            for number, piece in pieces(told.row, clips):
+                messages.append((b"%s#%d" % (told.key, number), self._message(head, videos, told, piece)))
+        return messages
 
     def skips(self, instruction: PublishSkip) -> Iterator[tuple[str, ClipReady | FeatureReady]]:
         """Topic and message for each stream that has nothing at an index."""

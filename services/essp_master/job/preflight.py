@@ -32,7 +32,7 @@ from essp_master.job.record_versions import with_versions
 from essp_master.job.resume import ResumePoints, resume_points
 from essp_master.job.sizing import bounds_of, enough_budget, parts_of, unit_clips
 from essp_master.job.trainer_checks import check_needs, check_trainers, layouts_of
-from essp_master.ledger.instructions import IssueUnit
+from essp_master.ledger.instructions import IssueUnits
 from essp_master.ledger.parts import ClipParts
 
 _NO_EFFECT = ("device", "threads", "checkpoint", "epochs")
@@ -168,7 +168,7 @@ def _try_seeds(phases: Phases, parts: ClipParts, unit_clips: int) -> None:
         for index in range(min(unit_clips, len(plan))):
             clip = plan.clip(index)
             try:
-                messages.unit(IssueUnit(number, (clip,), parts.consumers))
+                messages.units(IssueUnits(number, ((clip,),), parts.consumers))
             except (ValueError, TypeError, OverflowError) as error:
                 video = phases.view(number).rows.text("id", clip.video)
                 raise ConfigError(

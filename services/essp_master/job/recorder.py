@@ -29,7 +29,7 @@ from essp_common.pb.v1.messages_pb2 import (
 )
 from essp_common.planning.position import Position
 from essp_master.job.run import Run
-from essp_master.ledger.instructions import Instruction, IssueUnit, PublishSkip, ReleaseClip
+from essp_master.ledger.instructions import Instruction, IssueUnits, PublishSkip, ReleaseClip
 
 _Fact = tuple[str, str]
 """What happened (a field of `PhaseEvents`), and to which stream or consumer, if to one."""
@@ -103,9 +103,9 @@ class Recorder:
         """Note what the ledger has decided: it will be carried out."""
         issued: dict[int, list[int]] = defaultdict(list)
         for instruction in out:
-            if isinstance(instruction, IssueUnit):  # most are, and a pattern takes five times as long
-                phase_index, clips, _ = instruction
-                issued[phase_index] += [clip.index for clip in clips]
+            if isinstance(instruction, IssueUnits):  # most are, and a pattern takes five times as long
+                phase_index, units, _ = instruction
+                issued[phase_index] += [clip.index for unit in units for clip in unit]
                 continue
             match instruction:
                 case PublishSkip(phase_index, clip, streams):

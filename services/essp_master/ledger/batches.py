@@ -1,10 +1,12 @@
 """Reports of many clips at once: workers have made them, or a consumer is done with them.
 
-Nearly all reports are of this kind, so the work done here for each clip is what a clip costs the ledger.
+Nearly all reports are of this kind, so the work done here for each clip is what a clip costs the ledger. Plain clips
+(`plain.py`) are accounted for together, the others one by one; while a consumer has a catch-up queue, all of them are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import repeat
 from typing import NamedTuple
 
@@ -51,10 +53,34 @@ class Batches:
         if report.stream and part == CLIP:
             self._counts.duplicates += len(report.indices)
             return
+        plain, delivered = self._plain_made(phase_index, part, report)
+        counted = list(plain)
+        if len(plain) < len(report.indices):
+            single, more = self._made_singly(phase_index, part, report, plain, out)
+            counted += single
+            delivered += more
+        self._count(phase_index, part, counted, delivered, events)
+
+    def _plain_made(self, phase_index: int, part: int, report: Made) -> tuple[set[int], int]:
+        """Which of the clips are plain, and accounted for by this; and how many of them a consumer can read now."""
+        if self._stragglers.bits:
+            return set(), 0
+        told: Iterable[tuple[int, int]] = zip(report.indices, report.bytes, strict=False)
+        if report.attempts:
+            told = (each for each, attempt in zip(told, report.attempts, strict=False) if not attempt)
+        return self._outstanding.plain_made(phase_index, part, dict(told))
+
+    def _made_singly(
+        self, phase_index: int, part: int, report: Made, plain: set[int], out: list[Instruction]
+    ) -> tuple[list[int], int]:
+        """Account for the other clips; those that were made now, and how many of them a consumer can read now."""
         bit, extractor = 1 << part, self._parts.extractor[part - 1] if part else 0
         outstanding, stragglers, absent = self._outstanding, self._stragglers.bits, self._members.absent
         find, counted, delivered, known = outstanding.get, [], 0, 0
         for index, attempt, size in zip(report.indices, report.attempts or repeat(0), report.bytes, strict=False):
+            if index in plain:
+                plain.remove(index)  # the same index once more is a duplicate
+                continue
             entry = find((phase_index, index))
             if entry is None or entry.made & bit or entry.clip.attempt != attempt or entry.state in WAITING:
                 known += 1
@@ -75,10 +101,36 @@ class Batches:
         late = min(known, self._counts.unreported)
         self._counts.unreported -= late
         self._counts.duplicates += known - late
-        self._count(phase_index, part, counted, delivered, events)
+        return counted, delivered
 
     def trained(self, phase_index: int, report: Trained, events: list[PhaseEvent], out: list[Instruction]) -> None:
         """A consumer is done with clips of a phase."""
+        plain = self._plain_trained(phase_index, report, out)
+        first: list[int] = list(plain)
+        repeated: list[int] = []
+        if len(plain) < len(report.indices):
+            single, repeated = self._trained_singly(phase_index, report, plain, events, out)
+            first += single
+        if first:
+            events.append(PhaseEvent(phase_index, "trained", report.consumer, first))
+        if repeated:
+            events.append(PhaseEvent(phase_index, "retrained", report.consumer, repeated))
+
+    def _plain_trained(self, phase_index: int, report: Trained, out: list[Instruction]) -> set[int]:
+        """Which of the clips are plain, and accounted for by this: the consumer was not done with them before."""
+        if self._stragglers.bits:
+            return set()
+        bit, part = self._parts.bit[report.consumer], self._parts.part[report.consumer]
+        plain, closed = self._outstanding.plain_read(phase_index, bit, part, report.indices)
+        self._consumption[report.consumer].add_all(phase_index, plain)
+        if closed:
+            self._closer.count_all(phase_index, closed, out)
+        return plain
+
+    def _trained_singly(
+        self, phase_index: int, report: Trained, plain: set[int], events: list[PhaseEvent], out: list[Instruction]
+    ) -> tuple[list[int], list[int]]:
+        """Account for the other clips; those that the consumer was not done with before, and those that it was."""
         consumption, stragglers = self._consumption[report.consumer], self._stragglers
         bit, part = self._parts.bit[report.consumer], self._parts.part[report.consumer]
         outstanding, find, ended = self._outstanding, self._outstanding.get, self._closer.acked
@@ -87,6 +139,9 @@ class Batches:
         repeated: list[int] = []
         unreported: list[Entry] = []
         for index in report.indices:
+            if index in plain:
+                plain.remove(index)  # the same index once more is a duplicate
+                continue
             entry = find((phase_index, index))
             if entry is not None and entry.left & bit:
                 if read & ~entry.counted and entry.state not in WAITING:
@@ -107,10 +162,7 @@ class Batches:
                 self._counts.duplicates += 1
         for each in {CLIP, part} if unreported else ():
             self._read(phase_index, each, unreported, events)
-        if first:
-            events.append(PhaseEvent(phase_index, "trained", report.consumer, first))
-        if repeated:
-            events.append(PhaseEvent(phase_index, "retrained", report.consumer, repeated))
+        return first, repeated
 
     def _read(self, phase_index: int, part: int, entries: list[Entry], events: list[PhaseEvent]) -> None:
         """A consumer has read this part of clips, so it was made, although no worker has reported it yet."""

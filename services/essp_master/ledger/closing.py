@@ -48,7 +48,7 @@ class Closer:
                 self._stragglers.remember(position, attempt)
                 return
             self._stragglers.forget(position)
-        self._count(phase_index, 1, out)
+        self.count_all(phase_index, 1, out)
 
     def uncount(self, phase_index: int) -> None:
         """A clip whose end was counted is wanted once more."""
@@ -58,9 +58,10 @@ class Closer:
     def pass_over(self, phase_index: int, clips: int, out: list[Instruction]) -> None:
         """Count clips as issued and closed that nobody wants."""
         self._phases[phase_index].issued += clips
-        self._count(phase_index, clips, out)
+        self.count_all(phase_index, clips, out)
 
-    def _count(self, phase_index: int, clips: int, out: list[Instruction]) -> None:
+    def count_all(self, phase_index: int, clips: int, out: list[Instruction]) -> None:
+        """Count clips as closed that nobody is owed."""
         account = self._phases[phase_index]
         account.closed += clips
         self.total += clips

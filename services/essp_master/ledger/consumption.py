@@ -75,24 +75,26 @@ class Consumption:
 
     def add(self, phase_index: int, index: int) -> bool:
         """Count a clip as done; False if it was done before."""
+        if self.has(phase_index, index):
+            return False
+        self.add_all(phase_index, {index})
+        return True
+
+    def add_all(self, phase_index: int, indices: set[int]) -> None:
+        """Count clips as done that were not done before."""
+        self.total += len(indices)
         below = self._below[phase_index]
-        if index == below and phase_index not in self._beyond:
-            self._below[phase_index] = below + 1
-            self.total += 1
-            return True
-        if index < below:
-            return False
-        beyond = self._beyond.setdefault(phase_index, IndexSet())
-        if not beyond.add(index):
-            return False
-        self.total += 1
-        while below in beyond:
-            beyond.remove(below)
-            below += 1
-        self._below[phase_index] = below
+        end = below + len(indices)
+        beyond = self._beyond.get(phase_index)
+        if beyond is None:
+            if indices.issuperset(range(below, end)):  # nearly always
+                self._below[phase_index] = end
+                return
+            beyond = self._beyond[phase_index] = IndexSet()
+        beyond.update(indices)
+        self._below[phase_index] = beyond.take_run(below)
         if not beyond:
             del self._beyond[phase_index]
-        return True
 
     def has(self, phase_index: int, index: int) -> bool:
         """Whether this clip is done."""

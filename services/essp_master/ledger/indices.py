@@ -58,6 +58,28 @@ class IndexSet(Set[int]):
         else:
             del self._blocks[block]
 
+    def update(self, indices: Iterable[int]) -> None:
+        """Add indices."""
+        for index in indices:
+            self.add(index)
+
+    def take_run(self, start: int) -> int:
+        """Remove the indices that follow one another from `start` on; the first one after them."""
+        while True:
+            block, place = divmod(start, _BITS)
+            bits = self._blocks.get(block, 0)
+            ahead = bits >> place
+            run = (ahead ^ (ahead + 1)).bit_length() - 1
+            if not run:
+                return start
+            bits ^= ((1 << run) - 1) << place
+            if bits:
+                self._blocks[block] = bits
+            else:
+                del self._blocks[block]
+            self._size -= run
+            start += run
+
     def __contains__(self, index: object) -> bool:
         return isinstance(index, int) and self._blocks.get(index // _BITS, 0) >> index % _BITS & 1 == 1
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from essp_common.planning.planned_clip import PlannedClip
 
 
-class IssueUnit(NamedTuple):
-    """Publish one work unit: clips of one video, to make for these consumers."""
+class IssueUnits(NamedTuple):
+    """Publish work units, each of them clips of one video, to make for these consumers."""
 
     phase_index: int
-    clips: tuple[PlannedClip, ...]
+    units: Sequence[tuple[PlannedClip, ...]]
     consumers: tuple[str, ...]
 
 
@@ -63,4 +63,4 @@ class FailJob:
     reason: str
 
 
-Instruction: TypeAlias = IssueUnit | PublishSkip | ReleaseClip | TellOfLoops | FinishPhase | CompleteJob | FailJob
+Instruction: TypeAlias = IssueUnits | PublishSkip | ReleaseClip | TellOfLoops | FinishPhase | CompleteJob | FailJob

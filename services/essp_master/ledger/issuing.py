@@ -5,7 +5,7 @@ from __future__ import annotations
 from essp_common.planning.position import Position
 from essp_master.ledger.books import Books
 from essp_master.ledger.closing import Closer
-from essp_master.ledger.instructions import Instruction, IssueUnit
+from essp_master.ledger.instructions import Instruction, IssueUnits
 from essp_master.ledger.lead import Lead
 from essp_master.ledger.stragglers import Stragglers
 
@@ -41,11 +41,14 @@ class Issuer:
     def _issue_new(self, out: list[Instruction]) -> None:
         books, outstanding, stragglers, issued = self._books, self._outstanding, self._stragglers, 0
         order, phases, names = books.order, books.phases, books.parts.names
-        permits, slowest = self._lead.permits, self._lead.slowest
         if not order.wanted:  # every loop is away
             return
-        while (unit := order.peek()) is not None and permits(unit, slowest):
+        slowest = self._lead.slowest
+        while (unit := order.peek()) is not None:
             phase_index, clips, consumers = unit
+            reach = self._lead.reach(phase_index, slowest)
+            if clips[-1].index >= reach:  # the clips of a unit ascend
+                break
             if not consumers:
                 order.take()
                 self._closer.pass_over(phase_index, len(clips), out)
@@ -55,13 +58,16 @@ class Issuer:
                 consumers &= ~stragglers.served(position)
                 if not consumers and stragglers.hold(position):
                     break
+            room = outstanding.room(phase_index, consumers)
+            if len(clips) > room:
+                if stragglers.leave_one_behind(out):
+                    continue
+                break
+            units = [order.take()[1]] if stragglers.bits else order.take_alike(room, reach)
+            together = [clip for unit in units for clip in unit]
             if consumers:
-                if not outstanding.issue(phase_index, clips, consumers):
-                    if stragglers.leave_one_behind(out):
-                        continue
-                    break
-                out.append(IssueUnit(phase_index, clips, names(consumers)))
-                issued += len(clips)
-            order.take()
-            phases[phase_index].issued += len(clips)
+                outstanding.issue(phase_index, together, consumers)
+                out.append(IssueUnits(phase_index, units, names(consumers)))
+                issued += len(together)
+            phases[phase_index].issued += len(together)
         books.counts.issued += issued

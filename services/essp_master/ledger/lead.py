@@ -10,10 +10,10 @@ no bound.
 
 from __future__ import annotations
 
+import sys
 from itertools import accumulate
 
 from essp_master.ledger.books import Books
-from essp_master.ledger.order import Unit
 
 
 class Lead:
@@ -31,15 +31,15 @@ class Lead:
         """How many clips the slowest consumer is done with."""
         return min(consumption.total for consumption in self._books.consumption.values())
 
-    def permits(self, unit: Unit, slowest: int) -> bool:
-        """Whether a unit may be issued now. `slowest`: as above; it only changes with reports."""
-        if not self._most:
-            return True
-        phase_index, clips, _ = unit  # the clips of a unit ascend
+    def reach(self, phase_index: int, slowest: int) -> int:
+        """Clips of this phase may be issued up to this index. `slowest`: as above; it only changes with reports."""
         before = self._before[phase_index]
-        return before <= slowest or before + clips[-1].index + 1 - slowest <= self._most
+        return slowest + self._most - before if self._most and before > slowest else sys.maxsize
 
     def holds_back(self) -> bool:
         """Whether the next unit waits for the slowest consumer."""
         unit = self._books.order.peek() if self._most else None
-        return unit is not None and not self.permits(unit, self.slowest)
+        if unit is None:
+            return False
+        phase_index, clips, _ = unit
+        return clips[-1].index >= self.reach(phase_index, self.slowest)

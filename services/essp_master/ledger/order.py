@@ -71,9 +71,24 @@ class IssueOrder:
             self._units = self._stretch()[::-1]
         return self._units[-1]
 
-    def take(self) -> None:
+    def take(self) -> Unit:
         """Take the unit that `peek` returned."""
-        self._units.pop()
+        return self._units.pop()
+
+    def take_alike(self, clips: int, reach: int) -> list[tuple[PlannedClip, ...]]:
+        """Take the units from that of `peek` on that are for the same consumers, as long as they have at most so many
+        clips together, and each of them ends before the index `reach`."""
+        coming, taken = self._units, []
+        _, unit, consumers = coming[-1]
+        wanted = consumers
+        while wanted == consumers and len(unit) <= clips and unit[-1].index < reach:
+            taken.append(unit)
+            clips -= len(unit)
+            coming.pop()
+            if not coming:
+                break
+            _, unit, wanted = coming[-1]
+        return taken
 
     def place(self, bit: int, start: Position | None) -> None:
         """Have a consumer get units from here on; None: no more of them."""

@@ -6,28 +6,34 @@ again when their turn comes or a consumer asks for them. Until then nothing new 
 order, so the lowest outstanding clip never waits for another one. Hence the ledger never exceeds the budget, and yet
 never gets stuck.
 
+Nearly all clips are plain, and lie in columns (`plain.py`). What asks for one of them by its position gets an `Entry`.
+
 Catch-up queues (`catch_up.py`) have shares of the budget that are kept free for them, whether they use them or not.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from essp_common.pb.v1.messages_pb2 import OutstandingClip
 from essp_common.planning.planned_clip import PlannedClip
 from essp_common.planning.position import Position
 from essp_master.ledger.catch_up import CatchUpQueue
 from essp_master.ledger.credits import Credits
-from essp_master.ledger.instructions import Instruction, IssueUnit, ReleaseClip
+from essp_master.ledger.instructions import Instruction, IssueUnits, ReleaseClip
 from essp_master.ledger.parts import CLIP, ClipParts
+from essp_master.ledger.plain import PlainClip, PlainClips
 from essp_master.ledger.states import IN_LINE, ISSUED, OUT_OF_LINE, REOPENED, REOPENED_QUEUED, WAITING, Event, after
 
 
 @dataclass(slots=True)
 class Entry:
-    """A clip that is outstanding."""
+    """A clip that is outstanding, and not plain."""
 
     phase_index: int
     clip: PlannedClip
@@ -69,7 +75,7 @@ class Entry:
 
 
 class Outstanding:
-    """The entries of one job."""
+    """The outstanding clips of one job."""
 
     def __init__(self, parts: ClipParts, bounds: Sequence[Sequence[int]], budget_bytes: int) -> None:
         """`bounds`: for each phase, the most bytes of each part of a clip."""
@@ -79,9 +85,10 @@ class Outstanding:
         self._parts = parts
         self._ackers = parts.ackers
         self._bounds = bounds
+        self._plain: dict[int, PlainClips] = defaultdict(partial(PlainClips, parts))
+        """By `phase_index`."""
         self._entries: dict[tuple[int, int], Entry] = {}
-        self.get: Callable[[tuple[int, int]], Entry | None] = self._entries.get
-        """The entry at a position, if that clip is outstanding. A plain tuple equals a position and costs less."""
+        """Those that are not plain."""
         self._line: list[Position] = []
         """A heap of the clips in line to be made again. Those that were closed meanwhile are skipped."""
         self._preempted = 0
@@ -90,25 +97,41 @@ class Outstanding:
         """(`phase_index`, consumers) -> `_need`."""
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._entries) + sum(len(plain.clips) for plain in self._plain.values())
 
     @property
     def in_step(self) -> int:
         """Clips that are in no catch-up queue."""
-        return len(self._entries) - sum(len(queue.positions) for queue in self.catch_up_queues.values())
+        return len(self) - sum(len(queue.positions) for queue in self.catch_up_queues.values())
 
     @property
     def lacks_shares(self) -> bool:
         """Whether clips of others take up what is kept for catch-up queues."""
         return self._room(None) < 0
 
+    def get(self, position: tuple[int, int]) -> Entry | None:
+        """The clip at a position, if it is outstanding. It is not plain from now on."""
+        entry = self._entries.get(position)
+        if entry is None:
+            phase_index, index = position
+            plain = self._plain.get(phase_index)
+            if plain is not None and index in plain.clips:
+                entry = self._entries[phase_index, index] = _entry(phase_index, plain.remove(index))
+                if not plain.clips:
+                    del self._plain[phase_index]
+        return entry
+
     def entries(self) -> list[Entry]:
-        """All of them, the lowest first."""
+        """All of them, the lowest first. None is plain from now on."""
+        for phase_index, plain in list(self._plain.items()):
+            for index in list(plain.clips):
+                self.get((phase_index, index))
         return [self._entries[position] for position in sorted(self._entries)]
 
     def state(self) -> list[OutstandingClip]:
-        """All entries, as messages."""
-        return [entry.message() for entry in self._entries.values()]
+        """All of them, as messages, the lowest first."""
+        plain = ((phase_index, index) for phase_index, plain in self._plain.items() for index in plain.clips)
+        return [self._message(position) for position in sorted([*self._entries, *plain])]
 
     def restore(self, state: OutstandingClip, clip: PlannedClip) -> None:
         """Add the entry that a message holds."""
@@ -142,11 +165,13 @@ class Outstanding:
 
     def unmade(self) -> list[Entry]:
         """What was issued and is not ready for its consumers yet."""
-        return [e for e in self._entries.values() if e.state not in WAITING and not self.ready(e)]
+        return [entry for entry in self.entries() if entry.state not in WAITING and not self.ready(entry)]
 
     def backlog(self) -> list[int]:
         """For each part, how many were issued and can be made by now, but are not."""
         backlog = [0] * len(self._parts.ackers)
+        for plain in self._plain.values():
+            backlog = [count + more for count, more in zip(backlog, plain.backlog(), strict=True)]
         for entry in self._entries.values():
             if entry.state in WAITING:
                 continue
@@ -159,35 +184,37 @@ class Outstanding:
 
     def lowest(self) -> list[Entry]:
         """The lowest clip that each consumer is not done with, unless it is in line already."""
-        lowest: dict[int, tuple[int, int]] = {}
-        for position in sorted(self._entries):
-            left = self._entries[position].left
+        lowest: dict[int, Entry] = {}
+        for entry in self.entries():
             for bit in self._parts.bit.values():
-                if left & bit:
-                    lowest.setdefault(bit, position)
-        entries = [self._entries[position] for position in dict.fromkeys(lowest.values())]
-        return [entry for entry in entries if entry.state not in IN_LINE]
+                if entry.left & bit:
+                    lowest.setdefault(bit, entry)
+        entries = {entry.position: entry for entry in lowest.values()}
+        return [entry for entry in entries.values() if entry.state not in IN_LINE]
 
     # --- the life of an entry ---
 
-    def issue(
-        self, phase_index: int, clips: Sequence[PlannedClip], consumers: int, queue: CatchUpQueue | None = None
-    ) -> bool:
-        """Add the clips of a unit; False, and none is added, without credit for all of them.
+    def room(self, phase_index: int, consumers: int) -> int:
+        """How many clips for these consumers there is credit for."""
+        free = self.credits.budget_bytes - self.credits.outstanding_bytes
+        if self.catch_up_queues:
+            free = min(free, self._room(None))
+        size = self.bound(phase_index, consumers)
+        return max(0, free) // size if size else sys.maxsize
 
-        `queue`: a catch-up queue, whose share pays for them.
-        """
+    def issue(self, phase_index: int, clips: Sequence[PlannedClip], consumers: int) -> None:
+        """Add clips in their turn, for which there is `room`."""
         left, sizes, size = self._needs.get((phase_index, consumers)) or self._need(phase_index, consumers)
-        size *= len(clips)
-        if self.catch_up_queues and size > self._room(queue):
-            return False
-        if not self.credits.reserve(size):
-            return False
+        self.credits.outstanding_bytes += size * len(clips)
+        self._plain[phase_index].add(clips, left, sizes)
+
+    def catch_up(self, phase_index: int, clips: Sequence[PlannedClip], queue: CatchUpQueue) -> None:
+        """Add clips to a catch-up queue, whose share has room for them (`lacking`)."""
+        left, sizes, size = self._needs.get((phase_index, queue.bit)) or self._need(phase_index, queue.bit)
+        self.credits.outstanding_bytes += size * len(clips)
         for clip in clips:
             self._entries[phase_index, clip.index] = entry = Entry(phase_index, clip, left, sizes[:])
-            if queue is not None:
-                self.move(entry, queue)
-        return True
+            self.move(entry, queue)
 
     def lacking(self, phase_index: int, clips: int, consumers: int, queue: CatchUpQueue) -> int:
         """How many more bytes a catch-up queue needs before `issue` adds so many clips; 0: none."""
@@ -253,6 +280,30 @@ class Outstanding:
         if entry.catch_up is not None:
             entry.catch_up.positions.remove(entry.position)
 
+    # --- reports of plain clips ---
+
+    def plain_made(self, phase_index: int, part: int, sizes: Mapping[int, int]) -> tuple[set[int], int]:
+        """A part was made of clips; `sizes`: index -> bytes. Which of them are plain, and accounted for by this; and
+        how many of those a consumer can read now."""
+        plain = self._plain.get(phase_index)
+        if plain is None:
+            return set(), 0
+        fresh, readable, more = plain.made(part, sizes)
+        self.credits.outstanding_bytes += more
+        return fresh, readable
+
+    def plain_read(self, phase_index: int, bit: int, part: int, indices: Iterable[int]) -> tuple[set[int], int]:
+        """A consumer is done with this part of clips. Which of them are plain, and accounted for by this; and for how
+        many of those it was the last consumer, so that they are not outstanding any more."""
+        plain = self._plain.get(phase_index)
+        if plain is None:
+            return set(), 0
+        fresh, freed, closed = plain.read(bit, part, indices)
+        self.credits.outstanding_bytes -= freed
+        if not plain.clips:
+            del self._plain[phase_index]
+        return fresh, closed
+
     # --- making it again ---
 
     def request(self, entry: Entry, consumers: int) -> None:
@@ -285,19 +336,18 @@ class Outstanding:
         self._take(entry, sum(sizes) - sum(entry.sizes))
         entry.state = after(entry.state, Event.REISSUE)
         entry.sizes, entry.made, entry.counted = sizes, 0, 0
-        out.append(IssueUnit(entry.phase_index, (entry.clip,), self._parts.names(entry.left)))
+        out.append(IssueUnits(entry.phase_index, ((entry.clip,),), self._parts.names(entry.left)))
         return True
 
     def _preempt_beyond(self, position: Position, out: list[Instruction]) -> bool:
         """Free the furthest clip beyond `position` that is ready or in line; False if there is none."""
-        idle = [
-            other
-            for other, entry in self._entries.items()
-            if other > position and any(entry.sizes) and (entry.state in IN_LINE or self.ready(entry))
-        ]
-        if not idle:
+        for entry in reversed(self.entries()):
+            if entry.position <= position:
+                return False
+            if any(entry.sizes) and (entry.state in IN_LINE or self.ready(entry)):
+                break
+        else:
             return False
-        entry = self._entries[max(idle)]
         self._take(entry, -sum(entry.sizes))
         entry.sizes, entry.made = [0] * len(entry.sizes), 0
         entry.left &= self._parts.everyone
@@ -313,6 +363,11 @@ class Outstanding:
     def ready(self, entry: Entry) -> bool:
         """Whether the cache has everything that its consumers wait for."""
         return self._parts.complete(entry.left, entry.made)
+
+    def _message(self, position: tuple[int, int]) -> OutstandingClip:
+        phase_index, index = position
+        entry = self._entries.get(position)
+        return (_entry(phase_index, self._plain[phase_index].look(index)) if entry is None else entry).message()
 
     def _take(self, entry: Entry, size: int) -> None:
         """Have an entry take up so many more bytes."""
@@ -337,6 +392,11 @@ class Outstanding:
     def _sizes(self, phase_index: int, left: int) -> list[int]:
         bounds = self._bounds[phase_index]
         return [bound if left & ackers else 0 for bound, ackers in zip(bounds, self._parts.ackers, strict=True)]
+
+
+def _entry(phase_index: int, plain: PlainClip) -> Entry:
+    clip, left, sizes, made = plain
+    return Entry(phase_index, clip, left, sizes, ISSUED, made, counted=made)
 
 
 def _holds_up(entry: Entry) -> bool:

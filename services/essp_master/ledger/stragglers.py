@@ -26,7 +26,7 @@ from essp_common.planning.planned_clip import PlannedClip
 from essp_common.planning.position import Position
 from essp_master.ledger.books import Books
 from essp_master.ledger.catch_up import CatchUpQueue
-from essp_master.ledger.instructions import Instruction, IssueUnit, ReleaseClip
+from essp_master.ledger.instructions import Instruction, IssueUnits, ReleaseClip
 from essp_master.ledger.order import IssueOrder, Unit
 from essp_master.ledger.outstanding import Entry
 from essp_master.ledger.states import OUT_OF_LINE, REOPENED, WAITING
@@ -246,9 +246,9 @@ class Stragglers:
             for entry in shared:
                 self._outstanding.owe(entry)
                 self._outstanding.request(entry, (entry.left | queue.bit) & self._everyone)
-            self._outstanding.issue(phase_index, clips, queue.bit, queue)
             if clips:
-                out.append(IssueUnit(phase_index, tuple(clips), (queue.consumer,)))
+                self._outstanding.catch_up(phase_index, clips, queue)
+                out.append(IssueUnits(phase_index, (tuple(clips),), (queue.consumer,)))
             counts.issued += len(clips)
             counts.redecoded += len(clips) + len(shared)
         return True

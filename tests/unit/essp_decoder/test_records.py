@@ -23,7 +23,7 @@ from essp_decoder.records import OpenRecords
 from essp_decoder.sandbox import Outcome, Sandbox
 from essp_decoder.service import sandbox_options
 from essp_master.job.message_builder import MessageBuilder
-from essp_master.ledger.instructions import IssueUnit
+from essp_master.ledger.instructions import IssueUnits
 from tests.harness.record_sets import image, make_records, png, raw, records_job
 
 pytestmark = pytest.mark.processes
@@ -49,8 +49,8 @@ def units(folder: Path, stores: Stores) -> list[DecodeSeed]:
     phases = Phases(spec, open_data(spec, stores))
     builder = MessageBuilder(spec, phases, 1)
     plan = phases.plan(0)
-    made = [builder.unit(IssueUnit(0, tuple(unit), ("trainer.net",))) for unit in plan.units(0, len(plan))]
-    return [DecodeSeed.FromString(message) for messages in made for _, message in messages]
+    made = builder.units(IssueUnits(0, [tuple(unit) for unit in plan.units(0, len(plan))], ("trainer.net",)))
+    return [DecodeSeed.FromString(message) for _, message in made]
 
 
 def decoded(sandbox: Sandbox, asked: list[DecodeSeed]) -> dict[int, Outcome]:

@@ -89,12 +89,12 @@ def test_a_job_whose_first_units_cannot_be_made_after_all_is_not_announced(
     """What the preflight did not see."""
     master, fleet = master_over(adapters), fleet_of()
 
-    def unit(self: object, instruction: object) -> tuple[bytes, bytes]:
+    def units(self: object, instruction: object) -> list[tuple[bytes, bytes]]:
         raise ValueError("Value out of range: -1")
 
     monkeypatch.setattr("essp_master.job.preflight._try_seeds", lambda *_: None)
     with monkeypatch.context() as broken:
-        broken.setattr(message_builder.MessageBuilder, "unit", unit)
+        broken.setattr(message_builder.MessageBuilder, "units", units)
         with pytest.raises(EsspError, match=r"job small cannot begin: ValueError: Value out of range"):
             master.start(fleet.job)
     assert master.jobs() == []

@@ -10,7 +10,7 @@ from essp_common.pb.v1.messages_pb2 import DecodeSeed, Seed, Video
 from essp_common.planning.phases import Phases
 from essp_common.planning.planned_clip import PlannedClip
 from essp_master.job.message_builder import MessageBuilder
-from essp_master.ledger.instructions import IssueUnit
+from essp_master.ledger.instructions import IssueUnits
 from tests.harness.pinned import CATALOG, POOLED, digest, job
 
 ROW = VideoRow(
@@ -49,7 +49,7 @@ def unit(count: int = 3) -> DecodeSeed:
     """The first clips of a job over one video, as decoders are told."""
     phases = Phases(SPEC, Catalog((ROW,)))
     clips = tuple(phases.plan(0).clip(index) for index in range(count))
-    ((key, message),) = MessageBuilder(SPEC, phases, fence=7).unit(IssueUnit(0, clips, ("trainer.rgb",)))
+    ((key, message),) = MessageBuilder(SPEC, phases, fence=7).units(IssueUnits(0, (clips,), ("trainer.rgb",)))
     assert key == ROW.uri.encode()
     return DecodeSeed.FromString(message)
 
@@ -58,7 +58,7 @@ def told(video: VideoRow, first_frames: tuple[int, ...]) -> list[tuple[bytes, De
     """Key and message of the clips of one work unit that begin at these frames."""
     clips = tuple(PlannedClip(index, 0, 0, 0, first, 5, 1) for index, first in enumerate(first_frames))
     messages = MessageBuilder(SPEC, Phases(SPEC, Catalog((video,))), fence=7)
-    units = messages.unit(IssueUnit(0, clips, ("trainer.rgb",)))
+    units = messages.units(IssueUnits(0, (clips,), ("trainer.rgb",)))
     return [(key, DecodeSeed.FromString(message)) for key, message in units]
 
 
@@ -83,7 +83,7 @@ def test_decoders_are_told_what_they_were_told_before() -> None:
     for number in range(len(phases.order)):
         plan = phases.plan(number)
         for clips in plan.units(0, len(plan)):
-            ((key, message),) = messages.unit(IssueUnit(number, tuple(clips), ("trainer.rgb",)))
+            ((key, message),) = messages.units(IssueUnits(number, (tuple(clips),), ("trainer.rgb",)))
             unit = DecodeSeed.FromString(message)
             unit.ClearField("recipe")
             told.append((key, str(unit)))

@@ -26,7 +26,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Trained,
 )
 from essp_common.planning.position import Position
-from essp_master.ledger.instructions import CompleteJob, FailJob, IssueUnit
+from essp_master.ledger.instructions import CompleteJob, FailJob, IssueUnits
 from tests.harness.ledger_checks import check_at_rest, every
 from tests.harness.ledger_config import CLIP_BYTES, STREAM_BYTES, ledger_config
 from tests.harness.ledger_simulation import LedgerSimulation
@@ -60,7 +60,7 @@ def test_actual_bytes_make_room_for_more() -> None:
     out = sim.handle(Progress(made=Made(purpose=TRAIN, indices=[index], bytes=[0])))
     assert out == [], "100 bytes are not enough for a clip"
     out = sim.handle(Progress(made=Made(purpose=TRAIN, indices=[1, 2], bytes=[0, CLIP_BYTES])))
-    assert [type(i) for i in out] == [IssueUnit]
+    assert [type(i) for i in out] == [IssueUnits]
 
 
 def test_what_was_read_before_it_was_reported_counts_as_made_once() -> None:
@@ -106,7 +106,7 @@ def test_phases_follow_one_another_without_a_barrier() -> None:
 
 def test_a_unit_is_never_larger_than_asked_for() -> None:
     sim = LedgerSimulation(ledger_config(clips=8, videos=2, kind="uniform", unit_clips=1))
-    units = [i for i in sim.ledger.start() if isinstance(i, IssueUnit)]
+    units = [i for i in sim.ledger.start() if isinstance(i, IssueUnits)]
     assert units == []
     assert len(sim.issued) == 8 + 4
 

@@ -7,7 +7,7 @@ import pytest
 from essp_common.pb.v1.messages_pb2 import LOST, TRAIN, TRAINER, Failed, Progress, Trained
 from essp_common.planning.planned_clip import PlannedClip
 from essp_common.planning.position import Position
-from essp_master.ledger.instructions import FailJob, Instruction, IssueUnit, ReleaseClip
+from essp_master.ledger.instructions import FailJob, Instruction, IssueUnits, ReleaseClip
 from essp_master.ledger.outstanding import Entry, Outstanding
 from essp_master.ledger.parts import ClipParts
 from tests.harness.ledger_checks import check_at_rest
@@ -130,7 +130,7 @@ def test_a_clip_preempts_only_clips_beyond_it() -> None:
     parts = ClipParts(FEATURES, {"trainer.rgb": "rgb"})
     outstanding = Outstanding(parts, [[CLIP_BYTES]], 2 * CLIP_BYTES)
     clips = [PlannedClip(index, 0, 0, 0, 0, 5, 1) for index in range(8)]
-    assert outstanding.issue(0, clips[3:5], parts.everyone)
+    outstanding.issue(0, clips[3:5], parts.everyone)
     for index in (3, 4):
         outstanding.made(present(outstanding.get((0, index))), 0, CLIP_BYTES)
     out: list[Instruction] = []
@@ -140,14 +140,14 @@ def test_a_clip_preempts_only_clips_beyond_it() -> None:
     outstanding.request(outstanding.reopen(0, clips[1]), parts.everyone)
     assert outstanding.reissue_next(out)
     names = ("trainer.rgb",)
-    assert out == [ReleaseClip(0, clips[4], names), IssueUnit(0, (clips[1],), names)]
+    assert out == [ReleaseClip(0, clips[4], names), IssueUnits(0, ((clips[1],),), names)]
 
 
 def test_a_clip_in_line_is_preempted_too() -> None:
     parts = ClipParts(FEATURES, {"trainer.flow": "flow"})
     outstanding = Outstanding(parts, [[CLIP_BYTES, STREAM_BYTES]], 2 * BOTH)
     clips = [PlannedClip(index, 0, 0, 0, 0, 5, 1) for index in range(8)]
-    assert outstanding.issue(0, clips[3:5], parts.everyone)
+    outstanding.issue(0, clips[3:5], parts.everyone)
     for entry in outstanding.unmade():
         outstanding.request(entry, parts.everyone)
     outstanding.request(outstanding.reopen(0, clips[1]), parts.everyone)
@@ -155,13 +155,17 @@ def test_a_clip_in_line_is_preempted_too() -> None:
     while outstanding.reissue_next(out):
         pass
     names = ("trainer.flow",)
-    assert out == [ReleaseClip(0, clips[4], names), IssueUnit(0, (clips[1],), names), IssueUnit(0, (clips[3],), names)]
+    assert out == [
+        ReleaseClip(0, clips[4], names),
+        IssueUnits(0, ((clips[1],),), names),
+        IssueUnits(0, ((clips[3],),), names),
+    ]
     assert outstanding.credits.outstanding_bytes == 2 * BOTH
     again = present(outstanding.get((0, 1)))
     outstanding.close(again)
     out.clear()
     assert outstanding.reissue_next(out)
-    assert out == [IssueUnit(0, (clips[4],), names)]
+    assert out == [IssueUnits(0, ((clips[4],),), names)]
     assert outstanding.credits.outstanding_bytes == 2 * BOTH, "the clip's own frames count again"
 
 

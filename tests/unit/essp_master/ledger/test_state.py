@@ -126,3 +126,15 @@ def test_a_set_of_indices_is_a_set(steps: list[tuple[bool, int]]) -> None:
     assert list(indices) == sorted(model)
     assert len(indices) == len(model)
     assert set(IndexSet.of(Indices.FromString(indices.message().SerializeToString()))) == model
+
+
+@given(st.sets(st.one_of(st.integers(0, 20), st.integers(1000, 3100))), st.integers(0, 1100), st.integers(0, 2100))
+def test_a_run_of_indices_is_taken_out_of_a_set(some: set[int], start: int, run: int) -> None:
+    model = some | set(range(start, start + run))
+    indices = IndexSet()
+    indices.update(model)
+    end = indices.take_run(start)
+    assert end >= start + run
+    assert end not in model
+    assert set(indices) == model - set(range(start, end))
+    assert len(indices) == len(set(indices))

@@ -31,7 +31,7 @@ class Clip:
     def bring_to(self, state: State) -> Entry:
         """Take the clip from its issue, or from being opened again, to a state."""
         if state not in REOPENED:
-            assert self.outstanding.issue(0, CLIPS[1:2], self.parts.everyone)
+            self.outstanding.issue(0, CLIPS[1:2], self.parts.everyone)
             (entry,) = self.outstanding.entries()
         else:
             entry = self.outstanding.reopen(0, CLIPS[1])

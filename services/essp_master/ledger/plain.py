@@ -1,0 +1,135 @@
+"""Plain clips: outstanding, and nothing out of the ordinary has happened to them. Nearly all clips are plain for life.
+
+A plain clip was issued once, in its turn, as it was planned, and nobody has read a part of it that is not reported as
+made. So all that there is to know of it fits into columns by index, and a report of many clips takes a few operations
+on sets instead of a pass over objects. For anything else that happens to it, `Outstanding.get` takes it out of the
+columns and makes an `Entry` of it, which it stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import filterfalse, repeat
+from typing import NamedTuple
+
+from essp_common.planning.planned_clip import PlannedClip
+from essp_master.ledger.parts import CLIP, ClipParts
+
+
+class PlainClip(NamedTuple):
+    """What the columns hold of one clip, in the words of `outstanding.Entry`."""
+
+    clip: PlannedClip
+    left: int
+    sizes: list[int]
+    made: int
+
+
+class PlainClips:
+    """The plain clips of one phase."""
+
+    def __init__(self, parts: ClipParts) -> None:
+        self.clips: dict[int, tuple[PlannedClip, int]] = {}
+        """Index -> the clip, and all who were to ack it when it was issued (bits of `ClipParts`)."""
+        self._parts = parts
+        self._unmade: list[set[int]] = [set() for _ in parts.ackers]
+        """For each part: the clips of which it is wanted, and not reported as made."""
+        self._left: dict[int, set[int]] = {bit: set() for bit in parts.bit.values()}
+        """By the bit of each consumer: the clips that it is not done with."""
+        self._sizes: list[dict[int, int]] = [{} for _ in parts.ackers]
+        """For each part: index -> the bytes that it takes up, or that are reserved for it."""
+        self._consumers = [
+            [self._left[bit] for name, bit in parts.bit.items() if parts.part[name] == part]
+            for part in range(len(parts.ackers))
+        ]
+        """For each part: the columns of its consumers."""
+        self._readers = [[*self._consumers[CLIP], *self._unmade[1:]], *self._consumers[1:]]
+        """For each part: the columns of all who have yet to read it. An extractor has once its own part is made."""
+
+    def add(self, clips: Sequence[PlannedClip], left: int, sizes: Sequence[int]) -> None:
+        """Clips are issued. `left`, `sizes`: of each, as in `Entry`."""
+        indices = [clip.index for clip in clips]
+        self.clips.update(zip(indices, zip(clips, repeat(left)), strict=True))
+        for bit, wanted in self._left.items():
+            if left & bit:
+                wanted.update(indices)
+        for part, ackers in enumerate(self._parts.ackers):
+            if left & ackers:
+                self._unmade[part].update(indices)
+                self._sizes[part].update(zip(indices, repeat(sizes[part])))
+
+    def look(self, index: int) -> PlainClip:
+        """What is known of a clip."""
+        clip, asked = self.clips[index]
+        left = sum(bit for bit, wanted in self._left.items() if index in wanted)
+        made = 0
+        for part, unmade in enumerate(self._unmade):
+            if index not in unmade:
+                made |= bool(asked & self._parts.ackers[part]) << part
+            elif part:
+                left |= self._parts.extractor[part - 1]
+        return PlainClip(clip, left, [sizes.get(index, 0) for sizes in self._sizes], made)
+
+    def remove(self, index: int) -> PlainClip:
+        """Take a clip out."""
+        found = self.look(index)
+        del self.clips[index]
+        for column in (*self._left.values(), *self._unmade):
+            column.discard(index)
+        for sizes in self._sizes:
+            sizes.pop(index, None)
+        return found
+
+    # --- reports ---
+
+    def made(self, part: int, sizes: Mapping[int, int]) -> tuple[set[int], int, int]:
+        """A part was made of clips; `sizes`: index -> bytes. Which of them are plain and had it to be made, how many of
+        those a consumer can read now, and how many more bytes they take up. For the others nothing is changed."""
+        unmade, held = self._unmade[part], self._sizes[part]
+        fresh = unmade.intersection(sizes)
+        unmade -= fresh
+        taken = list(filter(held.__contains__, fresh))  # not what all who read it are done with already
+        more = -sum(map(held.__getitem__, taken))
+        for index in taken:
+            held[index] = sizes[index]
+        more += sum(map(held.__getitem__, taken))
+        unread = fresh
+        for wanted in self._consumers[part]:
+            unread = _without(unread, wanted)
+        if part != CLIP:
+            more -= self._free(CLIP, fresh)
+        return fresh, len(fresh) - len(unread), more
+
+    def read(self, bit: int, part: int, indices: Iterable[int]) -> tuple[set[int], int, int]:
+        """A consumer is done with this part of clips. Which of them are plain and were made and left for it, how many
+        bytes are free now, and how many clips have left the columns: it was the last consumer."""
+        left = self._left[bit]
+        fresh = _without(left.intersection(indices), self._unmade[part])
+        if part != CLIP:
+            fresh = _without(fresh, self._unmade[CLIP])
+        left -= fresh
+        freed = self._free(part, fresh)
+        closed = fresh
+        for wanted in self._left.values():
+            closed = _without(closed, wanted)
+        for index in closed:
+            del self.clips[index]
+        return fresh, freed, len(closed)
+
+    def _free(self, part: int, indices: set[int]) -> int:
+        """Free the bytes of a part where its last reader is done with it; how many."""
+        for readers in self._readers[part]:
+            indices = _without(indices, readers)
+        return sum(map(self._sizes[part].pop, indices, repeat(0)))
+
+    # --- for reading ---
+
+    def backlog(self) -> list[int]:
+        """For each part, how many can be made by now, but are not."""
+        clip, *streams = self._unmade
+        return [len(clip), *(len(unmade - clip) for unmade in streams)]
+
+
+def _without(indices: set[int], column: set[int]) -> set[int]:
+    """The indices that are not in a column. `indices - column` walks the whole table of a column that was long once."""
+    return set(filterfalse(column.__contains__, indices))
