@@ -30,7 +30,7 @@ import logging
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, Protocol
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
 
@@ -174,6 +174,16 @@ class Manifest(_Document):
         return self.prefix + _MANIFEST
 
 
+class Staged(Protocol):
+    """Checkpoints that a process of this node has left on their way to the store; see `staging.py`."""
+
+    def left_by(self, process: str) -> Manifest | None:
+        """The newest whole one that this process has staged, if that is the one which staged here."""
+
+    def data(self, manifest: Manifest) -> Data:
+        """Its files."""
+
+
 class Found(NamedTuple):
     """Where a training stands."""
 
@@ -209,6 +219,16 @@ class CheckpointWriter:
         """The number of this process among all that have owned the training; 0: it is finished."""
         return 0 if self._ownership is None else self._ownership.incarnation
 
+    @property
+    def process(self) -> str:
+        """The random name of this process, as `latest` has it; empty: the training is finished."""
+        return "" if self._ownership is None else self._ownership.process
+
+    def named(self, manifest: Manifest) -> Manifest:
+        """A checkpoint of this process and this time. Raises as `save` does for one that it does not permit."""
+        incarnation = self._permitted(manifest).incarnation
+        return manifest.model_copy(update={"created": datetime.now(UTC), "incarnation": incarnation})
+
     def check(self) -> None:
         """Raises `Fenced` if another process owns the training now."""
         if self._ownership is not None:
@@ -223,25 +243,24 @@ class CheckpointWriter:
         store raises; the previous checkpoint then stays the latest. That older ones could not be removed is no failure.
         """
         owner = self._permitted(manifest)
-        filled = {"created": datetime.now(UTC), "incarnation": owner.incarnation}
-        manifest = manifest.model_copy(update=filled)
+        manifest = self.named(manifest)
         owner.check()
         if owner.pointed == manifest.checkpoint:  # the last save succeeded, and its answer was lost
             self._newest = read(self._store, self._trainer, manifest.step)
             verify(self._store, self._newest)
             return self._newest
         try:
-            manifest = _store(self._store, manifest, data)
+            manifest = write(self._store, manifest, data)
             owner.check()  # once more, since writing the data may have taken long
         except EsspError:
             with suppress(EsspError):
-                _remove(self._store, manifest.prefix)
+                remove(self._store, manifest.prefix)
             raise
         try:
             owner.point(manifest.checkpoint)
         except Fenced:
             with suppress(EsspError):
-                _remove(self._store, manifest.prefix)
+                remove(self._store, manifest.prefix)
             raise
         self._newest = manifest
         failpoint("checkpoint.latest")
@@ -265,12 +284,22 @@ class CheckpointWriter:
         return self._ownership
 
 
-def claim(store: ObjectStore, trainer: str, fence: int = 0, writer: str = "", epochs: int = 0) -> CheckpointWriter:
+def claim(
+    store: ObjectStore,
+    trainer: str,
+    fence: int = 0,
+    writer: str = "",
+    epochs: int = 0,
+    staged: Staged | None = None,
+) -> CheckpointWriter:
     """Own a training from now on, with all its checkpoints. Whoever owned it is refused at its next save.
 
     A finished training is not taken: what it left is returned, and cannot be added to. Only a process of a later run
     that is to train more `epochs` takes it. `fence`: of the command on which this process trains. `writer`: its name,
     for people. Raises `Fenced` while one of a later run owns it, and what `read_latest` raises.
+
+    `staged`: what lies on this node. If it is of the process that owned the training until now, and ahead of the
+    latest, it is written to the store, and the entry that makes this process the owner makes it the latest, too.
     """
     latest = LatestLog(store, trainer)
     while True:
@@ -282,8 +311,16 @@ def claim(store: ObjectStore, trainer: str, fence: int = 0, writer: str = "", ep
                 return CheckpointWriter(store, trainer, found, None)
             found = Found(_before_end(store, end), 0)
         resumed = None if end is None else end.checkpoint
-        if (ownership := Ownership.take(latest, last, resumed, fence, writer)) is not None:
+        newer = None
+        if staged is not None and last.entry is not None and last.entry.fence <= fence:
+            newer = _taken_along(store, found, staged, last.entry.process)
+        name = None if newer is None else newer.checkpoint
+        if (ownership := Ownership.take(latest, last, resumed, fence, writer, name)) is not None:
+            if newer is not None:
+                found = Found(newer, found.lost_until if found.lost_until > newer.step else 0)
             return CheckpointWriter(store, trainer, found, ownership, _ends(store, trainer))
+        if newer is not None:  # another process was first, and trains from an older one
+            remove(store, newer.prefix)
 
 
 def _base_file(manifest: Manifest, file: StoredFile, base: StoredBase) -> tuple[str, StoredFile]:
@@ -292,8 +329,25 @@ def _base_file(manifest: Manifest, file: StoredFile, base: StoredBase) -> tuple[
     return layout.checkpoint(manifest.trainer, *base.checkpoint), stored
 
 
-def _store(store: ObjectStore, manifest: Manifest, data: Data) -> Manifest:
-    """Data, then the manifest, each read back. Returns the manifest with its files."""
+def _taken_along(store: ObjectStore, found: Found, staged: Staged, process: str) -> Manifest | None:
+    """The staged checkpoint from which to go on in place of `found`, written to the store; None: there is none.
+
+    It may have the folder of the process that staged it: that one has ended, or `staged` could not be had.
+    """
+    newest = staged.left_by(process)
+    if newest is None or (found.manifest is not None and newest.step <= found.manifest.step):
+        return None
+    try:
+        return write(store, newest, staged.data(newest))
+    except EsspError as error:
+        _log.warning("the staged checkpoint %d of trainer %s is left out: %s", newest.step, newest.trainer, error)
+        with suppress(EsspError):
+            remove(store, newest.prefix)
+        return None
+
+
+def write(store: ObjectStore, manifest: Manifest, data: Data) -> Manifest:
+    """Data, then the manifest, each read back, which makes no checkpoint the latest. Returns it with its files."""
     store.delete(manifest.key)  # left by a save of this process that failed
     manifest = manifest.model_copy(update={"files": data(store, manifest.prefix)})
     failpoint("checkpoint.data")
@@ -414,9 +468,14 @@ def latest_name(store: ObjectStore, trainer: str) -> CheckpointName | None:
     return None if entry is None else entry.checkpoint
 
 
+def complete(store: ObjectStore, trainer: str) -> list[CheckpointName]:
+    """All checkpoints that have a manifest, ascending."""
+    return _complete(_objects(store, trainer))
+
+
 def steps(store: ObjectStore, trainer: str) -> list[int]:
     """The steps of all checkpoints that have a manifest, ascending."""
-    return sorted({name.step for name in _complete(_objects(store, trainer))})
+    return sorted({name.step for name in complete(store, trainer)})
 
 
 def _read(store: ObjectStore, trainer: str, name: CheckpointName) -> Manifest:
@@ -493,7 +552,7 @@ def _prune(store: ObjectStore, newest: Manifest, keep: int, ends: Collection[Che
     spared |= {base for name in spared for base in _bases(store, newest, name)}
     superseded = {name for name, _ in found if name < newest.checkpoint}
     for name in sorted(superseded - spared):
-        _remove(store, layout.checkpoint(newest.trainer, *name))
+        remove(store, layout.checkpoint(newest.trainer, *name))
 
 
 def _bases(store: ObjectStore, newest: Manifest, name: CheckpointName) -> set[CheckpointName]:
@@ -505,8 +564,11 @@ def _bases(store: ObjectStore, newest: Manifest, name: CheckpointName) -> set[Ch
     return {file.base.checkpoint for file in manifest.files if file.base is not None}
 
 
-def _remove(store: ObjectStore, prefix: str) -> None:
-    """Remove a checkpoint, its manifest first, so that it never looks whole while it is being removed."""
+def remove(store: ObjectStore, prefix: str) -> None:
+    """Remove a checkpoint, its manifest first, so that it never looks whole while it is being removed.
+
+    `prefix`: where its objects lie.
+    """
     store.delete(prefix + _MANIFEST)
     for info in list(store.list(prefix)):
         store.delete(info.key)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import uuid
 from typing import Annotated, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -55,6 +56,8 @@ class Entry(BaseModel):
     """Of the master's command on which that incarnation began."""
     writer: str = ""
     """The process, for people."""
+    process: str = ""
+    """A random name of that incarnation: its number comes again where an output is removed and begun anew."""
     step: Number | None = None
     """The latest checkpoint; null: there is none."""
     incarnation: Number = 0
@@ -114,12 +117,19 @@ class Ownership:
 
     @classmethod
     def take(
-        cls, latest: LatestLog, after: LastEntry, resumed: CheckpointName | None, fence: int, writer: str
+        cls,
+        latest: LatestLog,
+        after: LastEntry,
+        resumed: CheckpointName | None,
+        fence: int,
+        writer: str,
+        newer: CheckpointName | None = None,
     ) -> Ownership | None:
         """Become the owner, unless the log has changed since its end was `after`: then None, and the caller reads anew.
 
-        `resumed`: the checkpoint to resume from; it is the latest now if the log did not say which is. Raises `Fenced`
-        if the present owner belongs to a later run of the job.
+        `resumed`: the checkpoint to resume from; it is the latest now if the log did not say which is. `newer`: one
+        that its writer had no time to point to; it is the latest now. Raises `Fenced` if the present owner belongs to a
+        later run of the job.
         """
         present = after.entry
         if present is not None and present.fence > fence:
@@ -129,8 +139,8 @@ class Ownership:
                 present.fence,
             )
         number = after.number + 1
-        pointed = resumed if present is None else present.checkpoint
-        entry = _entry(number, fence, writer, pointed)
+        pointed = newer or (resumed if present is None else present.checkpoint)
+        entry = _entry(pointed, owner=number, fence=fence, writer=writer, process=uuid.uuid4().hex)
         try:
             latest.entries.write(number, entry.model_dump_json().encode())
         except Conflict:
@@ -141,6 +151,11 @@ class Ownership:
     def incarnation(self) -> int:
         """The name of this owner."""
         return self._entry.owner
+
+    @property
+    def process(self) -> str:
+        """The random name of this owner."""
+        return self._entry.process
 
     @property
     def pointed(self) -> CheckpointName | None:
@@ -158,7 +173,8 @@ class Ownership:
             self._check()
             if checkpoint == self.pointed:
                 return
-            entry = _entry(self.incarnation, self._entry.fence, self._entry.writer, checkpoint)
+            own = self._entry
+            entry = _entry(checkpoint, owner=own.owner, fence=own.fence, writer=own.writer, process=own.process)
             number = self._number + 1
             try:
                 self._latest.entries.write(number, entry.model_dump_json().encode())
@@ -206,6 +222,6 @@ class Ownership:
         return self._latest.entries.newest() == self._number
 
 
-def _entry(owner: int, fence: int, writer: str, checkpoint: CheckpointName | None) -> Entry:
+def _entry(checkpoint: CheckpointName | None, *, owner: int, fence: int, writer: str, process: str) -> Entry:
     step, incarnation = (None, 0) if checkpoint is None else checkpoint
-    return Entry(owner=owner, fence=fence, writer=writer, step=step, incarnation=incarnation)
+    return Entry(owner=owner, fence=fence, writer=writer, process=process, step=step, incarnation=incarnation)

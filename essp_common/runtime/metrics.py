@@ -52,7 +52,17 @@ FLOW_CODES = Counter(
     "Codes of an extractor's flow, a sample of each clip: all, clipped at the bound, and rounded to zero.",
     ["feature", "what"],
 )
-CHECKPOINTS = Counter("essp_checkpoints", "Checkpoints of this trainer, by outcome (saved, failed).", ["outcome"])
+CHECKPOINTS = Counter(
+    "essp_checkpoints",
+    "Checkpoints of this trainer, by outcome: staged (in the burst buffer), durable (in the job's store), failed.",
+    ["outcome"],
+)
+CHECKPOINT_COPY_SECONDS = Histogram(
+    "essp_checkpoint_copy_duration_seconds",
+    "Time to copy a checkpoint from the burst buffer to the job's store, verified.",
+    ["trainer"],
+    buckets=(0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0),
+)
 STORE_REQUESTS = Counter("essp_store_requests", "Requests sent to S3, repeated ones too, by operation.", ["operation"])
 BUILD_INFO = Gauge("essp_build_info", "Always 1; the label says which version this process is.", ["version"])
 BUILD_INFO.labels(distribution.version()).set(1)

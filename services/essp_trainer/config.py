@@ -6,13 +6,23 @@ The job says what to train and how. The number of ranks is not part of it: it ch
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from essp_common.artifacts.staging import parse_burst
 from essp_common.errors import ConfigError
 from essp_common.runtime.config import Settings
+
+
+def _checked_burst(url: str) -> str:
+    try:
+        if url:
+            parse_burst(url)
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    return url
 
 
 class TrainerSettings(Settings):
@@ -31,6 +41,9 @@ class TrainerSettings(Settings):
     """Trainers that share this machine. With `threads: 0`, each takes an equal share of its CPUs."""
     deterministic: bool = False
     """On a GPU: use only cuDNN kernels that give the same bits each time, and do not search for the fastest one."""
+    burst: Annotated[str, AfterValidator(_checked_burst)] = ""
+    """A fast disk of this node for checkpoints, as in `file:///nvme/essp?bytes=20GiB`: a save waits for it alone, and a
+    thread copies from it to the job's output. Each training may have so many bytes there. Empty: none."""
     save_retry_s: float = Field(30.0, ge=0)
     """How long to train on after a failed save before the next attempt."""
     final_save_timeout_s: float = Field(300.0, ge=0)

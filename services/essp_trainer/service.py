@@ -21,6 +21,7 @@ from functools import partial
 import torch
 
 from essp_common.artifacts.checkpoint import Found, Manifest
+from essp_common.artifacts.staging import parse_burst
 from essp_common.errors import ConfigError, DeviceLost, EsspError, Fenced, TransientError
 from essp_common.learning.augment import Evaluated, evaluation_view, training_view
 from essp_common.learning.models import starting_weights
@@ -96,6 +97,8 @@ class Trainer:
             if command is not None:
                 self._run(command)
         finally:
+            if self._checkpoint_store is not None:
+                self._checkpoint_store.close()
             self._ranks.close()
 
     def drain(self) -> None:
@@ -169,7 +172,8 @@ class Trainer:
             device = choose_device(training.device, self._config.local_rank, settings.deterministic)
         except ConfigError as error:
             raise ConfigError(f"trainers.{assignment.trainer}.{error}; worker {self._config.worker}") from error
-        checkpoint_store = CheckpointStore(self._adapters.stores.under(assignment.spec.output), assignment)
+        burst = parse_burst(settings.burst) if settings.burst else None
+        checkpoint_store = CheckpointStore(self._adapters.stores.under(assignment.spec.output), assignment, burst)
         self._checkpoint_store = checkpoint_store
         network(training.model)  # refuse an unknown name now, not when the first clip shows the input's shape
         found = self._claim(checkpoint_store)
@@ -188,7 +192,6 @@ class Trainer:
             intake.request_rebuild_range(start, damaged)
         policy = SavePolicy(settings.save_retry_s, settings.final_save_timeout_s)
         with (
-            closing(checkpoint_store),
             self._watching(checkpoint_store),
             closing(DeviceFeed(self._prefetch(assignment, intake, start), device, assignment.trainer)) as device_feed,
             closing(Releases(intake, self._leaving, assignment.trainer)) as releases,

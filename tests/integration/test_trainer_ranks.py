@@ -46,6 +46,11 @@ ONE_RANK = [
     "trainer.announced:1",  # said, and its messages not committed
     "trainer.committed:1",
 ]
+BURST = [
+    "checkpoint.staged:1",  # in the burst buffer, and not in the store
+    "checkpoint.manifest:1",  # what was staged is in the store, and is not the latest there
+    "checkpoint.copied:1",  # durable, and still in the buffer
+]
 TWO_RANKS = [
     (1, "trainer.trained:2"),
     (0, "trainer.released:1"),
@@ -153,6 +158,22 @@ def test_killed_at_each_point_it_ends_as_if_never_stopped(servers: Servers, tmp_
     [(code, log)] = servers.life(1)
     assert code == 0, log
     assert kept(servers.stage) == kept(uninterrupted(tmp_path / "whole", 1))
+    assert servers.stage.cache.usage().keys == 0
+
+
+def test_killed_between_the_burst_buffer_and_the_store_it_ends_as_if_never_stopped(
+    servers: Servers, tmp_path: Path
+) -> None:
+    servers.environment["ESSP_BURST"] = f"{(tmp_path / 'nvme').as_uri()}?bytes=64MiB"
+    servers.begin()
+    for point in BURST:
+        [(code, log)] = servers.life(1, [(0, point)])
+        assert code == -signal.SIGKILL, log
+        assert f"failpoint {point.partition(':')[0]}: kill" in log
+    [(code, log)] = servers.life(1)
+    assert code == 0, log
+    final, whole = kept(servers.stage), kept(uninterrupted(tmp_path / "whole", 1))
+    assert final == whole
     assert servers.stage.cache.usage().keys == 0
 
 

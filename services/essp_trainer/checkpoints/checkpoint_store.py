@@ -7,8 +7,10 @@ A checkpoint is copied between two batches (`snapshot`), and packed and written 
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from essp_common.artifacts import checkpoint, layout, scores
@@ -23,20 +25,26 @@ from essp_common.artifacts.checkpoint import (
     PhaseRecord,
     Rounding,
 )
+from essp_common.artifacts.checkpoint_files import Data
 from essp_common.artifacts.scores import ScoreTable
-from essp_common.errors import ConfigError
+from essp_common.artifacts.staging import Burst, Staging
+from essp_common.errors import ConfigError, EsspError, Fenced
 from essp_common.job.spec import CheckpointSpec
 from essp_common.learning.models import Classifier, as_tensors, load_tensors, restore
 from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import VALIDATION, PhasePlan
 from essp_common.planning.digest import as_text, from_text
 from essp_common.planning.position import Position
+from essp_common.quantities import size
+from essp_common.runtime.metrics import CHECKPOINT_COPY_SECONDS, CHECKPOINTS
 from essp_common.tensors.packed import Packing
 from essp_trainer.assignment import Assignment, purpose_name
 from essp_trainer.checkpoints.packing import PackingThread, StatePacking
 from essp_trainer.checkpoints.packing_process import PackingProcess
 from essp_trainer.checkpoints.state_memory import Tensors
 from essp_trainer.model.training import Training
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -68,15 +76,23 @@ class Snapshot:
 class CheckpointStore:
     """Reads one training's folder; rank 0 owns the training (`claim`), and writes."""
 
-    def __init__(self, store: ObjectStore, assignment: Assignment) -> None:
+    def __init__(self, store: ObjectStore, assignment: Assignment, burst: Burst | None = None) -> None:
+        """`burst`: where checkpoints go first; None: they go to the store at once."""
+        self.passed_by = ""
+        """Why checkpoints do not go through the burst buffer, as was met first; empty: nothing was met."""
         self._store = store
         self._assignment = assignment
+        self._burst = burst
         self._writer: CheckpointWriter | None = None
         self._packing: StatePacking = _packing_of(assignment.training.checkpoint)
+        self._staging: Staging | None = None
 
     def close(self) -> None:
-        """Give back the memory of copies. Idempotent."""
+        """Give back the memory of copies, and the place in the burst buffer. Idempotent."""
         self._packing.close()
+        if self._staging is not None:
+            self._staging.close()
+            self._staging = None
 
     def claim(self, writer: str) -> Found:
         """Own the training from now on; what it resumes from. `writer`: the name of this process.
@@ -86,8 +102,10 @@ class CheckpointStore:
         """
         trainer, fence, epochs = self._assignment.trainer, self._assignment.fence, self._assignment.spec.epochs
         self._refuse_other(checkpoint.read_latest(self._store, trainer, epochs))
-        self._writer = checkpoint.claim(self._store, trainer, fence, writer, epochs)
+        self._open_staging()
+        self._writer = checkpoint.claim(self._store, trainer, fence, writer, epochs, self._staging)
         self._refuse_other(self._writer.found.manifest)
+        self._begin_staging(self._writer.process)
         return self._writer.found
 
     def check_owner(self) -> None:
@@ -153,16 +171,39 @@ class CheckpointStore:
 
     def save(self, snapshot: Snapshot) -> Manifest:
         """Write a checkpoint; see `essp_common.artifacts.checkpoint.CheckpointWriter.save`."""
-        if self._writer is None:
-            raise RuntimeError("only rank 0 writes checkpoints")
-        manifest = snapshot.manifest.model_copy(update={"incarnation": self._writer.incarnation})
-        data = self._packing.data(manifest.checkpoint, snapshot.packings, alone=manifest.final)
-        completed = False
+        saved = self._packed(snapshot, self._save)
+        if saved.final and self._staging is not None:
+            self._staging.clear()
+        return saved
+
+    def stage(self, snapshot: Snapshot) -> Manifest | None:
+        """Write a checkpoint to the burst buffer, from which `copy` takes it; None: it has to be saved.
+
+        There is no buffer, or it has no room, or it fails, which is said once.
+        """
+        if self._staging is None:
+            return None
         try:
-            saved = self._writer.save(manifest, data, self._assignment.training.checkpoint.keep)
-            completed = True
-        finally:
-            self._packing.settle(completed)
+            staged = self._packed(snapshot, self._staging.stage)
+        except Fenced:
+            raise
+        except EsspError as error:
+            self._pass_by(error)
+            return None
+        CHECKPOINTS.labels("staged").inc()
+        return staged
+
+    def copy(self, staged: Manifest) -> Manifest | None:
+        """Write a staged checkpoint to the store, as `save` does; None: a newer one that is staged has replaced it."""
+        if self._staging is None:
+            raise RuntimeError("nothing is staged without a burst buffer")
+        begun_s = time.monotonic()
+        saved = self._staging.copy(staged, self._save)
+        if saved is not None:
+            took_s = time.monotonic() - begun_s
+            CHECKPOINT_COPY_SECONDS.labels(saved.trainer).observe(took_s)
+            copied = size(sum(file.size_bytes for file in saved.files))
+            log.info("trainer %s: checkpoint %d is durable: %s in %.1f s", saved.trainer, saved.step, copied, took_s)
         return saved
 
     def write_scores(self, plan: PhasePlan, table: ScoreTable) -> None:
@@ -209,6 +250,61 @@ class CheckpointStore:
         if position.index or position.phase_index == len(phases):
             return False
         return phases[position.phase_index].purpose == VALIDATION
+
+    def _packed(self, snapshot: Snapshot, write: Callable[[Manifest, Data], Manifest]) -> Manifest:
+        """Have the files of a snapshot written.
+
+        Where there is a burst buffer, none is a difference to another: the one before may never reach the store.
+        """
+        manifest = self._owner.named(snapshot.manifest)
+        alone = manifest.final or self._staging is not None
+        data = self._packing.data(manifest.checkpoint, snapshot.packings, alone)
+        completed = False
+        try:
+            written = write(manifest, data)
+            completed = True
+        finally:
+            self._packing.settle(completed)
+        return written
+
+    @property
+    def _owner(self) -> CheckpointWriter:
+        if self._writer is None:
+            raise RuntimeError("only rank 0 writes checkpoints")
+        return self._writer
+
+    def _save(self, manifest: Manifest, data: Data) -> Manifest:
+        saved = self._owner.save(manifest, data, self._assignment.training.checkpoint.keep)
+        CHECKPOINTS.labels("durable").inc()
+        return saved
+
+    def _open_staging(self) -> None:
+        """Have the place of this training in the burst buffer, if there is one that can be had."""
+        if self._burst is None:
+            return
+        assignment = self._assignment
+        try:
+            self._staging = Staging(self._burst, assignment.spec.output, assignment.trainer, assignment.digest())
+        except EsspError as error:
+            self._pass_by(error)
+
+    def _begin_staging(self, process: str) -> None:
+        """`process`: that owns the training; empty: the training is finished."""
+        if self._staging is None:
+            return
+        try:
+            if process:
+                self._staging.begin(process)
+            else:
+                self._staging.clear()
+        except EsspError as error:
+            self.close()
+            self._pass_by(error)
+
+    def _pass_by(self, error: EsspError) -> None:
+        if not self.passed_by:
+            self.passed_by = f"checkpoints go past the burst buffer, straight to the store, where it fails: {error}"
+            log.warning("trainer %s: %s", self._assignment.trainer, self.passed_by)
 
     def _refuse_other(self, manifest: Manifest | None) -> None:
         if manifest is not None and manifest.spec_digest != self._assignment.digest():

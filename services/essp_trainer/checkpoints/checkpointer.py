@@ -1,12 +1,12 @@
 """When a training is saved, what happens if a save fails, and which messages a checkpoint allows to commit.
 
-    between two batches:  begin ──copy of all state, in host memory──▶ a thread writes, verifies, points, prunes
+    between two batches:  begin ──copy of all state, in host memory──▶ threads write, verify, point, prune (`saves.py`)
     training continues    ...                                                      │
     between two batches:  settle ◀── every rank learns the result and commits its messages
 
 Rank 0 writes; every rank then commits the messages of those of its clips that the checkpoint holds. Until then they
-stay uncommitted, so that they are delivered again if the training dies. One checkpoint is written at a time: a second
-one waits for the first.
+stay uncommitted, so that they are delivered again if the training dies. A checkpoint counts once it is durable in the
+job's store. Where there is a burst buffer, a second one may begin while the first is copied; otherwise it waits for it.
 
 A store that is full, refuses or does not answer does not stop the training: the failure is logged, counted and reported
 to the master, training continues, and the checkpoint is tried again after `save_retry_s` and at each regular time. Only
@@ -18,12 +18,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from pydantic import BaseModel, ConfigDict
+
 from essp_common.artifacts.checkpoint import Manifest
-from essp_common.errors import EsspError, Fenced, PermanentError, TransientError
+from essp_common.errors import EsspError, PermanentError, TransientError
 from essp_common.messages.ordered import Delivery
 from essp_common.planning.digest import as_text, from_text, joined
 from essp_common.planning.position import Position
@@ -31,6 +32,7 @@ from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.metrics import CHECKPOINTS
 from essp_common.runtime.retry import retry_transient
 from essp_trainer.checkpoints.checkpoint_store import CheckpointStore, TrainingState
+from essp_trainer.checkpoints.saves import Saves
 from essp_trainer.data.releases import Releases
 from essp_trainer.distributed.ranks import Ranks
 from essp_trainer.model.meter import Clock
@@ -62,6 +64,19 @@ class SavePolicy:
     """How long to try to save the final checkpoint."""
 
 
+class _Outcome(BaseModel):
+    """What became of checkpoints, as rank 0 tells it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    manifest: Manifest | None
+    """The newest one that became durable."""
+    failing: bool = False
+    """Whether the last one failed."""
+    under_way: bool = False
+    """Whether others are on their way."""
+
+
 class Checkpointer:
     """Saves one training."""
 
@@ -89,12 +104,13 @@ class Checkpointer:
         self._failed_s = 0.0
         self._reported = ""
         """The last trouble that was reported to the master."""
+        self._passed_by = ""
+        """What was reported of the burst buffer."""
         self._uncommitted: list[Delivery] = []
         self._in_progress: Position | None = None
-        """Position of the checkpoint that is being written; on every rank."""
-        self._writing: Future[Manifest] | None = None
+        """Position of the newest checkpoint, while it or an older one is on its way; on every rank."""
+        self._saves = Saves(checkpoint_store)
         """On rank 0."""
-        self._writer = ThreadPoolExecutor(1, "essp-save")
 
     def defer_commit(self, items: Sequence[Delivery]) -> None:
         """Keep the messages of these clips until a checkpoint holds what was learned from them."""
@@ -118,37 +134,37 @@ class Checkpointer:
 
     @property
     def written(self) -> bool:
-        """Whether the checkpoint is written, or failed, so that `settle` does not wait. Only on rank 0."""
-        return self._writing is not None and self._writing.done()
+        """Whether a checkpoint is durable, or failed, so that there is something to `settle`. Only on rank 0."""
+        return self._saves.over
 
     def begin(self, training: Training, state: TrainingState) -> None:
         """Begin to write a checkpoint of the present state, unless there is one. All ranks together."""
-        if self._in_progress not in (None, state.position):
+        if self._in_progress == state.position:
+            return
+        if self._in_progress is not None:
+            self._saves.wait_for_memory()
             self.settle()
-        if self._in_progress is not None or self.saved_at(state.position):
+        if self.saved_at(state.position):
             return
         state = self._of_all_ranks(state)
         self._in_progress = state.position
         if self._ranks.is_rank_zero:
-            snapshot = self._checkpoint_store.snapshot(training, state)
-            self._writing = self._writer.submit(self._checkpoint_store.save, snapshot)
+            self._saves.begin(self._checkpoint_store.snapshot(training, state))
 
     def settle(self) -> None:
-        """Wait for the checkpoint in progress and apply the result on every rank. All ranks together."""
-        if self._in_progress is None:
-            return
-        self._in_progress = None
-        self._apply(self._outcome)
+        """Apply on every rank what the checkpoints came to that are over. All ranks together."""
+        if self._in_progress is not None:
+            self._apply(self._outcome)
 
     def save(self, training: Training, state: TrainingState) -> bool:
         """Write a checkpoint of the present state and wait. Returns False if that failed. All ranks together."""
         self.begin(training, state)
-        self.settle()
+        self._settle_all()
         return self.saved_at(state.position)
 
     def finish(self, training: Training, state: TrainingState) -> None:
         """Write the final checkpoint. Raises `CannotSave`. All ranks together."""
-        self.settle()
+        self._settle_all()
         deadline = self._clock() + self._policy.final_timeout_s
         state = self._of_all_ranks(state)
 
@@ -159,9 +175,10 @@ class Checkpointer:
                 self._trouble(error)
                 raise
 
-        def save_in_time() -> Manifest:
+        def save_in_time() -> _Outcome:
             try:
-                return retry_transient(attempt, lambda: self._leaving() or self._clock() >= deadline, _wait)
+                saved = retry_transient(attempt, lambda: self._leaving() or self._clock() >= deadline, _wait)
+                return _Outcome(manifest=saved)
             except TransientError as error:
                 if self._leaving():
                     raise
@@ -173,8 +190,13 @@ class Checkpointer:
         self._apply(save_in_time)
 
     def close(self) -> None:
-        """Wait for the checkpoint that is being written; a partial one is never taken for whole. Idempotent."""
-        self._writer.shutdown()
+        """Wait for the checkpoints that are being written; a partial one is never taken for whole. Idempotent."""
+        self._saves.close()
+
+    def _settle_all(self) -> None:
+        """Wait until no checkpoint is on its way, and apply what they came to. All ranks together."""
+        self._saves.wait()
+        self.settle()
 
     def _of_all_ranks(self, state: TrainingState) -> TrainingState:
         """The state with the digest of the clips of all ranks instead of this one's, when all have released theirs."""
@@ -182,33 +204,30 @@ class Checkpointer:
         parts = self._ranks.all_gather(as_text(state.digest).encode())
         return replace(state, digest=joined(from_text(part.decode()) for part in parts))
 
-    def _outcome(self) -> Manifest | None:
-        """The checkpoint that was being written; None if that failed. On rank 0."""
-        writing, self._writing = self._writing, None
-        if writing is None:
-            raise RuntimeError("no checkpoint is being written")
-        try:
-            return writing.result()
-        except Fenced:
-            raise
-        except EsspError as error:
-            self._trouble(error)
-            return None
+    def _outcome(self) -> _Outcome:
+        """What those checkpoints came to that are over. On rank 0."""
+        saved = self._saves.take()
+        if saved.error is not None:
+            self._trouble(saved.error)
+        failing = saved.error is not None or (self.failing and saved.manifest is None)
+        return _Outcome(manifest=saved.manifest, failing=failing, under_way=self._saves.under_way)
 
-    def _apply(self, make: Callable[[], Manifest | None]) -> None:
-        """Let rank 0 make a checkpoint, tell every rank, and commit."""
+    def _apply(self, make: Callable[[], _Outcome]) -> None:
+        """Let rank 0 say what became of checkpoints, tell every rank, and commit."""
         document = b""
         if self._ranks.is_rank_zero:
-            manifest = make()
-            document = b"" if manifest is None else manifest.model_dump_json().encode()
+            document = make().model_dump_json().encode()
+            self._tell_of_burst_buffer()
         failpoint("trainer.saved")
-        document = self._ranks.broadcast(document)
-        self.failing = not document
-        if self.failing:
+        outcome = _Outcome.model_validate_json(self._ranks.broadcast(document))
+        self.failing = outcome.failing
+        if not outcome.under_way:
+            self._in_progress = None
+        if outcome.manifest is None:
             return
-        self.saved, self._reported = Manifest.model_validate_json(document), ""
+        self.saved = outcome.manifest
         if self._ranks.is_rank_zero:
-            CHECKPOINTS.labels("saved").inc()
+            self._reported = self._reported if self.failing else ""
             self._announce(self.saved)
         failpoint("trainer.announced")
         self._commit(self.saved.position)
@@ -222,6 +241,14 @@ class Checkpointer:
         """Commit the messages of the clips that a checkpoint at `position` holds."""
         self._releases.commit([item for item in self._uncommitted if _position(item) < position])
         self._uncommitted = [item for item in self._uncommitted if _position(item) >= position]
+
+    def _tell_of_burst_buffer(self) -> None:
+        """Tell the master, once, that checkpoints do not go through it."""
+        if self._passed_by == (reason := self._checkpoint_store.passed_by):
+            return
+        self._passed_by = reason
+        with suppress(TransientError):  # it is in the log
+            self._reporter.trouble(reason)
 
     def _trouble(self, error: EsspError) -> None:
         self._failed_s = self._clock()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import safetensors.numpy
 from essp_common.artifacts import checkpoint, layout
 from essp_common.artifacts.checkpoint import Manifest, Rounding
 from essp_common.artifacts.checkpoint_files import BadCheckpoint
+from essp_common.artifacts.staging import Staging, parse_burst
 from essp_common.errors import ConfigError, EsspError, Fenced, Unavailable
 from essp_common.job.spec import TrainerSpec
 from essp_common.objects.directory import DirectoryStore
@@ -39,7 +41,7 @@ from tests.harness.training_jobs import (
     phase_plans,
     train,
 )
-from tests.harness.waiting import LONGEST_S
+from tests.harness.waiting import LONGEST_S, until
 
 pytestmark = pytest.mark.slow
 
@@ -532,6 +534,83 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, ranks: i
         one, other = (checkpoint.read(s.store, "one", step) for s in (stage, plain))
         assert one.files == other.files
         assert (one.position, one.digest, one.updates) == (other.position, other.digest, other.updates)
+
+
+def burst(folder: Path, size: str = "1GiB") -> str:
+    return f"{folder.as_uri()}?bytes={size}"
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_training_goes_on_while_staged_checkpoints_wait_for_the_store(tmp_path: Path, ranks: int) -> None:
+    """They count once they are durable, and those that were not begun to be copied come to nothing."""
+    stores = Slow()
+    staged = CHECKPOINTS.labels("staged")._value.get()
+    stage = Stage(job_spec(tmp_path / "slow", checkpoint={"every": 2, "keep": 9}), phase_plans(2), stores=stores)
+    stage.command(Control.START)
+    stage.feed(stage.every_position())
+    with Running(stage, ranks, burst=burst(tmp_path / "nvme")) as running, ExitStack() as leaving:
+        leaving.callback(stores.allowed.set)
+        stage.wait_for_trained(16)  # without a buffer no more than two batches are trained
+        until(lambda: CHECKPOINTS.labels("staged")._value.get() - staged == 3)
+        assert stage.reports("checkpoint") == []
+        assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == len(stage.every_position())
+        stores.allowed.set()
+        running.join()
+    assert running.error is None
+    assert stage.reports("trouble") == []
+    plain = Stage(job_spec(tmp_path / "plain", checkpoint={"every": 2, "keep": 9}), phase_plans(2))
+    train(plain, ranks=ranks)
+    assert final_weights(stage) == final_weights(plain)
+    assert last_training_state(stage) == last_training_state(plain)
+    steps = checkpoint.steps(stage.store, "one")
+    assert {4, 10, 26, 39} <= set(steps) < set(checkpoint.steps(plain.store, "one"))
+    assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 0
+    assert sorted(path.name for path in (tmp_path / "nvme").rglob("*") if path.is_file()) == ["lock", "owner"]
+
+
+@pytest.mark.parametrize("trouble", ["no room", "no folder", "another process"])
+def test_a_burst_buffer_that_cannot_be_used_costs_no_checkpoint(tmp_path: Path, whole: Stage, trouble: str) -> None:
+    failed = CHECKPOINTS.labels("failed")._value.get()
+    stage = Stage(job_spec(tmp_path / "run", checkpoint={"every": 4}), phase_plans(2))
+    folder, room = tmp_path / "nvme", "1KiB" if trouble == "no room" else "1GiB"
+    if trouble == "no folder":
+        folder.write_text("a file")
+    with ExitStack() as stack:
+        if trouble == "another process":
+            place = Staging(parse_burst(burst(folder)), stage.spec.output, "one", "")
+            stack.enter_context(closing(place))
+        stage.command(Control.START)
+        stage.feed(stage.every_position())
+        with Running(stage, burst=burst(folder, room)) as running:
+            running.join()
+    assert running.error is None
+    [said] = stage.reports("trouble")
+    assert "checkpoints go past the burst buffer" in said.reason
+    assert not said.unsaved
+    assert CHECKPOINTS.labels("failed")._value.get() == failed
+    assert final_weights(stage) == final_weights(whole)
+
+
+@pytest.mark.parametrize("node", ["same", "other"])
+def test_what_is_staged_is_resumed_from_where_it_lies(tmp_path: Path, whole: Stage, node: str) -> None:
+    """The job's store refuses each checkpoint, and the process leaves. Then the store is well again."""
+    stores = Unreliable(Unavailable("No space left on device"))
+    stage = Stage(job_spec(tmp_path / "run", checkpoint={"every": 4}), phase_plans(2), stores=stores)
+    stage.command(Control.START)
+    stage.feed(stage.every_position()[:8])
+    with Running(stage, burst=burst(tmp_path / "same")) as running:
+        stage.wait_for_trained(8)
+    assert running.error is None
+    assert checkpoint.read_latest(stage.store, "one") is None
+    stores.failing = False
+    again = Stage(stage.spec, stage.plans, stores=stores)
+    again.command(Control.START)
+    again.feed(again.every_position()[8 if node == "same" else 0 :])
+    with Running(again, burst=burst(tmp_path / node)) as running:
+        running.join()
+    assert running.error is None
+    assert final_weights(again) == final_weights(whole)
+    assert last_training_state(again) == last_training_state(whole)
 
 
 def test_a_checkpoint_under_way_is_finished_before_an_error_ends_the_process(tmp_path: Path) -> None:

@@ -1,0 +1,395 @@
+"""A staged checkpoint becomes durable or comes to nothing; whoever goes on has the newest that is his to go on from."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from essp_common.artifacts import checkpoint, layout, staging
+from essp_common.artifacts.checkpoint import MODEL_FILE, CheckpointWriter, Manifest
+from essp_common.artifacts.checkpoint_files import in_memory
+from essp_common.artifacts.ownership import LatestLog
+from essp_common.artifacts.staging import Burst, Staging, parse_burst
+from essp_common.errors import ConfigError, Conflict, EsspError, Fenced, StorageFull, Unavailable
+from essp_common.objects.bounded import BoundedDirectory
+from essp_common.objects.directory import DirectoryStore
+from essp_common.objects.port import ObjectInfo
+from tests.unit.essp_common.artifacts.test_ownership import manifest
+
+ROOM = 10**6
+OPEN: list[Staging] = []
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """Processes end with the test."""
+    yield
+    while OPEN:
+        OPEN.pop().close()
+
+
+class Node:
+    """A machine with a fast disk, and the process of the trainer that runs there."""
+
+    def __init__(self, folder: Path, store: Any, limit_bytes: int = ROOM, digest: str = "d") -> None:
+        self.store = store
+        self.staging = Staging(Burst(str(folder), limit_bytes), "file:///output", "rgb", digest)
+        OPEN.append(self.staging)
+        self.place = DirectoryStore(str(next(path for path in folder.iterdir() if path.is_dir())))
+
+    def claim(self, fence: int = 1) -> CheckpointWriter:
+        self.writer = checkpoint.claim(self.store, "rgb", fence, "w", staged=self.staging)
+        self.staging.begin(self.writer.process)
+        return self.writer
+
+    def stage(self, step: int, content: bytes = b"weights", **options: Any) -> Manifest:
+        return self.staging.stage(self.writer.named(manifest(step, **options)), in_memory({MODEL_FILE: content}))
+
+    def copy(self, staged: Manifest) -> Manifest | None:
+        return self.staging.copy(staged, lambda one, data: self.writer.save(one, data, 2))
+
+    @property
+    def staged(self) -> list[int]:
+        return checkpoint.steps(self.place, "rgb")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    return DirectoryStore(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def node(tmp_path: Path, store: DirectoryStore) -> Node:
+    node = Node(tmp_path / "nvme", store)
+    node.claim()
+    return node
+
+
+def restarted(node: Node, folder: Path, **options: Any) -> Node:
+    """A new process on the node, after the last one was killed."""
+    node.staging.close()
+    return Node(folder, node.store, **options)
+
+
+def latest(store: DirectoryStore) -> int:
+    found = checkpoint.read_latest(store, "rgb")
+    return 0 if found is None else found.step
+
+
+def found_step(writer: CheckpointWriter) -> int:
+    return 0 if writer.found.manifest is None else writer.found.manifest.step
+
+
+def test_a_copied_checkpoint_is_the_latest_and_gone_from_the_buffer(node: Node, store: DirectoryStore) -> None:
+    staged = node.stage(4, b"four")
+    assert (node.staged, latest(store)) == ([4], 0)
+    saved = node.copy(staged)
+    assert saved is not None
+    assert checkpoint.read_latest(store, "rgb") == saved
+    assert checkpoint.load_files(store, saved) == {MODEL_FILE: b"four"}
+    assert [info.key for info in node.place.list()] == ["lock", "owner"]
+
+
+def test_of_those_that_wait_only_the_newest_is_copied(node: Node, store: DirectoryStore) -> None:
+    first, second, third = (node.stage(step) for step in (4, 8, 12))
+    assert node.staged == [12]
+    assert (node.copy(first), node.copy(second)) == (None, None)
+    assert node.copy(third) is not None
+    assert checkpoint.steps(store, "rgb") == [12]
+
+
+def test_the_one_that_is_being_copied_stays_until_it_is(node: Node, store: DirectoryStore) -> None:
+    def meanwhile(one: Manifest, data: Any) -> Manifest:
+        node.stage(8)
+        node.stage(12)
+        assert node.staged == [4, 12]
+        return node.writer.save(one, data, 2)
+
+    node.staging.copy(node.stage(4), meanwhile)
+    assert (node.staged, latest(store)) == ([12], 4)
+
+
+def test_the_same_node_goes_on_from_the_newest_whole_one_that_is_staged(
+    node: Node, store: DirectoryStore, tmp_path: Path
+) -> None:
+    node.copy(node.stage(4))
+    node.stage(8, b"eight")
+    again = restarted(node, tmp_path / "nvme")
+    writer = again.claim()
+    assert (found_step(writer), latest(store), again.staged) == (8, 8, [])
+    assert writer.found.manifest is not None
+    assert checkpoint.load_files(store, writer.found.manifest) == {MODEL_FILE: b"eight"}
+    again.copy(again.stage(12))
+    assert latest(store) == 12
+
+
+def test_another_node_goes_on_from_the_store_and_what_the_first_has_staged_is_stale(
+    node: Node, store: DirectoryStore, tmp_path: Path
+) -> None:
+    node.copy(node.stage(4))
+    node.stage(8)
+    other = Node(tmp_path / "other", store)
+    assert found_step(other.claim()) == 4
+    back = restarted(node, tmp_path / "nvme")
+    assert found_step(back.claim()) == 4, "the other one owned the training in between"
+    assert back.staged == []
+
+
+@pytest.mark.parametrize("change", ["settings", "begun anew", "damaged", "lost log", "no manifest"])
+def test_what_is_staged_and_not_to_be_trusted_is_left_out(
+    node: Node, store: DirectoryStore, tmp_path: Path, change: str
+) -> None:
+    node.copy(node.stage(4))
+    staged = node.stage(8)
+    if change == "damaged":
+        node.place.put(staged.prefix + MODEL_FILE, b"weighty")
+    if change == "no manifest":
+        node.place.delete(staged.key)
+    if change in ("begun anew", "lost log"):
+        for info in list(store.list("" if change == "begun anew" else layout.latest("rgb"))):
+            store.delete(info.key)
+    if change == "begun anew":
+        checkpoint.claim(store, "rgb", 1, "w")  # of the same number as the one that has staged
+    again = restarted(node, tmp_path / "nvme", digest="other" if change == "settings" else "d")
+    assert found_step(again.claim()) == (0 if change == "begun anew" else 4)
+    assert again.staged == []
+
+
+def test_a_latest_that_is_damaged_in_the_store_is_made_good_from_what_is_staged(
+    node: Node, store: DirectoryStore, tmp_path: Path
+) -> None:
+    node.copy(node.stage(4))
+    staged = node.stage(8)
+    saved = node.writer.save(staged, node.staging.data(staged), 2)  # killed before it was removed from the buffer
+    store.put(saved.prefix + MODEL_FILE, b"weighty")
+    writer = restarted(node, tmp_path / "nvme").claim()
+    assert writer.found.lost_until == 0
+    assert (found_step(writer), latest(store)) == (8, 8)
+
+
+def test_a_checkpoint_without_room_leaves_nothing_of_itself(node: Node, tmp_path: Path) -> None:
+    node.stage(4)
+    before = [info.key for info in node.place.list()]
+    with pytest.raises(StorageFull, match="over 977 KiB"):
+        node.stage(8, bytes(ROOM - 1000))
+    assert [info.key for info in node.place.list()] == before
+    node.stage(12, bytes(ROOM // 2))
+    assert node.staged == [12]
+
+
+def test_one_process_at_a_time_has_a_place(node: Node, store: DirectoryStore, tmp_path: Path) -> None:
+    with pytest.raises(Conflict, match="used by another process of trainer rgb"):
+        Node(tmp_path / "nvme", store)
+    burst = Burst(str(tmp_path / "nvme"), ROOM)
+    for output, trainer in (("file:///output", "flow"), ("file:///output2", "rgb")):
+        Staging(burst, output, trainer, "d").close()
+    restarted(node, tmp_path / "nvme").staging.close()
+
+
+def test_a_folder_that_cannot_be_used_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Unavailable, match="use a folder that this process may write to"):
+        Staging(Burst(str(tmp_path / "file"), ROOM), "file:///output", "rgb", "d")
+
+
+class Refusing(DirectoryStore):
+    """Refuses to be copied to while it has an error."""
+
+    error: EsspError | None = None
+
+    def put_file(self, key: str, path: str) -> ObjectInfo:
+        if self.error is not None:
+            raise self.error
+        return super().put_file(key, path)
+
+
+def test_what_could_not_be_copied_stays_until_a_newer_one_is_whole(tmp_path: Path) -> None:
+    store = Refusing(str(tmp_path / "store"))
+    node = Node(tmp_path / "nvme", store)
+    node.claim()
+    store.error = Unavailable("no answer")
+    with pytest.raises(Unavailable):
+        node.copy(node.stage(4))
+    assert (node.staged, latest(store)) == ([4], 0)
+    again = restarted(node, tmp_path / "nvme")
+    store.error = None
+    assert found_step(again.claim()) == 4
+    store.error = Unavailable("no answer")
+    with pytest.raises(Unavailable):
+        again.copy(again.stage(8))
+    again.stage(12)
+    assert again.staged == [12]
+
+
+def test_a_store_that_is_full_at_the_start_costs_what_was_staged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Refusing(str(tmp_path / "store"))
+    node = Node(tmp_path / "nvme", store)
+    node.claim()
+    node.copy(node.stage(4))
+    node.stage(8)
+    store.error = StorageFull("no room")
+    again = restarted(node, tmp_path / "nvme")
+    assert found_step(again.claim()) == 4
+    assert "staged checkpoint 8 of trainer rgb is left out: no room" in caplog.text
+    assert (again.staged, checkpoint.steps(store, "rgb")) == ([], [4])
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_who_is_overtaken_while_it_takes_up_what_is_staged_changes_nothing(
+    node: Node, store: DirectoryStore, tmp_path: Path, saves: bool
+) -> None:
+    node.copy(node.stage(4))
+    node.stage(8)
+    other: list[CheckpointWriter] = []
+
+    class Overtaken(DirectoryStore):
+        def put_file(self, key: str, path: str) -> ObjectInfo:
+            if not other:
+                other.append(checkpoint.claim(store, "rgb", 1, "other"))
+                if saves:
+                    other[0].save(manifest(6), in_memory({MODEL_FILE: b"six"}), 2)
+            return super().put_file(key, path)
+
+    node.staging.close()
+    again = Node(tmp_path / "nvme", Overtaken(str(tmp_path / "store")))
+    writer = again.claim()
+    assert found_step(writer) == latest(store) == (6 if saves else 4)
+    assert 8 not in checkpoint.steps(store, "rgb")
+    with pytest.raises(Fenced):
+        other[0].check()
+
+
+def test_a_finished_training_takes_nothing_up(node: Node, store: DirectoryStore, tmp_path: Path) -> None:
+    node.stage(4)
+    node.writer.save(manifest(9, final=True), in_memory({MODEL_FILE: b"end"}), 2)
+    assert found_step(checkpoint.claim(store, "rgb", 1, "w", staged=node.staging)) == 9
+    with pytest.raises(Fenced, match="finished"):
+        node.writer.named(manifest(12))
+
+
+def test_a_later_run_with_more_epochs_takes_up_what_it_has_staged(
+    node: Node, store: DirectoryStore, tmp_path: Path
+) -> None:
+    """The final checkpoint of fewer epochs has a higher step than what follows it."""
+    for step in (8, 20):
+        node.writer.save(manifest(step, epochs=2, final=step == 20), in_memory({MODEL_FILE: b"two"}), 2)
+    node.writer = checkpoint.claim(store, "rgb", 2, "w", 4, node.staging)
+    node.staging.begin(node.writer.process)
+    node.stage(12, epochs=4, fence=2)
+    node.staging.close()
+    again = Node(tmp_path / "nvme", store)
+    assert found_step(checkpoint.claim(store, "rgb", 2, "w", 4, again.staging)) == latest(store) == 12
+
+
+@pytest.mark.parametrize("url", ["file:///nvme", "s3://a/b?bytes=2GB", "/nvme?bytes=2GB", "file:///a?bytes=0&x=1"])
+def test_a_burst_buffer_is_a_folder_and_a_size(url: str) -> None:
+    assert parse_burst("file:///nvme/essp?bytes=2GiB") == Burst("/nvme/essp", 2 * 2**30)
+    with pytest.raises(ConfigError, match=r"write a folder of this machine and a size"):
+        parse_burst(url)
+
+
+class Died(BaseException):
+    """The process is gone: nothing of it cleans up."""
+
+
+class Mortal:
+    """Mixed into a directory: the process dies before one of its writes, wherever that goes."""
+
+    left: Callable[[], bool]
+
+    def _write(self, *arguments: Any, **options: Any) -> ObjectInfo:
+        if not Mortal.left():
+            raise Died
+        result: ObjectInfo = super()._write(*arguments, **options)  # type: ignore[misc]
+        return result
+
+    def delete(self, key: str) -> None:
+        if not Mortal.left():
+            raise Died
+        super().delete(key)  # type: ignore[misc]
+
+
+class MortalDirectory(Mortal, DirectoryStore):
+    """The job's store."""
+
+
+class MortalBounded(Mortal, BoundedDirectory):
+    """The buffer."""
+
+
+LIVES = st.lists(
+    st.tuples(
+        st.integers(0, 1), st.integers(0, 40), st.lists(st.sampled_from(["stage", "copy", "direct"]), max_size=9)
+    ),
+    min_size=2,
+    max_size=6,
+)
+
+
+@settings(max_examples=40)
+@given(lives=LIVES)
+def test_wherever_processes_die_on_two_nodes_the_next_goes_on_from_the_newest_that_is_its_own(
+    tmp_path_factory: pytest.TempPathFactory, lives: list[tuple[int, int, list[str]]]
+) -> None:
+    """The content of a checkpoint is the story of all that was trained for it; what was durable stays part of it."""
+    folder = tmp_path_factory.mktemp("nodes")
+    plain, slow = DirectoryStore(str(folder / "store")), MortalDirectory(str(folder / "store"))
+    stagers: dict[str, int] = {}
+    """Where the process of that name has staged."""
+    durable = ""
+
+    def story(where: DirectoryStore, found: Manifest | None) -> str:
+        return "" if found is None else checkpoint.load_files(where, found)[MODEL_FILE].decode()
+
+    def expected(number: int) -> str:
+        """What the next process of this node has to go on from."""
+        entry = LatestLog(plain, "rgb").last().entry
+        at = checkpoint.read_latest(plain, "rgb")
+        if entry is not None and stagers.get(entry.process) == number:
+            place = DirectoryStore(str(next(path for path in (folder / str(number)).iterdir())))
+            for step in reversed(checkpoint.steps(place, "rgb")):
+                if at is None or step > at.step:
+                    return story(place, checkpoint.read(place, "rgb", step))
+        return story(plain, at)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(staging, "BoundedDirectory", MortalBounded)
+        patched.setattr(os, "fsync", lambda descriptor: None)  # a process that dies takes nothing from the kernel
+        for life, (number, writes, actions) in enumerate([*lives, (0, 10**6, []), (1, 10**6, [])]):
+            wanted = expected(number)
+            budget = itertools.count(writes, -1)
+            Mortal.left = staticmethod(lambda budget=budget: next(budget) > 0)
+            Path(folder / str(number)).mkdir(exist_ok=True)
+            node = Node(folder / str(number), slow)
+            with suppress(Died):
+                writer = node.claim()
+                stagers[writer.process] = number
+                told, step = story(plain, writer.found.manifest), found_step(writer)
+                waiting: list[Manifest] = []
+                assert told == wanted
+                for action in actions:
+                    if action == "copy":
+                        saved = node.copy(waiting.pop(0)) if waiting else None
+                    else:
+                        step, told = step + 1, f"{told} {life}:{step + 1}"
+                        data = in_memory({MODEL_FILE: told.encode()})
+                        if action == "stage":
+                            waiting.append(node.staging.stage(writer.named(manifest(step)), data))
+                            continue
+                        waiting.clear()  # as if their copies had failed
+                        saved = writer.save(manifest(step), data, 1)
+                    durable = durable if saved is None else story(plain, saved)
+            node.staging.close()
+            now = story(plain, checkpoint.read_latest(plain, "rgb"))
+            assert now.startswith(durable)
+            durable = now
