@@ -62,7 +62,7 @@ class Entry:
     def message(self) -> OutstandingClip:
         """The entry as a message."""
         return OutstandingClip(
-            position=self.position.message(),
+            position={"phase_index": self.phase_index, "index": self.clip.index},
             attempt=self.clip.attempt,
             state=self.state,
             left=self.left,

@@ -38,6 +38,8 @@ class PlainClips:
         """By the bit of each consumer: the clips that it is not done with."""
         self._sizes: list[dict[int, int]] = [{} for _ in parts.ackers]
         """For each part: index -> the bytes that it takes up, or that are reserved for it."""
+        self._parts_by_number = list(zip(self._unmade, parts.ackers, (0, *parts.extractor), strict=True))
+        """For each part: its column, the bits of its readers, and the bit of its extractor, if it has one."""
         self._consumers = [
             [self._left[bit] for name, bit in parts.bit.items() if parts.part[name] == part]
             for part in range(len(parts.ackers))
@@ -61,13 +63,15 @@ class PlainClips:
     def look(self, index: int) -> PlainClip:
         """What is known of a clip."""
         clip, asked = self.clips[index]
-        left = sum(bit for bit, wanted in self._left.items() if index in wanted)
-        made = 0
-        for part, unmade in enumerate(self._unmade):
-            if index not in unmade:
-                made |= bool(asked & self._parts.ackers[part]) << part
-            elif part:
-                left |= self._parts.extractor[part - 1]
+        left = made = 0
+        for bit, wanted in self._left.items():
+            if index in wanted:
+                left |= bit
+        for part, (unmade, readers, extractor) in enumerate(self._parts_by_number):
+            if index in unmade:
+                left |= extractor
+            elif asked & readers:
+                made |= 1 << part
         return PlainClip(clip, left, [sizes.get(index, 0) for sizes in self._sizes], made)
 
     def remove(self, index: int) -> PlainClip:
