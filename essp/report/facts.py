@@ -38,6 +38,8 @@ class Run:
     fused: VideoScores
     videos: Mapping[str, VideoRow]
     """Video id -> catalog row; empty when the catalog can no longer be read."""
+    approximate: Mapping[str, tuple[int, ...]]
+    """Trainer -> steps of the rounded checkpoints that it resumed from, if there are any."""
 
     @property
     def evaluation(self) -> Evaluation | None:
@@ -79,7 +81,8 @@ def read_run(output: ObjectStore, stores: Stores) -> Run:
         if final is not None and split in final.scores
     }
     alone, fused = _common(parts, model, fusion_of(output.below(layout.MODEL), model))
-    return Run(spec, text, model, histories, split, alone, fused, _rows(spec, stores))
+    rounded = {name: final.approximate for name, final in finals.items() if final is not None and final.approximate}
+    return Run(spec, text, model, histories, split, alone, fused, _rows(spec, stores), rounded)
 
 
 def _is_job(output: ObjectStore) -> bool:

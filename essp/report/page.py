@@ -198,9 +198,18 @@ def _reproduction(run: Run) -> str:
     return section(
         "To reproduce it",
         "<p>The job below gives the same seeds on any number of workers: <code>essp run spec.json</code>.</p>"
-        f"<details><summary>The job, as it ran</summary><pre>{escape(run.spec_text)}</pre></details>"
+        + "".join(_approximate(name, steps) for name, steps in run.approximate.items())
+        + f"<details><summary>The job, as it ran</summary><pre>{escape(run.spec_text)}</pre></details>"
         f"<details><summary>Versions</summary>{versions}</details>"
         f"<details><summary>Checkpoints</summary>{members}</details>",
+    )
+
+
+def _approximate(trainer: str, steps: Sequence[int]) -> str:
+    at = ", ".join(f"{step:,}" for step in steps)
+    return (
+        f"<p>Note: trainer {escape(trainer)} is approximate: it resumed from rounded numbers at step {at}. A run that "
+        "nothing interrupts gives other weights, near these.</p>"
     )
 
 

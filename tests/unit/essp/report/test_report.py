@@ -174,6 +174,12 @@ def test_names_cannot_inject_markup(run: Run) -> None:
     assert evil in Page(page).text
 
 
+def test_a_training_that_resumed_from_rounded_numbers_is_named(run: Run) -> None:
+    assert "approximate" not in render(run, {}, {})
+    page = Page(render(Run(**{**vars(run), "approximate": {"rgb": (4, 2000)}}), {}, {}))
+    assert "trainer rgb is approximate: it resumed from rounded numbers at step 4, 2,000" in page.text
+
+
 def test_without_a_test_split_the_report_is_of_validation(tmp_path: Path) -> None:
     job = fused(tmp_path, test=False)
     run = read_run(job.store, STORES)
