@@ -113,6 +113,7 @@ class MasterProcess:
             tables.extractors if tables else dict,
             trainer_ranks,
             conditions=lambda: master.conditions.present,
+            jobs_known=lambda: master.recovered,
         )
         self._front.app = create_app(master, settings, tables, reconciler)
         return master, reconciler
@@ -152,7 +153,7 @@ def open_driver(settings: MasterSettings, worker_registry: WorkerRegistry, progr
             from essp_master.pools.kubernetes import KubernetesDriver
 
             return KubernetesDriver(
-                kubernetes_api(), namespace_of(settings), Path(settings.templates), settings.release
+                kubernetes_api(), namespace_of(settings), Path(settings.templates), settings.release, settings.owner
             )
         case _:
             return ObserveOnlyDriver(worker_registry)

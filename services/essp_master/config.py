@@ -72,6 +72,8 @@ class MasterSettings(Settings):
     """`kubernetes`: the Helm release whose pools these are (default: all of the namespace)."""
     templates: str = "/etc/essp/templates"
     """`kubernetes`: folder with the chart's templates for what is registered."""
+    owner: str = ""
+    """`kubernetes`: the ConfigMap that owns what the master makes, which therefore goes with it (default: it stays)."""
     lease: str = ""
     """Name of the Kubernetes Lease by which several masters choose a leader. Empty: this is the only master."""
     url: str = ""

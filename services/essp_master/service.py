@@ -276,6 +276,11 @@ class Master:
             usage = self._cache_watch.latest
             return [status_of(job, usage, self._clock()) for job in self._jobs if not job.state.ended]
 
+    @property
+    def recovered(self) -> bool:
+        """Whether all jobs are known that were under way before this master."""
+        return self._recovered.is_set()
+
     def pool_demands(self) -> list[PoolDemand]:
         """What the jobs that have not ended want of the pools."""
         with self._lock:

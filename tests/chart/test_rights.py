@@ -38,14 +38,17 @@ SCALING = LOOKING | {
     ("", "pods", "list", ""),
     ("", "pods", "patch", ""),
 }
-MAKING = SCALING | {("apps", "deployments", verb, "") for verb in ("create", "patch", "delete")}
-TRAINING = LOOKING | {("batch", "jobs", verb, "") for verb in ("list", "watch", "create", "delete")}
+OWNING = {("", "configmaps", "get", "essp-templates")}
+MAKING = SCALING | OWNING | {("apps", "deployments", verb, "") for verb in ("create", "patch", "delete")}
+TRAINING = LOOKING | OWNING | {("batch", "jobs", verb, "") for verb in ("list", "watch", "create", "delete")}
 
 IMAGE = "registry.example.com/vision/depth@sha256:" + "0f" * 32
 
 RULES = [rule for rule in rules.ALL if rule is not rules.available]
 """Those that hold of one pool by itself: who makes pools at run time makes no budgets for them."""
 
+RESOURCES = {"deployment_scale": "deployments/scale", "config_map": "configmaps"}
+"""Where the client's word is not the resource's."""
 GROUPS = {"apps": "apps", "core": "", "batch": "batch"}
 VERBS = {"list": "list", "create": "create", "patch": "patch", "delete": "delete", "read": "get", "replace": "update"}
 
@@ -54,10 +57,12 @@ def calls() -> set[tuple[str, str, str, str]]:
     """The rights that the master's driver makes use of, by the methods of the client that it calls. What it lists for a
     `Informer` it watches as well."""
     source = inspect.getsource(kubernetes_driver)
-    found = re.findall(r"self\._(apps|core|batch)\.([a-z]+)_namespaced_([a-z]+)(_scale)?\(", source)
+    found = re.findall(r"self\._(apps|core|batch)\.([a-z]+)_namespaced_([a-z_]+)\(", source)
     watched = re.findall(r'Informer\("([a-z]+)"', source)
     rights = {
-        (GROUPS[group], kind + "s" + ("/scale" if scale else ""), VERBS[verb], "") for group, verb, kind, scale in found
+        (GROUPS[group], resource, VERBS[verb], "essp-templates" if resource == "configmaps" else "")
+        for group, verb, kind in found
+        for resource in (RESOURCES.get(kind, f"{kind}s"),)
     }
     listed = {(group, kind) for group, kind, verb, _ in rights if verb == "list"}
     return rights | {(group, kind, "watch", "") for group, kind in listed if kind in watched}
@@ -125,14 +130,16 @@ def test_the_master_is_told_of_its_part(helm: Helm) -> None:
         environment = environment_of(pool_of(objects, "master"), objects)
         return {
             name: environment[name]
-            for name in ("ESSP_POOLS", "ESSP_RELEASE", "ESSP_RANKS", "ESSP_LEASE", "ESSP_URL")
+            for name in ("ESSP_POOLS", "ESSP_RELEASE", "ESSP_OWNER", "ESSP_RANKS", "ESSP_LEASE", "ESSP_URL")
             if name in environment
         }
 
     assert told(**on()) == {}
     ours = {"ESSP_POOLS": "kubernetes", "ESSP_RELEASE": "essp"}
-    assert told(**on(scaling=True)) == told(**on(registrations=True)) == ours
-    assert told(**on(ranks=8)) == {**ours, "ESSP_RANKS": "8"}
+    assert told(**on(scaling=True)) == ours
+    making = {**ours, "ESSP_OWNER": "essp-templates"}
+    assert told(**on(registrations=True)) == making
+    assert told(**on(ranks=8)) == {**making, "ESSP_RANKS": "8"}
     assert told(**on(election=True)) == {"ESSP_LEASE": "essp-master", "ESSP_URL": "http://$(POD_IP):8080"}
 
 
@@ -154,8 +161,11 @@ def driver(chart: list[Object], server: ApiServer, tmp_path: Path) -> Iterator[K
         (tmp_path / name).write_text(text, encoding="utf-8")
     for made in of_kind(chart, "Deployment"):
         server.cluster.put("deployments", {**copy.deepcopy(made), "status": {}})
+    for made in of_kind(chart, "ConfigMap"):
+        server.cluster.put("configmaps", copy.deepcopy(made))
     environment = environment_of(pool_of(chart, "master"), chart)
-    started = KubernetesDriver(server.client(), "training", tmp_path, environment["ESSP_RELEASE"])
+    release, owner = environment["ESSP_RELEASE"], environment["ESSP_OWNER"]
+    started = KubernetesDriver(server.client(), "training", tmp_path, release, owner)
     started.start(lambda: None)
     yield started
     started.close()

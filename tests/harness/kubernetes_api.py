@@ -1,12 +1,12 @@
 """A double of the Kubernetes API server: as much of it as ESSP uses, with the semantics that matter.
 
-Deployments (with their scale), Jobs, Pods and Leases of one namespace: create (409 when it is there), list by labels,
-get, replace (409 for a stale `resourceVersion`), merge patch, delete; a Job that is deleted in the foreground stays,
-marked, until its pods are gone. Lists of deployments, jobs and pods can be watched from a version on: changes in their
-order, with bookmarks for whoever wants them (`bookmark`), an ERROR 410 once what was missed is forgotten (`compact`),
-until `timeoutSeconds` are over or the connection ends (`hang_up`). Every request is kept. `outage` makes it answer 503,
-and ends what is being watched. Most tests that use it run against a real cluster as well: see `api` in
-`tests/unit/kubernetes`.
+Deployments (with their scale), Jobs, Pods, ConfigMaps and Leases of one namespace: create (409 when it is there), list
+by labels, get, replace (409 for a stale `resourceVersion`), merge patch, delete, with all that the object owns; a Job
+that is deleted in the foreground stays, marked, until its pods are gone. Lists of deployments, jobs and pods can be
+watched from a version on: changes in their order, with bookmarks for whoever wants them (`bookmark`), an ERROR 410 once
+what was missed is forgotten (`compact`), until `timeoutSeconds` are over or the connection ends (`hang_up`). Every
+request is kept. `outage` makes it answer 503, and ends what is being watched. Most tests that use it run against a real
+cluster as well: see `api` in `tests/unit/essp_master/kubernetes`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.harness.http_server import ClosingHTTPServer
 Object = dict[str, Any]
 _PATH = re.compile(
     r"/(?:api/v1|apis/(?:apps/v1|batch/v1|coordination\.k8s\.io/v1))/namespaces/(?P<namespace>[^/]+)"
-    r"/(?P<kind>deployments|jobs|pods|leases)(?:/(?P<name>[^/]+))?(?:/(?P<part>scale))?"
+    r"/(?P<kind>deployments|jobs|pods|leases|configmaps)(?:/(?P<name>[^/]+))?(?:/(?P<part>scale))?"
 )
 _OWNER = "batch.kubernetes.io/job-name"
 _NOW = "2026-01-01T00:00:00Z"
@@ -149,6 +149,8 @@ class Cluster:
         with self.lock:
             gone = self.objects.pop((kind, name))
             self._note(kind, gone, None)
+            for other in self._owned_by(gone["metadata"]["uid"]):
+                self.delete(*other)
             owner = (gone["metadata"].get("labels") or {}).get(_OWNER)
             job = self.objects.get(("jobs", owner)) if owner else None
             if job is not None and "deletionTimestamp" in job["metadata"] and not self._pods_of(str(owner)):
@@ -247,6 +249,14 @@ class Cluster:
         items = [body for (known, _), body in sorted(self.objects.items()) if known == kind and chosen(body)]
         metadata = {"resourceVersion": str(self.version)}
         return {"kind": "List", "metadata": metadata, "items": copy.deepcopy(items)}
+
+    def _owned_by(self, uid: str) -> list[tuple[str, str]]:
+        """What the garbage collector removes with the object of this uid."""
+        return [
+            key
+            for key, body in self.objects.items()
+            if any(owner["uid"] == uid for owner in body["metadata"].get("ownerReferences", ()))
+        ]
 
     def _pods_of(self, job: str) -> list[str]:
         pods = [body for (kind, _), body in self.objects.items() if kind == "pods"]

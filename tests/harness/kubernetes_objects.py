@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -51,11 +52,22 @@ def template(kind: str) -> str:
     return yaml.safe_dump({"kind": kind, "metadata": metadata, "spec": spec})
 
 
+OWNER: dict[str, Any] = {"metadata": {"name": "essp-templates"}}
+"""The ConfigMap of the release."""
+
+
 def deployment(name: str, work: str, replicas: int) -> dict[str, Any]:
     body: dict[str, Any] = yaml.safe_load(template("Deployment").replace("REGISTERED", name))
     body["metadata"]["annotations"] = {WORK: work}
     body["spec"]["replicas"] = replicas
     return body
+
+
+def begun(api: client.ApiClient, templates: Path, changed: Callable[[], None]) -> KubernetesDriver:
+    """The driver of a master that begins."""
+    driver = KubernetesDriver(api, NAMESPACE, templates, "essp", OWNER["metadata"]["name"], PAUSES_S)
+    driver.start(changed)
+    return driver
 
 
 def read(api: client.ApiClient, name: str) -> Any:

@@ -9,13 +9,16 @@ What the master may do in the cluster, and the contract that it relies on (servi
   label      app.kubernetes.io/instance   ESSP_RELEASE: the master does not touch pools and trainers of other releases
   label      essp.dev/training            set by the master on the Jobs of trainers that it starts
   annotation essp.dev/made-of             set by the master on the same: a digest, which shows what has changed
+  annotation essp.dev/ranks               set by the master on the same: the ranks of the training, by which its successor
+             knows them
   annotation essp.dev/ranks-per-node      on the template of those Jobs: how many ranks may share a pod
   files      /etc/essp/templates/extractor-deployment.yaml, trainer-job.yaml: what it makes of a registered extractor and
              of a training; it fills in REGISTERED, image, args, resources, sizes (NNODES and so on)
   lease      <fullname>-master            which master leads
 
 A Role gives exactly the rights for this, in the release's namespace, and only for what is switched on. No other pod has
-a token. What the master has made is labelled app.kubernetes.io/managed-by: essp-master, and outlives the release.
+a token. What the master has made is labelled app.kubernetes.io/managed-by: essp-master. Its owner is the ConfigMap
+<fullname>-templates (ESSP_OWNER), so it outlives masters and upgrades, and goes with the release.
 */}}
 
 {{- define "essp.masterScales" -}}

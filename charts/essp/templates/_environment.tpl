@@ -105,6 +105,9 @@ ESSP_{{ upper $name }}: {{ include "essp.setting" $value | quote }}
 - {name: ESSP_POOLS, value: kubernetes}
 - {name: ESSP_RELEASE, value: {{ .root.Release.Name }}}
 {{- end }}
+{{- if or $control.registrations $control.ranks }}
+- {name: ESSP_OWNER, value: {{ include "essp.fullname" .root }}-templates}
+{{- end }}
 {{- with $control.ranks }}
 - {name: ESSP_RANKS, value: {{ . | quote }}}
 {{- end }}

@@ -10,6 +10,10 @@ which the chart gives the master as files (`manifests.py`).
 Deployments and Jobs are watched (`informer.py`), so a pool that is scaled by hand, or a Job that is deleted, is noticed
 at once. A training is repaired: a Job that is gone is created again; one that differs is deleted and, once its pods are
 gone, created anew. It resumes from the checkpoint that its pods saved.
+
+A master that takes over finds what the one before has made: trainings keep their ranks, and what belongs to no job and
+no registration any more is removed. A ConfigMap of the release owns all of it, so Kubernetes removes it with the
+release.
 """
 
 from __future__ import annotations
@@ -25,20 +29,25 @@ from typing import Any
 from kubernetes import client
 
 from essp_common.errors import ConfigError, PermanentError
+from essp_common.runtime import ids
 from essp_common.runtime.conditions import Subject
 from essp_common.runtime.troubles import Kind
 from essp_master.pools.informer import TIMEOUT_S, Exists, Informer, answers
 from essp_master.pools.manifests import (
     MADE_OF,
+    MANAGED_BY,
+    MASTER,
+    RANKS,
     TRAINING,
     WORK,
     Manifest,
     extractor_deployment,
+    owned,
     training_job,
     training_name,
 )
 from essp_master.pools.pod_trouble import trouble_of
-from essp_master.pools.port import PoolSize
+from essp_master.pools.port import PoolSize, TrainingKey
 from essp_master.registrations import ExtractorRow, TrainerRow
 
 POOL = "essp.dev/pool"
@@ -75,10 +84,12 @@ class KubernetesDriver:
         namespace: str,
         templates: Path,
         release: str = "",
+        owner: str = "",
         pauses_s: tuple[float, float] = (1.0, 30.0),
     ) -> None:
         """`templates`: folder with `extractor-deployment.yaml` and `trainer-job.yaml`. `release`: whose pools these
-        are; empty: all of the namespace. `pauses_s`: see `Informer`."""
+        are; empty: all of the namespace. `owner`: the ConfigMap of the release with which all goes that is made here;
+        empty: it stays. `pauses_s`: see `Informer`."""
         # Not as their own types: those leave every field of every object optional.
         self._apps: Any = client.AppsV1Api(api)
         self._core: Any = client.CoreV1Api(api)
@@ -86,6 +97,8 @@ class KubernetesDriver:
         self._namespace = namespace
         self._templates = templates
         self._release = release
+        self._owner_name = owner
+        self._owner: Any = None
         self._trainers: dict[str, _Training] = {}
         self._lock = threading.RLock()
         self._crashing: dict[str, str] = {}
@@ -105,7 +118,12 @@ class KubernetesDriver:
     def sizes(self) -> Mapping[str, PoolSize]:
         """The pools that the master scales, and its trainers."""
         pools = {
-            _work(found): PoolSize(found.spec.replicas or 0, found.status.ready_replicas or 0, *_bounds(found.metadata))
+            _work(found): PoolSize(
+                found.spec.replicas or 0,
+                found.status.ready_replicas or 0,
+                *_bounds(found.metadata),
+                registered=found.metadata.labels.get(MANAGED_BY) == MASTER,
+            )
             for found in self._deployments.objects().values()
         }
         jobs = self._jobs.objects().values() if self._trains else ()
@@ -156,7 +174,7 @@ class KubernetesDriver:
         body = extractor_deployment(self._template("extractor-deployment.yaml"), row)
         try:
             with answers():
-                self._apps.create_namespaced_deployment(self._namespace, body, _request_timeout=TIMEOUT_S)
+                self._apps.create_namespaced_deployment(self._namespace, self._owned(body), _request_timeout=TIMEOUT_S)
         except Exists:
             with answers():
                 self._apps.patch_namespaced_deployment(
@@ -184,6 +202,15 @@ class KubernetesDriver:
                 self._delete(training.body["metadata"]["name"])  # also one that has not been seen yet
             with suppress(PermanentError):  # `repair` reports it
                 self._repair(name)
+
+    def trainings(self) -> Mapping[TrainingKey, int]:
+        """Ranks of the trainings that have a Job, whichever master made it."""
+        jobs = self._jobs.objects().values() if self._trains else ()
+        return {
+            ids.training_of(_work(job)): int((job.metadata.annotations or {}).get(RANKS, job.spec.parallelism or 1))
+            for job in jobs
+            if job.metadata.deletion_timestamp is None and ids.is_training(_work(job))
+        }
 
     def close(self) -> None:
         """Stop watching. Pools outlive the master."""
@@ -268,7 +295,9 @@ class KubernetesDriver:
     def _create(self, name: str, training: _Training) -> str:
         try:
             with answers():
-                self._batch.create_namespaced_job(self._namespace, training.body, _request_timeout=TIMEOUT_S)
+                self._batch.create_namespaced_job(
+                    self._namespace, self._owned(training.body), _request_timeout=TIMEOUT_S
+                )
         except Exists:  # it is not seen yet, or not gone yet: the watch will show either
             training.hidden += 1
             there = f"there is a Job {training.body['metadata']['name']} that is not the master's; delete it"
@@ -282,6 +311,16 @@ class KubernetesDriver:
             self._batch.delete_namespaced_job(
                 name, self._namespace, propagation_policy="Foreground", _request_timeout=TIMEOUT_S
             )
+
+    def _owned(self, body: Manifest) -> Manifest:
+        """The object as one that goes with the release."""
+        if not self._owner_name:
+            return body
+        if self._owner is None:  # within `answers` of whoever makes it
+            self._owner = self._core.read_namespaced_config_map(
+                self._owner_name, self._namespace, _request_timeout=TIMEOUT_S
+            )
+        return owned(body, self._owner)
 
     def _template(self, file: str) -> str:
         path = self._templates / file

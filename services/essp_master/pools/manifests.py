@@ -23,6 +23,10 @@ MADE_OF = "essp.dev/made-of"
 """A digest of what a Job was made of: one that should be another differs in it."""
 RANKS_PER_NODE = "essp.dev/ranks-per-node"
 """Of the template: how many ranks of a training may share a pod."""
+RANKS = "essp.dev/ranks"
+"""Of a Job: ranks of its training, all pods together."""
+MANAGED_BY = "app.kubernetes.io/managed-by"
+MASTER = "essp-master"
 _PLACEHOLDER = "REGISTERED"
 
 Manifest = dict[str, Any]
@@ -32,6 +36,7 @@ def extractor_deployment(template: str, row: ExtractorRow) -> Manifest:
     """The pool of a registered extractor."""
     body = _named(template, f"extractor-{row.name.replace('_', '-')}")
     body["metadata"].setdefault("annotations", {})[WORK] = ids.extractor_pool([row.name])
+    body["metadata"].setdefault("labels", {})[MANAGED_BY] = MASTER
     body["spec"]["replicas"] = row.min
     container = _container(body)
     container["image"] = row.image
@@ -59,7 +64,7 @@ def training_job(template: str, job: str, trainer: str, ranks: int, row: Trainer
     per_node = ranks_per_node(ranks, int(annotations.get(RANKS_PER_NODE, 1)))
     nodes = ranks // per_node
     metadata.setdefault("labels", {})[TRAINING] = name
-    annotations[WORK] = ids.trainer_pool(job, trainer)
+    annotations |= {WORK: ids.trainer_pool(job, trainer), RANKS: str(ranks)}
     spec |= {"completions": nodes, "parallelism": nodes, "completionMode": "Indexed"}
     if "backoffLimit" in spec:
         spec["backoffLimit"] *= nodes  # all pods of a group fail with one of them
@@ -74,6 +79,12 @@ def training_job(template: str, job: str, trainer: str, ranks: int, row: Trainer
     )
     annotations[MADE_OF] = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
     return body
+
+
+def owned(body: Manifest, owner: Any) -> Manifest:
+    """The same object as one of `owner`, an object of the API: Kubernetes removes it when the owner goes."""
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": owner.metadata.name, "uid": owner.metadata.uid}
+    return {**body, "metadata": {**body["metadata"], "ownerReferences": [reference]}}
 
 
 def ranks_per_node(ranks: int, limit: int) -> int:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from essp_common.runtime.conditions import Subject
-from essp_master.pools.port import PoolSize
+from essp_master.pools.port import PoolSize, TrainingKey
 from essp_master.pools.worker_registry import WorkerRegistry
 from essp_master.registrations import ExtractorRow, TrainerRow
 
@@ -47,6 +47,10 @@ class ObserveOnlyDriver:
     def train(self, job: str, trainer: str, ranks: int, row: TrainerRow | None) -> None:
         """Log it."""
         log.info("job %s: trainer %s should run on %d ranks", job, trainer, ranks)
+
+    def trainings(self) -> Mapping[TrainingKey, int]:
+        """None: it starts none."""
+        return {}
 
     def troubles(self) -> Mapping[Subject, str]:
         """None: it starts no workers."""

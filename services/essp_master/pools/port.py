@@ -15,6 +15,9 @@ from typing import Protocol
 from essp_common.runtime.conditions import Subject
 from essp_master.registrations import ExtractorRow, TrainerRow
 
+TrainingKey = tuple[str, str]
+"""Job and trainer."""
+
 
 @dataclass(frozen=True, slots=True)
 class PoolSize:
@@ -29,6 +32,8 @@ class PoolSize:
     max: int = 64
     cores: int | None = None
     """Cores that its workers share; None: each worker gets its own."""
+    registered: bool = False
+    """It was made of a registration, by this master or one before it."""
 
 
 class PoolDriver(Protocol):
@@ -56,6 +61,9 @@ class PoolDriver(Protocol):
 
     def train(self, job: str, trainer: str, ranks: int, row: TrainerRow | None) -> None:
         """Have one training run on so many ranks; a running one saves, ends and resumes on them. 0: none."""
+
+    def trainings(self) -> Mapping[TrainingKey, int]:
+        """Ranks of the trainings that it has already when a master begins; those of masters before it, too."""
 
     def troubles(self) -> Mapping[Subject, str]:
         """Pools whose workers do not stay up, as far as it has seen; it waits for nothing."""

@@ -24,7 +24,7 @@ from essp_common.runtime import ids
 from essp_common.runtime.conditions import Subject
 from essp_common.runtime.process import cpu_count
 from essp_common.runtime.troubles import Kind
-from essp_master.pools.port import PoolSize
+from essp_master.pools.port import PoolSize, TrainingKey
 from essp_master.registrations import ExtractorRow, TrainerRow
 
 log = logging.getLogger(__name__)
@@ -54,6 +54,7 @@ class _Worker:
 class _Pool:
     arguments: tuple[str, ...]
     replicas: int
+    registered: bool = False
     workers: list[_Worker] = field(default_factory=list)
     early: int = 0
     """How many in a row have ended as soon as they were started."""
@@ -101,7 +102,12 @@ class ProcessDriver:
         with self._lock:
             now_s = self._clock()
             return {
-                name: PoolSize(pool.replicas, sum(_is_up(w, now_s) for w in pool.workers), cores=self._cores)
+                name: PoolSize(
+                    pool.replicas,
+                    sum(_is_up(w, now_s) for w in pool.workers),
+                    cores=self._cores,
+                    registered=pool.registered,
+                )
                 for name, pool in self._pools.items()
             }
 
@@ -138,6 +144,10 @@ class ProcessDriver:
                 pool.settle(now_s)
         return done
 
+    def trainings(self) -> Mapping[TrainingKey, int]:
+        """None: those of a master before this one ended with it."""
+        return {}
+
     def troubles(self) -> Mapping[Subject, str]:
         """The pools whose workers end as soon as they are started."""
         with self._lock:
@@ -153,7 +163,8 @@ class ProcessDriver:
         name = ids.extractor_pool([row.name])
         with self._lock:
             if name not in self._pools:
-                self.scale(name, row.min, ())
+                self._pools[name] = _Pool(_command(name), row.min, registered=True)
+        self.repair()
 
     def remove(self, pool: str) -> None:
         """Let all workers of a pool leave."""

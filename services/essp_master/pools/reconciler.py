@@ -90,10 +90,13 @@ class Reconciler:
         period_s: float = PERIOD_S,
         clock: Callable[[], float] = time.monotonic,
         conditions: Callable[[], Sequence[Condition]] = tuple,
+        jobs_known: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`jobs`: their demand. `extractors`: registered ones, by feature. `trainer_ranks`: divides the ranks; None:
-        the master starts no trainers. `conditions`: what keeps ESSP from working."""
+        """`jobs`: their demand. `jobs_known`: whether these are all; until then no ranks are divided. `extractors`:
+        registered ones, by feature. `trainer_ranks`: divides the ranks; None: the master starts no trainers.
+        `conditions`: what keeps ESSP from working."""
         self._conditions = conditions
+        self._jobs_known = jobs_known
         self._driver = driver
         self._registry = worker_registry
         self._jobs = jobs
@@ -105,6 +108,7 @@ class Reconciler:
         self._rates = PoolRates()
         self._rules: dict[str, PoolRule] = {}
         self._registered: dict[str, ExtractorRow] = {}
+        self._removed: set[str] = set()
         self._decisions: dict[str, Decision] = {}
         self._reported: dict[str, tuple[int, int]] = {}
         self._events: deque[PoolEvent] = deque(maxlen=_KEPT)
@@ -153,7 +157,8 @@ class Reconciler:
         with self._lock:
             now_s = self._clock()
             jobs = self._jobs()
-            for sentence in self._trainer_ranks.step(jobs) if self._trainer_ranks else ():
+            divides = self._trainer_ranks if self._jobs_known() else None
+            for sentence in divides.step(jobs) if divides else ():
                 self._report("", sentence)
             sizes, states = self._driver.sizes(), self._registry.pools(now_s)
             self._rates.note(jobs, now_s)
@@ -212,9 +217,14 @@ class Reconciler:
             if self._registered.get(feature) != row:
                 self._add(feature, row)
         for feature in set(self._registered) - set(wanted):
-            self._driver.remove(ids.extractor_pool([feature]))
             del self._registered[feature]
-            self._report(ids.extractor_pool([feature]), "is no longer registered; its workers leave")
+        pools = {ids.extractor_pool([feature]) for feature in wanted}
+        removed = {pool for pool, size in self._driver.sizes().items() if size.registered and pool not in pools}
+        for pool in sorted(removed):
+            self._driver.remove(pool)
+            if pool not in self._removed:  # it may be seen for a while yet
+                self._report(pool, "is no longer registered; its workers leave")
+        self._removed = removed
 
     def _add(self, feature: str, row: ExtractorRow) -> None:
         """Have a pool for what is registered; one that is refused does not stop the others."""

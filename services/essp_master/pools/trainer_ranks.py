@@ -1,5 +1,8 @@
 """Divides ranks among the trainers of running jobs, again after each of their epochs.
 
+A new master begins with the ranks that trainings have, so that its beginning moves none; it ends those of jobs that
+are over.
+
 To change its number of ranks, a trainer ends with a checkpoint and resumes from it. Ranks are GPUs, or processes if
 there are none.
 """
@@ -11,14 +14,11 @@ from datetime import datetime
 
 from essp_master.job.pool_demand import PoolDemand, TrainerDemand
 from essp_master.pools.gpus import SCALING, TrainerForecast, allocate
-from essp_master.pools.port import PoolDriver
+from essp_master.pools.port import PoolDriver, TrainingKey
 from essp_master.registrations import TrainerRow
 
 _STARVED = 0.3
 """A trainer that waits for more than this share of its time could not use more ranks."""
-
-Key = tuple[str, str]
-"""Job and trainer."""
 
 
 class TrainerRanks:
@@ -29,8 +29,10 @@ class TrainerRanks:
         self._driver = driver
         self._ranks = ranks
         self._rows = rows
-        self._shares: dict[Key, int] = {}
-        self._seen: dict[Key, int] = {}
+        self._shares: dict[TrainingKey, int] = {}
+        self._seen: dict[TrainingKey, int] = {}
+        self._adopted = False
+        """Whether it is known what the masters before have started."""
         self._begun: dict[str, datetime] = {}
         """When each job was started last."""
 
@@ -40,16 +42,30 @@ class TrainerRanks:
             (job.job, trainer.name): (job, trainer) for job in jobs for trainer in job.trainers if not trainer.final
         }
         epochs = {key: len(trainer.losses) for key, (_, trainer) in found.items()}
-        self._end_former({job.job: job.created for job, _ in found.values()})
-        if epochs == self._seen:
-            return []
         rows = {key: self._row(job, trainer) for key, (job, trainer) in found.items()}
+        begun = {job.job: job.created for job, _ in found.values()}
+        adopted = self._adopt(rows, begun)
+        self._end_former(begun)
+        if epochs == self._seen:
+            return adopted
         trainers = [self._forecast(key, job, trainer, rows[key]) for key, (job, trainer) in found.items()]
         names = {_name(key): key for key in found}
         shares = allocate(trainers, self._ranks, {_name(k): self._shares.get(k, 0) for k in found})
         done = self._move({names[name]: share for name, share in shares.items()}, rows)
         self._seen = epochs  # set last, so that a failed step is repeated
-        return done
+        return adopted + done
+
+    def _adopt(self, rows: Mapping[TrainingKey, TrainerRow | None], begun: dict[str, datetime]) -> list[str]:
+        """Once: go on with what the masters before have started, and end what is of no job any more."""
+        if self._adopted:
+            return []
+        present = self._driver.trainings()
+        for key, ranks in present.items():
+            self._driver.train(*key, ranks if key in rows else 0, rows.get(key))
+        self._shares = {key: ranks for key, ranks in present.items() if key in rows}
+        self._begun = begun
+        self._adopted = True
+        return [f"trainer {_name(key)} is of no job any more; it ends" for key in sorted(present.keys() - rows.keys())]
 
     def _end_former(self, begun: dict[str, datetime]) -> None:
         """End the trainers of earlier runs: a job may be stopped and started again between two steps."""
@@ -60,7 +76,7 @@ class TrainerRanks:
                 self._seen = {}
         self._begun = begun
 
-    def _move(self, shares: Mapping[Key, int], rows: Mapping[Key, TrainerRow | None]) -> list[str]:
+    def _move(self, shares: Mapping[TrainingKey, int], rows: Mapping[TrainingKey, TrainerRow | None]) -> list[str]:
         done = []
         for key in self._shares.keys() - shares.keys():
             self._driver.train(*key, 0, None)
@@ -72,7 +88,9 @@ class TrainerRanks:
         self._shares = dict(shares)
         return done
 
-    def _forecast(self, key: Key, job: PoolDemand, trainer: TrainerDemand, row: TrainerRow | None) -> TrainerForecast:
+    def _forecast(
+        self, key: TrainingKey, job: PoolDemand, trainer: TrainerDemand, row: TrainerRow | None
+    ) -> TrainerForecast:
         present = max(1, self._shares.get(key, 1))
         speed = (trainer.clips_per_s or 1.0) / max(job.epoch_clips, 1) / present**SCALING
         return TrainerForecast(
@@ -88,5 +106,5 @@ class TrainerRanks:
         return next((row for row in self._rows().values() if trainer.model in row.models), None)
 
 
-def _name(key: Key) -> str:
+def _name(key: TrainingKey) -> str:
     return ".".join(key)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kubernetes import client, config
@@ -18,7 +20,8 @@ from essp_master.pools.kubernetes import KubernetesDriver
 from tests.harness.kubernetes_api import ApiServer, Cluster
 from tests.harness.kubernetes_objects import (
     NAMESPACE,
-    PAUSES_S,
+    OWNER,
+    begun,
     template,
 )
 
@@ -51,7 +54,9 @@ def changes() -> threading.Event:
 def driver(api: client.ApiClient, tmp_path: Path, changes: threading.Event) -> Iterator[KubernetesDriver]:
     (tmp_path / "extractor-deployment.yaml").write_text(template("Deployment"))
     (tmp_path / "trainer-job.yaml").write_text(template("Job"))
-    started = KubernetesDriver(api, NAMESPACE, tmp_path, "essp", PAUSES_S)
-    started.start(changes.set)
-    yield started
-    started.close()
+    core: Any = client.CoreV1Api(api)
+    core.create_namespaced_config_map(NAMESPACE, OWNER)
+    with closing(begun(api, tmp_path, changes.set)) as started:
+        yield started
+    with suppress(client.ApiException):  # a test has removed it
+        core.delete_namespaced_config_map(OWNER["metadata"]["name"], NAMESPACE)

@@ -70,7 +70,7 @@ def test_idle_pods_are_the_ones_to_go(cluster: Cluster, driver: KubernetesDriver
 
 def test_a_registered_extractor_gets_its_deployment(api: client.ApiClient, driver: KubernetesDriver) -> None:
     driver.add_extractor(DEPTH)
-    seen(driver, extractor_depth_map=PoolSize(2, 0))
+    seen(driver, extractor_depth_map=PoolSize(2, 0, registered=True))
     made = read(api, "extractor-depth-map").spec.template.spec
     container = made.containers[0]
     assert container.image == IMAGE

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +19,11 @@ from essp_master.registrations import TrainerRow
 from tests.harness.kubernetes_api import Cluster, Refusal
 from tests.harness.kubernetes_objects import (
     DEMO_RGB,
+    DEPTH,
     IMAGE,
     NAMESPACE,
+    OWNER,
+    begun,
     ended,
     job_of,
     repaired,
@@ -59,6 +64,28 @@ def test_a_successor_waits_for_the_pods_of_the_one_before(cluster: Cluster, driv
     assert cluster.objects["jobs", DEMO_RGB]["metadata"]["uid"] == first
     cluster.delete("pods", "rank-0")
     repaired(driver, lambda: driver.sizes() == {"trainer.demo.rgb": PoolSize(4, 0, 0)})
+
+
+def test_a_new_master_finds_the_trainings_of_the_one_before(
+    api: client.ApiClient, driver: KubernetesDriver, tmp_path: Path
+) -> None:
+    assert driver.trainings() == {}
+    driver.train("demo", "rgb", 3, None)
+    first = job_of(api).metadata.uid
+    with closing(begun(api, tmp_path, lambda: None)) as successor:
+        until(lambda: successor.trainings() == {("demo", "rgb"): 3})
+        successor.train("demo", "rgb", 3, None)
+        assert job_of(api).metadata.uid == first, "it goes on as it is"
+        successor.train("demo", "rgb", 0, None)
+        until(lambda: successor.trainings() == {})
+
+
+def test_what_the_master_has_made_goes_with_the_release(cluster: Cluster, driver: KubernetesDriver) -> None:
+    driver.train("demo", "rgb", 1, None)
+    driver.add_extractor(DEPTH)
+    assert (len(cluster.names("jobs")), len(cluster.names("deployments"))) == (1, 1)
+    cluster.delete("configmaps", OWNER["metadata"]["name"])
+    assert cluster.names("jobs") == cluster.names("deployments") == []
 
 
 def test_a_job_that_somebody_deletes_is_made_again(cluster: Cluster, driver: KubernetesDriver) -> None:

@@ -22,9 +22,10 @@ from essp_common.runtime.troubles import Kind
 from essp_master.config import MasterSettings
 from essp_master.job.pool_demand import PoolDemand, TrainerDemand
 from essp_master.pools.load import PoolRates, loads
-from essp_master.pools.port import PoolSize
+from essp_master.pools.port import PoolSize, TrainingKey
 from essp_master.pools.processes import ProcessDriver
 from essp_master.pools.reconciler import PERIOD_S, PoolRule, Reconciler
+from essp_master.pools.trainer_ranks import TrainerRanks
 from essp_master.pools.worker_registry import WorkerRegistry
 from essp_master.registrations import ExtractorRow, TrainerRow
 from tests.harness.fleet import Clock
@@ -43,12 +44,17 @@ class Recorded:
         self.bounds = (1, 64)
         self.cores: int | None = None
         self.told: list[tuple[Any, ...]] = []
+        self.registered: set[str] = set()
+        self.present: dict[TrainingKey, int] = {}
 
     def start(self, changed: Callable[[], None]) -> None:
         self.changed = changed
 
     def sizes(self) -> Mapping[str, PoolSize]:
-        return {name: PoolSize(size, size, *self.bounds, self.cores) for name, size in self.replicas.items()}
+        return {
+            name: PoolSize(size, size, *self.bounds, self.cores, name in self.registered)
+            for name, size in self.replicas.items()
+        }
 
     def scale(self, pool: str, replicas: int, spare: Sequence[str]) -> None:
         self.told.append(("scale", pool, replicas, *spare))
@@ -60,6 +66,7 @@ class Recorded:
     def add_extractor(self, row: ExtractorRow) -> None:
         self.told.append(("add", row.name))
         self.replicas[f"extractor.{row.name}"] = row.min
+        self.registered.add(f"extractor.{row.name}")
 
     def remove(self, pool: str) -> None:
         self.told.append(("remove", pool))
@@ -67,6 +74,9 @@ class Recorded:
 
     def train(self, job: str, trainer: str, ranks: int, row: TrainerRow | None) -> None:
         self.told.append(("train", job, trainer, ranks))
+
+    def trainings(self) -> Mapping[TrainingKey, int]:
+        return self.present
 
     def troubles(self) -> Mapping[Subject, str]:
         return {}
@@ -463,3 +473,29 @@ def test_a_training_that_is_done_is_not_started_again_and_one_that_failed_is() -
 def test_what_is_no_pool_is_refused(processes: ProcessDriver, pool: str) -> None:
     with pytest.raises(ConfigError, match="no pool"):
         processes.scale(pool, 1, [])
+
+
+def test_a_pool_that_an_earlier_master_made_of_a_registration_goes_with_it() -> None:
+    bench = ReconcilerBench(decoder=1, **{"extractor.gone": 2, "extractor.depth": 2})
+    bench.driver.registered = {"extractor.gone", "extractor.depth"}
+    bench.rows = {"depth": DEPTH}
+    bench.reconciler.step()
+    assert bench.driver.told == [("add", "depth"), ("remove", "extractor.gone")]
+    bench.driver.replicas["extractor.gone"] = 2  # the watch is late
+    bench.reconciler.step()
+    told = [event.message for event in bench.reconciler.events() if event.pool == "extractor.gone"]
+    assert told == ["is no longer registered; its workers leave"]
+
+
+def test_no_ranks_are_divided_before_the_jobs_are_known() -> None:
+    driver = Recorded({})
+    driver.present = {("demo", "rgb"): 2}
+    known: list[bool] = []
+    reconciler = Reconciler(
+        driver, WorkerRegistry(), list, trainer_ranks=TrainerRanks(driver, 2), jobs_known=lambda: bool(known)
+    )
+    reconciler.step()
+    assert driver.told == [], "its job may be one that this master has not read yet"
+    known.append(True)
+    reconciler.step()
+    assert driver.told == [("train", "demo", "rgb", 0)]

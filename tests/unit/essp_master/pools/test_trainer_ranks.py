@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from essp_common.errors import Unavailable
 from essp_master.job.pool_demand import PoolDemand
+from essp_master.pools.port import TrainingKey
 from essp_master.pools.trainer_ranks import TrainerRanks
 from essp_master.registrations import TrainerRow
 from tests.unit.essp_master.pools.test_reconciler import IMAGE, Recorded, job, training
@@ -87,3 +89,28 @@ def test_what_could_not_be_done_is_tried_again() -> None:
     ranks.step(jobs)
     assert sum(shares(driver).values()) == 4
     assert ranks.step(jobs) == []
+
+
+def test_a_new_master_moves_no_ranks_and_ends_what_is_of_no_job() -> None:
+    driver = Recorded({})
+    driver.present = {("demo", "rgb"): 1, ("demo", "flow"): 3, ("gone", "rgb"): 4}
+    ranks = TrainerRanks(driver, 4)
+    (sentence,) = ranks.step([with_losses(rgb=[2.4, 1.9, 1.5, 1.2], flow=[2.4, 1.9, 1.5, 1.2])])
+    assert "gone.rgb" in sentence
+    assert sorted(driver.told) == [
+        ("train", "demo", "flow", 3),
+        ("train", "demo", "rgb", 1),
+        ("train", "gone", "rgb", 0),
+    ]
+
+
+def test_what_there_is_is_looked_for_again_after_a_failure() -> None:
+    class Away(Recorded):
+        def trainings(self) -> Mapping[TrainingKey, int]:
+            raise Unavailable("the API server is away")
+
+    driver = Away({})
+    ranks = TrainerRanks(driver, 4)
+    with pytest.raises(Unavailable):
+        ranks.step([with_losses(rgb=[])])
+    assert driver.told == []
