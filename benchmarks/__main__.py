@@ -23,6 +23,7 @@ import typer
 from benchmarks import (
     autoscaling,
     catalogs,
+    checkpoints,
     decoding,
     features,
     gpus,
@@ -72,6 +73,8 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
         features.feature_sharing,
         master.master,
         catalogs.catalog_million,
+        checkpoints.checkpoint_size,
+        checkpoints.checkpoint_q8,
         records.records,
         oneaccess.records_coco,
         hogwild.hogwild,
@@ -81,7 +84,11 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
         gpus.gpu_allocation,
     )
 }
-_FIGURES = {"decode_peers": ("decode_seek", "decode_locality")}
+_FIGURES = {
+    "decode_peers": ("decode_seek", "decode_locality"),
+    "checkpoint_size": ("checkpoint_exact_size", "checkpoint_delta_size"),
+    "checkpoint_q8": ("checkpoint_q8_size", "checkpoint_q8_same"),
+}
 """What the figures of a benchmark begin with, where that is not its own name."""
 
 

@@ -109,7 +109,7 @@ class Files(Dataset[tuple[Any, int]]):
 def hogwild(scale: Scale) -> Iterator[Figure]:
     """An epoch of 8,000 small images by two processes: on two DataLoaders / on one shared loader."""
     count = 128 if scale.quick else 8000
-    folder = _stored(scale.root / f"hogwild_{count}", *_made_up(count, 0), *_made_up(64, 1))
+    folder = _stored(scale.root / f"hogwild_{count}", *made_up(count, 0), *made_up(64, 1))
     rounds = [{on: _run(Trial(folder, on)) for on in _SIDES} for _ in range(scale.rounds)]
     assert len({outcome.steps for each in rounds for outcome in each.values()}) == 1
     seconds: dict[str, float | str] = {f"{on}_s": round(outcome.seconds, 3) for on, outcome in rounds[-1].items()}
@@ -132,7 +132,9 @@ def main(
     """Train on all sides with several seeds, taking turns; print times and errors."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        train, test = (_read(images, folder, part) if images else _made_up(count, part == "test") for part in _PARTS)
+        train, test = (
+            read_images(images, folder, part) if images else made_up(count, part == "test") for part in _PARTS
+        )
         _stored(folder, train[0][:count], train[1][:count], *test)
         print(f"{min(count, len(train[0]))} images, {len(test[0])} test images, load {os.getloadavg()[0]:.1f}")
         timed: list[dict[str, Outcome]] = []
@@ -293,7 +295,7 @@ def _error(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> floa
 # --- images ---
 
 
-def _made_up(count: int, seed: int) -> tuple[Images, Labels]:
+def made_up(count: int, seed: int) -> tuple[Images, Labels]:
     """Images that a network can learn to tell apart, but not at once: a pattern of their class, moved and turned in
     its colours, under one of another class."""
     patterns = np.random.default_rng(7).normal(size=(len(_CLASSES), 2, 8, 8, 3)).astype(np.float32)
@@ -310,7 +312,7 @@ def _made_up(count: int, seed: int) -> tuple[Images, Labels]:
     return images, labels
 
 
-def _read(source: str, folder: Path, part: str) -> tuple[Images, Labels]:
+def read_images(source: str, folder: Path, part: str) -> tuple[Images, Labels]:
     """What a folder or an archive has under `part`, scaled."""
     target = folder / f"source_{part}"
     with open_source(Path(source).absolute().as_uri(), Stores(("file:///",)), SourceOptions(within=part)) as found:
