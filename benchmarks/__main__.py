@@ -75,6 +75,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
         catalogs.catalog_million,
         checkpoints.checkpoint_size,
         checkpoints.checkpoint_q8,
+        checkpoints.checkpoint_stall,
         records.records,
         oneaccess.records_coco,
         hogwild.hogwild,

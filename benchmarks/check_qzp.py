@@ -2,14 +2,16 @@
 
 Q rounds to 8 bits, Z compresses by gzip, P writes in a child process; the next checkpoint waits for the last. Q is
 measured with one range over all numbers of a file, as the paper prints it, and with one for each output channel, with
-arrays of one dimension exact. Everything but the combination is the same: a checkpoint an epoch of the training of
-`image_training.py`, each flushed to the disk (`fsync`). The paper's baseline is `torch.save`, and so is this one's.
+arrays of one dimension exact. Everything but the combination is the same: a checkpoint an epoch, of trainings that go
+on from the same steps of the one in `image_training.py`, each flushed to the disk (`fsync`). `none` is `torch.save`, as
+in the paper. The others are what saves a trainer (`checkpoint_saver.py`), without planes and differences, which the
+paper does not have; that reads each file back.
 
     wait       seconds that the training waited for all its checkpoints
     training   seconds from the first step until the last checkpoint was on the disk
     bytes      of a checkpoint, over those of its numbers in memory
     accuracy   on test images, of the weights in the last checkpoint
-    resumed    the same after one more epoch from the last checkpoint, weights and momentum as they were restored
+    resumed    the same after as many more steps from the last checkpoint, weights and momentum as they were restored
 
 Prints a table, and writes `check_qzp.json` to `--results`. Each combination trains in turn, `--rounds` times; times are
 the median. docs/check-qzp.md has a run beside the paper's numbers.
@@ -18,29 +20,25 @@ the median. docs/check-qzp.md has a run beside the paper's numbers.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from io import BytesIO
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import typer
 
+from benchmarks.checkpoint_saver import Saver, torch_save
 from benchmarks.disk_load import loaded
 from benchmarks.hogwild import Images, Labels, made_up, read_images
 from benchmarks.image_training import BATCH, ImageTraining, State
-from essp_common.learning.models import arrays_of, as_tensors
+from essp_common.learning.models import arrays_of
 from essp_common.quantities import size
 from essp_common.runtime.process import cpu_count
-from essp_common.tensors.packed import Packing, Scope, pack, unpack
-from essp_trainer.checkpoints.state_memory import StateMemory
+from essp_common.tensors.packed import Codec, Packing, Scope, unpack
 
 RESULTS = Path(__file__).with_name("results")
 
@@ -56,10 +54,10 @@ class Way:
     @property
     def packing(self) -> Packing | None:
         """How files are written; None: by `torch.save`."""
-        codec = "gzip" if "Z" in self.name else "none"
+        codec: Codec = "gzip" if "Z" in self.name else "none"
         if "Q" in self.name:
             return Packing(8, self.scope, self.scope == "channel", codec, planes=False)
-        return Packing(codec=codec, planes=False) if "Z" in self.name else None
+        return Packing(codec=codec, planes=False) if self.name != "none" else None
 
     def __str__(self) -> str:
         return f"{self.name}, {self.scope}" if "Q" in self.name else self.name
@@ -83,83 +81,6 @@ class Outcome:
     resumed: float
 
 
-class Saver:
-    """Saves a training where it waits, or by a child process that is kept."""
-
-    def __init__(self, way: Way, folder: Path) -> None:
-        self._packing = way.packing
-        self._folder = folder
-        self._memory = StateMemory()
-        self._child: tuple[multiprocessing.process.BaseProcess, Connection] | None = None
-        if "P" in way.name:
-            context = multiprocessing.get_context("spawn")
-            here, there = context.Pipe()
-            process = context.Process(target=_child, args=(there, self._packing, folder), daemon=True)
-            process.start()
-            there.close()
-            here.recv()  # it has started
-            self._child = process, here
-        self._writing = False
-
-    def save(self, training: ImageTraining) -> None:
-        """Returns when the training may go on."""
-        self.finish()
-        if self._child is None:
-            _write(training.state(), self._packing, self._folder)
-            return
-        self._memory.take(training.tensors())
-        self._child[1].send((os.getpid(), self._memory.fd, self._memory.size, self._memory.places))
-        self._writing = True
-
-    def finish(self) -> None:
-        """Wait for the one that is being written."""
-        if self._child is not None and self._writing:
-            self._child[1].recv()
-            self._writing = False
-
-    def close(self) -> None:
-        """End the child."""
-        if self._child is not None:
-            process, connection = self._child
-            connection.close()
-            process.join()
-        self._memory.close()
-
-
-def _child(connection: Connection, packing: Packing | None, folder: Path) -> None:
-    import mmap
-
-    from essp_trainer.checkpoints.state_memory import arrays_at
-
-    torch.set_num_threads(1)
-    connection.send(None)
-    while True:
-        try:
-            parent, fd, length, places = connection.recv()
-        except EOFError:
-            return
-        with open(f"/proc/{parent}/fd/{fd}", "r+b") as file:
-            memory = mmap.mmap(file.fileno(), length)
-        _write(arrays_at(memory, places), packing, folder)
-        connection.send(None)
-
-
-def _write(state: Mapping[str, Mapping[str, Any]], packing: Packing | None, folder: Path) -> None:
-    """All files, in place of those before, flushed to the disk."""
-    for file, arrays in state.items():
-        if packing is None:
-            buffer = BytesIO()
-            torch.save(as_tensors(arrays), buffer)
-            data: bytes | memoryview = buffer.getbuffer()
-        else:
-            data = pack(arrays, packing)
-        with open(folder / f"{file}.new", "wb") as target:
-            target.write(data)
-            target.flush()
-            os.fsync(target.fileno())
-        (folder / f"{file}.new").replace(folder / file)
-
-
 def _read(packing: Packing | None, folder: Path, files: list[str]) -> State:
     if packing is None:
         return {file: arrays_of(torch.load(folder / file)) for file in files}
@@ -172,27 +93,35 @@ class Course:
 
     train: tuple[Images, Labels]
     test: tuple[Images, Labels]
+    begin: State
+    """From where each training goes on."""
+    warm: int
+    """Steps until there."""
     epochs: int
-
-    @property
-    def steps(self) -> int:
-        """Of an epoch."""
-        return len(self.train[1]) // BATCH
+    steps: int
+    """Of an epoch."""
 
     def run(self, way: Way, folder: Path) -> Outcome:
         """One training by one combination."""
-        training, saver = ImageTraining(*self.train), Saver(way, folder)
+        training = ImageTraining(*self.train)
+        training.load(self.begin, self.warm)
+        saver = None if way.packing is None else Saver(folder, "P" in way.name, way.packing)
         wait_s, began_s = 0.0, time.perf_counter()
         for _ in range(self.epochs):
             for _ in range(self.steps):
                 training.step()
             asked_s = time.perf_counter()
-            saver.save(training)
+            if saver is None:
+                torch_save(training.tensors(), folder)
+            else:
+                saver.save(training.tensors())
             wait_s += time.perf_counter() - asked_s
         asked_s = time.perf_counter()
-        saver.finish()
+        if saver is not None:
+            saver.finish()
         ended_s = time.perf_counter()
-        saver.close()
+        if saver is not None:
+            saver.close()
         state = training.state()
         restored = _read(way.packing, folder, list(state))
         resumed = ImageTraining(*self.train)
@@ -209,10 +138,13 @@ class Course:
 
 def main(
     images: Annotated[str, typer.Option(help="A folder or an archive with train and test; default: made up.")] = "",
-    count: Annotated[int, typer.Option(help="Training images.", min=BATCH)] = 640,
+    count: Annotated[int, typer.Option(help="Training images.", min=BATCH)] = 2000,
+    tested: Annotated[int, typer.Option(help="Test images.", min=1)] = 400,
+    warm: Annotated[int, typer.Option(help="Steps of the one training that all of them go on from.", min=1)] = 160,
+    steps: Annotated[int, typer.Option(help="Steps between two checkpoints.", min=1)] = 20,
     epochs: Annotated[int, typer.Option(help="Checkpoints of a training.", min=1)] = 3,
     rounds: Annotated[int, typer.Option(help="How often each combination is measured.", min=1)] = 1,
-    jobs: Annotated[int, typer.Option(help="Threads that read and write at random beside it; 0: none.", min=0)] = 64,
+    jobs: Annotated[int, typer.Option(help="Threads that read and write at random beside it.", min=1)] = 16,
     folder: Annotated[Path | None, typer.Option(help="A folder on the disk to write to.")] = None,
     results: Annotated[Path, typer.Option(help="Where the results are written.")] = RESULTS,
 ) -> None:
@@ -222,14 +154,12 @@ def main(
         if images:
             train, test = (read_images(images, root, part) for part in ("train", "test"))
         else:
-            train, test = made_up(count, 0), made_up(400, 1)
-        step = max(1, len(test[1]) // 400)
-        spread = max(1, len(train[1]) // count)
-        course = Course(
-            (train[0][::spread][:count], train[1][::spread][:count]),
-            (test[0][::step][:400], test[1][::step][:400]),
-            epochs,
-        )
+            train, test = made_up(count, 0), made_up(tested, 1)
+        train, test = _some(train, count), _some(test, tested)
+        warmed = ImageTraining(*train)
+        for _ in range(warm):
+            warmed.step()
+        course = Course(train, test, warmed.state(), warm, epochs, steps)
         found: dict[str, list[Outcome]] = {str(way): [] for way in WAYS}
         with loaded(root, jobs=jobs) as done:
             began_s = time.perf_counter()
@@ -241,7 +171,13 @@ def main(
             per_s = done.value / (time.perf_counter() - began_s)
     document = {
         "rows": {name: [asdict(one) for one in runs] for name, runs in found.items()},
-        "facts": {"images": images or "made up", "count": len(course.train[1]), "epochs": epochs, "steps": course.steps}
+        "facts": {
+            "images": images or "made up",
+            "count": len(course.train[1]),
+            "epochs": epochs,
+            "steps": steps,
+            "warm": warm,
+        }
         | {"cpus": cpu_count(), "load": os.getloadavg()[0], "disk_operations_per_s": round(per_s), "jobs": jobs},
     }
     results.mkdir(parents=True, exist_ok=True)
@@ -250,6 +186,12 @@ def main(
     for name, runs in found.items():
         waits = statistics.median(one.wait_s for one in runs) / statistics.median(o.wait_s for o in found["none"])
         print(f"{name:12} waits {waits:6.1%} of torch.save")
+
+
+def _some(images: tuple[Images, Labels], count: int) -> tuple[Images, Labels]:
+    """So many of them at most, of all classes."""
+    step = max(1, len(images[1]) // count)
+    return images[0][::step][:count], images[1][::step][:count]
 
 
 def _line(name: str, outcome: Outcome) -> str:

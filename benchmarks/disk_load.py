@@ -1,7 +1,8 @@
 """A disk that others use: random reads and writes of 4 KiB on one file, by several threads of a process of its own.
 
-As FIO in the paper of Check-QZP (1 GiB, 4 KiB, 64 jobs), except that the system's memory is passed by (`O_DIRECT`) where
-the file system can do that: so the load is one on the disk, and hardly one on the cores. The file is removed at the end.
+As FIO in the paper of Check-QZP (1 GiB, 4 KiB, random), except that the system's memory is passed by (`O_DIRECT`) where
+the file system can do that, and with fewer jobs: so the load is more one on the disk than on the cores. The file is
+removed at the end.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _BLOCK = 4096
 
 
 @contextmanager
-def loaded(folder: Path, size_bytes: int = 2**30, jobs: int = 64) -> Iterator[Any]:
+def loaded(folder: Path, size_bytes: int = 2**30, jobs: int = 16) -> Iterator[Any]:
     """Keep the disk of this folder busy; gives a counter of the reads and writes so far (`value`)."""
     context = multiprocessing.get_context("spawn")
     path, done, ready = folder / "load", context.Value("q", 0), context.Event()

@@ -1,0 +1,79 @@
+"""Saves a plain loop by what saves a trainer: its kept memory, and its child process or thread that packs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from essp_common.artifacts.ownership import CheckpointName
+from essp_common.job.spec import CheckpointSpec
+from essp_common.objects.directory import DirectoryStore
+from essp_common.tensors.packed import EXACT, Packing
+from essp_trainer.checkpoints.packing import PackingThread, StatePacking
+from essp_trainer.checkpoints.packing_process import PackingProcess
+
+Tensors = Mapping[str, Mapping[str, Tensor]]
+
+
+class Saver:
+    """Writes each checkpoint in place of the last; every file is flushed to the disk, and read back."""
+
+    def __init__(self, folder: Path, parallel: bool, packing: Packing = EXACT, delta: bool = False) -> None:
+        asked = CheckpointSpec(delta=delta)
+        self._packing: StatePacking = PackingProcess(asked) if parallel else PackingThread(asked)
+        self._how = packing
+        self._store = DirectoryStore(str(folder))
+        self._pool = ThreadPoolExecutor(1, "essp-save") if parallel else None
+        self._writing: Future[None] | None = None
+        self._saves = 0
+
+    def save(self, tensors: Tensors) -> float:
+        """Returns when the training may go on; seconds of the copy, without those that the last save took."""
+        self.finish()
+        self._saves += 1
+        began_s = time.perf_counter()
+        self._packing.take(tensors)
+        took_s = time.perf_counter() - began_s
+        if self._pool is None:
+            self._write(tuple(tensors))
+        else:
+            self._writing = self._pool.submit(self._write, tuple(tensors))
+        return took_s
+
+    @property
+    def busy(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._writing is not None and not self._writing.done()
+
+    def finish(self) -> None:
+        """Wait for the one that is being written."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def close(self) -> None:
+        """End the child."""
+        if self._pool is not None:
+            self._pool.shutdown()
+        self._packing.close()
+
+    def _write(self, files: tuple[str, ...]) -> None:
+        name = CheckpointName(self._saves, 1)
+        self._packing.data(name, dict.fromkeys(files, self._how), False)(self._store, "")
+        self._packing.settle(True)
+
+
+def torch_save(tensors: Tensors, folder: Path) -> None:
+    """The same by `torch.save`: a file each, flushed to the disk."""
+    for file, named in tensors.items():
+        with open(folder / f"{file}.new", "wb") as target:
+            torch.save(dict(named), target)
+            target.flush()
+            os.fsync(target.fileno())
+        (folder / f"{file}.new").replace(folder / file)

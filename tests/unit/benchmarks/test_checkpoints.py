@@ -1,0 +1,38 @@
+"""What the figures of checkpoints stand on: files are what a trainer writes, and hold what was trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.check_qzp import WAYS
+from benchmarks.checkpoint_saver import Saver, torch_save
+from essp_common.learning.models import as_tensors
+from essp_common.tensors.packed import Packing, unpack
+
+
+@pytest.mark.parametrize("packing", [way.packing for way in WAYS if way.name in ("Z", "P", "ZP")])
+def test_what_is_saved_without_rounding_is_what_torch_saves(tmp_path: Path, packing: Packing) -> None:
+    tensors = {"model.tensors": {"a": torch.randn(8, 3), "b": torch.arange(5)}, "optimizer.tensors": {}}
+    saver = Saver(tmp_path, parallel=False, packing=packing)
+    saver.save(tensors)
+    saver.close()
+    packed = as_tensors(unpack((tmp_path / "model.tensors").read_bytes()))
+    torch_save(tensors, tmp_path)
+    saved = torch.load(tmp_path / "model.tensors")
+    assert saved.keys() == packed.keys()
+    assert all(torch.equal(saved[name], packed[name]) for name in saved)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.tensors", "optimizer.tensors"]
+
+
+def test_all_combinations_are_there_and_those_with_q_for_both_ranges() -> None:
+    assert [str(way) for way in WAYS if "Q" not in way.name] == ["none", "Z", "P", "ZP"]
+    with_q = [(way.name, way.packing) for way in WAYS if "Q" in way.name]
+    assert {name for name, _ in with_q} == {"Q", "QZ", "QP", "QZP"}
+    for name, packing in with_q:
+        assert packing is not None
+        assert packing.bits == 8
+        assert packing.codec == ("gzip" if "Z" in name else "none")
+        assert packing.exact_one_dimensional == (packing.scope == "channel")
