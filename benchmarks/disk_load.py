@@ -42,13 +42,11 @@ def _load(path: Path, size_bytes: int, jobs: int, done: Any, ready: Any) -> None
     descriptor = _opened(path)
     os.posix_fallocate(descriptor, 0, size_bytes)
     ready.set()
-    threads = [
-        threading.Thread(target=_job, args=(descriptor, size_bytes // _BLOCK, seed, done)) for seed in range(jobs)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    for seed in range(jobs):
+        threading.Thread(target=_job, args=(descriptor, size_bytes // _BLOCK, seed, done), daemon=True).start()
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()  # where it was killed, the load ends, too
+    path.unlink(missing_ok=True)
 
 
 def _opened(path: Path) -> int:
