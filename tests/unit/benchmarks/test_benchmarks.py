@@ -192,8 +192,8 @@ def test_a_catalog_without_videos_is_a_catalog(tmp_path: Path) -> None:
 
 
 def test_two_processes_of_hogwild_share_the_images_of_an_epoch(tmp_path: Path) -> None:
-    images, labels = hogwild._made_up(10, 0)
-    folder = hogwild._stored(tmp_path, images, labels, *hogwild._made_up(4, 1))
+    images, labels = hogwild.made_up(10, 0)
+    folder = hogwild._stored(tmp_path, images, labels, *hogwild.made_up(4, 1))
     trial = hogwild.Trial(folder, "memory", seed=3)
     halves = [hogwild._own(trial, 0, number) for number in range(2)]
     found = [image.numpy().tobytes() for half in halves for some, _ in half for image in some]
