@@ -71,6 +71,8 @@ class ModelDescription(_Document):
     """How that feature is read: decides how the input is normalised and mirrored."""
     channels: int
     """Channels of one frame of that feature."""
+    frames: int = Field(1, ge=1)
+    """Frames that a network of clips sees at once. Networks of single frames take any number."""
     classes: tuple[str, ...]
     """Class names by class id."""
     dropout: float

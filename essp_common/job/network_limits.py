@@ -20,6 +20,11 @@ class NetworkLimits:
     in a batch to have a variance. 0: the network has no such normalisation."""
     auxiliary_loss: bool = False
     """Whether training adds the loss of a second classifier."""
+    clip_frames: tuple[int, int] | None = None
+    """How many frames it sees at once, the fewest and the most. None: it sees each frame alone."""
+
+
+_ANY = 2**31
 
 
 NETWORK_LIMITS: Mapping[str, NetworkLimits] = {
@@ -35,5 +40,10 @@ NETWORK_LIMITS: Mapping[str, NetworkLimits] = {
         ),
         NetworkLimits(single_value_side=32),
     ),
+    # One pixel more than leaves a normalisation a single value.
+    **dict.fromkeys(("r3d_18", "mc3_18", "r2plus1d_18"), NetworkLimits(least_side=17, clip_frames=(2, _ANY))),
+    "s3d": NetworkLimits(least_side=209, clip_frames=(13, _ANY)),
+    "mvit_v2_s": NetworkLimits(clip_frames=(16, 16)),
+    "swin3d_t": NetworkLimits(least_side=32, clip_frames=(2, _ANY)),
 }
 """By the names of `essp_common.job.spec.MODELS`."""

@@ -37,6 +37,7 @@ ByteSize = Annotated[int, Field(gt=0, le=2**50), BeforeValidator(parse_bytes)]
 MODELS = (
     *("small", "alexnet", "densenet121", "efficientnet_lite0", "inception_v3", "mobilenet_v3_small"),
     *("resnet18", "resnet50", "resnet101", "resnet152", "resnext50_32x4d", "vgg19"),
+    *("r3d_18", "mc3_18", "r2plus1d_18", "s3d", "mvit_v2_s", "swin3d_t"),
 )
 """The names of the networks in `essp_common.learning.networks`. They are repeated here so that a job can be checked
 without torch."""
@@ -422,7 +423,9 @@ class TrainerSpec(_Section):
     descriptors (`hog`, `hof`, `mbh`, `trajectories`, `improved_trajectories`)."""
     model: Annotated[str, AfterValidator(known_model)] = "small"
     """`small` (CPU), or a torchvision name: vgg19, resnet18/50/101/152, resnext50_32x4d, inception_v3, densenet121,
-    alexnet, mobilenet_v3_small; or `efficientnet_lite0` with weights from its package."""
+    alexnet, mobilenet_v3_small; or `efficientnet_lite0` with weights from its package. They see one frame at a time.
+    Networks of clips see all frames of an rgb stream (`params.frames`) at once: r3d_18, mc3_18, r2plus1d_18, s3d,
+    mvit_v2_s, swin3d_t; see [networks](networks.md)."""
     weights: Uri | None = None
     """What to start from; null: from scratch. The URI of a safetensors or state-dict file (in a job file also a path),
     or `package:efficientnet_lite0`: the ImageNet weights of that model, from a package

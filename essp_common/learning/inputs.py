@@ -1,8 +1,8 @@
 """The normalisations of the input: what the weights of each family of networks expect.
 
-Features arrive as `(T, H, W, C)`. The T frames are scored one by one, and the scores are averaged (the segment
-consensus of Wang et al., "Temporal Segment Networks", ECCV 2016). C is the number of input channels of the network: 3
-for rgb, 2 L for L stacked flow fields.
+Features arrive as `(T, H, W, C)`. Networks of single frames score the T frames one by one, and the scores are averaged
+(the segment consensus of Wang et al., "Temporal Segment Networks", ECCV 2016). Networks of clips see them at once. C is
+the number of input channels of the network: 3 for rgb, 2 L for L stacked flow fields.
 """
 
 from __future__ import annotations
@@ -31,5 +31,9 @@ CENTRED_SIGNED = Scale((128.0,), (128.0,))
 UNIT = Scale((127.5,), (127.5,))
 """-1 to 1, as Inception v3 was trained. torchvision's weights come from there: its `transform_input` takes pictures
 that are normalised by IMAGENET back to this range (torchvision/models/inception.py)."""
+KINETICS = Scale((110.2008, 100.63983, 95.99475), (58.14765, 56.46975, 55.332195))
+"""The normalisation of torchvision's r3d_18, mc3_18, r2plus1d_18 and s3d, trained on Kinetics-400."""
+EVEN = Scale((114.75, 114.75, 114.75), (57.375, 57.375, 57.375))
+"""The normalisation of torchvision's mvit_v2_s: all colours alike."""
 UNIT_SIGNED = Scale((128.0,), (127.5,))
 """The counterpart of UNIT for signed values."""

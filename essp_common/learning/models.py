@@ -1,7 +1,8 @@
 """Clip classifiers: a network by name, fitted to a feature and a set of classes.
 
 A classifier takes `(B, T, H, W, C)` as the cache holds it (uint8, or float for float features) and returns `(B, K)`
-logits, averaged over the T frames. It contains its normalisation, so training and prediction use the same one. It
+logits. A network of single frames scores each of the T frames, and the logits are averaged. A network of clips sees
+them at once. It contains its normalisation, so training and prediction use the same one. It
 contains its random generator for dropout, so trainers in one process do not influence each other.
 """
 
@@ -22,10 +23,13 @@ from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.job.spec import PACKAGE
 from essp_common.learning.inputs import Scale
 from essp_common.learning.networks import Network, StateDict, network, packaged_weights, read_state
-from essp_common.learning.randomness import DropoutGenerator, SeededDropout, initial_weights
+from essp_common.learning.randomness import DropoutGenerator, SeededDepth, SeededDropout, initial_weights
+from essp_common.learning.torchvision_compat import torchvision
 from essp_common.objects.port import ObjectStore
 from essp_common.tensors.packed import MAGIC, unpack
 from essp_common.wiring import Stores
+
+StochasticDepth = torchvision.ops.StochasticDepth
 
 
 class Scores(NamedTuple):
@@ -38,28 +42,41 @@ class Scores(NamedTuple):
 
 
 class Classifier(nn.Module):
-    """A network with its input normalisation and segment consensus."""
+    """A network with its input normalisation and the consensus over frames or views."""
 
     mean: Tensor
     std: Tensor
 
-    def __init__(self, backbone: nn.Module, scale: Scale, channels: int, side: int | None) -> None:
+    def __init__(
+        self, backbone: nn.Module, scale: Scale, channels: int, side: int | None, clip_frames: int | None = None
+    ) -> None:
+        """`clip_frames`: how many frames the network sees at once; None: each alone."""
         super().__init__()
         self.backbone = backbone
         self.dropout = DropoutGenerator()
         self._side = side
+        self.clip_frames = clip_frames
         self.register_buffer("mean", _repeated(scale.mean, channels), persistent=False)
         self.register_buffer("std", _repeated(scale.std, channels), persistent=False)
 
     def forward(self, x_BTHWC: Tensor) -> Scores:  # noqa: N803
-        """Score a batch of clips, which may be empty, in the precision of the parameters or of autocast."""
+        """Score a batch of clips, which may be empty, in the precision of the parameters or of autocast.
+
+        T is the number of frames, times the number of views in evaluation: all frames of a view, then those of the
+        next. Raises `ConfigError` if T is no multiple of what a network of clips sees at once.
+        """
         clips, frames = x_BTHWC.shape[:2]
+        if frames % (self.clip_frames or 1):
+            raise ConfigError(f"the network sees {self.clip_frames} frames at once, and the clips have {frames}")
         x = x_BTHWC.flatten(0, 1)
         exact = x.to(self.mean.dtype)
         x = (exact - self.mean) / self.std if x.dtype == torch.uint8 else exact
         x = x.permute(0, 3, 1, 2)  # a channels-last view, for which CPU convolutions are fastest
         if self._side is not None and x.shape[-1] != self._side:
             x = functional.interpolate(x, size=(self._side, self._side), mode="bilinear", align_corners=False)
+        if self.clip_frames is not None:
+            frames //= self.clip_frames
+            x = x.reshape(clips * frames, self.clip_frames, *x.shape[1:]).transpose(1, 2).contiguous()
         out = self.backbone(x)
         logits, auxiliary = out if isinstance(out, tuple) else (out, None)
         return Scores(
@@ -67,8 +84,8 @@ class Classifier(nn.Module):
             None if auxiliary is None else self._consensus(auxiliary, clips, frames),
         )
 
-    def _consensus(self, logits: Tensor, clips: int, frames: int) -> Tensor:
-        return logits.to(self.mean.dtype).view(clips, frames, logits.shape[1]).mean(dim=1)
+    def _consensus(self, logits: Tensor, clips: int, seen: int) -> Tensor:
+        return logits.to(self.mean.dtype).view(clips, seen, logits.shape[1]).mean(dim=1)
 
 
 def build(description: ModelDescription, seed: int, weights: StateDict | None = None) -> Classifier:
@@ -76,21 +93,23 @@ def build(description: ModelDescription, seed: int, weights: StateDict | None = 
 
     If `weights` have another number of input channels, the first layer's weights are averaged over the channels and the
     average is repeated ("cross-modality initialisation", Wang et al., ECCV 2016). Raises `ConfigError` for an unknown
-    model, or for weights of another network.
+    model, for weights of another network, and for values that the network cannot read.
     """
     entry = network(description.name)
+    scale = entry.photograph if description.layout.values == "colours" else entry.signed
+    if scale is None:
+        raise ConfigError(f"{description.name} sees photographs alone, and {description.feature} are none")
     with initial_weights(seed):
         backbone = entry.make()
         _fit_stem(backbone, entry, description.channels)
         classes = len(description.classes)
-        _replace(backbone, entry.head, nn.Linear(_linear(backbone, entry.head).in_features, classes))
+        _replace(backbone, entry.head, _head(backbone.get_submodule(entry.head), classes))
         if entry.auxiliary_head is not None:
-            inputs = _linear(backbone, entry.auxiliary_head).in_features
-            _replace(backbone, entry.auxiliary_head, nn.Linear(inputs, classes))
+            _replace(backbone, entry.auxiliary_head, _head(backbone.get_submodule(entry.auxiliary_head), classes))
     if weights is not None:
         _load_backbone(backbone, entry, weights, description)
-    scale = entry.photograph if description.layout.values == "colours" else entry.signed
-    classifier = Classifier(backbone, scale, description.channels, entry.side)
+    frames = description.frames if entry.clips else None
+    classifier = Classifier(backbone, scale, description.channels, entry.side, frames)
     _seed_dropout(classifier, entry, description.dropout)
     _channels_last(classifier)
     return classifier
@@ -182,11 +201,13 @@ def _repeated(values: tuple[float, ...], channels: int) -> Tensor:
     return torch.tensor(values).repeat(channels // len(values))
 
 
-def _linear(backbone: nn.Module, path: str) -> nn.Linear:
-    layer = backbone.get_submodule(path)
-    if not isinstance(layer, nn.Linear):
-        raise TypeError(f"{path} is a {type(layer).__name__}")
-    return layer
+def _head(layer: nn.Module, classes: int) -> nn.Module:
+    """A last layer like `layer` for so many classes."""
+    if isinstance(layer, nn.Linear):
+        return nn.Linear(layer.in_features, classes)
+    if isinstance(layer, nn.Conv3d) and layer.kernel_size == (1, 1, 1):
+        return nn.Conv3d(layer.in_channels, classes, kernel_size=1)
+    raise TypeError(f"the last layer is a {type(layer).__name__}")
 
 
 def _replace(backbone: nn.Module, path: str, layer: nn.Module) -> None:
@@ -197,7 +218,7 @@ def _replace(backbone: nn.Module, path: str, layer: nn.Module) -> None:
 def _fit_stem(backbone: nn.Module, entry: Network, channels: int) -> None:
     """Give the first convolution `channels` input channels, with new weights if the number changes."""
     stem = backbone.get_submodule(entry.stem)
-    if not isinstance(stem, nn.Conv2d):
+    if not isinstance(stem, nn.Conv2d | nn.Conv3d):
         raise TypeError(f"{entry.stem} is a {type(stem).__name__}")
     if stem.in_channels != channels:
         stem.in_channels = channels
@@ -213,7 +234,7 @@ def _load_backbone(backbone: nn.Module, entry: Network, weights: StateDict, desc
     state = {name: tensor for name, tensor in state.items() if not name.startswith(fresh)}
     stem = f"{entry.stem}.weight"
     if stem in state and state[stem].shape[1] != description.channels:
-        state[stem] = state[stem].mean(dim=1, keepdim=True).repeat(1, description.channels, 1, 1)
+        state[stem] = state[stem].mean(dim=1, keepdim=True).repeat_interleave(description.channels, dim=1)
     try:
         missing, unexpected = backbone.load_state_dict(state, strict=False)
     except RuntimeError as error:
@@ -228,9 +249,15 @@ def _load_backbone(backbone: nn.Module, entry: Network, weights: StateDict, desc
 
 
 def _seed_dropout(classifier: Classifier, entry: Network, p: float) -> None:
-    """Let every dropout layer draw from the classifier's generator. If there is none, add one before the last layer."""
+    """Let every dropout layer draw from the classifier's generator. If there is none, add one before the last layer.
+
+    Layers whose own probability is 0 are no dropout of that network, and draw nothing: they stay.
+    """
     backbone = classifier.backbone
-    paths = [path for path, layer in backbone.named_modules() if isinstance(layer, nn.Dropout)]
+    for path, layer in list(backbone.named_modules()):
+        if isinstance(layer, StochasticDepth):
+            _replace(backbone, path, SeededDepth(layer.p, classifier.dropout))
+    paths = [path for path, layer in backbone.named_modules() if isinstance(layer, nn.Dropout) and layer.p > 0]
     for path in paths:
         _replace(backbone, path, SeededDropout(p, classifier.dropout))
     if not paths:

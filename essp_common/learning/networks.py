@@ -17,7 +17,17 @@ from torch import Tensor, nn
 
 from essp_common.distribution import needs_extra
 from essp_common.errors import ConfigError
-from essp_common.learning.inputs import CENTRED, CENTRED_SIGNED, IMAGENET, SIGNED, UNIT, UNIT_SIGNED, Scale
+from essp_common.learning.inputs import (
+    CENTRED,
+    CENTRED_SIGNED,
+    EVEN,
+    IMAGENET,
+    KINETICS,
+    SIGNED,
+    UNIT,
+    UNIT_SIGNED,
+    Scale,
+)
 from essp_common.learning.torchvision_compat import torchvision
 
 StateDict = Mapping[str, Tensor]
@@ -59,20 +69,22 @@ class Network:
     stem: str
     """Path of the first convolution."""
     head: str
-    """Path of the last linear layer."""
+    """Path of the last layer: linear, or a convolution of one position."""
     photograph: Scale = IMAGENET
     """The normalisation of colours that the network's public weights were trained with."""
-    signed: Scale = SIGNED
-    """That of signed values."""
+    signed: Scale | None = SIGNED
+    """That of signed values; None: it sees photographs alone."""
     auxiliary_head: str | None = None
     """Path of the last layer of the auxiliary classifier, if the network has one."""
     side: int | None = None
     """The only input side that it accepts; None: any side that is large enough for its pooling."""
+    clips: bool = False
+    """Whether it sees the frames of a clip at once, `(B, C, T, H, W)`, and not each alone, `(B, C, H, W)`."""
 
 
 def _torchvision(name: str, **options: object) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
-        network: nn.Module = getattr(torchvision.models, name)(weights=None, **options)
+        network: nn.Module = torchvision.models.get_model(name, weights=None, **options)
         return network
 
     return make
@@ -118,6 +130,15 @@ NETWORKS: Mapping[str, Network] = {
         name: Network(_torchvision(name), "conv1", "fc")
         for name in ("resnet18", "resnet50", "resnet101", "resnet152", "resnext50_32x4d")
     },
+    **{
+        name: Network(_torchvision(name), "stem.0", "fc", photograph=KINETICS, signed=None, clips=True)
+        for name in ("r3d_18", "mc3_18", "r2plus1d_18")
+    },
+    "s3d": Network(_torchvision("s3d"), "features.0.0.0", "classifier.1", photograph=KINETICS, signed=None, clips=True),
+    "mvit_v2_s": Network(
+        _torchvision("mvit_v2_s"), "conv_proj", "head.1", photograph=EVEN, signed=None, side=224, clips=True
+    ),
+    "swin3d_t": Network(_torchvision("swin3d_t"), "patch_embed.proj", "head", signed=None, clips=True),
 }
 
 

@@ -1,7 +1,7 @@
 """Batch normalisation: of batches too small for it, and of a batch that is divided among several ranks.
 
 The last batch of an epoch may be one clip, and clips that cannot be decoded make any batch smaller. Where a channel
-then has a single value, there is no variance to divide by. `BatchNorm2d` raises an error; here the layer normalises by
+then has a single value, there is no variance to divide by. torch's layers raise an error; here the layer normalises by
 its running statistics, as in evaluation, and does not change them. Other layers, with more values, are not concerned.
 
 If each rank normalised by its own part, the result of training would depend on the number of ranks, and get worse with
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
 
 
 class Peers(Protocol):
@@ -32,10 +33,10 @@ class Peers(Protocol):
         """Replace each element by its sum over all ranks."""
 
 
-class AnyBatchNorm(nn.BatchNorm2d):
-    """`BatchNorm2d` that also takes a batch with one value per channel, or with none."""
+class AnyBatchNorm(_BatchNorm):
+    """Batch normalisation of pictures or clips that also takes a batch with one value per channel, or with none."""
 
-    def __init__(self, own: nn.BatchNorm2d) -> None:
+    def __init__(self, own: _BatchNorm) -> None:
         """Uses the parameters and statistics of `own`."""
         super().__init__(own.num_features, own.eps, own.momentum, own.affine, own.track_running_stats)
         self._parameters, self._buffers = own._parameters, own._buffers
@@ -47,6 +48,9 @@ class AnyBatchNorm(nn.BatchNorm2d):
             return self.by_running_statistics(x)
         return super().forward(x)
 
+    def _check_input_dim(self, input: Tensor) -> None:
+        """Any number of dimensions after the channels: the layer it replaces was made for its network."""
+
     def by_running_statistics(self, x: Tensor) -> Tensor:
         """Normalise `x` as in evaluation."""
         return functional.batch_norm(
@@ -57,7 +61,7 @@ class AnyBatchNorm(nn.BatchNorm2d):
 class SharedBatchNorm(AnyBatchNorm):
     """`AnyBatchNorm` for a batch divided among ranks. A rank's part may be empty."""
 
-    def __init__(self, own: nn.BatchNorm2d, peers: Peers) -> None:
+    def __init__(self, own: _BatchNorm, peers: Peers) -> None:
         """Uses the parameters and statistics of `own`."""
         super().__init__(own)
         self._peers = peers
@@ -77,7 +81,7 @@ class SharedBatchNorm(AnyBatchNorm):
         self._follow(count, mean, variance)
         scale = torch.rsqrt(variance + self.eps)
         normalised: Tensor = _Normalise.apply(x, mean, scale, count, self._peers)  # type: ignore[no-untyped-call]
-        return (normalised * _by_channel(self.weight) + _by_channel(self.bias)).to(x.dtype)
+        return (normalised * _by_channel(self.weight, x) + _by_channel(self.bias, x)).to(x.dtype)
 
     def _follow(self, count: Tensor, mean: Tensor, variance: Tensor) -> None:
         if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
@@ -93,7 +97,7 @@ class _Normalise(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, mean: Tensor, scale: Tensor, count: Tensor, peers: Peers) -> Tensor:
-        normalised = (_precise(x) - _by_channel(mean)) * _by_channel(scale)
+        normalised = (_precise(x) - _by_channel(mean, x)) * _by_channel(scale, x)
         ctx.save_for_backward(normalised, scale, count)
         ctx.peers, ctx.dtype = peers, x.dtype
         return normalised
@@ -103,21 +107,21 @@ class _Normalise(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         normalised, scale, count = ctx.saved_tensors
         gradient = _precise(gradients[0])
-        sums = torch.stack([gradient.sum((0, 2, 3)), (gradient * normalised).sum((0, 2, 3))])
+        sums = torch.stack([gradient.sum(_positions(gradient)), (gradient * normalised).sum(_positions(gradient))])
         ctx.peers.sum(sums)
         mean, slope = sums / count
-        change = gradient - _by_channel(mean) - normalised * _by_channel(slope)
-        return (change * _by_channel(scale)).to(ctx.dtype), None, None, None, None
+        change = gradient - _by_channel(mean, gradient) - normalised * _by_channel(slope, gradient)
+        return (change * _by_channel(scale, gradient)).to(ctx.dtype), None, None, None, None
 
 
 def take_any_batch(model: nn.Module, peers: Peers) -> None:
-    """Let every `BatchNorm2d` of `model` take any batch, and normalise by that of all ranks, if there are several.
+    """Let every `BatchNorm2d` and `BatchNorm3d` of `model` take any batch.
 
-    Names and parameters stay the same.
+    If there are several ranks, they normalise by that of all. Names and parameters stay the same.
     """
     for module in list(model.modules()):
         for name, layer in list(module.named_children()):
-            if isinstance(layer, nn.BatchNorm2d):
+            if isinstance(layer, nn.BatchNorm2d | nn.BatchNorm3d):
                 setattr(module, name, SharedBatchNorm(layer, peers) if peers.world_size > 1 else AnyBatchNorm(layer))
 
 
@@ -127,7 +131,7 @@ def _statistics(x: Tensor) -> Tensor:
     count = values.new_tensor([values.numel() // values.shape[1]])
     if not values.numel():
         return torch.cat([count, values.new_zeros(2 * values.shape[1])])
-    variance, mean = torch.var_mean(values, (0, 2, 3), correction=0)
+    variance, mean = torch.var_mean(values, _positions(values), correction=0)
     return torch.cat([count, mean, variance * count])
 
 
@@ -144,5 +148,11 @@ def _precise(values: Tensor) -> Tensor:
     return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
 
 
-def _by_channel(values: Tensor) -> Tensor:
-    return values.view(1, -1, 1, 1)
+def _by_channel(values: Tensor, x: Tensor) -> Tensor:
+    """Values of channels, in a shape that goes with `x`."""
+    return values.view(1, -1, *[1] * (x.ndim - 2))
+
+
+def _positions(x: Tensor) -> list[int]:
+    """All dimensions but the channels."""
+    return [0, *range(2, x.ndim)]

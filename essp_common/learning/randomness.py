@@ -114,3 +114,23 @@ class SeededDropout(nn.Module):
     def extra_repr(self) -> str:
         """Shown when the network is printed."""
         return f"p={self.p}"
+
+
+class SeededDepth(nn.Module):
+    """Stochastic depth by rows (Huang et al., ECCV 2016) that draws from a `DropoutGenerator`."""
+
+    def __init__(self, p: float, source: DropoutGenerator) -> None:
+        super().__init__()
+        self.p = p
+        self._source = source
+
+    def forward(self, x: Tensor) -> Tensor:
+        """In training, zero the branch of each clip with probability `p`, and scale the others to keep the mean."""
+        if not self.training or self.p == 0 or not x.numel():
+            return x
+        rows = x.new_empty(x.shape[0], *[1] * (x.ndim - 1))
+        return x * self._source.kept(rows, 1 - self.p).div_(1 - self.p)
+
+    def extra_repr(self) -> str:
+        """Shown when the network is printed."""
+        return f"p={self.p}"

@@ -66,6 +66,7 @@ def check_trainers(
         stream = spec.streams[trainer.stream]
         made = [output_of(stream.feature, stream.params, clip, declared) for clip in clips]
         _check_picture(spec, name, layouts[trainer.stream], made)
+        _check_frames(spec, name, made)
         _check_crop(spec, name, made)
         _check_mirror(spec, name, layouts[trainer.stream])
         _check_normalisation(phases, name, made)
@@ -95,6 +96,27 @@ def _check_picture(spec: JobSpec, name: str, layout: FeatureLayout, made: list[A
                     f"streams.{stream}.feature: {feature} declares {kind}, so the number of its channels should be a "
                     f"multiple of {multiple}, and is {array.shape[-1]}; register it with its true layout"
                 )
+
+
+def _check_frames(spec: JobSpec, name: str, made: list[ArraySpec]) -> None:
+    """A network of clips reads time along the frames of photographs."""
+    trainer = spec.trainers[name]
+    limits = NETWORK_LIMITS[trainer.model].clip_frames
+    if limits is None:
+        return
+    stream, (least, most) = spec.streams[trainer.stream], limits
+    if stream.feature != "rgb":
+        raise ConfigError(
+            f"trainers.{name}.model: {trainer.model} sees photographs in time, and {stream.feature} "
+            f"(streams.{trainer.stream}.feature) has other channels, where time may lie, too; choose a network of "
+            "single frames for it, such as resnet18, or a stream of rgb"
+        )
+    if any(not least <= array.shape[0] <= most for array in made):
+        wanted = f"{least}" if least == most else f"{least} or more"
+        raise ConfigError(
+            f"streams.{trainer.stream}.params.frames: {trainer.model} (trainers.{name}.model) sees {wanted} frames at "
+            f"once, and gets {made[0].shape[0]}; set it to {wanted}, and clip.frames to no fewer"
+        )
 
 
 def _check_crop(spec: JobSpec, name: str, made: list[ArraySpec]) -> None:

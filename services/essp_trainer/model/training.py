@@ -13,11 +13,11 @@ rank without a clip in a batch still takes part in the step, because the others 
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from essp_common.learning.models import Classifier, Scores
-from essp_common.learning.normalisation import take_any_batch
+from essp_common.learning.normalisation import AnyBatchNorm, take_any_batch
 from essp_common.learning.randomness import Share, seed_of
 from essp_trainer.assignment import Assignment
 from essp_trainer.data.device import enough_memory, half_type, launches, sent
@@ -97,7 +97,9 @@ class Training:
     def _clips(self, batch: Batch) -> Tensor:
         if batch.input is not None:
             return batch.input.here()
-        return torch.zeros(0, 1, *[self._spec.augment.crop] * 2, len(self.model.mean), device=self._device)
+        return torch.zeros(
+            0, self.model.clip_frames or 1, *[self._spec.augment.crop] * 2, len(self.model.mean), device=self._device
+        )
 
     def _loss(self, scores: Scores, target_B: Tensor) -> Tensor:  # noqa: N803
         """Sum of the losses of the clips."""
@@ -119,5 +121,5 @@ class Training:
         """Partial batch normalisation: Wang et al., "Temporal Segment Networks", 2016, section 3.2."""
         self.model.train()
         if self._spec.partial_bn:
-            for layer in [m for m in self.model.modules() if isinstance(m, nn.BatchNorm2d)][1:]:
+            for layer in [m for m in self.model.modules() if isinstance(m, AnyBatchNorm)][1:]:
                 layer.eval()

@@ -65,6 +65,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         trainer(augment={"crop": 49}) | {"clip": {"frames": 3, "resize": {"mode": "none"}}},
         "trainers.one.augment.crop: 49 is larger than the smallest frames of stream 'rgb', 64 x 48 pixels",
     ),
+    "a network of clips that gets one frame": (
+        trainer(model="r3d_18"),
+        "streams.rgb.params.frames: r3d_18 (trainers.one.model) sees 2 or more frames at once, and gets 1; set it to",
+    ),
     "a crop too small for the network": (
         trainer(model="alexnet"),
         "trainers.one.augment.crop: 16 is too small for alexnet; 63 is the least",

@@ -14,7 +14,9 @@ from essp_common.features.registry import layout_of
 from essp_common.job.spec import MODELS
 from essp_common.learning.models import Classifier, build, load_state, starting_weights, state_bytes
 from essp_common.learning.networks import NETWORKS, network
-from essp_common.learning.randomness import initial_weights
+from essp_common.learning.normalisation import take_any_batch
+from essp_common.learning.randomness import Share, initial_weights
+from essp_common.learning.torchvision_compat import torchvision
 from essp_common.wiring import Stores
 from tests.harness.rounding import TOLERANCE
 
@@ -43,7 +45,7 @@ def stem(model: Classifier, name: str) -> torch.Tensor:
     return model.backbone.get_parameter(f"{network(name).stem}.weight")
 
 
-@pytest.mark.parametrize("name", sorted(NETWORKS))
+@pytest.mark.parametrize("name", sorted(name for name, entry in NETWORKS.items() if not entry.clips))
 def test_every_model_scores_stacked_flow(name: str) -> None:
     model = build(description(name, "flow", 20), seed=0).train()
     with torch.no_grad():
@@ -88,6 +90,76 @@ def test_frames_are_scored_one_by_one_and_averaged() -> None:
     x = clips(2, 3, frames=3)
     single = torch.stack([model(x[:, t : t + 1]).logits for t in range(3)]).mean(dim=0)
     assert torch.allclose(model(x).logits, single, rtol=0, atol=TOLERANCE)
+
+
+def of_clips(name: str, frames: int, dropout: float = 0.5) -> ModelDescription:
+    return description(name, dropout=dropout).model_copy(update={"frames": frames})
+
+
+@pytest.mark.parametrize(("name", "frames"), [("r3d_18", 8), ("swin3d_t", 4)])
+def test_a_network_of_clips_gives_the_logits_of_torchvisions_own(name: str, frames: int) -> None:
+    """From torchvision's preset and network, with the same weights, for each of two views."""
+    model = build(of_clips(name, frames), seed=0).eval()
+    theirs = torchvision.models.get_model(name, num_classes=4).eval()
+    theirs.load_state_dict({key.replace(".1.", ".") if key.startswith(network(name).head) else key: value
+                            for key, value in model.backbone.state_dict().items()})  # fmt: skip
+    preset = torchvision.models.get_model_weights(name).DEFAULT.transforms(crop_size=(32, 32), resize_size=(32, 32))
+    x = clips(1, 3, frames=2 * frames, side=32)
+    with torch.no_grad():
+        first, second = (theirs(preset(view.permute(0, 1, 4, 2, 3))) for view in (x[:, :frames], x[:, frames:]))
+        found = model(x).logits
+        assert model(clips(0, 3, frames=frames, side=32)).logits.shape == (0, 4)
+    assert torch.allclose(found, (first + second) / 2, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(first, second, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ConfigError, match=f"sees {frames} frames at once, and the clips have {frames + 1}"):
+        model(clips(1, 3, frames=frames + 1, side=32))
+
+
+def test_stochastic_depth_repeats_with_its_seed_and_is_that_of_the_clip() -> None:
+    """In a network with dropped branches, which are rows of the batch; also where a rank holds a part of it."""
+    model = build(of_clips("swin3d_t", 2, dropout=0.0), seed=0).train()
+    x = clips(3, 3, frames=2, side=32)
+    before = torch.random.get_rng_state()
+    runs = []
+    with torch.no_grad():
+        for seed in (5, 5, 6):
+            model.dropout.reseed(seed)
+            runs.append(model(x).logits)
+        model.dropout.reseed(5, Share(3, (1, 2)))
+        part = model(x[1:]).logits
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(runs[0], runs[1])
+    assert not torch.equal(runs[0], runs[2])
+    assert torch.allclose(part, runs[0][1:], rtol=1e-4, atol=1e-5)
+    sources = [layer for layer in model.modules() if type(layer).__name__ == "StochasticDepth"]
+    assert not sources
+
+
+@pytest.mark.parametrize("name", ["mvit_v2_s", "s3d"])
+def test_dropout_of_networks_of_clips_is_the_jobs_where_they_have_one(name: str) -> None:
+    model = build(of_clips(name, 16, dropout=0.25), seed=0)
+    assert [layer.p for layer in model.modules() if type(layer).__name__ == "SeededDropout"] == [0.25]
+    assert not [layer for layer in model.modules() if isinstance(layer, torch.nn.Dropout) and layer.p > 0]
+
+
+def test_normalisation_of_clips_takes_a_single_value_as_in_evaluation() -> None:
+    layer = torch.nn.Sequential(torch.nn.BatchNorm3d(3))
+    take_any_batch(layer, OneRank())
+    x = torch.randn(1, 3, 1, 1, 1, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(layer.train()(x), layer.eval()(x))
+    assert list(layer.state_dict()) == list(torch.nn.Sequential(torch.nn.BatchNorm3d(3)).state_dict())
+
+
+class OneRank:
+    rank, world_size = 0, 1
+
+    def sum(self, tensor: torch.Tensor) -> None:
+        """Nothing to add."""
+
+
+def test_networks_of_clips_see_photographs_alone() -> None:
+    with pytest.raises(ConfigError, match="r3d_18 sees photographs alone, and flow are none"):
+        build(description("r3d_18", "flow", 20), seed=0)
 
 
 def test_dropout_repeats_with_its_seed_and_leaves_the_global_generator_alone() -> None:

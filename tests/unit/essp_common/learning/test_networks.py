@@ -40,6 +40,9 @@ def test_pictures_are_normalised_as_each_of_torchvisions_weights_expects(name: s
 @pytest.mark.parametrize("name", sorted(NETWORKS))
 def test_signed_values_have_the_spread_of_pictures_around_zero(name: str) -> None:
     entry = network(name)
+    if entry.signed is None:
+        assert entry.clips
+        return
     assert entry.signed.mean == (128.0,)
     assert_allclose(entry.signed.std, np.mean(entry.photograph.std), rtol=1e-3)
 
@@ -48,6 +51,7 @@ def test_the_limits_are_those_of_all_networks() -> None:
     assert set(NETWORK_LIMITS) == set(MODELS) == set(NETWORKS)
     for name, limits in NETWORK_LIMITS.items():
         assert limits.auxiliary_loss == (network(name).auxiliary_head is not None)
+        assert (limits.clip_frames is not None) == network(name).clips
 
 
 @pytest.mark.parametrize("name", ["small", "alexnet", "densenet121", "resnet18", "mobilenet_v3_small", "vgg19"])
@@ -63,6 +67,17 @@ def test_the_limits_are_where_the_networks_fail(name: str) -> None:
         assert _fewest_values(made, limits.single_value_side + 1) > 1
     else:
         assert not [layer for layer in made.modules() if isinstance(layer, nn.BatchNorm2d)]
+
+
+def test_s3d_fails_below_its_limits() -> None:
+    limits, made = NETWORK_LIMITS["s3d"], network("s3d").make().eval()
+    assert limits.clip_frames is not None
+    side, frames = limits.least_side, limits.clip_frames[0]
+    on_meta = made.to("meta")
+    assert on_meta(torch.zeros(1, 3, frames, side, side, device="meta")).shape == (1, 400)
+    for too_small in ((frames - 1, side, side), (frames, side - 1, side - 1)):
+        with pytest.raises(RuntimeError):
+            on_meta(torch.zeros(1, 3, *too_small, device="meta"))
 
 
 def test_inception_normalises_one_value_whatever_the_crop() -> None:
