@@ -196,7 +196,7 @@ class Outstanding:
 
     def room(self, phase_index: int, consumers: int) -> int:
         """How many clips for these consumers there is credit for."""
-        free = self.credits.budget_bytes - self.credits.outstanding_bytes
+        free = self.credits.free_bytes
         if self.catch_up_queues:
             free = min(free, self._room(None))
         size = self.bound(phase_index, consumers)
@@ -219,7 +219,7 @@ class Outstanding:
     def lacking(self, phase_index: int, clips: int, consumers: int, queue: CatchUpQueue) -> int:
         """How many more bytes a catch-up queue needs before `issue` adds so many clips; 0: none."""
         size = clips * self.bound(phase_index, consumers)
-        free = self.credits.budget_bytes - self.credits.outstanding_bytes
+        free = self.credits.free_bytes
         return max(0, size - min(self._room(queue), free))
 
     def move(self, entry: Entry, queue: CatchUpQueue | None) -> None:
@@ -380,7 +380,7 @@ class Outstanding:
         if queue is not None:
             return queue.share_bytes - queue.bytes
         kept = sum(max(0, other.share_bytes - other.bytes) for other in self.catch_up_queues.values())
-        return self.credits.budget_bytes - self.credits.outstanding_bytes - kept
+        return self.credits.free_bytes - kept
 
     def _need(self, phase_index: int, consumers: int) -> tuple[int, list[int], int]:
         """Who will ack a clip for these consumers, the bytes of its parts, and their sum."""
