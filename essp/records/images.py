@@ -26,7 +26,7 @@ def decoded(data: bytes | memoryview) -> Image:
     return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB), np.uint8)
 
 
-def image_of(data: memoryview, encoding: int, shape: tuple[int, int, int]) -> Image:
+def image_of(data: bytes | memoryview, encoding: int, shape: tuple[int, int, int]) -> Image:
     """`(H, W, C)` of a record's bytes. Raises `BadFrames`."""
     if encoding != Encoding.RAW:
         return decoded(data)

@@ -21,7 +21,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from essp.records.held import Files, Held, Places, RawImages
+from essp.records.held import Files, Held, Places, RawImages, distinct
 from essp_common.errors import PermanentError
 from essp_common.records.reader import RecordReader
 from essp_common.records.sampler import Draws
@@ -203,7 +203,7 @@ class Pieces:
     def _read(self, epoch: int, begin: int, order: Places, last: bool) -> Piece:
         held = self._all
         if held is None:
-            held = RawImages(self._reader, self._shape, np.unique(order)) if self._shape else Files(self._reader)
+            held = RawImages(self._reader, self._shape, distinct(order)) if self._shape else Files(self._reader)
         good = retry_transient(partial(held.have, order), self._closing.is_set, self._closing.wait)
         indices = np.arange(begin, begin + len(order))
         if not good.all():

@@ -77,10 +77,10 @@ class Copy:
         present: NDArray[np.bool_] = (here[numbers] == 1) & (ends <= self.bound)
         return present
 
-    def read(self, stretches: Sequence[local.Stretch]) -> Iterator[bytes]:
-        """Bytes of the file, fewer where the disk fails; nobody has checked them."""
-        found = local.read(self._descriptor, stretches, self._records)
-        for _ in stretches:
+    def read(self, begins: Sequence[int], ends: Sequence[int]) -> Iterator[bytes]:
+        """Stretches of the file, which ascend, fewer bytes where the disk fails; nobody has checked them."""
+        found = local.read(self._descriptor, begins, ends, self._records)
+        for _ in begins:
             data = b""
             with self._disk.telling():
                 data = next(found, b"")

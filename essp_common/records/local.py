@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 AHEAD, AHEAD_BYTES = 256, 8 * 2**20
 """So many stretches the system is told of ahead, or so many bytes."""
@@ -18,27 +17,14 @@ _FAR_BYTES = 32 * 1024
 """From one stretch to the next, on average: beyond that, the system does not read ahead by itself."""
 
 
-class Stretch(Protocol):
-    """Bytes of a file."""
-
-    @property
-    def begin(self) -> int:
-        """The first one."""
-
-    @property
-    def end(self) -> int:
-        """Behind the last one."""
-
-
-def read(descriptor: int, stretches: Sequence[Stretch], offset: int = 0) -> Iterator[bytes]:
+def read(descriptor: int, begins: Sequence[int], ends: Sequence[int], offset: int = 0) -> Iterator[bytes]:
     """The bytes of each stretch, which ascend, fewer at the end of the file; in it they begin `offset` later."""
-    far = bool(stretches) and stretches[-1].end - stretches[0].begin > _FAR_BYTES * len(stretches)
+    far = bool(begins) and ends[-1] - begins[0] > _FAR_BYTES * len(begins)
     told = told_bytes = 0
-    for number, stretch in enumerate(stretches):
-        while far and told < min(len(stretches), number + AHEAD) and (told_bytes < AHEAD_BYTES or told <= number):
-            ahead = stretches[told]
-            os.posix_fadvise(descriptor, offset + ahead.begin, ahead.end - ahead.begin, os.POSIX_FADV_WILLNEED)
-            told, told_bytes = told + 1, told_bytes + ahead.end - ahead.begin
-        length = stretch.end - stretch.begin
-        told_bytes -= length if far else 0
-        yield os.pread(descriptor, length, offset + stretch.begin)
+    for number, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        while far and told < min(len(begins), number + AHEAD) and (told_bytes < AHEAD_BYTES or told <= number):
+            length = ends[told] - begins[told]
+            os.posix_fadvise(descriptor, offset + begins[told], length, os.POSIX_FADV_WILLNEED)
+            told, told_bytes = told + 1, told_bytes + length
+        told_bytes -= end - begin if far else 0
+        yield os.pread(descriptor, end - begin, offset + begin)

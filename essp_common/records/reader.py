@@ -45,6 +45,8 @@ _TOGETHER_BYTES = 2**20
 _TABLE_GUESS = 256 * 1024
 """Read with the header, since most tables are shorter."""
 
+Buffer = bytes | memoryview
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -58,11 +60,31 @@ class Run:
     """Behind the last one."""
 
 
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """All of a file, ascending, as rows of numbers.
+
+    Thousands of objects that stay would make Python look for garbage among all that the process has: that takes longer
+    than reading, and after a fork it copies all of it.
+    """
+
+    begins: list[int]
+    ends: list[int]
+    bounds: list[int]
+    """Of the wanted records, those of a run end where those of the next one begin; one number more than runs."""
+
+    def __len__(self) -> int:
+        return len(self.begins)
+
+    def __iter__(self) -> Iterator[Run]:
+        return map(Run, self.begins, self.ends, self.bounds, self.bounds[1:])
+
+
 class _Found(NamedTuple):
     """What one request has given."""
 
     places: NDArray[np.int64]
-    data: list[memoryview]
+    data: list[Buffer]
     """Of each of them."""
     damaged: NDArray[np.int64]
     """Further places, whose bytes are not those that were written."""
@@ -73,7 +95,7 @@ class _Source(NamedTuple):
 
     gap_bytes: int
     """Bytes between two wanted records that are read rather than skipped."""
-    fetch: Callable[[Sequence[Run]], Iterator[bytes]]
+    fetch: Callable[[Runs], Iterator[bytes]]
 
 
 class RecordReader:
@@ -135,13 +157,14 @@ class RecordReader:
         """Of the record at each place: which of the version's files it is in."""
         return self._file[places]
 
-    def read(self, places: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Sequence[memoryview]]]:
+    def read(self, places: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Sequence[Buffer]]]:
         """The bytes of the records at these places, which ascend: some places, and as many buffers, at a time.
 
         What is damaged is missing. Raises `Unavailable` as the store does.
         """
-        for position in np.unique(self._file[places]).tolist():
-            wanted = places[self._file[places] == position]
+        files = self._file[places]  # these ascend as well
+        begins = np.flatnonzero(np.diff(files, prepend=-1))
+        for position, wanted in zip(files[begins].tolist(), np.split(places, begins[1:]), strict=False):
             yield from self._read_file(position, wanted)
 
     def read_into(
@@ -163,9 +186,7 @@ class RecordReader:
         file = self.version.files[int(self._file[place])]
         self._tell(f"record {self.table['key'][place]} in {file.key}", why)
 
-    def _read_file(
-        self, position: int, places: NDArray[np.int64]
-    ) -> Iterator[tuple[NDArray[np.int64], list[memoryview]]]:
+    def _read_file(self, position: int, places: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], list[Buffer]]]:
         file = self.version.files[position]
         with self._disk.copy(file) if self._disk else nullcontext() as copy:
             if copy is not None:
@@ -191,24 +212,24 @@ class RecordReader:
     def _pass(self, places: NDArray[np.int64], source: _Source) -> Iterator[_Found]:
         """Records of one file, in ascending order of bytes."""
         begins, ends = self._stretches(places)
-        wanted = list(runs(begins, ends, source.gap_bytes))
-        if not wanted:
+        wanted = runs(begins, ends, source.gap_bytes)
+        if not len(wanted):
             return
-        cut: list[memoryview] = []
+        cut: list[Buffer] = []
         first = size = 0
         for run, data in zip(wanted, source.fetch(wanted), strict=True):
-            view = memoryview(data)
             if run.last - run.first == 1:
-                cut.append(view)
+                cut.append(data)
             else:
+                view = memoryview(data)
                 cuts = zip(begins[run.first : run.last].tolist(), ends[run.first : run.last].tolist(), strict=True)
                 cut += [view[begin - run.begin : end - run.begin] for begin, end in cuts]
-            size += len(view)
-            if size >= _TOGETHER_BYTES or run is wanted[-1]:
+            size += len(data)
+            if size >= _TOGETHER_BYTES or run.last == len(places):
                 yield self._checked(places[first : run.last], cut)
                 cut, first, size = [], run.last, 0
 
-    def _checked(self, places: NDArray[np.int64], data: list[memoryview]) -> _Found:
+    def _checked(self, places: NDArray[np.int64], data: list[Buffer]) -> _Found:
         good = np.array([zlib.crc32(part) for part in data], np.uint32) == self.table["crc"][places]
         if good.all():
             return _Found(places, data, places[:0])
@@ -216,8 +237,8 @@ class RecordReader:
         return _Found(places[good], whole, places[~good])
 
     def _from_disk(self, copy: Copy) -> _Source:
-        def fetch(wanted: Sequence[Run]) -> Iterator[bytes]:
-            for data in copy.read(wanted):
+        def fetch(wanted: Runs) -> Iterator[bytes]:
+            for data in copy.read(wanted.begins, wanted.ends):
                 with self._lock:
                     self.disk_bytes += len(data)
                 yield data
@@ -232,7 +253,7 @@ class RecordReader:
         numbers = self._numbers(whole, file)
         begins, ends = self._stretches(whole)
 
-        def fetch(wanted: Sequence[Run]) -> Iterator[bytes]:
+        def fetch(wanted: Runs) -> Iterator[bytes]:
             get = self._read_here if here else self._requested
             for run, data in zip(wanted, get(file.key, wanted), strict=True):
                 with self._lock:
@@ -246,16 +267,16 @@ class RecordReader:
 
         return _Source(0 if here else GAP_BYTES, fetch)
 
-    def _read_here(self, key: str, wanted: Sequence[Run]) -> Iterator[bytes]:
+    def _read_here(self, key: str, wanted: Runs) -> Iterator[bytes]:
         with self.store.open(key) as file:
             try:
-                yield from local.read(file.fileno(), wanted)
+                yield from local.read(file.fileno(), wanted.begins, wanted.ends)
             except OSError as error:
                 raise Unavailable(f"{self.store.uri(key)}: {error.strerror}") from error
 
-    def _requested(self, key: str, wanted: Sequence[Run]) -> Iterator[bytes]:
+    def _requested(self, key: str, wanted: Runs) -> Iterator[bytes]:
         if len(wanted) == 1:
-            yield self.store.get(key, wanted[0].begin, wanted[0].end - wanted[0].begin)
+            yield self.store.get(key, wanted.begins[0], wanted.ends[0] - wanted.begins[0])
             return
         with ThreadPoolExecutor(_REQUESTS, "essp-requests") as pool:
             coming: deque[Future[bytes]] = deque()
@@ -294,16 +315,17 @@ def verify(data_set: DataSet, number: int | None = None) -> Iterator[tuple[Recor
         yield file, _faults(data_set.store, file, len(version.classes))
 
 
-def runs(begins: NDArray[np.int64], ends: NDArray[np.int64], gap_bytes: int = GAP_BYTES) -> Iterator[Run]:
+def runs(begins: NDArray[np.int64], ends: NDArray[np.int64], gap_bytes: int = GAP_BYTES) -> Runs:
     """The requests that read these stretches of a file, which ascend: with gaps up to `gap_bytes`, and up to
     `REQUEST_BYTES` each."""
-    first = 0
-    gaps = np.concatenate((begins[1:] - ends[:-1] > gap_bytes, [True])) if len(begins) else np.empty(0, bool)
-    starts, stops = begins.tolist(), ends.tolist()
-    for i, gap in enumerate(gaps.tolist()):
-        if gap or stops[i + 1] - starts[first] > REQUEST_BYTES:
-            yield Run(starts[first], stops[i], first, i + 1)
-            first = i + 1
+    if not len(begins):
+        return Runs([], [], [0])
+    starts, stops, firsts = begins.tolist(), ends.tolist(), [0]
+    for i, far in enumerate((begins[1:] - ends[:-1] > gap_bytes).tolist(), 1):
+        if far or stops[i] - starts[firsts[-1]] > REQUEST_BYTES:
+            firsts.append(i)
+    bounds = [*firsts, len(starts)]
+    return Runs([starts[first] for first in firsts], [stops[bound - 1] for bound in bounds[1:]], bounds)
 
 
 def _table(store: ObjectStore, file: RecordFile, classes: int) -> NDArray[np.void]:

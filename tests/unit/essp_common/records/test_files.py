@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
 from pathlib import Path
@@ -271,6 +272,18 @@ def test_requests_ascend_and_have_every_record_once(stretches: list[tuple[int, i
         assert (run.begin, run.end) == (begins[run.first], ends[run.last - 1])
         assert run.end - run.begin <= REQUEST_BYTES or run.last - run.first == 1
     assert all(one.end <= two.begin for one, two in itertools.pairwise(found))
+
+
+def test_reading_many_records_does_not_set_off_the_garbage_collector(store: DirectoryStore) -> None:
+    """It would look at all objects of a training, and after a fork copy them, which takes longer than reading."""
+    reader = RecordReader(build(store, range(8000), file_bytes=10**6))
+    rows = np.empty((4000, 8), np.uint8)
+    same_length = np.flatnonzero(reader.table["length"] == 5)
+    before = gc.get_stats()[0]["collections"]
+    good = reader.read_into(same_length, rows[: len(same_length), :5])
+    assert good.all()
+    assert len(same_length) > 1000
+    assert gc.get_stats()[0]["collections"] - before <= 1
 
 
 class Traced(DirectoryStore):
