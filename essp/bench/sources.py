@@ -29,7 +29,7 @@ from essp.bench.places import Extent, Place, Wrap, distinct, once_each
 from essp.records.images import covering, decoded, image_of
 from essp.records.sources import IMAGE_SUFFIXES
 from essp_common.catalog.table import Catalog, VideoRow, read_catalog
-from essp_common.errors import ConfigError, EsspError, PermanentError
+from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError
 from essp_common.objects.port import ObjectStore
 from essp_common.records.reader import RecordReader, runs
 from essp_common.records.versions import DataSet
@@ -218,12 +218,16 @@ def _images(recognised: str, places: list[Place], names: list[str], shape: Shape
 
 
 def _folder(uri: str, store: ObjectStore, shape: Shape) -> Images:
-    keys = [info.key for info in store.list() if PurePosixPath(info.key).suffix.lower() in IMAGE_SUFFIXES]
+    files = [info.key for info in store.list()]
+    keys = [key for key in files if PurePosixPath(key).suffix.lower() in IMAGE_SUFFIXES]
     if not keys:
-        raise ConfigError(
-            f"{uri} holds no images ({', '.join(sorted(IMAGE_SUFFIXES))}), and is no data set of records; give such a "
-            "folder, a .csv file with the column path, or a catalog (.parquet)"
+        wanted = (
+            f"give a folder of images ({', '.join(sorted(IMAGE_SUFFIXES))}), records, a .csv file with the "
+            "column path, or a catalog (.parquet)"
         )
+        if not files:
+            raise NotFound(f"there are no files at {uri}; {wanted}")
+        raise ConfigError(f"{uri} holds no images and no records; {wanted}")
     names = [PurePosixPath(key).parent.name for key in keys]
     return _images("images in folders", [Place(store, key) for key in keys], names, shape)
 

@@ -20,11 +20,16 @@ from essp.records.archives import Archive, open_archive
 from essp.records.cifar import cifar
 from essp.records.coco import coco
 from essp.records.items import Item, Source
-from essp_common.errors import ConfigError
+from essp_common.errors import ConfigError, NotFound
 from essp_common.wiring import Stores
 
 IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"))
 FRAMES = 8
+_WANTED = (
+    "a folder with a folder for each class, a CSV file with the columns path and label, a .tar or .zip archive, "
+    "annotations of COCO, or a catalog of videos"
+)
+"""What can be given."""
 _SPLITS = frozenset(("train", "training", "val", "valid", "validation", "test", "testing"))
 _LABEL_SUFFIX = ".cls"
 """webdataset: the class of a sample beside its image."""
@@ -48,7 +53,8 @@ class SourceOptions:
 def open_source(uri: str, stores: Stores, options: SourceOptions = SourceOptions()) -> Iterator[Source]:
     """What lies at `uri`.
 
-    Raises `ConfigError` for what holds no images, several splits of which none is said, and options that it has not.
+    Raises `NotFound` where nothing lies, and `ConfigError` for what holds no images, several splits of which none is
+    said, and options that it has not.
     """
     name = PurePosixPath(uri).name.lower()
     if (options.images or options.whole) and not name.endswith(".json"):
@@ -73,10 +79,7 @@ def open_source(uri: str, stores: Stores, options: SourceOptions = SourceOptions
 def _checked(source: Source, uri: str) -> Source:
     if not source.items:
         seen = ", ".join(f"{count} {suffix}" for suffix, count in source.ignored.most_common(5)) or "nothing"
-        raise ConfigError(
-            f"{uri} holds no images ({seen}); give a folder with a folder for each class, a CSV file with the columns "
-            "path and label, a .tar or .zip archive, annotations of COCO, or a catalog of videos"
-        )
+        raise ConfigError(f"{uri} holds no images ({seen}); give {_WANTED}")
     return source
 
 
@@ -84,6 +87,9 @@ def _of_split(source: Source, within: str) -> Source:
     """The images in one folder of the first level. Those of a training and of a test set do not get mixed."""
     if within:
         inside = tuple(item for item in source.items if item.name.startswith(within.strip("/") + "/"))
+        if source.items and not inside:
+            there = ", ".join(sorted({item.name.partition("/")[0] for item in source.items})[:5])
+            raise ConfigError(f"--within {within}: no image lies there; folders are, for example: {there}")
         return replace(source, items=inside, recognised=f"{source.recognised}; those in {within}")
     found = sorted({item.name.partition("/")[0] for item in source.items} & _SPLITS)
     if len(found) > 1:
@@ -94,6 +100,8 @@ def _of_split(source: Source, within: str) -> Source:
 def _folder(uri: str, stores: Stores) -> Source:
     store = stores.under(uri)
     infos = list(store.list())
+    if not infos:
+        raise NotFound(f"there are no files at {uri}; give {_WANTED}")
     unpacked = cifar(Archive({info.key: info.size_bytes for info in infos}, store.get))
     if unpacked is not None:
         return unpacked

@@ -125,7 +125,7 @@ def test_what_is_gone_is_left_out(root: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "error", "message"),
     [
-        ("empty", None, ConfigError, r"holds no images \(\.bmp, .*give such a folder, a \.csv file"),
+        ("absent", None, NotFound, r"no files at .*absent; give a folder of images \(\.bmp, .*, a \.csv file"),
         ("list.csv", "file,label\na.jpg,x\n", ConfigError, "lacks the column 'path'"),
         ("list.csv", "path,label\n", ConfigError, "has no images"),
         ("list.csv", "path\n\xff", ConfigError, "no CSV file in UTF-8"),
@@ -140,6 +140,12 @@ def test_what_is_no_source_is_named(
         (tmp_path / name).write_bytes(content.encode("latin-1"))
     with pytest.raises(error, match=message):
         opened(tmp_path, name)
+
+
+def test_a_folder_of_other_things_is_named(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ConfigError, match="holds no images and no records; give a folder of images"):
+        opened(tmp_path, "")
 
 
 def test_a_store_is_wrapped_once(tmp_path: Path) -> None:

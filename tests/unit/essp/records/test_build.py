@@ -16,7 +16,7 @@ import pytest
 import essp
 from essp.records.build import BuildOptions, Built, Progress, build
 from essp.records.sources import SourceOptions, open_source
-from essp_common.errors import ConfigError, EsspError
+from essp_common.errors import ConfigError, EsspError, NotFound
 from essp_common.objects.directory import DirectoryStore
 from essp_common.records.reader import RecordReader
 from essp_common.records.versions import DataSet
@@ -172,6 +172,8 @@ def test_if_none_can_be_used_that_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "b" / "x.txt").touch()
     with pytest.raises(ConfigError, match=r"holds no images \(1 .txt\)"):
         made(tmp_path / "b", tmp_path / "out")
+    with pytest.raises(NotFound, match=r"there are no files at .*/c; give a folder"):
+        made(tmp_path / "c", tmp_path / "out")
     (tmp_path / "broken.zip").write_text("no archive")
     with pytest.raises(ConfigError, match="is no archive that can be read"):
         made(tmp_path / "broken.zip", tmp_path / "out")
@@ -204,6 +206,8 @@ def test_training_and_test_images_are_not_mixed(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="it holds test and train; say which one to read, as in --within train"):
         made(tmp_path / "both", tmp_path / "out")
     assert made(tmp_path / "both", tmp_path / "out", within="train").records == len(NAMES)
+    with pytest.raises(ConfigError, match="--within trian: no image lies there; folders are, for example: test, train"):
+        made(tmp_path / "both", tmp_path / "out", within="trian")
 
 
 def test_images_are_scaled_and_appended(tmp_path: Path) -> None:
