@@ -1,17 +1,18 @@
-"""Classifying videos with a trained model: `essp.predict`, and what `essp predict` and the demo run.
+"""Classifying videos and pictures with a trained model: `essp.predict`, and what `essp predict` and the demo run.
 
-The videos become a catalog and a predict job, both in a temporary folder, and the job runs in this process through the
-same decoders and extractors as training. A video that cannot be used is an answer with the reason; the others are
-classified.
+Videos become a catalog, pictures become records, in a temporary folder each with a predict job, which runs in this
+process through the same decoders and extractors as training. What cannot be used is an answer with the reason; the
+others are classified.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
+from essp.api.pictures import suffixes_for, write_records
 from essp.catalog.build import file_row
 from essp.catalog.found import VIDEO_SUFFIXES
 from essp.catalog.probing import ProbeOptions, Prober
@@ -27,6 +28,7 @@ from essp_common.catalog.timing import Timing
 from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, JobStatus
+from essp_common.records.versions import DataSet
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import cpu_count
 from essp_common.wiring import Stores
@@ -99,7 +101,8 @@ def predict(
 ) -> list[VideoPrediction]:
     """Classify videos with a trained model: the answers of `essp predict`, one for each video in the order given.
 
-    videos: files, folders of them (all videos in them), or their URIs; one or several.
+    videos: files, folders of them (all videos in them), or their URIs; one or several. Pictures, too, for a model that
+        was trained on clips of one frame, as one of records is.
     model: the output of the job that trained it, or its `model` folder; path or URI.
     segments: also say where in each video its classes are seen, from so many clips of it; 0: do not.
 
@@ -136,31 +139,39 @@ def classify(videos: Sequence[str], model_uri: str, settings: Settings, watch: W
     `segments`: how many clips of each video to look at to say where in it its classes are seen; 0: do not.
     Raises `NotFound` for a model that is not there, `EsspError` when the job fails as a whole.
     """
-    _, model = open_model(Stores(settings.stores), model_uri)
-    rows = probe(find(videos, Stores(settings.stores)), settings)
-    found: dict[str, Prediction] = {
-        row.id: Prediction(row.id, None, 0, (), row.error) for row in rows if row.error is not None
-    }
-    usable = [row for row in rows if row.error is None]
+    stores = Stores(settings.stores)
+    _, model = open_model(stores, model_uri)
+    suffixes = suffixes_for(model)
+    rows = find(videos, stores, VIDEO_SUFFIXES | suffixes)
+    pictures = [row for row in rows if row.error is None and PurePosixPath(row.uri).suffix.lower() in suffixes]
+    drawn = {row.uri for row in pictures}
+    probed = iter(probe([row for row in rows if row.uri not in drawn], settings))
+    rows = [row if row.uri in drawn else next(probed) for row in rows]
+    usable = [row for row in rows if row.error is None and row.uri not in drawn]
+    found = {row.id: _unused(row, row.error) for row in rows if row.error is not None}
     where: dict[str, tuple[Segment, ...]] = {}
-    if usable:
-        with TemporaryDirectory(prefix="essp-predict-") as folder:
-            local = settings.model_copy(
-                update={"bus": "memory://", "cache": "memory://", "stores": (*settings.stores, f"file://{folder}")}
-            )
-            spec = job_of(model, model_uri, f"file://{folder}", segments)
-            predicted, where = _run(spec, usable, local, watch)
+    with TemporaryDirectory(prefix="essp-predict-") as folder:
+        local = settings.model_copy(
+            update={"bus": "memory://", "cache": "memory://", "stores": (*settings.stores, f"file://{folder}")}
+        )
+        if usable:
+            spec = job_of(model, model_uri, f"file://{folder}/videos", segments)
+            predicted, where = _of_videos(spec, usable, local, watch)
             found |= {row.video_id: row for row in predicted}
-    missing = Prediction("", None, 0, (), "no clip of it was decoded")
-    answers = tuple(found.get(row.id, replace(missing, video_id=row.id)) for row in rows)
+        if pictures:
+            spec = job_of(model, model_uri, f"file://{folder}/pictures", records=f"file://{folder}/records")
+            found |= {row.video_id: row for row in _of_pictures(spec, pictures, local, watch)}
+    answers = tuple(found.get(row.id) or _unused(row, "no clip of it was decoded") for row in rows)
     return Answers(model_uri, model.classes, answers, where)
 
 
-def find(videos: Iterable[str], stores: Stores) -> list[VideoRow]:
-    """A row for each video file that is meant, a folder's files by name; what is not there is a row with the reason."""
+def find(videos: Iterable[str], stores: Stores, suffixes: Collection[str] = VIDEO_SUFFIXES) -> list[VideoRow]:
+    """A row for each file that is meant; what is not there is a row with the reason. Of a folder, the files with such
+    suffixes, by name.
+    """
     rows: dict[str, VideoRow] = {}
     for text in videos:
-        for row in _meant(text, stores):
+        for row in _meant(text, stores, suffixes):
             rows.setdefault(row.uri, row)
     return list(rows.values())
 
@@ -174,16 +185,19 @@ def probe(rows: Sequence[VideoRow], settings: Settings) -> list[VideoRow]:
     return [read.get(row.uri, row) for row in rows]
 
 
-def job_of(model: FusedModel, model_uri: str, output: str, segments: int = 0) -> JobSpec:
-    """The predict job: clips as in training, and only the streams that have a say. `segments`: see `classify`."""
+def job_of(model: FusedModel, model_uri: str, output: str, segments: int = 0, records: str = "") -> JobSpec:
+    """The predict job: clips as in training, and only the streams that have a say. `segments`: see `classify`.
+
+    `records`: what it is to read in place of the catalog of its output.
+    """
     streams = {member.stream: model.streams[member.stream].model_dump() for member in model.deciding}
     return JobSpec.model_validate(
         {
             "name": "predict",
             "output": output,
-            "data": {"catalog": f"{output}/{_CATALOG}"},
+            "data": {"records": records} if records else {"catalog": f"{output}/{_CATALOG}"},
             "clip": model.clip.model_dump(),
-            "sampling": {"kind": "uniform", "clips_per_video": segments or model.clips_per_video},
+            "sampling": {} if records else {"kind": "uniform", "clips_per_video": segments or model.clips_per_video},
             "streams": streams,
             "predictor": {"model": model_uri, "segments": segments > 0},
             "limits": {"dead_ratio": 1.0},  # each bad video is reported; they do not spoil the others
@@ -191,7 +205,7 @@ def job_of(model: FusedModel, model_uri: str, output: str, segments: int = 0) ->
     )
 
 
-def _meant(text: str, stores: Stores) -> list[VideoRow]:
+def _meant(text: str, stores: Stores, suffixes: Collection[str]) -> list[VideoRow]:
     uri = as_uri(text)
     try:
         store, key = stores.resolve(uri, video=True)
@@ -203,7 +217,7 @@ def _meant(text: str, stores: Stores) -> list[VideoRow]:
         return [VideoRow(text, uri, "", "", 0, "", error=f"{error.kind}: {error}")]
     try:
         folder = stores.under(uri, videos=True)
-        files = [info for info in folder.list() if PurePosixPath(info.key).suffix.lower() in VIDEO_SUFFIXES]
+        files = [info for info in folder.list() if PurePosixPath(info.key).suffix.lower() in suffixes]
     except (NotFound, ConfigError):
         return [missing]
     shown = text.rstrip("/")
@@ -212,22 +226,43 @@ def _meant(text: str, stores: Stores) -> list[VideoRow]:
     ] or [missing]
 
 
-def _run(
+def _unused(row: VideoRow, error: str) -> Prediction:
+    return Prediction(row.id, None, 0, (), error)
+
+
+def _of_videos(
     spec: JobSpec, rows: Sequence[VideoRow], settings: Settings, watch: Watch
 ) -> tuple[list[Prediction], dict[str, tuple[Segment, ...]]]:
     """The answers of the job, and where in each video, if it is to say that."""
     store = Stores(settings.stores).under(spec.output)
     write_catalog(store, _CATALOG, Catalog(tuple(rows)))
-    with Embedded(spec, settings) as embedded:
-        while not embedded.ended(_LOOK_S):
-            watch(embedded.status(), len(rows))
-        status = embedded.status()
-    if status.state != JobState.COMPLETED:
-        raise EsspError(f"the videos were not classified: {status.reason or status.state}")
-    answers, _ = read_predictions(store, layout.PREDICTIONS)
+    answers = _run(spec, settings, lambda status: watch(status, len(rows)))
     if spec.predictor is None or not spec.predictor.segments:
         return answers, {}
     return answers, _where(read_segments(store, layout.SEGMENTS), rows)
+
+
+def _of_pictures(spec: JobSpec, rows: Sequence[VideoRow], settings: Settings, watch: Watch) -> list[Prediction]:
+    """The answers, by the ids of `rows`."""
+    stores = Stores(settings.stores)
+    written, refused = write_records(rows, DataSet(stores.under(spec.data.records)), stores)
+    answers = [_unused(row, error) for row, error in refused]
+    if written:
+        predicted = _run(spec, settings, lambda status: watch(status, len(rows)))
+        answers += [replace(row, video_id=written[row.video_id].id) for row in predicted]
+    return answers
+
+
+def _run(spec: JobSpec, settings: Settings, watch: Callable[[JobStatus], None]) -> list[Prediction]:
+    """Run the job to its end. Raises `EsspError` if it does not complete."""
+    with Embedded(spec, settings) as embedded:
+        while not embedded.ended(_LOOK_S):
+            watch(embedded.status())
+        status = embedded.status()
+    if status.state != JobState.COMPLETED:
+        raise EsspError(f"nothing was classified: {status.reason or status.state}")
+    answers, _ = read_predictions(Stores(settings.stores).under(spec.output), layout.PREDICTIONS)
+    return answers
 
 
 def _where(segments: Iterable[StoredSegment], rows: Sequence[VideoRow]) -> dict[str, tuple[Segment, ...]]:

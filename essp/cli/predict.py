@@ -1,4 +1,4 @@
-"""`essp predict`: classify videos with a trained model.
+"""`essp predict`: classify videos with a trained model, and pictures with one of clips of one frame.
 
 Answers go to stdout; a video that cannot be used is reported with the reason, the others are classified, and the exit
 code is 1.
@@ -26,7 +26,7 @@ from essp_common.runtime.process import set_up_logging
 
 
 def main(
-    videos: Annotated[list[str], typer.Argument(help="Video files, folders of them, or their URIs.")],
+    videos: Annotated[list[str], typer.Argument(help="Files, folders of them, or their URIs.")],
     model: Annotated[str, typer.Option(help="Fused model: a job's output, or its `model` folder; path or URI.")],
     top: Annotated[int, typer.Option(help="How many classes to show of each video.", min=1)] = 5,
     segments: Annotated[
@@ -35,7 +35,7 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the services' logs.")] = False,
 ) -> None:
-    """Classify videos with a trained model."""
+    """Classify videos, or pictures where the model was trained on clips of one frame."""
     settings = Settings()
     set_up_logging(settings if verbose else settings.model_copy(update={"log_level": "ERROR"}))
     answers = classify_watched(videos, as_uri(model), settings, open_console(stderr=True), segments)

@@ -75,6 +75,11 @@ def record_at(uri: str, stores: Stores) -> tuple[bytes, tuple[int, int, int] | N
     return data, (height, width, channels) if encoding == Encoding.RAW else None
 
 
+def record_id(split: str, key: int) -> str:
+    """The id of a record in the catalog of a job."""
+    return f"{split}/{key:0{_DIGITS}}"
+
+
 class RecordUris(Texts):
     """The URIs of records: that of the file, and the key in the data set. All different; none is kept."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import essp
 from essp.api.loader import Loader
 from essp.cli.main import app
 from essp.report.facts import read_run
@@ -21,7 +22,7 @@ from essp_common.planning.phases import Phases
 from essp_common.records.rows import open_data
 from tests.flow.test_journey import STORES, run, run_in_two
 from tests.harness.journeys import weights_of
-from tests.harness.record_sets import make_records, png, raw, records_job
+from tests.harness.record_sets import CLASSES, make_records, png, raw, records_job
 
 LABELS = [0, 1] * 10
 
@@ -74,6 +75,22 @@ def _predict(records: str, model: str, output: Path) -> None:
     assert run(spec).state is JobState.COMPLETED
     found, _ = read_predictions(STORES.under(spec.output), layout.PREDICTIONS)
     assert [(row.video_id, row.clips) for row in found] == [(f"train/{number:012}", 1) for number in range(3)]
+    _predict_files(model, [row.scores for row in found], output)
+
+
+def _predict_files(model: str, scores: list[tuple[float, ...]], folder: Path) -> None:
+    """The same pictures in files get the same answers, and files that are no pictures are named."""
+    for number, label in enumerate([0, 1, 1]):
+        (folder / f"{number}.png").write_bytes(png(number, label).data)
+    (folder / "empty.jpg").touch()
+    (folder / "words.jpg").write_text("no picture")
+    *answers, empty, words, absent = essp.predict([folder, folder / "none.png"], model)
+    assert [answer.video for answer in answers] == [str(folder / f"{number}.png") for number in range(3)]
+    assert [[answer.scores[name] for name in CLASSES] for answer in answers] == [pytest.approx(row) for row in scores]
+    errors = [str(answer.error) for answer in (empty, words, absent)]
+    assert errors[0] == "empty: the file is empty"
+    assert errors[1].startswith("not an image of a known format (JPEG, PNG")
+    assert errors[2].startswith("vanished: ")
 
 
 def test_a_damaged_record_is_replaced_by_one_of_its_class(folders: dict[str, str], tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_wrong_arguments_say_what_to_write(
 
 
 def test_a_source_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no images"):
+    with pytest.raises(NotFound, match=r"there are no files at .*nothing"):
         essp("bench", "io", "--source", str(tmp_path / "nothing"))
     with pytest.raises(NotFound, match=r"nothing\.csv"):
         essp("bench", "io", "--source", str(tmp_path / "nothing.csv"))
