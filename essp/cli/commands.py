@@ -145,6 +145,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "job events": ("essp job events catalog",),
     "pool ls": ("essp pool ls",),
     "pool set": ("essp pool set decoder --min 2 --max 16", "essp pool set decoder --replicas 4"),
+    "pool reset": ("essp pool reset decoder",),
     "pool events": ("essp pool events",),
     "registry ls": ("essp registry ls --kind extractors",),
     "registry get": ("essp registry get extractors depth",),

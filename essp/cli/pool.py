@@ -54,6 +54,18 @@ def set_pool(
     typer.echo(f"{name}: {_kept(rule)}", err=True)
 
 
+@app.command("reset")
+def reset_pool(
+    name: Annotated[str, typer.Argument(help="The pool, as `essp pool ls` names it.")],
+    server: Server = SERVER,
+    token: Token = "",
+) -> None:
+    """Forget what `essp pool set` said: the pool gets the bounds that it was made with."""
+    with connect(server, token) as client:
+        ask(client, "DELETE", f"/v1/pools/{name}")
+    typer.echo(f"{name}: the bounds that it was made with", err=True)
+
+
 @app.command()
 def events(server: Server = SERVER, token: Token = "", as_json: AsJson = False) -> None:
     """What was done to pools, and why; oldest first."""

@@ -21,6 +21,7 @@ from essp_master.pools.observe_only import ObserveOnlyDriver
 from essp_master.pools.port import PoolDriver
 from essp_master.pools.processes import ProcessDriver
 from essp_master.pools.reconciler import Reconciler
+from essp_master.pools.rules import PoolRules
 from essp_master.pools.trainer_ranks import TrainerRanks
 from essp_master.pools.worker_registry import WorkerRegistry
 from essp_master.registrations import Registrations
@@ -98,7 +99,8 @@ class MasterProcess:
 
     def _assembled(self) -> tuple[Service, ...]:
         settings, adapters = self._settings, self._adapters
-        tables = Registrations(adapters.stores.under(settings.state), settings.images) if settings.state else None
+        state = adapters.stores.under(settings.state) if settings.state else None
+        tables = Registrations(state, settings.images) if state is not None else None
         declared = tables.declared if tables else dict
         master: Master = build(adapters, settings, self._worker, recovers=True, declared=declared)
         driver = open_driver(settings, master.worker_registry, self._program)
@@ -114,6 +116,7 @@ class MasterProcess:
             trainer_ranks,
             conditions=lambda: master.conditions.present,
             jobs_known=lambda: master.recovered,
+            rules=PoolRules(state),
         )
         self._front.app = create_app(master, settings, tables, reconciler)
         return master, reconciler

@@ -54,7 +54,8 @@ class MasterSettings(Settings):
     api_patience_s: float = Field(20.0, gt=0, le=3600)
     """Seconds a caller may take to send a request, and to take a part of the answer; then it is cut off."""
     state: str = ""
-    """Folder in one of the stores for what is registered. Empty: nothing can be registered."""
+    """Folder in one of the stores for what is registered, and for bounds that people gave to pools. Empty: nothing can
+    be registered, and such bounds last until the master ends."""
     images: tuple[str, ...] = ()
     """Prefixes of the images that may be registered. Empty: none."""
     pools: Literal["none", "processes", "kubernetes"] = "none"

@@ -8,7 +8,7 @@
     GET  /v1/jobs/{name}/log           the events so far
     GET, PUT, DELETE /v1/extractors/{name}, /v1/trainers/{name}    what is registered, with ETag and If-Match
     GET  /v1/registrations/changes     who registered what
-    GET  /v1/pools, PUT /v1/pools/{name}                           their sizes and why; their bounds
+    GET  /v1/pools, PUT, DELETE /v1/pools/{name}                   their sizes and why; their bounds
     GET  /v1/conditions                what keeps pools, trainers or the master from working now
     /                                  a page for people
     /metrics /livez /readyz            for Prometheus and probes

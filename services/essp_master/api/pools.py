@@ -6,7 +6,8 @@ from fastapi import APIRouter, Request
 
 from essp_common.errors import ConfigError
 from essp_master.api.problems import answers_of
-from essp_master.pools.reconciler import PoolEvent, PoolRule, PoolView, Reconciler
+from essp_master.pools.reconciler import PoolEvent, PoolView, Reconciler
+from essp_master.pools.rules import PoolRule
 
 
 def router(reconciler: Reconciler | None) -> APIRouter:
@@ -30,8 +31,13 @@ def router(reconciler: Reconciler | None) -> APIRouter:
 
     @routes.put("/{name}", operation_id="set_pool", responses=answers_of(401, 403, 404, 413, 422, 503))
     def set_pool(name: str, rule: PoolRule, request: Request) -> PoolRule:
-        """Keep a pool within these bounds, or at this size."""
+        """Keep a pool within these bounds, or at this size, also after another master has taken over."""
         keeper().set(name, rule, request.state.caller)
         return rule
+
+    @routes.delete("/{name}", operation_id="reset_pool", status_code=204, responses=answers_of(401, 403, 404, 422, 503))
+    def reset_pool(name: str, request: Request) -> None:
+        """Forget what was set: the pool gets the bounds that it was made with."""
+        keeper().reset(name, request.state.caller)
 
     return routes

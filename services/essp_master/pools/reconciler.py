@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError
 from essp_common.runtime import ids
@@ -24,6 +24,7 @@ from essp_master.job.pool_demand import PoolDemand
 from essp_master.pools.autoscaler import Autoscaler, Decision, Limits, Saturation
 from essp_master.pools.load import PoolRates, loads
 from essp_master.pools.port import PoolDriver, PoolSize
+from essp_master.pools.rules import PoolRule, PoolRules
 from essp_master.pools.trainer_ranks import TrainerRanks
 from essp_master.pools.worker_registry import PoolState, WorkerRegistry
 from essp_master.registrations import ExtractorRow
@@ -40,17 +41,6 @@ _SHARED = (Kind.BUS_SILENT, Kind.BUS_STALLED, Kind.CACHE_SILENT)
 
 class _Plain(BaseModel):
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, extra="forbid")
-
-
-class PoolRule(_Plain):
-    """The bounds of a pool's size, or its size."""
-
-    min: int = Field(1, ge=0, le=1000)
-    """Fewest workers."""
-    max: int = Field(64, ge=0, le=1000)
-    """Most workers."""
-    replicas: int | None = Field(None, ge=0, le=1000)
-    """A fixed size; null: as the autoscaler decides."""
 
 
 class PoolView(_Plain):
@@ -91,10 +81,12 @@ class Reconciler:
         clock: Callable[[], float] = time.monotonic,
         conditions: Callable[[], Sequence[Condition]] = tuple,
         jobs_known: Callable[[], bool] = lambda: True,
+        rules: PoolRules | None = None,
     ) -> None:
         """`jobs`: their demand. `jobs_known`: whether these are all; until then no ranks are divided. `extractors`:
         registered ones, by feature. `trainer_ranks`: divides the ranks; None: the master starts no trainers.
-        `conditions`: what keeps ESSP from working."""
+        `conditions`: what keeps ESSP from working. `rules`: what people said of pools, also to masters before; None:
+        nothing yet."""
         self._conditions = conditions
         self._jobs_known = jobs_known
         self._driver = driver
@@ -106,7 +98,8 @@ class Reconciler:
         self._clock = clock
         self._autoscaler = Autoscaler()
         self._rates = PoolRates()
-        self._rules: dict[str, PoolRule] = {}
+        self._rules = rules or PoolRules(None)
+        self._of_registrations: dict[str, PoolRule] = {}
         self._registered: dict[str, ExtractorRow] = {}
         self._removed: set[str] = set()
         self._decisions: dict[str, Decision] = {}
@@ -141,6 +134,7 @@ class Reconciler:
     def repair(self) -> None:
         """Repair what differs from the last decision; decide nothing else."""
         with self._lock:
+            self._rules.follow()
             self._follow_registrations()
             for sentence in self._driver.repair():
                 self._report("", sentence)
@@ -179,26 +173,41 @@ class Reconciler:
     def rule(self, pool: str, size: PoolSize | None = None) -> PoolRule:
         """The bounds of a pool: as people or a registration set them, else as it was made."""
         made = PoolRule() if size is None else PoolRule(min=size.min, max=size.max)
-        return self._rules.get(pool, made)
+        return self._rules.of(pool) or self._of_registrations.get(pool, made)
 
     def set(self, pool: str, rule: PoolRule, by: str) -> None:
-        """Set the bounds of a pool, or a fixed size. Raises `NotFound`."""
+        """Set the bounds of a pool, or a fixed size; they outlive this master. Raises `NotFound`."""
         with self._lock:
             sizes = self._driver.sizes()
             if pool not in sizes:
                 raise NotFound(f"there is no pool {pool!r}; there are: {', '.join(sorted(sizes)) or 'none'}")
             if ids.is_training(pool):
                 raise ConfigError(f"{pool}: the master divides ranks itself; ESSP_RANKS sets their number")
-            self._rules[pool] = rule
-            self._report(pool, f"{by} set it to {rule.model_dump_json()}")
-            if (wanted := self._bounded(pool, sizes[pool])) != sizes[pool].replicas:
-                self._driver.scale(pool, wanted, self._registry.pools(self._clock()).get(pool, PoolState()).idlest())
+            self._rules.set(pool, rule, by)
+            lasts = "" if self._rules.lasting else " until this master ends; ESSP_STATE would keep it"
+            self._report(pool, f"{by} set it to {rule.model_dump_json()}{lasts}")
+            self._keep(pool, sizes[pool])
+
+    def reset(self, pool: str, by: str) -> None:
+        """Forget what people said of a pool: it gets the bounds that it was made with. Raises `NotFound`."""
+        with self._lock:
+            if self._rules.of(pool) is None:
+                raise NotFound(f"nobody has set pool {pool!r}; it has the bounds that it was made with")
+            self._rules.set(pool, None, by)
+            self._report(pool, f"{by} gave it back the bounds that it was made with")
+            if (size := self._driver.sizes().get(pool)) is not None:
+                self._keep(pool, size)
 
     def events(self) -> list[PoolEvent]:
         """Changes, newest last."""
         return list(self._events)
 
     # --- within ---
+
+    def _keep(self, pool: str, size: PoolSize) -> None:
+        """Bring a pool within its bounds."""
+        if (wanted := self._bounded(pool, size)) != size.replicas:
+            self._driver.scale(pool, wanted, self._registry.pools(self._clock()).get(pool, PoolState()).idlest())
 
     def _is_woken(self, until_s: float) -> bool:
         """Wait for something to repair before the next step; False: there is nothing."""
@@ -218,11 +227,14 @@ class Reconciler:
                 self._add(feature, row)
         for feature in set(self._registered) - set(wanted):
             del self._registered[feature]
+            self._of_registrations.pop(ids.extractor_pool([feature]), None)
         pools = {ids.extractor_pool([feature]) for feature in wanted}
         removed = {pool for pool, size in self._driver.sizes().items() if size.registered and pool not in pools}
         for pool in sorted(removed):
             self._driver.remove(pool)
             if pool not in self._removed:  # it may be seen for a while yet
+                if self._rules.of(pool) is not None:
+                    self._rules.set(pool, None, "the master")
                 self._report(pool, "is no longer registered; its workers leave")
         self._removed = removed
 
@@ -238,7 +250,7 @@ class Reconciler:
             return
         self._refused.pop(feature, None)
         self._registered[feature] = row
-        self._rules[pool] = PoolRule(min=row.min, max=row.max)
+        self._of_registrations[pool] = PoolRule(min=row.min, max=row.max)
         self._report(pool, f"{row.image} is registered for {feature}; at least {row.min} workers")
 
     def _bounded(self, pool: str, size: PoolSize) -> int:

@@ -20,6 +20,7 @@ from essp_master.pools.observe_only import ObserveOnlyDriver
 from essp_master.pools.processes import ProcessDriver
 from essp_master.pools.worker_registry import WorkerRegistry
 from tests.harness.kubernetes_api import ApiServer
+from tests.harness.kubernetes_objects import deployment
 from tests.harness.running import running
 from tests.harness.waiting import LONGEST_S, until
 
@@ -49,6 +50,21 @@ def test_a_lone_master_takes_jobs_and_keeps_pools(adapters: Adapters) -> None:
         until(lambda: client.get("/readyz").status_code == 200)
         assert client.get("/v1/jobs").json()["jobs"] == []
         assert client.get("/v1/pools").json() == []
+
+
+def test_the_next_master_keeps_pools_as_people_have_set_them(
+    adapters: Adapters, cluster: ApiServer, tmp_path: Path
+) -> None:
+    cluster.cluster.put("deployments", deployment("essp-decoder", "decoder", 1))
+    changes = {"pools": "kubernetes", "state": f"{tmp_path.as_uri()}/state", "templates": str(tmp_path)}
+    settings = SETTINGS.model_copy(update=changes)
+    with client_of(adapters, settings, "one") as first:
+        until(lambda: first.put("/v1/pools/decoder", json={"replicas": 4}).status_code == 200)
+    with client_of(adapters, settings, "two") as second:
+        until(lambda: second.get("/v1/pools").status_code == 200)
+        (pool,) = second.get("/v1/pools").json()
+        assert (pool["replicas"], pool["rule"]["replicas"]) == (4, 4)
+        assert second.delete("/v1/pools/decoder").status_code == 204
 
 
 def test_a_standby_passes_requests_on_and_says_who_leads(adapters: Adapters, cluster: ApiServer) -> None:

@@ -45,3 +45,12 @@ def test_look_set_and_look_again(url: str, bench: ReconcilerBench) -> None:
     assert "trainers wait 50%" in pool(url, "events")
     with pytest.raises(NotFound):
         pool(url, "set", "encoder")
+
+
+def test_what_was_set_is_forgotten(url: str, bench: ReconcilerBench) -> None:
+    pool(url, "set", "decoder", "--min", "3")
+    assert bench.driver.replicas == {"decoder": 3}
+    assert "the bounds that it was made with" in pool(url, "reset", "decoder")
+    assert json.loads(pool(url, "ls", "--json"))[0]["rule"] == {"min": 1, "max": 64, "replicas": None}
+    with pytest.raises(NotFound, match="nobody has set"):
+        pool(url, "reset", "decoder")

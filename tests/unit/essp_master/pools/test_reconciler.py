@@ -24,7 +24,8 @@ from essp_master.job.pool_demand import PoolDemand, TrainerDemand
 from essp_master.pools.load import PoolRates, loads
 from essp_master.pools.port import PoolSize, TrainingKey
 from essp_master.pools.processes import ProcessDriver
-from essp_master.pools.reconciler import PERIOD_S, PoolRule, Reconciler
+from essp_master.pools.reconciler import PERIOD_S, Reconciler
+from essp_master.pools.rules import PoolRule, PoolRules
 from essp_master.pools.trainer_ranks import TrainerRanks
 from essp_master.pools.worker_registry import WorkerRegistry
 from essp_master.registrations import ExtractorRow, TrainerRow
@@ -117,7 +118,7 @@ def job(wait: float = 0.5, decoded: int = 0, **changes: Any) -> PoolDemand:
 class ReconcilerBench:
     """A reconciler over a recorded driver."""
 
-    def __init__(self, **sizes: int) -> None:
+    def __init__(self, rules: PoolRules | None = None, /, **sizes: int) -> None:
         self.clock = Clock()
         self.driver = Recorded(sizes)
         self.worker_registry = WorkerRegistry()
@@ -132,6 +133,7 @@ class ReconcilerBench:
             lambda: self.rows,
             clock=self.clock,
             conditions=lambda: self.conditions,
+            rules=rules,
         )
 
     def beat(self, worker: str, busy: float, pool: str = "decoder") -> None:

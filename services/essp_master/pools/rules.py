@@ -1,0 +1,120 @@
+"""Rules that people gave to pools: bounds of their sizes, or fixed sizes.
+
+They go before what the chart or a registration says, and outlive the master that was told. They are kept in the object
+store as numbered documents, each with all rules and the change that made it:
+
+    <ESSP_STATE>/pools/0000000007.json
+
+A change is written before it counts, as the next number, which only one writer can win; so two masters never undo each
+other's changes. All documents stay: they say who set what, and when. Without ESSP_STATE rules last as long as the
+process.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from essp_common.errors import ConfigError, Conflict, NotFound
+from essp_common.objects.numbered_log import NumberedLog
+from essp_common.objects.port import ObjectStore
+from essp_common.validation import problems
+
+PREFIX = "pools/"
+
+
+class _Plain(BaseModel):
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, extra="forbid")
+
+
+class PoolRule(_Plain):
+    """The bounds of a pool's size, or its size."""
+
+    min: int = Field(1, ge=0, le=1000)
+    """Fewest workers."""
+    max: int = Field(64, ge=0, le=1000)
+    """Most workers."""
+    replicas: int | None = Field(None, ge=0, le=1000)
+    """A fixed size; null: as the autoscaler decides."""
+
+
+class _Document(_Plain):
+    version: int
+    time: datetime
+    by: str
+    """The name of the token that made this change."""
+    pool: str
+    """Whose rule it changed."""
+    rules: dict[str, PoolRule]
+
+
+class PoolRules:
+    """The rules, by pool. Thread-safe, also between processes. What reads or writes raises what the store raises."""
+
+    def __init__(self, store: ObjectStore | None) -> None:
+        """`store`: where they are kept; None: nowhere."""
+        self._log = NumberedLog(store, PREFIX, ".json") if store is not None else None
+        self._version: int | None = 0 if store is None else None
+        """The newest document that was read; None: it is not known which there are."""
+        self._rules: Mapping[str, PoolRule] = {}
+        self._lock = threading.RLock()
+
+    @property
+    def lasting(self) -> bool:
+        """Whether they outlive the process."""
+        return self._log is not None
+
+    def of(self, pool: str) -> PoolRule | None:
+        """What people said of a pool; None: nothing."""
+        with self._lock:
+            if self._version is None:
+                self.follow()
+            return self._rules.get(pool)
+
+    def follow(self) -> None:
+        """Read what other masters have written meanwhile; only what is new is fetched."""
+        if self._log is None:
+            return
+        with self._lock:
+            version, rules = self._version, self._rules
+            if version is None:
+                version = max(self._log.newest() - 1, 0)
+            while True:
+                try:
+                    document = _parse(self._log.read(version + 1), version + 1)
+                except NotFound:
+                    break
+                version, rules = document.version, document.rules
+            self._version, self._rules = version, rules  # last: what was read in part is not known
+
+    def set(self, pool: str, rule: PoolRule | None, by: str) -> None:
+        """Keep the rule of a pool; None: forget it. It counts once it is written."""
+        with self._lock:
+            while True:
+                self.follow()
+                rules = {name: known for name, known in self._rules.items() if name != pool}
+                if rule is not None:
+                    rules[pool] = rule
+                if self._log is None:
+                    self._rules = rules
+                    return
+                made = _Document(
+                    version=(self._version or 0) + 1, time=datetime.now(UTC), by=by, pool=pool, rules=rules
+                )
+                try:
+                    self._log.write(made.version, (json.dumps(made.model_dump(mode="json"), indent=1) + "\n").encode())
+                except Conflict:
+                    continue  # another master was first: look at what it wrote
+                self._version, self._rules = made.version, rules
+                return
+
+
+def _parse(data: bytes, number: int) -> _Document:
+    try:
+        return _Document.model_validate_json(data)
+    except ValidationError as error:
+        raise ConfigError(f"rules of pools, {number}: {'; '.join(problems(error, _Document))}") from error

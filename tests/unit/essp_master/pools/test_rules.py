@@ -1,0 +1,99 @@
+"""Rules of pools outlive the master that was told, and what one master writes no other undoes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from essp_common.errors import ConfigError, NotFound, Unavailable
+from essp_common.objects.port import ObjectStore
+from essp_common.wiring import open_store
+from essp_master.pools.rules import PREFIX, PoolRule, PoolRules
+from tests.unit.essp_master.pools.test_reconciler import DEPTH, ReconcilerBench
+
+FIXED = PoolRule(replicas=2)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObjectStore:
+    return open_store(tmp_path.as_uri())
+
+
+def bench_over(store: ObjectStore | None, **sizes: int) -> ReconcilerBench:
+    return ReconcilerBench(PoolRules(store), **sizes)
+
+
+def test_a_master_that_takes_over_keeps_the_rules_of_the_one_before(store: ObjectStore) -> None:
+    first = bench_over(store, decoder=1)
+    first.reconciler.set("decoder", FIXED, "ann")
+    successor = bench_over(store, decoder=5)
+    successor.pass_time(60, decoded_per_s=5.0, wait=0.5)
+    assert [told[:3] for told in successor.driver.told] == [("scale", "decoder", 2)], (
+        "set back at once, and not grown since"
+    )
+    assert successor.reconciler.pools()[0].rule == FIXED
+
+
+def test_a_rule_that_is_forgotten_gives_way_to_the_bounds_of_the_chart(store: ObjectStore) -> None:
+    bench = bench_over(store, decoder=1)
+    bench.driver.bounds = (3, 9)
+    bench.reconciler.set("decoder", FIXED, "ann")
+    bench.reconciler.reset("decoder", "ann")
+    assert bench.driver.replicas == {"decoder": 3}
+    assert bench_over(store, decoder=1).reconciler.rule("decoder") == PoolRule()
+    with pytest.raises(NotFound, match="nobody has set"):
+        bench.reconciler.reset("decoder", "ann")
+
+
+def test_a_registration_takes_over_with_its_rule_and_loses_it_when_it_goes(store: ObjectStore) -> None:
+    first = bench_over(store, decoder=1)
+    first.rows = {"depth": DEPTH}
+    first.reconciler.step()
+    first.reconciler.set("extractor.depth", FIXED, "ann")
+    successor = bench_over(store, decoder=1)
+    successor.rows = {"depth": DEPTH}
+    successor.reconciler.step()
+    assert successor.reconciler.rule("extractor.depth") == FIXED, "not the bounds of its registration"
+    successor.rows = {}
+    successor.reconciler.step()
+    assert PoolRules(store).of("extractor.depth") is None
+
+
+def test_two_masters_do_not_undo_each_others_rules(store: ObjectStore) -> None:
+    one, two = PoolRules(store), PoolRules(store)
+    one.follow()
+    two.set("extractor.flow", FIXED, "bob")
+    one.set("decoder", FIXED, "ann")
+    two.follow()
+    assert [rules.of(pool) for rules in (one, two) for pool in ("decoder", "extractor.flow")] == [FIXED] * 4
+
+
+def test_nothing_is_scaled_before_the_rules_are_known(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    PoolRules(store).set("decoder", FIXED, "ann")
+    successor = bench_over(store, decoder=5)
+
+    def away(key: str) -> bytes:
+        raise Unavailable("the store does not answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "get", away)
+        with pytest.raises(Unavailable):
+            successor.reconciler.step()
+        with pytest.raises(Unavailable):
+            successor.reconciler.rule("decoder")
+    successor.reconciler.step()
+    assert successor.driver.told == [("scale", "decoder", 2)]
+
+
+def test_a_rule_that_cannot_be_kept_is_said_to_last_as_long_as_the_master() -> None:
+    bench = bench_over(None, decoder=1)
+    bench.reconciler.set("decoder", FIXED, "ann")
+    assert bench.reconciler.rule("decoder") == FIXED
+    assert "ESSP_STATE would keep it" in bench.reconciler.events()[-1].message
+
+
+def test_what_cannot_be_read_is_named(store: ObjectStore) -> None:
+    store.put(f"{PREFIX}0000000003.json", b"{}")
+    with pytest.raises(ConfigError, match="rules of pools, 3"):
+        PoolRules(store).follow()
