@@ -42,6 +42,8 @@ def dashboard(status: JobStatus) -> RenderableType:
             for t in status.trainers
             if t.waits_for
         ]
+    if status.bottleneck:
+        parts += ["", Text(status.bottleneck.words, "bold")]
     if status.failures:
         parts += ["", _failures(status.failures)]
     if status.reason:

@@ -203,6 +203,16 @@ class ResultStatus(_Model):
     metrics: dict[str, float]
 
 
+class BottleneckStatus(_Model):
+    """What limits the rate of a job."""
+
+    part: str
+    """A pool (`decoder`, `extractor.<feature>`), a trainer (`trainer.<name>`), `consumers` of a job without trainers,
+    `cache`, or `budget`; empty: none of these."""
+    words: str
+    """One sentence, for people."""
+
+
 class JobStatus(_Model):
     """All there is to know of a job."""
 
@@ -231,6 +241,8 @@ class JobStatus(_Model):
     result: ResultStatus | None
     last_event: int
     """Id of the newest event; `events?after=` or `Last-Event-ID` resumes from there."""
+    bottleneck: BottleneckStatus | None = None
+    """What limits the rate; null: it does not run, or nothing is known yet."""
 
 
 class JobSummary(_Model):
@@ -246,6 +258,26 @@ class JobSummary(_Model):
     clips_per_s: float
     eta_s: float | None
     failed: int
+
+
+class CurvePoint(_Model):
+    """What a trainer said while it trained."""
+
+    epoch: int
+    clips_done: int
+    """In that epoch."""
+    loss: float
+    """Mean over the epoch so far."""
+    top1: float
+    """Mean over the epoch so far."""
+
+
+class TrainerCurve(_Model):
+    """The course of one training within its epochs, since this master has had the job."""
+
+    trainer: str
+    points: tuple[CurvePoint, ...]
+    """At most 512, in order and evenly thinned out; the figures of whole phases are in `TrainerStatus.reports`."""
 
 
 class JobEvent(_Model):

@@ -33,7 +33,7 @@ from essp_common.errors import ConfigError, Conflict, EsspError, Fenced, Permane
 from essp_common.features.declared import DeclaredFeature
 from essp_common.job.lifecycle import change
 from essp_common.job.spec import JobSpec, stored_spec
-from essp_common.job.status import JobEvent, JobState, JobStatus, JobSummary
+from essp_common.job.status import JobEvent, JobState, JobStatus, JobSummary, TrainerCurve
 from essp_common.messages.control import ENDED, ControlFeed
 from essp_common.messages.parsing import BadMessage, parsed, refuse, shortened, sound
 from essp_common.pb.v1.messages_pb2 import Control, Progress
@@ -55,7 +55,7 @@ from essp_master.job.job import COMMANDS, Job
 from essp_master.job.pool_demand import PoolDemand, demand_of
 from essp_master.job.preflight import Preflight, preflight
 from essp_master.job.start_run import start_run
-from essp_master.job.status_view import status_of, status_of_unreadable
+from essp_master.job.status_view import curves_of, status_of, status_of_unreadable
 from essp_master.job_table import JobTable
 from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction, IssueUnits, TellOfLoops
 from essp_master.pools.pool_watch import PoolWatch
@@ -246,6 +246,10 @@ class Master:
         self._start(spec, fresh, checked)
         return self.status(spec.name)
 
+    def validate(self, spec: JobSpec, fresh: bool = False) -> Preflight:
+        """What `start` would check, and nothing of what it would do. Raises `ConfigError`."""
+        return preflight(spec, self._stores, fresh, self._declared())
+
     def pause(self, name: str) -> JobStatus:
         """Issue nothing more until `resume`. Raises `NotFound`, `Conflict`."""
         return self._change(name, JobState.PAUSED)
@@ -269,6 +273,12 @@ class Master:
         self._await_recovery()
         with self._lock:
             return self._jobs.past(name) or status_of(self._jobs[name], self._cache_watch.latest, self._clock())
+
+    def curves(self, name: str) -> list[TrainerCurve]:
+        """The course of a job's trainings; empty if it had ended before this master began. Raises `NotFound`."""
+        self._await_recovery()
+        with self._lock:
+            return [] if self._jobs.past(name) is not None else curves_of(self._jobs[name])
 
     def running(self) -> list[JobStatus]:
         """The jobs that have not ended, as far as they are known already."""

@@ -1,7 +1,7 @@
 """Who may call the API: token, scope, rate and size of the body, checked before the body is read.
 
     read       look at jobs, events, what is registered
-    operate    start, pause, resume, stop jobs
+    operate    check, start, pause, resume, stop jobs
     register   change what is registered: code that will run
     admin      everything
 
@@ -165,7 +165,7 @@ def needed(method: str, path: str) -> Right:
     """The scope that a request needs: everything, unless it is known to need less."""
     if method in _READING:
         return Right.READ
-    if path == _JOBS or path.startswith(f"{_JOBS}/"):
+    if path == _JOBS or path.startswith((f"{_JOBS}/", f"{_JOBS}:")):
         return Right.OPERATE
     return Right.REGISTER if path.startswith(_REGISTERED) else Right.ADMIN
 

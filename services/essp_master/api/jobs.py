@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from essp_common.job.spec import parse_spec
-from essp_common.job.status import JobKind, JobState, JobStatus, JobSummary
+from essp_common.job.status import JobKind, JobState, JobStatus, JobSummary, TrainerCurve
 from essp_master.api.idempotency import Answers, fingerprint
 from essp_master.api.pages import PAGE_SIZE, PAGE_SIZE_MOST, page
 from essp_master.api.problems import answers_of
@@ -17,6 +17,17 @@ from essp_master.service import Master
 
 _SPEC = {"schema": {"$ref": "#/components/schemas/JobSpec"}}
 _BODY = {"requestBody": {"required": True, "content": {"application/json": _SPEC, "application/yaml": _SPEC}}}
+
+
+class JobCheck(BaseModel):
+    """A job that can begin."""
+
+    name: str
+    clips: int
+    """Of all phases together."""
+    trainers: list[str]
+    warnings: list[str]
+    """What one should know although the job can run."""
 
 
 class JobPage(BaseModel):
@@ -31,6 +42,7 @@ def router(master: Master) -> APIRouter:
     """The routes of jobs."""
     routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
     _add_start(routes, master)
+    _add_validate(routes, master)
 
     @routes.get("", operation_id="list_jobs", responses=answers_of(401, 403, 422, 503))
     def list_jobs(
@@ -48,6 +60,11 @@ def router(master: Master) -> APIRouter:
     def get_job(name: str) -> JobStatus:
         """All there is to know of a job."""
         return master.status(name)
+
+    @routes.get("/{name}/curves", operation_id="job_curves", responses=answers_of(401, 403, 404, 503))
+    def job_curves(name: str) -> list[TrainerCurve]:
+        """The course of each training within its epochs, for drawing."""
+        return master.curves(name)
 
     for action in ("pause", "resume", "stop"):
         routes.post(
@@ -88,6 +105,26 @@ def _add_start(routes: APIRouter, master: Master) -> None:
         status = await run_in_threadpool(answers.once, idempotency_key, asked, start)
         response.headers["Location"] = f"/v1/jobs/{status.name}"
         return status
+
+
+def _add_validate(routes: APIRouter, master: Master) -> None:
+    @routes.post(
+        ":validate", operation_id="validate_job", responses=answers_of(401, 403, 413, 422, 503), openapi_extra=_BODY
+    )
+    async def validate_job(
+        request: Request,
+        fresh: Annotated[bool, Query(description="As if what an earlier run left were removed.")] = False,
+    ) -> JobCheck:
+        """Check a job as its start would, and start nothing."""
+        body = await request.body()
+
+        def check() -> JobCheck:
+            found = master.validate(parse_spec(body.decode("utf-8", "replace")), fresh)
+            clips = sum(plan.clips for plan in found.phases.plans)
+            trainers = list(found.spec.trainers)
+            return JobCheck(name=found.spec.name, clips=clips, trainers=trainers, warnings=list(found.warnings))
+
+        return await run_in_threadpool(check)
 
 
 def _action(master: Master, action: str) -> Any:

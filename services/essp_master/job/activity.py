@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from essp_common.job import status
 from essp_common.pb.v1.messages_pb2 import PhaseReport, Progress, Purpose, StepReport
 from essp_common.runtime import ids
+from essp_master.job.curve import Curve
 
 WINDOW_S = 10.0
 _ALIVE_S = 30.0
@@ -74,6 +75,7 @@ class TrainerActivity:
     stream: str
     model: str
     step: StepReport | None = None
+    curve: Curve = field(default_factory=Curve)
     reports: list[status.PhaseReport] = field(default_factory=list)
     checkpoint: str | None = None
     unsaved: str = ""
@@ -110,6 +112,7 @@ class Activity:
             case "step":
                 if training := self.trainers.get(progress.step.trainer):
                     training.step = progress.step
+                    training.curve.add(progress.step)
             case "phase_report":
                 if training := self.trainers.get(progress.phase_report.trainer):
                     training.reports.append(_report(progress.phase_report))

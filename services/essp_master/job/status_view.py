@@ -13,6 +13,7 @@ from essp_common.job.status import JobKind, JobState
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.runtime import ids
 from essp_master.job.activity import purpose_name
+from essp_master.job.bottleneck import bottleneck
 from essp_master.job.job import Job
 
 
@@ -21,7 +22,7 @@ def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobSta
     ledger, spec = job.ledger, job.run.preflight.spec
     counts = ledger.counts
     backlog = ledger.backlog()
-    return status.JobStatus(
+    found = status.JobStatus(
         name=job.name,
         kind=_kind(job.run.preflight.spec),
         state=job.state,
@@ -61,6 +62,15 @@ def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobSta
         result=job.reporter.result,
         last_event=job.reporter.log.last,
     )
+    return found.model_copy(update={"bottleneck": bottleneck(found)})
+
+
+def curves_of(job: Job) -> list[status.TrainerCurve]:
+    """The course of its trainings, in the order of the job."""
+    return [
+        status.TrainerCurve(trainer=name, points=training.curve.points)
+        for name, training in job.activity.trainers.items()
+    ]
 
 
 def held_back(job: Job) -> dict[str, str]:

@@ -90,6 +90,22 @@ def test_a_fast_trainer_of_a_coupled_job_waits_for_the_slowest_and_its_status_sa
     assert [trainer.waits_for for trainer in master.status("small").trainers] == [None, None]
 
 
+def test_the_course_of_a_training_and_its_bottleneck_can_be_asked_for(adapters: Adapters, fleet_of: FleetOf) -> None:
+    master, fleet = master_over(adapters), fleet_of()
+    master.start(fleet.job)
+    limit = master.status("small").bottleneck
+    assert limit is not None
+    assert limit.part == "decoder"
+    for clips in (2, 4):
+        step = StepReport(trainer="rgb", purpose=TRAIN, epoch=0, clips_done=clips, loss=3.0 / clips, top1=0.25)
+        fleet.report(Progress(step=step))
+    master.step(0)
+    assert [(c.trainer, [(p.clips_done, p.loss) for p in c.points]) for c in master.curves("small")] == [
+        ("rgb", [(2, 1.5), (4, 0.75)]),
+        ("diff", []),
+    ]
+
+
 def test_a_trainer_that_stands_still_is_left_behind_and_loses_nothing(
     adapters: Adapters, fleet_of: FleetOf, tmp_path: Path
 ) -> None:

@@ -60,6 +60,11 @@ def test_dashboard_tells_how_far_the_job_is() -> None:
     assert "train, epoch 2 (3 of 4) · 40 of 100 clips" in shown, "the slowest consumer counts"
 
 
+def test_dashboard_names_the_bottleneck() -> None:
+    found = {"part": "decoder", "words": "The decoders limit the rate."}
+    assert found["words"] in text(dashboard(status(bottleneck=found)))
+
+
 def test_dashboard_shows_pools_cache_and_streams() -> None:
     shown = text(dashboard(status()))
     assert "frame cache 30.0 MiB of 256 MiB · 33 keys · 2 times full" in shown

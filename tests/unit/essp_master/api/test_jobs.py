@@ -66,6 +66,28 @@ def test_a_job_that_is_not_valid_names_the_fields(served: Served) -> None:
     assert {error["field"] for error in found["errors"]} == {"epochs", "clip.frames"}
 
 
+def test_a_job_can_be_checked_without_a_start(served: Served) -> None:
+    found = served.client.post("/v1/jobs:validate", content=served.job.model_dump_json()).json()
+    assert (found["name"], found["clips"], found["trainers"]) == ("small", 44, ["rgb", "diff"])
+    assert served.client.get("/v1/jobs").json()["jobs"] == []
+    document = served.job.model_dump(mode="json")
+    document["epochs"] = 0
+    refused = problem(served.client.post("/v1/jobs:validate", json=document), 422)
+    assert [error["field"] for error in refused["errors"]] == ["epochs"]
+    document = served.job.model_dump(mode="json")
+    document["data"]["catalog"] += ".not"
+    assert "data.catalog" in problem(served.client.post("/v1/jobs:validate", json=document), 422)["detail"]
+
+
+def test_the_course_of_trainings_is_served(served: Served) -> None:
+    served.start()
+    assert served.client.get("/v1/jobs/small/curves").json() == [
+        {"trainer": "rgb", "points": []},
+        {"trainer": "diff", "points": []},
+    ]
+    problem(served.client.get("/v1/jobs/none/curves"), 404)
+
+
 @pytest.mark.parametrize(
     "body",
     [b"", b"- a list", b"{", b"\xff\xfe\x00", b"name: [unclosed", rb'{"name": "\ud800"}', rb'{"\ud800": 1}'],
@@ -251,7 +273,7 @@ def test_the_description_of_the_api_is_complete(served: Served) -> None:
     assert operations == tables | {
         *("start_job", "list_jobs", "get_job", "pause_job", "resume_job", "stop_job", "job_events", "job_log"),
         *("list_extractors", "list_trainers", "list_changes", "list_pools", "pool_events", "set_pool"),
-        *("reset_pool", "list_conditions"),
+        *("reset_pool", "list_conditions", "job_curves", "validate_job"),
     }
     text = json.dumps(document)
     named = {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}

@@ -1,0 +1,111 @@
+"""What limits the rate of a job, in one sentence: the same words in the API, on the page and in the terminal.
+
+Pure, from what people read of the job anyway (`essp_common/job/status.py`), so the sentence never contradicts the
+figures beside it. It looks from the end of the flow to its beginning:
+
+    a trainer waits for clips       what makes them is too slow: the pool with the most clips queued at each worker
+    ... and the budget is used up   another consumer holds it: the slowest trainer, or the budget itself is too small
+    no trainer waits                the slowest trainer limits the rate, and nothing before it does
+
+A trainer that waits because it is as far ahead as it may be is not short of clips. Nothing is said of what is not
+known: a job that is not running, or of which no worker has reported anything, has no bottleneck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from essp_common.job.status import BottleneckStatus, JobState, JobStatus, PoolStatus, TrainerStatus
+from essp_common.quantities import counted, size
+from essp_common.runtime import ids
+
+WAITS = 0.05
+"""A trainer that waits for clips for more than this share of its time is short of them (as `Policy.wait_high`)."""
+_FULL = 0.95
+"""Share of the frame cache from which on it counts as full."""
+_TAKERS = {"predict": "The predictors", "feed": "The loops that take the clips"}
+
+
+def bottleneck(job: JobStatus) -> BottleneckStatus | None:
+    """What limits it; None if the job does not run or nothing is known yet."""
+    if job.state is not JobState.RUNNING or job.progress.done >= job.progress.total:
+        return None
+    if (unmade := _unmade(job)) is not None:
+        return unmade
+    if job.kind != "train":
+        return _without_trainers(job)
+    known = [t for t in job.trainers if not t.final and t.data_wait_ratio is not None and not t.waits_for]
+    if not known:
+        return None
+    hungry = max(known, key=_wait)
+    if _wait(hungry) <= WAITS:
+        return _slowest(job, known)
+    fed = [trainer for trainer in known if _wait(trainer) <= WAITS]
+    if job.credits.waiting and fed:
+        return _slowest(job, fed, f"; {hungry.name} waits, as the budget is full of clips that others have not taken")
+    effect = f"; {hungry.name} waits for clips for {_wait(hungry):.0%} of its time"
+    return _supply(job, (hungry.stream,), effect)
+
+
+def _wait(trainer: TrainerStatus) -> float:
+    return trainer.data_wait_ratio or 0.0
+
+
+def _unmade(job: JobStatus) -> BottleneckStatus | None:
+    """Clips wait, and no worker of their kind has made one yet."""
+    made = {pool.name for pool in job.pools if pool.done}
+    if (waiting := job.backlog.get(ids.DECODER, 0)) and ids.DECODER not in made:
+        words = f"No decoder has reported a clip yet: {counted(waiting, 'clip')} queued."
+        return BottleneckStatus(part=ids.DECODER, words=words)
+    for stream, feature in job.streams.items():
+        pool = ids.extractor_pool([feature])
+        if (waiting := job.backlog.get(stream, 0)) and pool not in made:
+            queued = f"{counted(waiting, 'clip')} of {stream} queued"
+            return BottleneckStatus(part=pool, words=f"No extractor of {feature} has reported a clip yet: {queued}.")
+    return None
+
+
+def _slowest(job: JobStatus, trainers: Sequence[TrainerStatus], effect: str = "") -> BottleneckStatus:
+    """The trainer that has the most left to do. `effect`: what comes of it, as a clause."""
+    done = {t.name: sum(phase.done.get(ids.trainer_consumer(t.name), 0) for phase in job.phases) for t in trainers}
+    slowest = min(trainers, key=lambda trainer: done[trainer.name])
+    behind = [trainer.name for trainer in job.trainers if trainer.waits_for == slowest.name]
+    rate = "" if slowest.clips_per_s is None else f"trains {slowest.clips_per_s:.1f} clips/s and "
+    ahead = f"; {', '.join(behind)} may not get further ahead of it" if behind else ""
+    wait = f"waits for clips for only {_wait(slowest):.0%} of its time"
+    words = f"Trainer {slowest.name} limits the rate: it {rate}{wait}{ahead}{effect}."
+    return BottleneckStatus(part=ids.trainer_consumer(slowest.name), words=words)
+
+
+def _without_trainers(job: JobStatus) -> BottleneckStatus | None:
+    """Of jobs whose consumers do not say how long they wait."""
+    if any(pool.queue for pool in job.pools):
+        return _supply(job, tuple(job.streams), "")
+    if not job.credits.waiting:
+        return None
+    held = f"the budget of {size(job.credits.budget_bytes)} is full of clips that wait for them"
+    return BottleneckStatus(part="consumers", words=f"{_TAKERS[job.kind]} limit the rate: {held}.")
+
+
+def _supply(job: JobStatus, streams: Sequence[str], effect: str) -> BottleneckStatus:
+    """What makes the clips of these streams is too slow: who, and why. `effect`: what comes of it, as a clause."""
+    cache, budget = job.cache, size(job.credits.budget_bytes)
+    if cache is not None and cache.limit_bytes and cache.used_bytes >= _FULL * cache.limit_bytes:
+        used = f"{size(cache.used_bytes)} of {size(cache.limit_bytes)} are used, and workers wait for room"
+        return BottleneckStatus(part="cache", words=f"The frame cache limits the rate: {used}{effect}.")
+    feeding = {ids.DECODER, *(ids.extractor_pool([job.streams[stream]]) for stream in streams if stream in job.streams)}
+    pools = [pool for pool in job.pools if pool.name in feeding and pool.queue]
+    if pools:
+        longest = max(pools, key=lambda pool: pool.queue / max(1, pool.workers))
+        return BottleneckStatus(part=longest.name, words=f"{_pool(longest)}{effect}.")
+    if job.credits.waiting:
+        used = f"all {budget} of it are in use, and no clip is queued"
+        return BottleneckStatus(part="budget", words=f"limits.budget limits the rate: {used}{effect}.")
+    return BottleneckStatus(part="", words=f"No clip is queued at any worker{effect}.")
+
+
+def _pool(pool: PoolStatus) -> str:
+    kind, _, feature = pool.name.partition(".")
+    who = f"The {kind}s" + (f" of {feature}" if feature else "")
+    cost = "" if pool.seconds_per_clip is None else f" that take {1000 * pool.seconds_per_clip:.1f} ms a clip"
+    return f"{who} limit the rate: {counted(pool.queue, 'clip')} queued at {counted(pool.workers, 'worker')}{cost}"

@@ -1,0 +1,106 @@
+"""The sentence that says what limits the rate of a job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from essp_common.job.status import JobStatus
+from essp_master.job.bottleneck import bottleneck
+from tests.harness.statuses import MIB, document, status
+
+FLOW = {"name": "extractor.flow", "workers": 1, "done": 90, "clips_per_s": 9.0, "seconds_per_clip": 0.11, "queue": 12}
+DECODER = {"name": "decoder", "workers": 2, "done": 90, "clips_per_s": 9.0, "seconds_per_clip": 0.012, "queue": 8}
+
+
+def job(*waits: float | None, pools: Any = (DECODER, FLOW), **changes: Any) -> JobStatus:
+    """A job whose trainers rgb and flow wait for clips for these shares of their time."""
+    trainers = [dict(trainer) for trainer in document()["trainers"]]
+    for trainer, wait in zip(trainers, waits, strict=True):
+        trainer["data_wait_ratio"] = wait
+    credits = document()["credits"] | {"waiting": changes.pop("waiting", False)}
+    return status(**({"trainers": trainers, "pools": list(pools), "credits": credits} | changes))
+
+
+def said(found: JobStatus) -> tuple[str, str]:
+    limit = bottleneck(found)
+    return ("", "") if limit is None else (limit.part, limit.words)
+
+
+def test_a_stage_with_the_longest_queue_at_each_worker_keeps_a_trainer_waiting() -> None:
+    assert said(job(0.03, 0.41)) == (
+        "extractor.flow",
+        "The extractors of flow limit the rate: 12 clips queued at 1 worker that take 110.0 ms a clip; "
+        "flow waits for clips for 41% of its time.",
+    )
+
+
+def test_only_what_feeds_the_trainer_that_waits_is_named() -> None:
+    part, words = said(job(0.5, 0.0))
+    assert part == "decoder"
+    assert words.startswith("The decoders limit the rate: 8 clips queued at 2 workers")
+
+
+def test_where_nobody_waits_the_slowest_trainer_limits() -> None:
+    assert said(job(0.03, 0.01)) == (
+        "trainer.flow",
+        "Trainer flow limits the rate: it trains 25.0 clips/s and waits for clips for only 1% of its time.",
+    )
+
+
+def test_a_trainer_held_back_by_another_is_not_short_of_clips() -> None:
+    held = [trainer | {"waits_for": "flow"} if trainer["name"] == "rgb" else trainer for trainer in trainers(0.9, 0.01)]
+    part, words = said(job(0.9, 0.01, trainers=held))
+    assert part == "trainer.flow"
+    assert words.endswith("; rgb may not get further ahead of it.")
+
+
+def trainers(*waits: float) -> list[dict[str, Any]]:
+    return [trainer.model_dump() for trainer in job(*waits).trainers]
+
+
+def test_who_holds_the_budget_limits_those_who_wait() -> None:
+    part, words = said(job(0.0, 0.6, waiting=True))
+    assert part == "trainer.rgb"
+    assert "flow waits, as the budget is full" in words
+
+
+def test_a_full_cache_and_a_small_budget_are_named() -> None:
+    cache = {"used_bytes": 250 * MIB, "limit_bytes": 256 * MIB, "keys": 33, "full_count": 2}
+    part, words = said(job(0.4, 0.6, cache=cache))
+    assert part == "cache"
+    assert words.startswith("The frame cache limits the rate: 250 MiB of 256 MiB")
+    idle = [pool | {"queue": 0} for pool in (DECODER, FLOW)]
+    part, words = said(job(0.4, 0.6, pools=idle, waiting=True))
+    assert part == "budget"
+    assert words.startswith("limits.budget limits the rate: all 64.0 MiB")
+
+
+def test_clips_of_which_none_was_made_yet_are_named_first() -> None:
+    backlog = {"decoder": 5, "flow": 7}
+    assert said(job(None, None, pools=(), backlog=backlog)) == (
+        "decoder",
+        "No decoder has reported a clip yet: 5 clips queued.",
+    )
+    assert said(job(0.0, None, pools=(DECODER,), backlog=backlog)) == (
+        "extractor.flow",
+        "No extractor of flow has reported a clip yet: 7 clips of flow queued.",
+    )
+
+
+def test_a_prediction_is_limited_by_who_takes_its_clips_or_by_who_makes_them() -> None:
+    idle = [pool | {"queue": 0} for pool in (DECODER, FLOW)]
+    part, words = said(job(0.0, 0.0, kind="predict", trainers=[], pools=idle, waiting=True))
+    assert (part, words.split(" limit ")[0]) == ("consumers", "The predictors")
+    assert said(job(0.0, 0.0, kind="predict", trainers=[]))[0] == "extractor.flow"
+    assert bottleneck(job(0.0, 0.0, kind="predict", trainers=[], pools=idle)) is None
+
+
+@pytest.mark.parametrize("state", ["pending", "paused", "completed", "failed", "stopped"])
+def test_nothing_is_said_of_a_job_that_does_not_run(state: str) -> None:
+    assert bottleneck(job(0.4, 0.6, state=state)) is None
+
+
+def test_nothing_is_said_of_what_is_not_known() -> None:
+    assert bottleneck(job(None, None)) is None
