@@ -6,6 +6,7 @@ import json
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from essp.cli.console import open_console
@@ -32,8 +33,9 @@ def list_pools(server: Server = SERVER, token: Token = "", as_json: AsJson = Fal
         table.add_column(column)
     for pool in pools:
         kept = _kept(pool["rule"])
+        because = f"{pool['reason']}; not up: {pool['held_up']}" if pool["held_up"] else pool["reason"]
         table.add_row(
-            pool["name"], str(pool["replicas"]), str(pool["ready"]), f"{pool['busy']:.0%}", kept, pool["reason"]
+            pool["name"], str(pool["replicas"]), str(pool["ready"]), f"{pool['busy']:.0%}", kept, escape(because)
         )
     open_console().print(table)
 

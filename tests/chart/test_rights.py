@@ -41,6 +41,7 @@ SCALING = LOOKING | {
 OWNING = {("", "configmaps", "get", "essp-templates")}
 MAKING = SCALING | OWNING | {("apps", "deployments", verb, "") for verb in ("create", "patch", "delete")}
 TRAINING = LOOKING | OWNING | {("batch", "jobs", verb, "") for verb in ("list", "watch", "create", "delete")}
+TRAINING |= {("", "pods", "list", "")}
 
 IMAGE = "registry.example.com/vision/depth@sha256:" + "0f" * 32
 

@@ -7,6 +7,10 @@ watched from a version on: changes in their order, with bookmarks for whoever wa
 what was missed is forgotten (`compact`), until `timeoutSeconds` are over or the connection ends (`hang_up`). Every
 request is kept. `outage` makes it answer 503, and ends what is being watched. Most tests that use it run against a real
 cluster as well: see `api` in `tests/unit/essp_master/kubernetes`.
+
+A Deployment that says no number of replicas has one, also when a patch takes the number away. What controllers and the
+scheduler do of themselves they do when a test says so (`settle`): pods of Deployments and Jobs are made as far as a
+quota allows, and placed as far as there is room.
 """
 
 from __future__ import annotations
@@ -140,6 +144,8 @@ class Cluster:
             made["metadata"].setdefault("uid", f"uid-{self.version}")
             if kind in ("deployments", "jobs"):
                 made.setdefault("status", {})
+            if kind == "deployments":
+                made["spec"].setdefault("replicas", 1)
             self._note(kind, before, made)
             self.objects[key] = made
             return made
@@ -155,6 +161,28 @@ class Cluster:
             job = self.objects.get(("jobs", owner)) if owner else None
             if job is not None and "deletionTimestamp" in job["metadata"] and not self._pods_of(str(owner)):
                 self.delete("jobs", str(owner))
+
+    def settle(self, room: int, quota: int = 1000, broken: str = "") -> None:
+        """Make the pods that Deployments and Jobs are to have, at most `quota`, place them, at most `room`, and let
+        those come up. `broken`: why none of the containers starts."""
+        with self.lock:
+            for name in self.names("pods"):
+                self.delete("pods", name)
+            for kind in ("deployments", "jobs"):
+                for name in self.names(kind):
+                    body = copy.deepcopy(self.objects[kind, name])
+                    wanted = body["spec"]["replicas" if kind == "deployments" else "parallelism"]
+                    labels = body["spec"]["template"]["metadata"]["labels"] | ({_OWNER: name} if kind == "jobs" else {})
+                    made, placed = min(wanted, quota), min(wanted, quota, room)
+                    for number in range(made):
+                        status = _status_of_pod(number < placed, broken)
+                        self.put("pods", {"metadata": {"name": f"{name}-{number}", "labels": labels}, "status": status})
+                    ready = 0 if broken else placed
+                    body["status"] = {"readyReplicas": ready} if kind == "deployments" else {"ready": ready}
+                    if kind == "deployments" and made < wanted:
+                        body["status"]["conditions"] = [_over_quota(quota)]
+                    quota, room = quota - made, room - placed
+                    self.put(kind, body)
 
     # --- what clients ask ---
 
@@ -362,6 +390,26 @@ def _selector(query: dict[str, str]) -> Callable[[Object], bool]:
         return all(name in labels and (not equals or labels[name] == value) for name, equals, value in terms)
 
     return chosen
+
+
+def _status_of_pod(placed: bool, broken: str) -> Object:
+    """As the scheduler and a kubelet write it."""
+    if not placed:
+        message = "0/3 nodes are available: 3 Insufficient cpu."
+        unplaced = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        return {"phase": "Pending", "conditions": [unplaced]}
+    state = {"waiting": {"reason": broken}} if broken else {"running": {"startedAt": _NOW}}
+    container = {"name": "c", "image": "i", "imageID": "", "ready": not broken, "restartCount": 0, "state": state}
+    conditions = [{"type": "PodScheduled", "status": "True"}]
+    return {"phase": "Running", "conditions": conditions, "containerStatuses": [container]}
+
+
+def _over_quota(quota: int) -> Object:
+    """The condition that a Deployment shows when its pods are refused."""
+    message = (
+        f'pods "x" is forbidden: exceeded quota: team, requested: pods=1, used: pods={quota}, limited: pods={quota}'
+    )
+    return {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}
 
 
 def _scale(body: Object) -> Object:

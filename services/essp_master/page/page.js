@@ -112,7 +112,7 @@ function jobCard(job) {
 
 function poolTable(pools) {
   if (!pools.length) return el("p", { class: "note" }, "No worker has said anything yet.");
-  const rows = pools.map(p => [p.name, String(p.replicas), String(p.ready), percent(p.busy), p.saturation || "–", p.reason || ""]);
+  const rows = pools.map(p => [p.name, String(p.replicas), String(p.ready), percent(p.busy), p.saturation || "–", [p.reason, p.held_up && `not up: ${p.held_up}`].filter(Boolean).join("; ")]);
   const made = table(["pool", "wanted", "up", "busy", "is", "because"], rows);
   made.querySelectorAll("td:nth-child(n+5), th:nth-child(n+5)").forEach(cell => cell.classList.add("text"));
   return made;

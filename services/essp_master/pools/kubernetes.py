@@ -46,7 +46,7 @@ from essp_master.pools.manifests import (
     training_job,
     training_name,
 )
-from essp_master.pools.pod_trouble import trouble_of
+from essp_master.pools.pod_trouble import shortage_of, trouble_of
 from essp_master.pools.port import PoolSize, TrainingKey
 from essp_master.registrations import ExtractorRow, TrainerRow
 
@@ -55,6 +55,7 @@ SCALED_BY = "essp.dev/scaled-by"
 RELEASE = "app.kubernetes.io/instance"
 MIN_REPLICAS, MAX_REPLICAS = "essp.dev/min-replicas", "essp.dev/max-replicas"
 COST = "controller.kubernetes.io/pod-deletion-cost"
+_JOB = "batch.kubernetes.io/job-name"
 _BUSY, _IDLE = "100", "-100"
 _HIDDEN = 3
 
@@ -103,6 +104,8 @@ class KubernetesDriver:
         self._lock = threading.RLock()
         self._crashing: dict[str, str] = {}
         """Pools whose pods did not stay up at the last look, and why."""
+        self._short: dict[str, str] = {}
+        """Pools of which pods were not made or not placed at the last look, and why."""
         self._changed: Callable[[], None] = lambda: None
         self._deployments = Informer("deployments", "V1Deployment", self._list_deployments, self._on_change, pauses_s)
         self._jobs = Informer("jobs", "V1Job", self._list_jobs, self._on_change, pauses_s)
@@ -117,18 +120,22 @@ class KubernetesDriver:
 
     def sizes(self) -> Mapping[str, PoolSize]:
         """The pools that the master scales, and its trainers."""
+        held_up = self._short | self._crashing
         pools = {
-            _work(found): PoolSize(
+            (work := _work(found)): PoolSize(
                 found.spec.replicas or 0,
                 found.status.ready_replicas or 0,
                 *_bounds(found.metadata),
                 registered=found.metadata.labels.get(MANAGED_BY) == MASTER,
+                held_up=held_up.get(work, ""),
             )
             for found in self._deployments.objects().values()
         }
-        jobs = self._jobs.objects().values() if self._trains else ()
         trainers = {
-            _work(job): PoolSize(job.spec.parallelism or 0, job.status.ready or 0, 0) for job in jobs if not _ended(job)
+            (work := _work(job)): PoolSize(
+                job.spec.parallelism or 0, job.status.ready or 0, 0, held_up=held_up.get(work, "")
+            )
+            for job in self._running_jobs()
         }
         return pools | trainers
 
@@ -156,7 +163,7 @@ class KubernetesDriver:
                 if sentence and sentence != training.reported:
                     done.append(sentence)
                 training.reported = sentence or training.reported
-        self._crashing = self._look_at_pods()
+        self._look_at_pods()
         return done
 
     def troubles(self) -> Mapping[Subject, str]:
@@ -237,24 +244,37 @@ class KubernetesDriver:
     def _deployment(self, pool: str) -> Any:
         return next((d for d in self._deployments.objects().values() if _work(d) == pool), None)
 
-    def _look_at_pods(self) -> dict[str, str]:
-        """Why pods do not stay up, of the pools that are not complete."""
-        found = {}
-        for deployment in self._deployments.objects().values():
-            if (deployment.status.ready_replicas or 0) < (deployment.spec.replicas or 0):
-                with suppress(PermanentError):  # no right to look
-                    if why := trouble_of(self._pods(deployment)):
-                        found[_work(deployment)] = why
-        return found
+    def _running_jobs(self) -> list[Any]:
+        """The Jobs of trainings that have not ended."""
+        jobs = self._jobs.objects().values() if self._trains else ()
+        return [job for job in jobs if not _ended(job)]
 
-    def _pods(self, deployment: Any) -> Sequence[Any]:
-        labels = deployment.spec.selector.match_labels
+    def _look_at_pods(self) -> None:
+        """See why pods are not there or do not stay up, of the pools and trainings that are not complete."""
+        lacking = [
+            found
+            for found in self._deployments.objects().values()
+            if (found.status.ready_replicas or 0) < (found.spec.replicas or 0)
+        ]
+        lacking += [job for job in self._running_jobs() if (job.status.ready or 0) < (job.spec.parallelism or 0)]
+        crashing, short = {}, {}
+        for workload in lacking:
+            with suppress(PermanentError):  # no right to look
+                pods = self._pods(workload)
+                crashing[_work(workload)] = trouble_of(pods)
+                short[_work(workload)] = shortage_of(workload, pods)
+        self._crashing = {pool: why for pool, why in crashing.items() if why}
+        self._short = {pool: why for pool, why in short.items() if why}
+
+    def _pods(self, workload: Any) -> Sequence[Any]:
+        """The pods of a Deployment or a Job that are not leaving."""
+        labels = workload.spec.selector.match_labels if workload.spec.selector else {_JOB: workload.metadata.name}
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
         with answers():
             pods: Sequence[Any] = self._core.list_namespaced_pod(
                 self._namespace, label_selector=selector, _request_timeout=TIMEOUT_S
             ).items
-        return pods
+        return [pod for pod in pods if pod.metadata.deletion_timestamp is None]
 
     def _mark(self, deployment: Any, leaving: Sequence[str]) -> None:
         """Give each pod its deletion cost: low for those of the workers that are to leave."""

@@ -1,4 +1,8 @@
-"""Why a pod of a pool does not come up or stay up, as Kubernetes says it of its containers. Pure."""
+"""Why a pool has fewer workers than were asked for, as Kubernetes says it of the pods and of who makes them. Pure.
+
+Some of it passes: a node or a quota may have room again, or a cluster autoscaler makes some. The rest does not end by
+waiting: an image that is not there, a process that ends at once.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +34,21 @@ def trouble_of(pods: Iterable[Any]) -> str:
     )
 
 
+def shortage_of(workload: Any, pods: Iterable[Any]) -> str:
+    """What keeps pods of a Deployment or a Job from being made (a quota) or placed (no node has room); empty: nothing
+    does that is known."""
+    unmade = [
+        f"pods are not made: {condition.message or condition.reason}"
+        for condition in (workload.status and workload.status.conditions) or ()
+        if condition.type == "ReplicaFailure" and condition.status == "True"
+    ]
+    unplaced = [(pod.metadata.name, why) for pod in pods if (why := _unplaced(pod))]
+    if unplaced:
+        name, why = unplaced[0]
+        unmade.append(f"{len(unplaced)} pods are not placed, as {name}: {why}")
+    return "; ".join(unmade)
+
+
 def _why(pod: Any) -> str:
     for status in (pod.status and pod.status.container_statuses) or ():
         waiting = status.state and status.state.waiting
@@ -37,4 +56,12 @@ def _why(pod: Any) -> str:
             last = status.last_state and status.last_state.terminated
             ended = f", exit code {last.exit_code} ({last.reason})" if last else ""
             return f"{waiting.reason}, restarted {status.restart_count} times{ended}"
+    return ""
+
+
+def _unplaced(pod: Any) -> str:
+    """What the scheduler says of a pod that it has not placed."""
+    for condition in (pod.status and pod.status.conditions) or ():
+        if condition.type == "PodScheduled" and condition.status == "False":
+            return f"{condition.reason}: {condition.message}" if condition.message else str(condition.reason)
     return ""

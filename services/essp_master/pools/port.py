@@ -34,6 +34,8 @@ class PoolSize:
     """Cores that its workers share; None: each worker gets its own."""
     registered: bool = False
     """It was made of a registration, by this master or one before it."""
+    held_up: str = ""
+    """What keeps workers that were asked for from coming up, as the platform says it; empty: nothing that is known."""
 
 
 class PoolDriver(Protocol):

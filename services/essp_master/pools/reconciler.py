@@ -53,6 +53,9 @@ class PoolView(_Plain):
     busy: float
     saturation: str
     reason: str
+    held_up: str
+    """What keeps workers that were asked for from coming up: no node or no quota has room, an image is not there. Until
+    it is over none is added. Empty: nothing that is known."""
     rule: PoolRule
     """Its bounds, or its fixed size."""
 
@@ -107,6 +110,8 @@ class Reconciler:
         self._events: deque[PoolEvent] = deque(maxlen=_KEPT)
         self._lock = threading.RLock()
         self._refused: dict[str, str] = {}
+        self._held_up: set[str] = set()
+        """Pools of which it was reported that workers do not come up."""
         self._draining = threading.Event()
         self._woken = threading.Event()
 
@@ -139,6 +144,7 @@ class Reconciler:
             for sentence in self._driver.repair():
                 self._report("", sentence)
             sizes, states = self._driver.sizes(), self._registry.pools(self._clock())
+            self._tell_of_held_up(sizes)
             for pool, size in sizes.items():
                 if (wanted := self._bounded(pool, size)) != size.replicas:
                     reason = "outside its bounds"
@@ -208,6 +214,14 @@ class Reconciler:
         """Bring a pool within its bounds."""
         if (wanted := self._bounded(pool, size)) != size.replicas:
             self._driver.scale(pool, wanted, self._registry.pools(self._clock()).get(pool, PoolState()).idlest())
+
+    def _tell_of_held_up(self, sizes: Mapping[str, PoolSize]) -> None:
+        """Report what keeps workers from coming up, once for as long as it lasts."""
+        held_up = {pool: size for pool, size in sizes.items() if size.held_up}
+        for pool in sorted(held_up.keys() - self._held_up):
+            size = held_up[pool]
+            self._report(pool, f"{size.replicas - size.ready} of {size.replicas} workers are not up: {size.held_up}")
+        self._held_up = set(held_up)
 
     def _is_woken(self, until_s: float) -> bool:
         """Wait for something to repair before the next step; False: there is nothing."""
@@ -311,5 +325,6 @@ class Reconciler:
             busy=state.busy,
             saturation=decision.saturation if decision else "",
             reason=decision.reason if decision else "",
+            held_up=size.held_up,
             rule=self.rule(name, size),
         )

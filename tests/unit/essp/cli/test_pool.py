@@ -47,6 +47,12 @@ def test_look_set_and_look_again(url: str, bench: ReconcilerBench) -> None:
         pool(url, "set", "encoder")
 
 
+def test_what_keeps_workers_from_coming_up_is_shown(url: str, bench: ReconcilerBench) -> None:
+    bench.driver.held_up = "pods are not made: exceeded quota: team"
+    assert "exceeded quota: team" in " ".join(pool(url, "ls").split())
+    assert json.loads(pool(url, "ls", "--json"))[0]["held_up"] == bench.driver.held_up
+
+
 def test_what_was_set_is_forgotten(url: str, bench: ReconcilerBench) -> None:
     pool(url, "set", "decoder", "--min", "3")
     assert bench.driver.replicas == {"decoder": 3}

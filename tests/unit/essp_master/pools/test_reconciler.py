@@ -47,13 +47,14 @@ class Recorded:
         self.told: list[tuple[Any, ...]] = []
         self.registered: set[str] = set()
         self.present: dict[TrainingKey, int] = {}
+        self.held_up = ""
 
     def start(self, changed: Callable[[], None]) -> None:
         self.changed = changed
 
     def sizes(self) -> Mapping[str, PoolSize]:
         return {
-            name: PoolSize(size, size, *self.bounds, self.cores, name in self.registered)
+            name: PoolSize(size, size, *self.bounds, self.cores, name in self.registered, self.held_up)
             for name, size in self.replicas.items()
         }
 
