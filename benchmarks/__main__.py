@@ -34,6 +34,7 @@ from benchmarks import (
     master,
     oneaccess,
     pixels,
+    planning,
     pooling,
     records,
     robots,
@@ -83,6 +84,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
         io.io_prefetch_spread,
         autoscaling.autoscaling,
         gpus.gpu_allocation,
+        planning.plan_error,
     )
 }
 _FIGURES = {

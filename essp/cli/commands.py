@@ -26,6 +26,7 @@ SECTIONS: dict[str, dict[str, Command]] = {
         "bench": Command("essp.cli.bench:app", "Measure reading, training and saving; say what binds."),
         "init": Command("essp.cli.init:main", "Write a commented job file for a data set."),
         "validate": Command("essp.cli.validate:main", "Check a job file, and say what it would do."),
+        "plan": Command("essp.cli.plan:main", "How many workers a job needs, and what binds."),
         "run": Command("essp.cli.run:main", "Run a job in this process; no servers needed."),
         "predict": Command("essp.cli.predict:main", "Classify videos with a trained model."),
         "checkpoint": Command("essp.cli.checkpoint:app", "List, verify and compare checkpoints; export models."),
@@ -103,6 +104,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "essp init data/train --test data/test",
     ),
     "validate": ("essp validate job.yaml", "essp validate job.yaml --json"),
+    "plan": (
+        "essp plan job.yaml",
+        "essp plan job.yaml --rate 880 --gpus 8 --plot plan.png",
+        "essp plan job.yaml --rate 880 --redis 2GB --network 3GB --core-price 0.04 --gpu-price 2.50 --json",
+    ),
     "run": (
         "essp run job.yaml",
         "essp run job.yaml --epochs 20",

@@ -107,7 +107,9 @@ class Fleet:
         done = subprocess.run(
             [*_COMMAND, *arguments], env=self._environment, capture_output=True, text=True, timeout=LONGEST_S
         )
-        assert done.returncode == status, f"`essp {' '.join(arguments)}` ended with {done.returncode}: {done.stderr}"
+        assert done.returncode == status, (
+            f"`essp {' '.join(arguments)}` ended with {done.returncode}: {done.stdout}{done.stderr}"
+        )
         return done.stdout
 
     def kill(self, process: Process) -> None:

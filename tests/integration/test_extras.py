@@ -41,6 +41,7 @@ NEEDS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     ("demo-data file://{dir}/store", "skimage", {}),
     ("catalog build {dir}/videos --out {dir}/c.parquet", "av", {}),
     ("validate {dir}/s3.yaml", "boto3", S3),
+    ("plan {dir}/job.yaml", "torch", {}),
     ("run {dir}/job.yaml", "torch", {}),
     ("run {dir}/job.yaml", "av", {}),
     ("run {dir}/job.yaml", "cv2", {}),

@@ -101,7 +101,8 @@ def test_an_interrupted_check_has_what_it_found_and_goes_on(texts: Path) -> None
     assert (seen[-1].files_done, seen[-1].reused) == (3, 5)
     assert again.report().complete
     again.write(b"page")
-    assert set(readings(texts).values()) == {1}
+    # Of the other three, one may have been in the hands of each worker when the interrupt came.
+    assert sorted(readings(texts).values())[:5] == [1] * 5
     assert [p.name for p in texts.glob("c.check*")] == ["c.check.html"], "the journal is gone"
 
 

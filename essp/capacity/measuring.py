@@ -1,0 +1,165 @@
+"""What a clip of a job costs, measured: the job itself runs in this process for some seconds, and nothing is kept.
+
+Everything is real: decoders, extractors, trainers, the way between them, in memory. What is counted is processor time,
+which other programs on the machine disturb less than they disturb rates.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from tempfile import TemporaryDirectory
+
+from essp.capacity.cpu import cpu_by_part
+from essp.embedded.composition import Embedded, EmbeddedOptions
+from essp_common import topics
+from essp_common.bus.port import Subscription
+from essp_common.errors import EsspError
+from essp_common.job.spec import JobSpec
+from essp_common.job.status import JobState, JobStatus
+from essp_common.pb.v1.messages_pb2 import Progress
+from essp_common.planning.decode_cost import decode_cost
+from essp_common.runtime import ids
+from essp_common.runtime.config import Settings
+from essp_common.wiring import Stores
+from essp_master.job.preflight import Preflight, preflight
+
+_LOOK_S = 0.2
+_PATIENCE = 6
+"""Times the seconds asked for that a trainer may take for its second batch."""
+
+
+class _Figures(dict[str, float]):
+    """Counters by name; what was not counted is 0."""
+
+    def __missing__(self, name: str) -> float:
+        return 0.0
+
+
+Tell = Callable[[float], None]
+"""Called several times a second with the share of the time that is over."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Of one clip, by part; see `essp/capacity/cpu.py` for the parts."""
+
+    seconds: dict[str, float]
+    """Of processor time. A part that had nothing to do is missing."""
+    bytes: dict[str, float]
+    """In the cache: `clip`, and each stream that is extracted."""
+    read_bytes: float
+    """Of compressed video that are read for it."""
+    clips: int
+    """Clips that the slowest trainer took while this was measured."""
+    clips_per_s: float
+    """So many of them a second, on this machine as it was."""
+
+
+def measure(spec: JobSpec, settings: Settings, seconds: float, tell: Tell = lambda _: None) -> Costs:
+    """Run a training job for about so many seconds after its first batches.
+
+    Raises `ConfigError` for a job that cannot run, and `EsspError` if it fails.
+    """
+    with TemporaryDirectory(prefix="essp-plan-") as folder:
+        memory = {"bus": "memory://", "cache": "memory://", "stores": (*settings.stores, f"file://{folder}")}
+        settings = settings.model_copy(update=memory)
+        spec = spec.model_copy(update={"output": f"file://{folder}/run"})
+        found = preflight(spec, Stores(settings.stores), fresh=True)
+        with Embedded(found.spec, settings, EmbeddedOptions(checked=found)) as job:
+            made = job.adapters.bus.subscribe([topics.PROGRESS], None)
+            try:
+                return _measured(job, found, made, seconds, tell)
+            finally:
+                made.close()
+
+
+def _measured(job: Embedded, found: Preflight, made: Subscription, seconds: float, tell: Tell) -> Costs:
+    spec = found.spec
+    begin, _ = _until(job, lambda counts, _: _least(counts, spec) > 0, seconds, lambda _: None)
+    warm = _least(begin, spec)  # each trainer has made a step
+    end, status = _until(
+        job, lambda counts, elapsed_s: elapsed_s >= seconds and _least(counts, spec) > warm, seconds, tell
+    )
+    used = _Figures({name: value - begin[name] for name, value in end.items()})
+    parts = ("decoder", "master", *(f"{kind}.{name}" for name in spec.trainers for kind in ("feed", "trainer")))
+    costs = {part: used[f"cpu.{part}"] / done for part in parts if (done := used[_counter(part)]) > 0}
+    clips = int(_least(used, spec))
+    return Costs(costs | _extractors(used, status), _bytes(made), _read_bytes(found), clips, clips / used["time"])
+
+
+def _extractors(used: _Figures, status: JobStatus) -> dict[str, float]:
+    """A pool of one process computes all features: its time is divided as its lanes were busy with each."""
+    busy = {
+        pool.name: pool.seconds_per_clip
+        for pool in status.pools
+        if pool.name.startswith(ids.EXTRACTOR) and pool.seconds_per_clip and used[pool.name] > 0
+    }
+    whole = sum(seconds * used[name] for name, seconds in busy.items())
+    processor_s = sum(value for name, value in used.items() if name.startswith(f"cpu.{ids.EXTRACTOR}."))
+    return {name: processor_s * seconds / whole for name, seconds in busy.items()}
+
+
+def _until(
+    job: Embedded, enough: Callable[[_Figures, float], bool], seconds: float, tell: Tell
+) -> tuple[_Figures, JobStatus]:
+    """Counters and processor times, and the status, once there is enough. Raises `EsspError` if the job fails."""
+    began_s = time.monotonic()
+    while True:
+        ended = job.ended(_LOOK_S)
+        elapsed_s = time.monotonic() - began_s
+        status = job.status()
+        if status.state is JobState.FAILED:
+            raise EsspError(f"the job failed: {status.reason}")
+        counts = _counts(status)
+        if ended or enough(counts, elapsed_s) or elapsed_s > _PATIENCE * seconds:
+            return counts, status
+        tell(min(1.0, elapsed_s / seconds))
+
+
+def _counts(status: JobStatus) -> _Figures:
+    """How many clips each part is done with, and what it has used."""
+    counts = _Figures({f"cpu.{part}": seconds for part, seconds in cpu_by_part().items()})
+    counts["time"] = time.monotonic()
+    counts |= {pool.name: pool.done for pool in status.pools}
+    for phase in status.phases:
+        for consumer, done in phase.done.items():
+            counts[consumer] += done
+    return counts
+
+
+def _counter(part: str) -> str:
+    """What counts the clips of a part: what it made, or the consumer."""
+    kind, _, name = part.partition(".")
+    return {"feed": ids.trainer_consumer(name), "master": ids.DECODER}.get(kind, part)
+
+
+def _least(counts: _Figures, spec: JobSpec) -> float:
+    return min(counts[consumer] for consumer in spec.readers())
+
+
+def _bytes(made: Subscription) -> dict[str, float]:
+    """Mean sizes, by part of a clip, of all that was made."""
+    total: Counter[str] = Counter()
+    count: Counter[str] = Counter()
+    while records := made.poll(10_000, 0):
+        for record in records:
+            message = Progress.FromString(record.value)
+            if message.HasField("made"):
+                part = message.made.stream or "clip"
+                total[part] += sum(message.made.bytes)
+                count[part] += len(message.made.bytes)
+    return {part: total[part] / count[part] for part in total}
+
+
+def _read_bytes(found: Preflight) -> float:
+    """By the catalog: the frames that are decoded for a clip, in bytes of the files."""
+    phases = found.phases
+    view = phases.view(0)
+    if found.spec.data.records:
+        return float(view.rows.numbers("size_bytes").mean())
+    cost = decode_cost(phases.plan(0), view, found.spec.sampling.issue_window, found.unit_clips)
+    frames = float(view.rows.numbers("frame_count").sum())
+    return cost.frames / cost.clips * float(view.rows.numbers("size_bytes").sum()) / max(1.0, frames)

@@ -1,0 +1,149 @@
+"""`essp plan`: how many workers a job needs, and what binds, from a few seconds of the job itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+
+from essp.capacity.limits import Servers
+from essp.capacity.measuring import Costs, measure
+from essp.capacity.report import Plan, Wanted, plan
+from essp.cli.bench_options import shown_progress
+from essp.cli.console import open_console
+from essp.cli.dashboard import duration
+from essp.cli.interrupt import interruptible
+from essp.cli.job_file import load_job
+from essp.embedded.devices import check_devices
+from essp_common.errors import ConfigError
+from essp_common.job.spec import JobSpec
+from essp_common.quantities import counted, parse_bytes, size
+from essp_common.runtime.config import Settings
+from essp_common.runtime.process import cpu_count, set_up_logging
+from essp_common.wiring import Stores
+from essp_master.job.preflight import preflight
+
+
+def main(
+    job: Annotated[Path, typer.Argument(help="The job file.")],
+    rate: Annotated[
+        float, typer.Option(help="Clips a second that each trainer is to get; 0: what this machine gives.", min=0)
+    ] = 0.0,
+    gpus: Annotated[int, typer.Option(help="GPUs of all trainers together, for the price.", min=0)] = 0,
+    cores: Annotated[int, typer.Option(help="Without --rate: cores of the machine (0: those of this one).", min=0)] = 0,
+    seconds: Annotated[float, typer.Option(help="How long to measure.", min=1)] = 10.0,
+    redis: Annotated[str, typer.Option(help="Bytes a second that one Redis server takes and gives.")] = "1GB",
+    redis_servers: Annotated[int, typer.Option(help="Redis servers (0: as many as are needed).", min=0)] = 0,
+    network: Annotated[
+        str, typer.Option(help="Bytes a second of the link of a Redis server, each way (0: no limit).")
+    ] = "0",
+    core_price: Annotated[float, typer.Option(help="Of one core, an hour.", min=0)] = 0.0,
+    gpu_price: Annotated[float, typer.Option(help="Of one GPU, an hour.", min=0)] = 0.0,
+    plot: Annotated[Path | None, typer.Option(help="Also draw it, as PNG.", show_default=False, dir_okay=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Say how many decoders and extractors a job needs, what it moves, and which part binds first.
+
+    The job runs in this process for some seconds, in a temporary folder, to see what a clip costs in each part. Then
+    clips are sent through the pools of a simulated machine or cluster. Nothing is kept of the run.
+    """
+    spec = load_job(job, None)
+    if not spec.trainers:
+        raise ConfigError("essp plan: takes a job with trainers")
+    set_up_logging(Settings(log_level="ERROR"))
+    servers = Servers(_bytes(redis, "--redis"), redis_servers, _bytes(network, "--network"))
+    wanted = Wanted(rate, cores or cpu_count(), gpus, servers, core_price, gpu_price)
+    check_devices(spec)
+    found = plan(spec, _measured(spec, seconds), _epoch_clips(spec), wanted)
+    if as_json:
+        typer.echo(json.dumps(found.facts, indent=2))
+    else:
+        _print(open_console(), found)
+    if plot is not None:
+        from essp.capacity.plot import drawn  # matplotlib, which only this needs
+
+        plot.write_bytes(drawn(found.limits, found.outcome, rate))
+
+
+def _measured(spec: JobSpec, seconds: float) -> Costs:
+    console = open_console(stderr=True)
+    with interruptible("leaving ...") as interrupted, shown_progress(console) as show:
+
+        def tell(share: float) -> None:
+            if interrupted.is_set():
+                raise KeyboardInterrupt
+            show("measuring the job", share, (1 - share) * seconds)
+
+        return measure(spec, Settings(), seconds, tell)
+
+
+def _epoch_clips(spec: JobSpec) -> int:
+    return preflight(spec, Stores(Settings().stores), fresh=True).phases.plans[0].clips
+
+
+def _bytes(text: str, option: str) -> float:
+    try:
+        value = parse_bytes(text)
+    except ValueError as error:
+        raise ConfigError(f"{option}: {error}") from error
+    assert isinstance(value, int)
+    if not value and option == "--redis":
+        raise ConfigError(f"{option}: 0 would carry nothing; write for example 1GB")
+    return float(value)
+
+
+def _print(console: Console, found: Plan) -> None:
+    facts = found.facts
+    console.print(_measured_table(facts["measured"]))
+    console.print(_pool_table(facts))
+    rows = Table.grid(padding=(0, 2))
+    for name, text in _lines(facts):
+        rows.add_row(name, text)
+    console.print(rows)
+
+
+def _measured_table(measured: dict[str, Any]) -> Table:
+    table = Table(
+        f"measured on {measured['clips']} clips", Column("ms a clip", justify="right"), box=None, padding=(0, 2, 0, 0)
+    )
+    for part, milliseconds in measured["milliseconds"].items():
+        table.add_row(part, f"{milliseconds:.2f}")
+    return table
+
+
+def _pool_table(facts: dict[str, Any]) -> Table:
+    columns = [Column(name, justify="right") for name in ("workers", "busy", "clips/s at most")]
+    table = Table("pool", *columns, box=None, padding=(0, 2, 0, 0))
+    for pool in facts["pools"]:
+        workers = f"{pool['workers']}"
+        if facts["asked"] and pool["workers_a_pod"] > 1:
+            workers += f" ({pool['pods']} pods of {pool['workers_a_pod']})"
+        table.add_row(pool["name"], workers, f"{100 * pool['busy']:.0f} %", f"{pool['most_clips_per_s']:,.0f}")
+    return table
+
+
+def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    traffic, epoch, measured = facts["traffic"], facts["epoch"], facts["measured"]
+    asked = f" of {facts['asked']:,.0f} asked for" if facts["asked"] else ""
+    sizes = ", ".join(f"{part} {size(count)}" for part, count in measured["bytes"].items())
+    lines = [
+        ("rate", f"{facts['simulated_clips_per_s']:,.1f} clips/s{asked}, by simulation; this machine: "
+                 f"{measured['clips_per_s']:,.1f} while it was measured"),
+        ("bottleneck", facts["bottleneck"]),
+        ("epoch", f"{epoch['clips']:,} clips in {duration(epoch['seconds'])}"),
+        ("a clip", f"{sizes}; {size(measured['read_bytes'])} read of its video"),
+    ]  # fmt: skip
+    moved = f"{size(traffic['cache_written'])}/s in, {size(traffic['cache_read'])}/s out"
+    if facts["asked"]:
+        lines.append(("Redis", f"{moved}: {counted(facts['redis_servers'], 'server')}"))
+        hour = facts["hour"]
+        price = f", {hour['price']:,.2f} an hour" if hour["price"] else ""
+        lines.append(("needs", f"{counted(hour['cores'], 'core')}, {counted(hour['gpus'], 'GPU')}{price}"))
+    lines.append(("store", f"{size(traffic['store_read'])}/s of compressed video"))
+    if facts["asked"] and (enough := facts["budget"]["enough"]) > facts["budget"]["bytes"]:
+        lines.append(("limits.budget", f"{size(enough)} would be enough, {size(facts['budget']['bytes'])} is not"))
+    return lines
