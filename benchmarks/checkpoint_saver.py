@@ -38,7 +38,8 @@ class Saver:
         self.finish()
         self._saves += 1
         began_s = time.perf_counter()
-        self._packing.take(tensors)
+        self._packing.take(tensors, ())
+        self._packing.wait_for_copy()
         took_s = time.perf_counter() - began_s
         if self._pool is None:
             self._write(tuple(tensors))

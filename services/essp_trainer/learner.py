@@ -95,3 +95,4 @@ class Learner:
                 twin.load_state_dict(classifier.state_dict())
                 ema = Ema(twin.to(self._device), decay)
             self._training = Training(classifier.to(self._device), ema, self._assignment, self._device, self._ranks)
+            self._checkpoint_store.prepare(self._training)

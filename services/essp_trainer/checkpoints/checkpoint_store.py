@@ -1,7 +1,8 @@
 """The files of a training in the job's output: checkpoints, scores of its evaluations, history.
 
-A checkpoint is copied between two batches (`snapshot`), and packed and written later, while training continues
-(`save`). Both use the same memory, so one snapshot is saved before the next one is taken.
+A checkpoint is copied between two batches and, on a CPU, beside the next one until its update (`snapshot`), and packed
+and written later, while training continues (`save`). Both use the same memory, so one snapshot is saved before the next
+one is taken.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from essp_common.artifacts.checkpoint import (
 from essp_common.artifacts.checkpoint_files import Data
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.artifacts.staging import Burst, Staging
-from essp_common.errors import ConfigError, EsspError, Fenced
+from essp_common.errors import ConfigError, EsspError, Fenced, TransientError
 from essp_common.job.spec import CheckpointSpec
 from essp_common.learning.models import Classifier, as_tensors, load_tensors, restore
 from essp_common.objects.port import ObjectStore
@@ -41,7 +42,7 @@ from essp_common.tensors.packed import Packing
 from essp_trainer.assignment import Assignment, purpose_name
 from essp_trainer.checkpoints.packing import PackingThread, StatePacking
 from essp_trainer.checkpoints.packing_process import PackingProcess
-from essp_trainer.checkpoints.state_memory import Tensors
+from essp_trainer.checkpoints.state_memory import Moving, Tensors, bytes_of
 from essp_trainer.model.training import Training
 
 log = logging.getLogger(__name__)
@@ -145,16 +146,28 @@ class CheckpointStore:
         """The model with the best validation."""
         return restore(self._store, checkpoint.read(self._store, self._assignment.trainer, best.step))
 
+    def prepare(self, training: Training) -> None:
+        """Have ready what the first snapshot needs, so that no step waits for it. Only on rank 0."""
+        if self._writer is None:
+            return
+        files = _weights(training) | {OPTIMIZER_FILE: training.optimiser.state_to_come()}
+        try:
+            self._packing.prepare(bytes_of(files), training.model.mean.is_cuda)
+        except TransientError as error:
+            log.warning("trainer %s: the first checkpoint is not prepared: %s", self._assignment.trainer, error)
+
     def snapshot(self, training: Training, state: TrainingState) -> Snapshot:
-        """Copy the training between two batches; the last snapshot has to be saved by then."""
-        files: dict[str, Tensors] = {
-            MODEL_FILE: training.evaluated.state_dict(),
-            OPTIMIZER_FILE: training.optimiser.state(),
-        }
-        if training.ema is not None:
-            files[TRAINED_FILE] = training.model.state_dict()
+        """Copy the training between two batches; the last snapshot has to be saved by then.
+
+        `training` waits for the copy before its next update. Raises `Unavailable` if there is no memory for it.
+        """
+        files = _weights(training) | {OPTIMIZER_FILE: training.optimiser.state()}
+        trained = MODEL_FILE if training.ema is None else TRAINED_FILE
+        moving = {(trained, name) for name, _ in training.model.named_buffers(remove_duplicate=False)}
         step = self._assignment.clips_before(state.position)
-        return self._copied(self._manifest(step, training.updates, training, state), files)
+        snapshot = self._copied(self._manifest(step, training.updates, training, state), files, moving)
+        training.wait_before_update(self._packing.wait_for_copy)
+        return snapshot
 
     def final_snapshot(self, training: Training, state: TrainingState) -> Snapshot:
         """The final state: the weights with the best validation, and the keys of their scores."""
@@ -167,7 +180,7 @@ class CheckpointStore:
         manifest = self._manifest(step, updates, training, state).model_copy(
             update={"final": True, "epoch": epoch, "scores": self._score_keys(state)}
         )
-        return self._copied(manifest, {MODEL_FILE: weights})
+        return self._copied(manifest, {MODEL_FILE: weights}, ())
 
     def save(self, snapshot: Snapshot) -> Manifest:
         """Write a checkpoint; see `essp_common.artifacts.checkpoint.CheckpointWriter.save`."""
@@ -226,8 +239,8 @@ class CheckpointStore:
         key = manifest.scores.get("validation") or manifest.scores.get("test")
         return self._store.uri(key) if key else ""
 
-    def _copied(self, manifest: Manifest, files: Mapping[str, Tensors]) -> Snapshot:
-        self._packing.take(files)
+    def _copied(self, manifest: Manifest, files: Mapping[str, Tensors], moving: Moving) -> Snapshot:
+        self._packing.take(files, moving)
         asked = self._assignment.training.checkpoint
         packings = {name: _packing(asked, self._is_rounded(name, manifest)) for name in files}
         if rounded := tuple(name for name, packing in packings.items() if packing.bits):
@@ -298,7 +311,8 @@ class CheckpointStore:
             else:
                 self._staging.clear()
         except EsspError as error:
-            self.close()
+            self._staging.close()
+            self._staging = None
             self._pass_by(error)
 
     def _pass_by(self, error: EsspError) -> None:
@@ -347,6 +361,14 @@ class CheckpointStore:
         if purpose == "test":  # of the weights after all epochs: more of them do not overwrite what fewer came to
             epoch = self._assignment.spec.epochs - 1
         return layout.scores(self._assignment.trainer, purpose, epoch)
+
+
+def _weights(training: Training) -> dict[str, Tensors]:
+    """By the file in which they are saved."""
+    files: dict[str, Tensors] = {MODEL_FILE: training.evaluated.state_dict()}
+    if training.ema is not None:
+        files[TRAINED_FILE] = training.model.state_dict()
+    return files
 
 
 def _packing_of(asked: CheckpointSpec) -> StatePacking:

@@ -1,7 +1,7 @@
 """When a training is saved, what happens if a save fails, and which messages a checkpoint allows to commit.
 
     between two batches:  begin ──copy of all state, in host memory──▶ threads write, verify, point, prune (`saves.py`)
-    training continues    ...                                                      │
+    training continues    ... until its next update: waits for the copy            │
     between two batches:  settle ◀── every rank learns the result and commits its messages
 
 Rank 0 writes; every rank then commits the messages of those of its clips that the checkpoint holds. Until then they
@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pydantic import BaseModel, ConfigDict
 
 from essp_common.artifacts.checkpoint import Manifest
-from essp_common.errors import EsspError, PermanentError, TransientError
+from essp_common.errors import EsspError, PermanentError, StorageFull, TransientError, Unavailable
 from essp_common.messages.ordered import Delivery
 from essp_common.planning.digest import as_text, from_text, joined
 from essp_common.planning.position import Position
@@ -148,8 +148,14 @@ class Checkpointer:
             return
         state = self._of_all_ranks(state)
         self._in_progress = state.position
-        if self._ranks.is_rank_zero:
-            self._saves.begin(self._checkpoint_store.snapshot(training, state))
+        if not self._ranks.is_rank_zero:
+            return
+        try:
+            snapshot = self._checkpoint_store.snapshot(training, state)
+        except Unavailable as error:  # no memory for a copy
+            self._saves.fail(error)
+        else:
+            self._saves.begin(snapshot)
 
     def settle(self) -> None:
         """Apply on every rank what the checkpoints came to that are over. All ranks together."""
@@ -253,7 +259,8 @@ class Checkpointer:
     def _trouble(self, error: EsspError) -> None:
         self._failed_s = self._clock()
         CHECKPOINTS.labels("failed").inc()
-        reason = f"a checkpoint could not be saved; it will be tried again: {error}"
+        remedy = "; make room there" if isinstance(error, StorageFull) else ""
+        reason = f"a checkpoint could not be saved; it will be tried again: {error}{remedy}"
         log.error("%s", reason)
         if reason != self._reported:
             self._reported = reason

@@ -12,14 +12,26 @@ from essp_common.job.spec import CheckpointSpec
 from essp_common.objects.port import ObjectStore
 from essp_common.tensors.packed import Packing
 from essp_trainer.checkpoints.packer import BaseFile, Packer
-from essp_trainer.checkpoints.state_memory import StateMemory, Tensors
+from essp_trainer.checkpoints.state_memory import Moving, StateMemory, Tensors
 
 
 class StatePacking(Protocol):
     """Packs one training, save by save."""
 
-    def take(self, files: Mapping[str, Tensors]) -> None:
-        """Copy the state. Raises `Unavailable` if there is no memory for it."""
+    def prepare(self, size: int, pinned: bool) -> None:
+        """Have ready what the first save of a state of so many bytes needs. `pinned`: the state is that of a GPU.
+
+        Raises `TransientError` for what is lacking; the save tries again.
+        """
+
+    def take(self, files: Mapping[str, Tensors], moving: Moving) -> None:
+        """Begin to copy the state; those that are `moving` may change when this returns, all after `wait_for_copy`.
+
+        Raises `Unavailable` if there is no memory for it.
+        """
+
+    def wait_for_copy(self) -> None:
+        """Until the state that was taken last may change."""
 
     def data(self, checkpoint: CheckpointName, packings: Mapping[str, Packing], alone: bool) -> Data:
         """The files of the state that was copied last. `alone`: they need no others, and no others will need them."""
@@ -38,8 +50,14 @@ class PackingThread(StatePacking):
         self._memory = StateMemory()
         self._packer = Packer(asked.delta, asked.exact_every)
 
-    def take(self, files: Mapping[str, Tensors]) -> None:
-        self._memory.take(files)
+    def prepare(self, size: int, pinned: bool) -> None:
+        self._memory.reserve(size, pinned)
+
+    def take(self, files: Mapping[str, Tensors], moving: Moving) -> None:
+        self._memory.take(files, moving)
+
+    def wait_for_copy(self) -> None:
+        self._memory.wait_for_copy()
 
     def data(self, checkpoint: CheckpointName, packings: Mapping[str, Packing], alone: bool) -> Data:
         def write(store: ObjectStore, prefix: str) -> tuple[StoredFile, ...]:

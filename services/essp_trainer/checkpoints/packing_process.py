@@ -1,6 +1,6 @@
 """Packs checkpoints in a child that is kept alive, so that the training's interpreter is not held meanwhile.
 
-    the training          copies its state into shared memory, between two batches
+    the training          has its state copied into shared memory (`state_memory.py`)
     the child             packs it into more shared memory: rounds, takes differences, compresses, hashes
     the thread that saves waits for that, hands the files to the store, and reads them back
 
@@ -34,7 +34,7 @@ from essp_common.tensors.packed import Packing
 from essp_trainer.checkpoints.packer import BaseFile
 from essp_trainer.checkpoints.packing import StatePacking, described, str_of
 from essp_trainer.checkpoints.places import Place
-from essp_trainer.checkpoints.state_memory import StateMemory, Tensors
+from essp_trainer.checkpoints.state_memory import Moving, StateMemory, Tensors
 
 _MODULE = "essp_trainer.checkpoints.packing_child"
 _MOST_FILES = 3
@@ -45,7 +45,7 @@ _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM
 
 
 class PackingProcess(StatePacking):
-    """Packs in a child, which begins with the first save. Linux only."""
+    """Packs in a child, which begins with `prepare`, or else the first save. Linux only."""
 
     def __init__(self, asked: CheckpointSpec) -> None:
         self._asked = asked
@@ -54,8 +54,15 @@ class PackingProcess(StatePacking):
         """Memory in which the child leaves one file each."""
         self._child: _Child | None = None
 
-    def take(self, files: Mapping[str, Tensors]) -> None:
-        self._memory.take(files)
+    def prepare(self, size: int, pinned: bool) -> None:
+        self._memory.reserve(size, pinned)
+        self._child = self._child or self._begin_child()
+
+    def take(self, files: Mapping[str, Tensors], moving: Moving) -> None:
+        self._memory.take(files, moving)
+
+    def wait_for_copy(self) -> None:
+        self._memory.wait_for_copy()
 
     def data(self, checkpoint: CheckpointName, packings: Mapping[str, Packing], alone: bool) -> Data:
         def write(store: ObjectStore, prefix: str) -> tuple[StoredFile, ...]:

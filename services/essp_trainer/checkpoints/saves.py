@@ -52,6 +52,12 @@ class Saves:
         """Begin to save. The memory of the snapshot before has to be free (`wait_for_memory`)."""
         self._under_way.append(self._writer.submit(self._stage, snapshot))
 
+    def fail(self, error: EsspError) -> None:
+        """Count a save that could not begin."""
+        failed: Future[Future[Manifest | None]] = Future()
+        failed.set_exception(error)
+        self._under_way.append(failed)
+
     def wait_for_memory(self) -> None:
         """Wait until no snapshot is needed any more."""
         if self._under_way:

@@ -1,11 +1,15 @@
 """The copy of a training's state that is being saved: one piece of memory, kept from save to save.
 
-Touching new memory takes longer than copying into it. So the memory of the first save is used for all later ones, and
-grows if the state does. It can be mapped by another process. Tensors keep their order in memory (`channels_last`), so
-that the copy is one of bytes, and whoever packs them puts them into the order of their axes.
+    between two batches   take: what the next forward pass changes is copied, a thread begins with the rest
+    the next step         waits for its batch, forward, backward │ wait_for_copy │ parameters and momentum change
 
-Of a model on a GPU the copy is made there first, where that has room, so that the next step need not wait until it has
-crossed the bus; `wait` does. The memory is pinned for that.
+On a CPU a thread copies beside the next step what only the optimizer changes, in one call that does not hold the
+interpreter. Of a model on a GPU the copy is made there first, where that has room, so that the next step need not wait
+until it has crossed the bus; `wait` does. The memory is pinned for that.
+
+Touching new memory takes longer than copying into it. So the memory is kept for all saves, and grows if the state does;
+`reserve` has it ready for the first one. It can be mapped by another process. Tensors keep their order in memory
+(`channels_last`), so that the copy is one of bytes, and whoever packs them puts them into the order of their axes.
 """
 
 from __future__ import annotations
@@ -13,7 +17,9 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import torch
@@ -25,12 +31,16 @@ from essp_trainer.checkpoints.places import Place, arrays_at
 
 _ALIGNMENT = 64
 _PAGE = 4096
+_TOUCHED = getattr(mmap, "MAP_POPULATE", 0)
+"""The kernel touches the pages; without Linux the first copy does."""
 
 Tensors = Mapping[str, Tensor]
+Moving = Collection[tuple[str, str]]
+"""File and name of tensors."""
 
 
 class StateMemory:
-    """Holds one copy. Used by one thread at a time."""
+    """Holds one copy. Used by one thread at a time; `wait` and `wait_for_copy` by any."""
 
     def __init__(self) -> None:
         self.fd = -1
@@ -42,6 +52,9 @@ class StateMemory:
         self._memory = mmap.mmap(-1, _PAGE)
         self._kept: list[Tensor] = []
         """Tensors over the memory, in the order of `places`."""
+        self._copier = ThreadPoolExecutor(1, "essp-snapshot", partial(torch.set_num_threads, 1))
+        self._copying: Future[None] | None = None
+        """Of what only the optimizer changes, on a CPU."""
         self._on_device: list[Tensor] = []
         """Copies of the tensors of a GPU, kept there."""
         self._crossed: torch.cuda.Event | None = None
@@ -49,20 +62,41 @@ class StateMemory:
         self._pinned = 0
         """Address of the memory, if it is pinned."""
 
-    def take(self, files: Mapping[str, Tensors]) -> None:
-        """Copy these tensors, by file and name. Raises `Unavailable` if the machine has no memory for it."""
+    def reserve(self, size: int, pinned: bool = False) -> None:
+        """Have room for a copy of so many bytes, so that no step waits for new memory. `pinned`: it is of a GPU.
+
+        Raises `Unavailable` if the machine has no memory for it.
+        """
+        self._make_room(size)
+        if pinned and size:
+            self._pin()
+
+    def take(self, files: Mapping[str, Tensors], moving: Moving) -> None:
+        """Begin to copy these tensors, by file and name. Those that are `moving` may change when this returns, the
+        others after `wait_for_copy`. Raises `Unavailable` if the machine has no memory for it.
+        """
+        self.wait_for_copy()
         tensors = [tensor.detach() for named in files.values() for tensor in named.values()]
         places, size = _places(files)
         if places != self.places:
             self._lay_out(places, size)
-        here = [(kept, tensor) for kept, tensor in zip(self._kept, tensors, strict=True) if not tensor.is_cuda]
-        there = [(kept, tensor) for kept, tensor in zip(self._kept, tensors, strict=True) if tensor.is_cuda]
-        if here:
-            torch._foreach_copy_([kept for kept, _ in here], [tensor for _, tensor in here])
+        pairs = list(zip(self.places, self._kept, tensors, strict=True))
+        here = [(place, kept, tensor) for place, kept, tensor in pairs if not tensor.is_cuda]
+        there = [(kept, tensor) for _, kept, tensor in pairs if tensor.is_cuda]
+        _copy([(kept, tensor) for place, kept, tensor in here if (place.file, place.name) in moving])
+        rest = [(kept, tensor) for place, kept, tensor in here if (place.file, place.name) not in moving]
+        self._copying = self._copier.submit(_copy, rest) if rest else None
         self._crossed = self._send([kept for kept, _ in there], [tensor for _, tensor in there]) if there else None
 
+    def wait_for_copy(self) -> None:
+        """Until all that was taken may change. Raises nothing: `wait` does."""
+        if (copying := self._copying) is not None:
+            copying.exception()
+
     def wait(self) -> None:
-        """Until the copy is complete."""
+        """Until the copy is complete. Raises what has kept it from that."""
+        if (copying := self._copying) is not None:
+            copying.result()
         if self._crossed is not None:
             self._crossed.synchronize()
 
@@ -72,9 +106,11 @@ class StateMemory:
 
     def close(self) -> None:
         """Give the memory back once no array refers to it any more. Idempotent."""
-        self.wait()
+        self._copier.shutdown()
+        if self._crossed is not None:
+            self._crossed.synchronize()
         self._unpin()
-        self._crossed, self._on_device = None, []
+        self._copying, self._crossed, self._on_device = None, None, []
         self.places, self._kept, self.size = [], [], 0
         self._memory = mmap.mmap(-1, _PAGE)  # a mapping holds a descriptor of its own
         if self.fd >= 0:
@@ -82,18 +118,24 @@ class StateMemory:
             self.fd = -1
 
     def _lay_out(self, places: list[Place], size: int) -> None:
-        self.wait()
+        if self._crossed is not None:
+            self._crossed.synchronize()
         self._on_device = []
-        if size > self.size:
-            self._unpin()
-            try:
-                self.fd = _anonymous_file() if self.fd < 0 else self.fd
-                os.ftruncate(self.fd, size)
-                self._memory = mmap.mmap(self.fd, size)
-            except OSError as error:
-                raise Unavailable(f"no memory for a copy of {size} bytes to save: {error.strerror}") from error
-            self.size = size
+        self._make_room(size)
         self.places, self._kept = places, [self._tensor(place) for place in places]
+
+    def _make_room(self, size: int) -> None:
+        """Memory of so many bytes, all of them touched."""
+        if size <= self.size:
+            return
+        self._unpin()
+        try:
+            self.fd = _anonymous_file() if self.fd < 0 else self.fd
+            os.ftruncate(self.fd, size)
+            self._memory = mmap.mmap(self.fd, size, mmap.MAP_SHARED | _TOUCHED)
+        except OSError as error:
+            raise Unavailable(f"no memory for a copy of {size} bytes to save: {error.strerror}") from error
+        self.places, self._kept, self.size = [], [], size
 
     def _send(self, kept: list[Tensor], tensors: list[Tensor]) -> torch.cuda.Event:
         """Let tensors of a GPU cross the bus, while the next step goes on if there is room for a copy there."""
@@ -135,6 +177,17 @@ class StateMemory:
         row = torch.frombuffer(self._memory, dtype=dtype, count=count, offset=place.offset) if count else None
         strides = [step // dtype.itemsize for step in place.strides]
         return torch.empty(place.shape, dtype=dtype) if row is None else row.as_strided(place.shape, strides)
+
+
+def bytes_of(files: Mapping[str, Tensors]) -> int:
+    """The memory that a copy of these tensors takes; they may be of the device `meta`."""
+    return _places(files)[1]
+
+
+def _copy(pairs: list[tuple[Tensor, Tensor]]) -> None:
+    """Pairs of a target and a source, in one call: the interpreter is free meanwhile."""
+    if pairs:
+        torch._foreach_copy_([target for target, _ in pairs], [source for _, source in pairs])
 
 
 def _places(files: Mapping[str, Tensors]) -> tuple[list[Place], int]:

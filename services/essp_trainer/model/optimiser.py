@@ -88,6 +88,15 @@ class Optimiser:
             held[_TRACKER] = torch.tensor(scaling["_growth_tracker"])
         return held
 
+    def state_to_come(self) -> dict[str, Tensor]:
+        """Shapes and types of what `state` gives once every parameter has been updated; on the device `meta`."""
+        to_come = {
+            name: torch.empty_like(parameter, device="meta")
+            for name, parameter in self._model.named_parameters()
+            if self._optimizer.defaults["momentum"] and parameter.requires_grad
+        }
+        return to_come | {name: tensor.to("meta") for name, tensor in self.state().items()}
+
     def load(self, held: Mapping[str, Tensor]) -> None:
         """Restore a `state`."""
         for name, parameter in self._model.named_parameters():

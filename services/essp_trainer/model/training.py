@@ -12,6 +12,8 @@ rank without a clip in a batch still takes part in the step, because the others 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -52,6 +54,7 @@ class Training:
         self._ranks = ranks
         self._half = half_type(self._spec.amp, device)
         self._launches = launches(device)
+        self._wait: Callable[[], None] | None = None
         self.optimiser = Optimiser(
             self.model, self._spec.optimizer, scaling=self._half == torch.float16, fused=self._launches
         )
@@ -60,6 +63,10 @@ class Training:
     def evaluated(self) -> Classifier:
         """The model to evaluate and save: the moving average, if there is one."""
         return self.model if self.ema is None else self.ema.model
+
+    def wait_before_update(self, wait: Callable[[], None]) -> None:
+        """Call `wait` once before parameters, momentum or the moving average change: they are being copied."""
+        self._wait = wait
 
     def step(self, batch: Batch, share: Share) -> StepResult | LaunchedStep:
         """Train on one batch, of which this rank has `share`.
@@ -76,11 +83,17 @@ class Training:
             where = f"update {self.updates} of epoch {batch.plan.epoch}"
             launched = LaunchedStep((loss, correct, norm, self.optimiser.may_skip()), share.clips, where)
             result = launched if self._launches else launched.result()
+            self._end_wait()
             self.optimiser.step(torch.isfinite(loss) & torch.isfinite(norm))
         self.updates += 1
         if self.ema is not None:
             self.ema.update(self.model, self.updates)
         return result
+
+    def _end_wait(self) -> None:
+        wait, self._wait = self._wait, None
+        if wait is not None:
+            wait()
 
     def _backward(self, batch: Batch, share: Share) -> tuple[Tensor, Tensor]:
         """Compute gradients, summed over the ranks. Returns this rank's part of the mean loss, and its number of

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
@@ -27,6 +27,7 @@ from essp_common.runtime.metrics import CHECKPOINTS
 from essp_common.wiring import Stores
 from essp_trainer.assignment import Assignment, purpose_name
 from essp_trainer.checkpoints.checkpointer import CannotSave
+from essp_trainer.checkpoints.state_memory import StateMemory
 from essp_trainer.model.step_result import Diverged
 from tests.harness.training_jobs import (
     CLASSES,
@@ -369,6 +370,69 @@ def test_a_checkpoint_that_cannot_be_saved_is_reported_and_tried_again(
     assert manifest is not None
     assert manifest.best is not None
     assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 0
+
+
+class FullDisk(Stores):
+    """Stores whose checkpoints go to a device without room, while `full`."""
+
+    def __init__(self) -> None:
+        super().__init__(("file:///",))
+        self.full = True
+
+    def under(self, uri: str, videos: bool = False) -> ObjectStore:
+        stores = self
+
+        class Full(DirectoryStore):
+            def _begun(self, key: str, folder: str, temporary: str) -> BinaryIO:
+                if stores.full and "/checkpoints/" in key:
+                    return open("/dev/full", "wb")
+                return super()._begun(key, folder, temporary)
+
+        return Full.from_url(uri)
+
+
+def test_training_goes_on_while_the_disk_is_full(tmp_path: Path, whole: Stage) -> None:
+    """The kernel says so: writing to this device fails as on a full disk."""
+    stores = FullDisk()
+    stage = Stage(job_spec(tmp_path, checkpoint={"every": 4}), phase_plans(2), stores=stores)
+    stage.command(Control.START)
+    positions = stage.every_position()
+    stage.feed(positions[:12])
+    with Running(stage, save_retry_s=0) as running:
+        [trouble] = stage.wait_for("trouble")
+        assert "No space left on device; make room there" in trouble.trouble.reason
+        stage.wait_for_trained(10)
+        assert checkpoint.read_latest(stage.store, "one") is None
+        stores.full = False
+        stage.wait_for("checkpoint")
+        stage.feed(positions[12:])
+        running.join()
+    assert running.error is None
+    assert final_weights(stage) == final_weights(whole)
+
+
+def test_a_copy_for_which_there_is_no_memory_is_a_save_that_failed(
+    tmp_path: Path, whole: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = StateMemory.take
+    refused: list[Any] = []
+
+    def taken(self: StateMemory, files: Any, moving: Any) -> None:
+        if not refused:
+            refused.append(files)
+            raise Unavailable("no memory for a copy")
+        take(self, files, moving)
+
+    monkeypatch.setattr(StateMemory, "take", taken)
+    stage = Stage(job_spec(tmp_path, checkpoint={"every": 4}), phase_plans(2))
+    stage.command(Control.START)
+    stage.feed(stage.every_position())
+    with Running(stage, save_retry_s=0) as running:
+        running.join()
+    assert running.error is None
+    [trouble] = stage.reports("trouble")
+    assert "no memory for a copy" in trouble.reason
+    assert final_weights(stage) == final_weights(whole)
 
 
 def test_a_final_checkpoint_that_cannot_be_saved_fails_the_training(tmp_path: Path) -> None:

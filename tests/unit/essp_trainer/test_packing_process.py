@@ -52,7 +52,7 @@ def state(step: int) -> dict[str, Tensors]:
 
 
 def save(packing: StatePacking, store: DirectoryStore, step: int, packings: dict[str, Packing]) -> list[StoredFile]:
-    packing.take(state(step))
+    packing.take(state(step), ())
     stored = packing.data(CheckpointName(step, 1), packings, alone=False)(store, f"{step}/")
     packing.settle(completed=True)
     return list(stored)
@@ -89,14 +89,14 @@ def test_a_state_that_grows_is_saved_by_the_same_child(tmp_path: Path, child: Pa
     store = DirectoryStore.from_url(tmp_path.as_uri())
     save(child, store, 1, EXACTLY)
     before = process_of(child).pid
-    child.take({MODEL: {"wide": torch.arange(2.0**20)}})
+    child.take({MODEL: {"wide": torch.arange(2.0**20)}}, ())
     child.data(CheckpointName(2, 1), {MODEL: EXACT}, alone=True)(store, "2/")
     assert process_of(child).pid == before
 
 
 def test_what_it_cannot_pack_is_refused_in_words(tmp_path: Path, child: PackingProcess) -> None:
     store = DirectoryStore.from_url(tmp_path.as_uri())
-    child.take({MODEL: {"bad": torch.tensor([[1.0, torch.nan]])}})
+    child.take({MODEL: {"bad": torch.tensor([[1.0, torch.nan]])}}, ())
     with pytest.raises(PermanentError, match="bad has infinities or NaN"):
         child.data(CheckpointName(1, 1), {MODEL: Packing(bits=8)}, alone=False)(store, "1/")
     save(child, store, 2, EXACTLY)
@@ -122,7 +122,7 @@ def test_what_the_store_refuses_is_packed_again(tmp_path: Path, child: PackingPr
             raise Unavailable("No space left on device")
 
     store = DirectoryStore.from_url(tmp_path.as_uri())
-    child.take(state(1))
+    child.take(state(1), ())
     with pytest.raises(Unavailable, match="No space left"):
         child.data(CheckpointName(1, 1), EXACTLY, alone=False)(Full(str(tmp_path)), "1/")
     child.settle(completed=False)
@@ -139,7 +139,7 @@ from essp_common.tensors.packed import EXACT
 from essp_trainer.checkpoints.packing_process import PackingProcess
 
 packing = PackingProcess(CheckpointSpec())
-packing.take({"model.tensors": {"w": torch.ones(1000)}})
+packing.take({"model.tensors": {"w": torch.ones(1000)}}, ())
 packing._child = packing._begin_child()
 print(packing._child._process.pid, flush=True)
 packing.data(CheckpointName(1, 1), {"model.tensors": EXACT}, False)(DirectoryStore(sys.argv[1]), "1/")
