@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 from kafka import KafkaConsumer
 from kafka import errors as kafka_errors
 from kafka.net.compat import KafkaNetClient
+from kafka.structs import MemberState
 
 from essp_common.errors import ConfigError, PermanentError, Unavailable
 from essp_common.runtime.certificates import refusal
@@ -62,6 +63,28 @@ def connected(make: Callable[..., Any], **settings: Any) -> Any:
         if isinstance(error, kafka_errors.KafkaError) and (refused := _refused(settings)):
             raise Unavailable(refused) from error
         raise
+
+
+def notice_rebalance(consumer: KafkaConsumer, timeout_ms: int) -> None:
+    """Ask the coordinator now whether the members of the group have to join again; if so, `has_to_join` says so.
+
+    kafka-python asks with each heartbeat alone. A coordinator that does not answer is left alone.
+    """
+    coordinator = consumer._coordinator
+
+    async def ask() -> None:
+        heartbeat = coordinator._manager.call_soon(coordinator._send_heartbeat_request)
+        await coordinator._manager.wait_for(heartbeat, timeout_ms)
+
+    if coordinator.state is not MemberState.STABLE:
+        return
+    with suppress(kafka_errors.KafkaError):
+        coordinator._net.run(ask)
+
+
+def has_to_join(consumer: KafkaConsumer) -> bool:
+    """The group is being dealt anew, and this member has not joined again yet."""
+    return bool(consumer._coordinator.need_rejoin())
 
 
 def leave(consumer: KafkaConsumer, timeout_ms: int) -> None:

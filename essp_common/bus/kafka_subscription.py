@@ -27,7 +27,7 @@ from kafka import errors as kafka_errors
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.structs import MemberState
 
-from essp_common.bus.kafka_clients import Undelivered, connected, leave, mapped
+from essp_common.bus.kafka_clients import Undelivered, connected, has_to_join, leave, mapped, notice_rebalance
 from essp_common.bus.liveness import Membership
 from essp_common.bus.port import SUSPECTS, Record
 from essp_common.bus.watermark import Watermark
@@ -253,9 +253,13 @@ class KafkaSubscription:
                 log.warning("group %s left without a goodbye: %s", self._group, error)
 
     def _finish_joining(self) -> None:
-        """A member that leaves while it joins blocks the others until its session times out."""
+        """A member that leaves while its group joins blocks the others until its session times out; with some brokers
+        for ever, if it has not even noticed. So it asks first, and does not wait for its next heartbeat."""
+        if not (self._polled and self._auto):
+            return
+        notice_rebalance(self._consumer, _CLOSE_TIMEOUT_MS)
         deadline = time.monotonic() + _CLOSE_TIMEOUT_MS / 1000
-        while self._polled and not self._settled() and time.monotonic() < deadline:
+        while (not self._settled() or has_to_join(self._consumer)) and time.monotonic() < deadline:
             self._consumer.poll(timeout_ms=_POLL_MS, max_records=1)
 
     # --- rebalances, reported by kafka-python's own thread ---

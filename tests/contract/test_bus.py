@@ -140,6 +140,15 @@ class TestKafkaBus(BusContract):
                 own(subscription, PARTITIONS)
                 until(lambda: not other.troubles())
 
+    def test_a_member_that_leaves_while_another_one_joins_does_not_lock_it_out(self, subscribe: Open) -> None:
+        """It leaves before its next heartbeat would have told it that the group is being dealt anew."""
+        first = subscribe("g")
+        own(first, PARTITIONS)
+        second = subscribe("g")
+        second.poll(1, 0.3)
+        first.close()
+        own(second, PARTITIONS)
+
     def test_commit_does_not_overtake_a_lost_message(self, bus: Bus, kafka_url: str, topic: str) -> None:
         """Work whose messages were lost is delivered again to the same subscriber."""
         for number in range(5):
