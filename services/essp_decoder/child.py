@@ -61,7 +61,8 @@ class Child:
     def answer(self, request: Request) -> dict[str, Any]:
         """Decode a unit. Returns the answer that `protocol.py` describes."""
         if request.memory_bytes != len(self._memory):
-            _limit(resource.RLIMIT_AS, self._address_bytes + 2 * request.memory_bytes)
+            self._memory = memoryview(b"")  # lets go of the previous mapping, which would count
+            _limit(resource.RLIMIT_AS, self._address_bytes + request.memory_bytes)
             self._memory = memoryview(mmap.mmap(self._memory_fd, request.memory_bytes))
         self._tally = Tally()
         try:

@@ -21,7 +21,8 @@ from essp_common.errors import Unavailable
 
 _PAGE = 4096
 _CLASSES_PER_DOUBLING = 8
-_GROWTH = 1 << 24
+_FIRST_SIZE = 1 << 28
+"""Address space, not memory: the pages of the file that nobody has touched do not exist."""
 _FULL_RETRY_S = 1.0
 
 
@@ -39,7 +40,7 @@ class SharedMemory:
     def __init__(self) -> None:
         self.fd = _anonymous_file()
         self.size = 0
-        """Bytes of the whole memory; it only grows."""
+        """Bytes that are mapped, most of them perhaps not in use; it only grows."""
         self._mapped = mmap.mmap(-1, _PAGE)
         self._end = 0
         self._free: defaultdict[int, list[Slot]] = defaultdict(list)
@@ -61,7 +62,8 @@ class SharedMemory:
         return slot
 
     def _grow(self, needed: int) -> None:
-        size = -(-needed // _GROWTH) * _GROWTH
+        # Few mappings: after each, every page of every slot has to be found again, which takes longer than a copy.
+        size = max(_FIRST_SIZE, 1 << (needed - 1).bit_length())
         try:
             os.ftruncate(self.fd, size)
             self._mapped = mmap.mmap(self.fd, size)  # views keep the previous mapping of the same pages alive
