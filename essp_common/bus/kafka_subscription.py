@@ -80,6 +80,8 @@ class KafkaSubscription:
         self._error: EsspError | None = None
         self._closing = threading.Event()
         self._polled = False
+        self._share: tuple[int, int] | None = None
+        """The latest deal: its number, and how many partitions it gave."""
         self._asked_at = self._heard_at = time.monotonic()
         self._next_commit = 0.0
         self._consumer = _connect(client, group)
@@ -200,6 +202,7 @@ class KafkaSubscription:
         # What was found full was waited for already, unless the group is being dealt anew.
         polled = self._consumer.poll(timeout_ms=1 if full and self._settled() else _POLL_MS, max_records=_READ_AHEAD)
         self._membership.joining(not self._settled())
+        self._report_share()
         if polled or full:
             self._heard_at = now
             self._membership.heard()
@@ -220,6 +223,14 @@ class KafkaSubscription:
     def _settled(self) -> bool:
         """No join is under way, so nothing is thrown away if the consumer is not polled for a moment."""
         return not self._auto or self._consumer.group_metadata().state == MemberState.STABLE
+
+    def _report_share(self) -> None:
+        """Log what the group has dealt; also where that is what this member had before, which no listener is told."""
+        if self._auto and self._settled():
+            share = self._consumer.group_metadata().generation_id, len(self._consumer.assignment())
+            if share != self._share:
+                self._share = share
+                log.info("group %s: takes part with %d partitions", self._group, share[1])
 
     def _keep(self, polled: Mapping[TopicPartition, Sequence[Any]]) -> None:
         """Hold what was read until it is asked for; nothing of a partition that was taken from us meanwhile."""
@@ -268,7 +279,6 @@ class KafkaSubscription:
         """These partitions are ours now."""
         with self._changed:
             self._owned |= set(slots)
-        log.info("group %s: takes part with %d partitions", self._group, len(self._owned))
 
     def giving_up(self, slots: Collection[TopicPartition]) -> None:
         """Another member will own these partitions: commit what is done of them."""

@@ -18,7 +18,6 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -172,15 +171,32 @@ def main(arguments: Sequence[str]) -> None:
     _die_with_parent()
     socket_fd, memory_fd, *shelf_fd = map(int, arguments)
     channel = Channel(socket.socket(fileno=socket_fd))
-    with suppress(EOFError, ConnectionError):
-        config = ChildConfig.unpacked(channel.receive())
-        _confine(config)
-        child = Child(config, memory_fd, Shelf(Connection(shelf_fd[0])) if shelf_fd else None)
-        channel.send(READY)
-        while True:
-            request = Request.unpacked(channel.receive())
-            _limit(resource.RLIMIT_CPU, math.ceil(time.process_time() + 2 * config.unit_s))
-            channel.send(json.dumps(child.answer(request)).encode())
+    config = ChildConfig.unpacked(_received(channel))
+    _confine(config)
+    child = Child(config, memory_fd, Shelf(Connection(shelf_fd[0])) if shelf_fd else None)
+    _send(channel, READY)
+    while True:
+        request = Request.unpacked(_received(channel))
+        _limit(resource.RLIMIT_CPU, math.ceil(time.process_time() + 2 * config.unit_s))
+        _send(channel, json.dumps(child.answer(request)).encode())
+
+
+def _received(channel: Channel) -> bytes:
+    """The next message. Ends the process in silence if there is none: nobody wants an answer any more.
+
+    Only here and in `_send`: what looks alike within a decode is an error to be seen.
+    """
+    try:
+        return channel.receive()
+    except (EOFError, ConnectionError):
+        sys.exit(0)
+
+
+def _send(channel: Channel, message: bytes) -> None:
+    try:
+        channel.send(message)
+    except ConnectionError:
+        sys.exit(0)
 
 
 if __name__ == "__main__":

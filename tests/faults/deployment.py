@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -262,8 +263,16 @@ class Run:
     def finish(self) -> JobStatus:
         """Let it end, and demand the result of an undisturbed job: nothing lost, nothing twice, nothing left."""
         self.complete()
-        assert self.taken == self._deployment.expected[self.clips]
+        assert self.taken == self._deployment.expected[self.clips], self._difference()
         return self.leaves_nothing()
+
+    def _difference(self) -> str:
+        """Which deliveries are not the expected ones, and what everybody has to say about it."""
+        lines = [f"{self.name} came to something else: {self.status().counts}"]
+        for consumer, expected in self._deployment.expected[self.clips].items():
+            pairs = zip_longest(self.taken[consumer], expected)
+            lines += [f"{consumer}: {mine} in place of {theirs}" for mine, theirs in pairs if mine != theirs]
+        return "\n".join([*lines, *(process.story() for process in self._deployment.processes)])
 
     def complete(self) -> None:
         """Let the consumers come to the end, and the job with them."""
