@@ -77,6 +77,8 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
         checkpoints.checkpoint_size,
         checkpoints.checkpoint_q8,
         checkpoints.checkpoint_stall,
+        checkpoints.checkpoint_total,
+        checkpoints.burst,
         records.records,
         oneaccess.records_coco,
         hogwild.hogwild,

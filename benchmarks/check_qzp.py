@@ -115,6 +115,7 @@ class Course:
                 torch_save(training.tensors(), folder)
             else:
                 saver.save(training.tensors())
+                saver.wait_for_copy()
             wait_s += time.perf_counter() - asked_s
         asked_s = time.perf_counter()
         if saver is not None:

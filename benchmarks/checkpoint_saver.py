@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-import time
+import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from essp_common.artifacts.ownership import CheckpointName
 from essp_common.job.spec import CheckpointSpec
@@ -17,6 +20,7 @@ from essp_common.objects.directory import DirectoryStore
 from essp_common.tensors.packed import EXACT, Packing
 from essp_trainer.checkpoints.packing import PackingThread, StatePacking
 from essp_trainer.checkpoints.packing_process import PackingProcess
+from essp_trainer.checkpoints.state_memory import Moving
 
 Tensors = Mapping[str, Mapping[str, Tensor]]
 
@@ -33,19 +37,20 @@ class Saver:
         self._writing: Future[None] | None = None
         self._saves = 0
 
-    def save(self, tensors: Tensors) -> float:
-        """Returns when the training may go on; seconds of the copy, without those that the last save took."""
+    def save(self, tensors: Tensors, moving: Moving = ()) -> None:
+        """Begin; what is not `moving` may change only after `wait_for_copy`. Waits for the save before."""
         self.finish()
         self._saves += 1
-        began_s = time.perf_counter()
-        self._packing.take(tensors, ())
-        self._packing.wait_for_copy()
-        took_s = time.perf_counter() - began_s
+        self._packing.take(tensors, moving)
         if self._pool is None:
+            self._packing.wait_for_copy()
             self._write(tuple(tensors))
         else:
             self._writing = self._pool.submit(self._write, tuple(tensors))
-        return took_s
+
+    def wait_for_copy(self) -> None:
+        """Until everything may change."""
+        self._packing.wait_for_copy()
 
     @property
     def busy(self) -> bool:
@@ -78,3 +83,38 @@ def torch_save(tensors: Tensors, folder: Path) -> None:
             target.flush()
             os.fsync(target.fileno())
         (folder / f"{file}.new").replace(folder / file)
+
+
+class AsyncDcp:
+    """The same by PyTorch's distributed checkpoints, in the background (`torch.distributed.checkpoint.async_save`)."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writing: Future[Any] | None = None
+        distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+
+    def save(self, tensors: Tensors) -> None:
+        """Returns when the training may go on: the state was copied. Waits for the save before."""
+        self.finish()
+        state = {file: dict(named) for file, named in tensors.items()}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Detected an existing checkpoint")
+            saving = async_save(state, storage_writer=FileSystemWriter(self._folder / "dcp", overwrite=True))
+        assert isinstance(saving, Future)
+        self._writing = saving
+
+    @property
+    def busy(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._writing is not None and not self._writing.done()
+
+    def finish(self) -> None:
+        """Wait for the one that is being written."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def close(self) -> None:
+        """End the process group."""
+        self.finish()
+        distributed.destroy_process_group()

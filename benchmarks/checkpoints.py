@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,20 +20,31 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from benchmarks.checkpoint_saver import Saver, torch_save
+from benchmarks.checkpoint_saver import AsyncDcp, Saver, torch_save
 from benchmarks.disk_load import loaded
 from benchmarks.figures import Aim, Figure, Scale
 from benchmarks.hogwild import Images, made_up
 from benchmarks.image_training import MODEL, OPTIMIZER, ImageTraining, answers, pretrained
 from benchmarks.measure import spread
+from essp.bench.checkpoint import random_files
+from essp.bench.saving import Burst, Direct, Files, room_for
+from essp.bench.saving import Saver as StoreSaver
 from essp.demo.photographs import BACKGROUNDS, TEXTURES, photograph
 from essp_common.learning.models import arrays_of, as_tensors
 from essp_common.learning.torchvision_compat import torchvision
+from essp_common.objects.directory import DirectoryStore
+from essp_common.objects.throttled import Device, ThrottledStore, parse_throttle
 from essp_common.tensors.packed import EXACT, Packing, pack, unpack
 from essp_trainer.checkpoints.packer import Packer
 
 _SAVES, _BETWEEN, _EXACT_EVERY = 16, 10, 8
 """Checkpoints of the training, the steps from each to the next, and what a job has unless it says otherwise."""
+_MODELS = (("resnet50", "resnet50"), ("vit_b_16", "vit_b"))
+"""Of torchvision, and what figures call them."""
+_EVERY_S = 30.0
+"""From save to save, as trainings do."""
+_SLOW, _BURST_BYTES = "133MB/s,8ms", 2**27
+"""The store behind a burst buffer, and a checkpoint of a network like ResNet-50 with momentum, rounded."""
 _CROPS, _SIDE = 10, 224
 """Of each photograph, at random; as large as the network was trained for."""
 
@@ -106,32 +117,96 @@ def _bytes(arrays: Arrays) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """One save, each way."""
+    """Seconds by which one save makes the loop longer, each way: from the call to the end of the step after it, less
+    a step beside no save."""
 
-    copy_s: float
-    """What the step waits for."""
+    ours_s: float
     torch_save_s: float
+    dcp_s: float
     steps: float
     """A step while the child packs / a step beside no save."""
 
 
 def checkpoint_stall(scale: Scale) -> Iterator[Figure]:
-    """How long a step waits for a save by a trainer's child process / for `torch.save`, on a disk that others load.
+    """How much longer a loop takes by a save of a trainer's child process / by `torch.save`, on a disk that others
+    load.
 
     The first save of a training, which begins the memory and the child, is left out.
     """
     torch.set_num_threads(1)
     scale.root.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=scale.root) as temporary, loaded(Path(temporary), jobs=4 if scale.quick else 16):
-        for name, figure in (("resnet50", "resnet50"), ("vit_b_16", "vit_b")):
+        for name, figure in _MODELS:
             stalls = _stalls(_Loop(name, 32 if scale.quick else 64), Path(temporary), scale.rounds)
-            ratio = spread([one.copy_s / one.torch_save_s for one in stalls])
             detail: dict[str, float | str] = {
-                "copy_ms": round(1000 * min(one.copy_s for one in stalls), 1),
-                "torch_save_ms": round(1000 * min(one.torch_save_s for one in stalls), 1),
+                "ours_ms": round(1000 * statistics.median(one.ours_s for one in stalls), 1),
+                "torch_save_ms": round(1000 * statistics.median(one.torch_save_s for one in stalls), 1),
+                "dcp_ms": round(1000 * statistics.median(one.dcp_s for one in stalls), 1),
             }
+            ratio = spread([one.ours_s / one.torch_save_s for one in stalls])
             yield Figure.of(f"checkpoint_stall.{figure}", ratio, Aim(most=0.05), detail)
+            beside = spread([one.ours_s / one.dcp_s for one in stalls])
+            yield Figure.of(f"checkpoint_stall.{figure}.dcp", beside, Aim(most=1.0), {})
             yield Figure.of(f"checkpoint_stall.{figure}.steps", spread([one.steps for one in stalls]), None, {})
+
+
+def checkpoint_total(scale: Scale) -> Iterator[Figure]:
+    """A training with a save each 30 s / the same steps without, on a disk that others load."""
+    torch.set_num_threads(1)
+    scale.root.mkdir(parents=True, exist_ok=True)
+    between_s = 3.0 if scale.quick else _EVERY_S
+    with TemporaryDirectory(dir=scale.root) as temporary, loaded(Path(temporary), jobs=4 if scale.quick else 16):
+        for name, figure in _MODELS:
+            loop = _Loop(name, 32 if scale.quick else 64)
+            saver = Saver(Path(temporary), parallel=True)
+            try:
+                loop.step()
+                loop.save(saver)
+                loop.step()
+                saver.finish()
+                steps = max(2, round(between_s / statistics.median(loop.step() for _ in range(5))))
+                rounds = [_total(loop, saver, steps, number % 2 == 0) for number in range(scale.rounds)]
+            finally:
+                saver.close()
+            detail: dict[str, float | str] = {"steps": steps}
+            yield Figure.of(f"checkpoint_total.{figure}", spread(rounds), Aim(most=1.01), detail)
+
+
+def burst(scale: Scale) -> Iterator[Figure]:
+    """How long a training waits for a checkpoint that goes straight to a slow store / to a burst buffer first."""
+    size_bytes, saves = (2**20, 2) if scale.quick else (_BURST_BYTES, 4)
+    scale.root.mkdir(parents=True, exist_ok=True)
+    waits: list[tuple[float, float, float]] = []
+    for _ in range(scale.rounds):
+        with TemporaryDirectory(dir=scale.root) as temporary:
+            slow = ThrottledStore(DirectoryStore(f"{temporary}/slow"), Device(parse_throttle(_SLOW)))
+            files = random_files(size_bytes)
+            direct_s = _wait(Direct(slow.below("direct")), files, saves)
+            staged_s = _wait(Burst(slow.below("burst"), f"{temporary}/fast", room_for(size_bytes)), files, saves)
+            fast_s = _wait(Direct(DirectoryStore(f"{temporary}/alone")), files, saves)
+        waits.append((direct_s, staged_s, fast_s))
+    detail: dict[str, float | str] = {
+        "bytes": size_bytes,
+        "direct_ms": round(1000 * statistics.median(direct_s for direct_s, _, _ in waits)),
+        "staged_ms": round(1000 * statistics.median(staged_s for _, staged_s, _ in waits)),
+    }
+    yield Figure.of("burst", spread([direct_s / staged_s for direct_s, staged_s, _ in waits]), Aim(least=2.6), detail)
+    yield Figure.of("burst.fast", spread([staged_s / fast_s for _, staged_s, fast_s in waits]), Aim(most=1.05), {})
+
+
+def _wait(saver: StoreSaver, files: Callable[[], Files], saves: int) -> float:
+    """Median seconds of a save, each begun when the one before is in the store."""
+    found = []
+    try:
+        for step in range(1, saves + 1):
+            made = files()
+            began_s = time.perf_counter()
+            saver.save(step, made)
+            found.append(time.perf_counter() - began_s)
+            saver.finish()
+    finally:
+        saver.abandon()
+    return statistics.median(found)
 
 
 class _Loop:
@@ -143,14 +218,22 @@ class _Loop:
         self._optimizer = torch.optim.SGD(self._model.parameters(), 1e-3, momentum=0.9)
         self._pixels = torch.randn(2, 3, side, side)
         self._labels = torch.zeros(2, dtype=torch.long)
+        self._moving = [(MODEL, name) for name, _ in self._model.named_buffers()]
+        self._before_update: Callable[[], None] = lambda: None
 
     def step(self) -> float:
-        """Seconds of it."""
+        """Seconds of it, with the wait for a copy that is not complete when the update is due."""
         began_s = time.perf_counter()
         self._optimizer.zero_grad(set_to_none=True)
         functional.cross_entropy(self._model(self._pixels), self._labels).backward()  # type: ignore[no-untyped-call]
+        self._before_update()
         self._optimizer.step()
         return time.perf_counter() - began_s
+
+    def save(self, saver: Saver) -> None:
+        """Begin, as a trainer does: what the forward pass changes is copied, the rest beside the next step."""
+        saver.save(self.tensors(), self._moving)
+        self._before_update = saver.wait_for_copy
 
     def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
         """Weights and momentum, in place."""
@@ -162,23 +245,48 @@ class _Loop:
 
 
 def _stalls(loop: _Loop, folder: Path, rounds: int) -> list[Stall]:
-    saver = Saver(folder, parallel=True)
+    saver, peer = Saver(folder, parallel=True), AsyncDcp(folder)
     found = []
     try:
         loop.step()
-        saver.save(loop.tensors())
+        loop.save(saver)
+        loop.step()
+        peer.save(loop.tensors())
         for _ in range(rounds):
             saver.finish()
-            plain = [loop.step() for _ in range(2)]
-            began_s = time.perf_counter()
-            torch_save(loop.tensors(), folder)
-            torch_save_s = time.perf_counter() - began_s
-            copy_s = saver.save(loop.tensors())
+            peer.finish()
+            plain_s = statistics.median(loop.step() for _ in range(5))
+            torch_save_s = _with_step(loop, lambda: torch_save(loop.tensors(), folder)) - plain_s
+            dcp_s = _with_step(loop, lambda: peer.save(loop.tensors())) - plain_s
+            peer.finish()
+            ours_s = _with_step(loop, lambda: loop.save(saver)) - plain_s
             beside = [loop.step()]
             while saver.busy:
                 beside.append(loop.step())
-            found.append(Stall(copy_s, torch_save_s, statistics.median(beside) / statistics.median(plain)))
-        saver.finish()
+            found.append(Stall(ours_s, torch_save_s, dcp_s, statistics.median(beside) / plain_s))
     finally:
         saver.close()
+        peer.close()
     return found
+
+
+def _with_step(loop: _Loop, save: Callable[[], None]) -> float:
+    """Seconds of a save and the step after it."""
+    began_s = time.perf_counter()
+    save()
+    loop.step()
+    return time.perf_counter() - began_s
+
+
+def _total(loop: _Loop, saver: Saver, steps: int, first: bool) -> float:
+    """So many steps that begin with a save / as many without. `first`: those with the save come first."""
+    times = {}
+    for saving in (first, not first):
+        saver.finish()
+        began_s = time.perf_counter()
+        if saving:
+            loop.save(saver)
+        for _ in range(steps):
+            loop.step()
+        times[saving] = time.perf_counter() - began_s
+    return times[True] / times[False]

@@ -22,10 +22,9 @@ from tempfile import TemporaryDirectory
 
 from essp.bench.io import Tell
 from essp.bench.results import Column, Results, Row, Spread
-from essp.bench.saving import Background, Burst, Direct, Files, Mode, Nothing, Saver, check, remove
-from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE
+from essp.bench.saving import TRAINER, Background, Burst, Direct, Files, Mode, Nothing, Saver, remove
+from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE, latest_name
 from essp_common.errors import PermanentError
-from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectStore
 from essp_common.quantities import counted, size
 from essp_common.runtime.process import cpu_count
@@ -43,7 +42,7 @@ class CheckpointOptions:
     every: int = 20
     runs: int = 3
     buffer_bytes: int = 0
-    """Room of the burst buffer; 0: for two checkpoints."""
+    """Room of the burst buffer; 0: for as many checkpoints as it holds at most."""
 
 
 class Trainee:
@@ -85,7 +84,7 @@ class Saved:
     """How long the training waited for each checkpoint."""
     checkpoint_bytes: int
     passed_by: int = 0
-    """Files for which the burst buffer had no room."""
+    """Checkpoints for which the burst buffer had no room."""
 
 
 class CheckpointBenchmark:
@@ -144,15 +143,15 @@ class CheckpointBenchmark:
         said = sentences(medians, self._options)
         if passed_by := max((one.passed_by for runs in self._saved.values() for one in runs), default=0):
             said.append(
-                f"the burst buffer had no room for {counted(passed_by, 'file')}, which went to the store directly; "
-                "give a larger --buffer-size, or a --buffer on a disk with more room."
+                f"the burst buffer had no room for {counted(passed_by, 'checkpoint')}, which went to the store "
+                "directly; give a larger --buffer-size, or a --buffer on a disk with more room."
             )
         return Results("checkpoint", facts, ("checkpoints",), columns, rows, said, interrupted)
 
     def _once(self, mode: Mode, stopped: Callable[[], bool], tell: Callable[[int], None]) -> Saved | None:
         """A run; None: it was stopped."""
         with _own(self._store) as store, TemporaryDirectory(prefix="essp-bench-", dir=self._fast) as fast:
-            saver, begin_s, held_s, bytes_ = self._saver(mode, store, fast), time.perf_counter(), [], 0
+            saver, begin_s, held_s, bytes_, saved = self._saver(mode, store, fast), time.perf_counter(), [], 0, 0
             try:
                 for step in range(1, self._options.steps + 1):
                     if stopped():
@@ -165,12 +164,13 @@ class CheckpointBenchmark:
                         files = self._trainee.checkpoint()
                         bytes_ = sum(map(len, files.values()))
                         saver.save(step, files)
+                        saved = step
                         held_s.append(time.perf_counter() - asked_s)
                 trained_s = time.perf_counter()
                 self._mark("trained")
                 saver.finish()
                 drained_s = time.perf_counter()
-                if held_s and not check(store):
+                if held_s and ((last := latest_name(store, TRAINER)) is None or last.step != saved):
                     raise PermanentError(f"{store.uri('step')}: no checkpoint arrived; this is a defect of ESSP")
             finally:
                 saver.abandon()
@@ -182,7 +182,7 @@ class CheckpointBenchmark:
         if mode == "background":
             return Background(store)
         if mode == "burst":
-            return Burst(store, DirectoryStore(fast), self._options.buffer_bytes)
+            return Burst(store, fast, self._options.buffer_bytes)
         return Nothing()
 
 

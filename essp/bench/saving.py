@@ -2,38 +2,45 @@
 
     none          nothing is saved
     direct        the training waits until the store has everything
-    background    the training waits for a copy in memory; a thread writes it, as a trainer of ESSP does
+    background    the training waits for a copy in memory; a thread writes it
     burst         the training waits until a fast folder has everything; a thread copies it to the store
 
-A checkpoint is a folder, its files written first and its manifest last, so that what has a manifest is whole. Files on
-this machine are flushed to the disk, with their folder (`fsync`), and appear by renaming. The newest `KEPT` checkpoints
-stay; of an older one the manifest is removed first.
+All but the first save by what saves a trainer (`essp_common/artifacts/checkpoint.py`, `staging.py`), so that what is
+measured is what a training gets: each file is read back, the manifest is written last, and then `latest` names it. The
+newest `KEPT` checkpoints stay.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Literal, Protocol
 
-from essp_common.errors import EsspError, PermanentError
-from essp_common.objects.burst_buffer import BurstBuffer
+from essp_common.artifacts import checkpoint, staging
+from essp_common.artifacts.checkpoint import CheckpointWriter, Manifest, ModelDescription
+from essp_common.artifacts.checkpoint_files import Data, in_memory
+from essp_common.errors import EsspError, StorageFull
+from essp_common.job.feature_layout import COLOURS
 from essp_common.objects.port import ObjectStore
+from essp_common.planning.position import Position
 
 Mode = Literal["none", "direct", "background", "burst"]
 MODES: tuple[Mode, ...] = ("none", "direct", "background", "burst")
 KEPT = 2
-MANIFEST = "manifest.json"
-
-_PATIENCE_S = 5.0
-"""A store that fails for longer ends the benchmark."""
+STAGED = 3
+"""Checkpoints that a burst buffer holds at most."""
+TRAINER = "bench"
+"""Whose checkpoints they are."""
 
 Files = Mapping[str, bytes]
+
+_MODEL = ModelDescription(
+    name="made-up", feature="rgb", layout=COLOURS, channels=3, classes=(), dropout=0.0, crop=224, evaluation_scale=1.0
+)
 
 
 class Saver(Protocol):
@@ -49,11 +56,11 @@ class Saver(Protocol):
 
     @abstractmethod
     def abandon(self) -> None:
-        """End all threads, and leave the rest undone. Idempotent."""
+        """End all threads; only the checkpoint in hand is finished. Idempotent."""
 
     @property
     def passed_by(self) -> int:
-        """Files that went to the store directly, as a buffer had no room for them."""
+        """Checkpoints that went to the store directly, as a buffer had no room for them."""
         return 0
 
 
@@ -74,11 +81,11 @@ class Direct(Saver):
     """Writes where the training waits."""
 
     def __init__(self, store: ObjectStore) -> None:
-        self._folders = _Folders(lambda key, data: store.put(key, data), store.delete)
+        self._writer = checkpoint.claim(store, TRAINER)
 
     def save(self, step: int, files: Files) -> None:
         """Write everything."""
-        self._folders.write(step, files)
+        self._writer.save(_manifest(step), in_memory(files), KEPT)
 
     def finish(self) -> None:
         """Nothing is under way."""
@@ -91,14 +98,14 @@ class Background(Saver):
     """Writes in a thread, one checkpoint at a time: the next one waits for the one before."""
 
     def __init__(self, store: ObjectStore) -> None:
-        self._folders = _Folders(lambda key, data: store.put(key, data), store.delete)
+        self._writer = checkpoint.claim(store, TRAINER)
         self._pool = ThreadPoolExecutor(1, "essp-bench-save")
-        self._writing: Future[None] | None = None
+        self._writing: Future[Manifest] | None = None
 
     def save(self, step: int, files: Files) -> None:
         """`files` are not changed by anybody any more: they are the copy."""
         self.finish()
-        self._writing = self._pool.submit(self._folders.write, step, files)
+        self._writing = self._pool.submit(self._writer.save, _manifest(step), in_memory(files), KEPT)
 
     def finish(self) -> None:
         """Of the one that is being written."""
@@ -107,77 +114,57 @@ class Background(Saver):
             writing.result()
 
     def abandon(self) -> None:
-        """The file in hand is written."""
-        self._folders.stop()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 class Burst(Saver):
-    """Writes to a fast store, from which a burst buffer copies."""
+    """Stages in a fast folder, from which a thread copies. The newest that is staged takes the place of those before
+    it that are not being copied yet."""
 
-    def __init__(self, store: ObjectStore, fast: ObjectStore, most_bytes: int) -> None:
-        self._buffer = BurstBuffer(fast, store, most_bytes, _PATIENCE_S)
-        self._folders = _Folders(self._buffer.put, self._buffer.delete)
+    def __init__(self, store: ObjectStore, folder: str, most_bytes: int) -> None:
+        self._staging = staging.Staging(staging.Burst(folder, most_bytes), store.uri(TRAINER), TRAINER, "")
+        self._writer: CheckpointWriter = checkpoint.claim(store, TRAINER)
+        self._staging.begin(self._writer.process)
+        self._pool = ThreadPoolExecutor(1, "essp-bench-copy")
+        self._copies: deque[Future[Manifest | None]] = deque()
+        self._passed_by = 0
 
     def save(self, step: int, files: Files) -> None:
-        """Waits where the buffer is full."""
-        self._folders.write(step, files)
+        """Where the folder has no room, the training waits for the store."""
+        self._raise_known()
+        manifest, data = self._writer.named(_manifest(step)), in_memory(files)
+        try:
+            staged = self._staging.stage(manifest, data)
+        except StorageFull:
+            self._passed_by += 1
+            self._pool.submit(self._write, manifest, data).result()
+        else:
+            self._copies.append(self._pool.submit(self._staging.copy, staged, self._write))
 
     def finish(self) -> None:
-        """The buffer is empty then."""
-        self._buffer.flush()
+        """What is staged is in the store then."""
+        while self._copies:
+            self._copies.popleft().result()
 
     def abandon(self) -> None:
-        """What is in the fast store stays there."""
-        self._buffer.abandon()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._staging.close()
 
     @property
     def passed_by(self) -> int:
-        """Those that are larger than the buffer, or came when its disk was full."""
-        return self._buffer.passed_by
+        return self._passed_by
+
+    def _raise_known(self) -> None:
+        while self._copies and self._copies[0].done():
+            self._copies.popleft().result()
+
+    def _write(self, manifest: Manifest, data: Data) -> Manifest:
+        return self._writer.save(manifest, data, KEPT)
 
 
-class _Folders:
-    """Checkpoints as folders of a store."""
-
-    def __init__(self, put: Callable[[str, bytes], object], delete: Callable[[str], object]) -> None:
-        self._put = put
-        self._delete = delete
-        self._written: deque[tuple[str, list[str]]] = deque()
-        self._stopped = False
-
-    def write(self, step: int, files: Files) -> None:
-        """All files, then the manifest; then remove what is too old."""
-        folder = f"step-{step:06}"
-        for name, data in files.items():
-            if self._stopped:
-                return
-            self._put(f"{folder}/{name}", data)
-        sizes = {name: len(data) for name, data in files.items()}
-        self._put(f"{folder}/{MANIFEST}", json.dumps({"step": step, "files": sizes}).encode())
-        self._written.append((folder, [MANIFEST, *files]))
-        while len(self._written) > KEPT:
-            old, names = self._written.popleft()
-            for name in names:
-                self._delete(f"{old}/{name}")
-
-    def stop(self) -> None:
-        """Write no further file."""
-        self._stopped = True
-
-
-def check(store: ObjectStore) -> list[str]:
-    """The checkpoints that a store has; raises `PermanentError` if one of them is not as its manifest says."""
-    sizes = {info.key: info.size_bytes for info in store.list()}
-    folders = sorted(key.rpartition("/")[0] for key in sizes if key.endswith(f"/{MANIFEST}"))
-    for folder in folders:
-        manifest = json.loads(store.get(f"{folder}/{MANIFEST}"))
-        for name, size_bytes in manifest["files"].items():
-            if sizes.get(f"{folder}/{name}") != size_bytes:
-                raise PermanentError(
-                    f"{store.uri(folder)}/{name} has {sizes.get(f'{folder}/{name}')} bytes of {size_bytes}"
-                )
-    return folders
+def room_for(checkpoint_bytes: int) -> int:
+    """What a burst buffer needs for checkpoints of this size, with their manifests."""
+    return STAGED * (checkpoint_bytes + 2**16)
 
 
 def remove(store: ObjectStore, folder: str) -> None:
@@ -188,3 +175,16 @@ def remove(store: ObjectStore, folder: str) -> None:
                 store.delete(info.key)
     if (uri := store.uri(folder)).startswith("file://"):  # a write that failed leaves its folder empty
         shutil.rmtree(uri.removeprefix("file://"), ignore_errors=True)
+
+
+def _manifest(step: int) -> Manifest:
+    return Manifest(
+        job=TRAINER,
+        trainer=TRAINER,
+        step=step,
+        updates=step,
+        epoch=0,
+        position=Position(0, step),
+        spec_digest="",
+        model=_MODEL,
+    )

@@ -16,7 +16,7 @@ from essp.bench.checkpoint import CheckpointBenchmark, CheckpointOptions, Traine
 from essp.bench.checkpoint_plot import picture
 from essp.bench.learner import IMAGES, Pretended
 from essp.bench.pipeline import Batch
-from essp.bench.saving import KEPT, MODES
+from essp.bench.saving import KEPT, MODES, room_for
 from essp.bench.trace_files import check_path, traced
 from essp.cli.bench_app import DEVICES, step_seconds
 from essp.cli.bench_options import (
@@ -73,7 +73,7 @@ def main(
         Path | None, typer.Option(help="A fast folder for the burst buffer; default: a temporary one.")
     ] = None,
     buffer_size: Annotated[
-        str | None, typer.Option(help="Room of the burst buffer, as in 2GiB; default: for two checkpoints.")
+        str | None, typer.Option(help="Room of the burst buffer, as in 2GiB; default: for three checkpoints.")
     ] = None,
     runs: Annotated[int, typer.Option(help="Runs of each way; of several, the first is dropped.", min=1)] = 3,
     trace: TraceOption = None,
@@ -94,7 +94,7 @@ def main(
     if trace is not None:
         check_path(trace)
     trainee, checkpoint_bytes = _trainee(size_text, step_time, model, batch, device)
-    room = asked_room or 2 * checkpoint_bytes
+    room = asked_room or room_for(checkpoint_bytes)
     options = CheckpointOptions(chosen, steps, every, runs, room)
     console = open_console(stderr=True)
     with ExitStack() as stack:
