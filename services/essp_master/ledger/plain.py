@@ -115,7 +115,8 @@ class PlainClips:
         freed = self._free(part, fresh)
         closed = fresh
         for wanted in self._left.values():
-            closed = _without(closed, wanted)
+            if wanted is not left:
+                closed = _without(closed, wanted)
         for index in closed:
             del self.clips[index]
         return fresh, freed, len(closed)
@@ -135,5 +136,12 @@ class PlainClips:
 
 
 def _without(indices: set[int], column: set[int]) -> set[int]:
-    """The indices that are not in a column. `indices - column` walks the whole table of a column that was long once."""
+    """The indices that are not in a column, perhaps the same set. Often these are all or none, which is quickly seen.
+
+    `indices - column` walks the whole table of a column that was long once.
+    """
+    if not column:
+        return indices
+    if column.issuperset(indices):  # ends at the first that is not there
+        return set()
     return set(filterfalse(column.__contains__, indices))
