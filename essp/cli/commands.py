@@ -29,6 +29,7 @@ SECTIONS: dict[str, dict[str, Command]] = {
         "plan": Command("essp.cli.plan:main", "How many workers a job needs, and what binds."),
         "run": Command("essp.cli.run:main", "Run a job in this process; no servers needed."),
         "predict": Command("essp.cli.predict:main", "Classify videos with a trained model."),
+        "evaluate": Command("essp.cli.evaluate:app", "Compare what a model has found with labels."),
         "checkpoint": Command("essp.cli.checkpoint:app", "List, verify and compare checkpoints; export models."),
         "report": Command("essp.cli.report:main", "Make the report of a finished training job."),
         "audit": Command("essp.cli.audit:main", "Check a job's history against what ESSP promises."),
@@ -118,6 +119,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "predict": (
         "essp predict new.mp4 --model runs/catalog",
         "essp predict videos/ --model runs/catalog --json",
+    ),
+    "evaluate segments": (
+        "essp evaluate segments found.json --truth labels.csv",
+        "essp evaluate segments runs/untrimmed --truth labels.csv --iou 0.1:0.9",
+        "essp evaluate segments found.json --truth activity_net.v1-3.min.json --subset validation --json",
     ),
     "checkpoint ls": ("essp checkpoint ls runs/catalog", "essp checkpoint ls s3://bucket/run --trainer rgb --json"),
     "checkpoint show": ("essp checkpoint show runs/catalog --trainer rgb",),

@@ -47,6 +47,7 @@ NEEDS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     ("run {dir}/job.yaml", "cv2", {}),
     ("run {dir}/job.yaml --serve 8080", "fastapi", {}),
     ("predict {dir}/videos --model {dir}/run", "av", {}),
+    ("evaluate segments found.json --truth s3://bucket/labels.csv", "boto3", S3),
     ("checkpoint ls s3://bucket/run", "boto3", S3),
     ("checkpoint diff {dir}/run 1 2 --trainer rgb", "torch", {}),
     ("checkpoint export {dir}/run --out {dir}/copy", "torch", {}),
