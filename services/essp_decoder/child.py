@@ -17,7 +17,9 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -171,32 +173,22 @@ def main(arguments: Sequence[str]) -> None:
     _die_with_parent()
     socket_fd, memory_fd, *shelf_fd = map(int, arguments)
     channel = Channel(socket.socket(fileno=socket_fd))
-    config = ChildConfig.unpacked(_received(channel))
-    _confine(config)
-    child = Child(config, memory_fd, Shelf(Connection(shelf_fd[0])) if shelf_fd else None)
-    _send(channel, READY)
-    while True:
-        request = Request.unpacked(_received(channel))
-        _limit(resource.RLIMIT_CPU, math.ceil(time.process_time() + 2 * config.unit_s))
-        _send(channel, json.dumps(child.answer(request)).encode())
+    with suppress(EOFError, ConnectionError):
+        config = ChildConfig.unpacked(channel.receive())
+        _confine(config)
+        child = Child(config, memory_fd, Shelf(Connection(shelf_fd[0])) if shelf_fd else None)
+        channel.send(READY)
+        while True:
+            message = channel.receive()
+            _limit(resource.RLIMIT_CPU, math.ceil(time.process_time() + 2 * config.unit_s))
+            channel.send(json.dumps(_answer(child, message)).encode())
 
 
-def _received(channel: Channel) -> bytes:
-    """The next message. Ends the process in silence if there is none: nobody wants an answer any more.
-
-    Only here and in `_send`: what looks alike within a decode is an error to be seen.
-    """
+def _answer(child: Child, message: bytes) -> dict[str, Any]:
     try:
-        return channel.receive()
-    except (EOFError, ConnectionError):
-        sys.exit(0)
-
-
-def _send(channel: Channel, message: bytes) -> None:
-    try:
-        channel.send(message)
-    except ConnectionError:
-        sys.exit(0)
+        return child.answer(Request.unpacked(message))
+    except Exception:  # noqa: BLE001  for the log of the parent: where that is a file, this process cannot write to it
+        return {"failed": traceback.format_exc()}
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@
     parent -> child   a request: size of the shared memory, the slot of each clip in it, a `DecodeSeed`
     child -> parent   an answer, JSON: {"clips": [size | {"reason", "kind"}, ...], "frames": {what: count}} with one
                       entry per seed and the frame counts of `selection.Tally`; or {"reason", "kind"} if no seed of the
-                      request can be decoded; or {"reason", "retry_after_s"} if trying again may help
+                      request can be decoded; or {"reason", "retry_after_s"} if trying again may help; or {"failed":
+                      traceback} for what should not happen, after which the child is replaced
 
 A clip starts at the begin of its slot and is a value of the cache. The length of each message precedes it.
 """

@@ -1,8 +1,8 @@
 """Decoding in a sandbox: one child process, replaced when it crashes, hangs or has served long enough.
 
 The parent never opens a video. It sends a work unit, waits for a limited time, and finds the clips in shared memory, in
-the form of cache values. If a child dies or hangs, the seeds of its unit are tried once more, each alone; a seed that
-fails again is `BadVideo` of kind `crashed` or `timeout`. So a child that is killed from outside (out of memory, an
+the form of cache values. If a child dies, hangs or fails, the seeds of its unit are tried once more, each alone; a seed
+that fails again is `BadVideo` of kind `crashed` or `timeout`. So a child that is killed from outside (out of memory, an
 operator) costs only time.
 """
 
@@ -146,6 +146,10 @@ class Sandbox:
             raise _ChildLost(f"took longer than {self._options.timeout_s:g} s", "timeout") from error
         except (EOFError, OSError) as error:
             raise _ChildLost(f"crashed (exit status {self._end_child()})", "crashed") from error
+        if "failed" in answer:
+            self._end_child()
+            log.error("a decoder's child failed, which is a defect of ESSP:\n%s", answer["failed"])
+            raise _ChildLost(f"failed: {answer['failed'].splitlines()[-1]}", "crashed")
         child.units += 1
         if child.units >= self._options.units:
             self._end_child()
@@ -203,7 +207,7 @@ class _Child:
 
 
 class _ChildLost(Exception):
-    """The child crashed or did not answer in time."""
+    """The child crashed, failed, or did not answer in time."""
 
     def __init__(self, message: str, kind: VideoFault) -> None:
         super().__init__(message)

@@ -127,6 +127,21 @@ def test_only_the_seed_that_crashes_the_child_is_lost(options: SandboxOptions, f
     assert kinds(outcomes) == ["clip", "crashed", "clip"]
 
 
+class Garbled(Sandbox):
+    """Sends no request for a clip that begins at frame 13."""
+
+    def _ask(self, request: bytes) -> dict[str, object]:
+        return super()._ask(b"?" if Seed(first_frame=13).SerializeToString() in request else request)
+
+
+def test_a_child_that_fails_says_why(options: SandboxOptions, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with closing(Garbled(options)) as sandbox:
+        outcomes = sandbox.decode(unit(folder, "a.mp4", 2, 13, 20))
+    assert kinds(outcomes) == ["clip", "crashed", "clip"]
+    assert str(outcomes[1]).startswith("the decoder failed: struct.error: unpack")
+    assert "Traceback (most recent call last)" in caplog.text
+
+
 def test_too_long_is_too_long(options: SandboxOptions, folder: Path) -> None:
     with closing(Sandbox(replace(options, timeout_s=1e-4))) as sandbox:
         assert kinds(sandbox.decode(unit(folder, "a.mp4", 2))) == ["timeout"]
