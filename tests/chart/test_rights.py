@@ -18,7 +18,7 @@ from essp_master.config import MasterSettings
 from essp_master.failover import leader
 from essp_master.pools import kubernetes as kubernetes_driver
 from essp_master.pools.kubernetes import KubernetesDriver
-from essp_master.pools.manifests import training_job
+from essp_master.pools.manifests import MADE_OF, extractor_deployment, training_job
 from essp_master.registrations import ExtractorRow, Resources
 from tests.chart import rules
 from tests.chart.api_schemas import VERSIONS, faults
@@ -239,9 +239,32 @@ def test_ranks_with_a_pod_each_are_told_of_each_other(helm: Helm) -> None:
     assert (made["spec"]["completions"], made["spec"]["parallelism"], made["spec"]["backoffLimit"]) == (3, 3, 60)
 
 
+@pytest.mark.parametrize(
+    "change", [{"settings": {"log_level": "DEBUG"}}, {"image": {"tag": "2"}}, {"kafka": {"servers": ["moved:9092"]}}]
+)
+def test_an_upgrade_changes_what_the_master_makes(helm: Helm, change: Object) -> None:
+    """The digest by which the master sees it; an upgrade that changes something else leaves what runs alone."""
+
+    def digests(**values: Any) -> list[str]:
+        control = next(case for case in CASES if "control-plane" in case.stem)
+        made = named(helm.render(control, **values), "ConfigMap", "essp-templates")["data"]
+        row = ExtractorRow(name="depth_map", image=IMAGE, output=DeclaredOutput(shape=("T",)))
+        bodies = [
+            training_job(made["trainer-job.yaml"], "ucf101", "rgb", 3, None),
+            extractor_deployment(made["extractor-deployment.yaml"], row),
+        ]
+        return [body["metadata"]["annotations"][MADE_OF] for body in bodies]
+
+    before, other = digests(), digests(pools={"decoder": {"replicas": 7}})
+    assert before == other
+    # A registered extractor has an image of its own.
+    assert [old != new for old, new in zip(before, digests(**change), strict=True)] == [True, "image" not in change]
+
+
 def test_the_master_finds_the_templates_where_it_looks(chart: list[Object]) -> None:
     master = pool_of(chart, "master")
     (mount,) = [m for m in container_of(master)["volumeMounts"] if m["name"] == "templates"]
+    # As a folder: a single file in it (subPath) would not follow an upgrade.
     assert mount == {"name": "templates", "mountPath": MasterSettings().templates, "readOnly": True}
 
 

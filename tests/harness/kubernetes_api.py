@@ -1,12 +1,12 @@
 """A double of the Kubernetes API server: as much of it as ESSP uses, with the semantics that matter.
 
 Deployments (with their scale), Jobs, Pods, ConfigMaps and Leases of one namespace: create (409 when it is there), list
-by labels, get, replace (409 for a stale `resourceVersion`), merge patch, delete, with all that the object owns; a Job
-that is deleted in the foreground stays, marked, until its pods are gone. Lists of deployments, jobs and pods can be
-watched from a version on: changes in their order, with bookmarks for whoever wants them (`bookmark`), an ERROR 410 once
-what was missed is forgotten (`compact`), until `timeoutSeconds` are over or the connection ends (`hang_up`). Every
-request is kept. `outage` makes it answer 503, and ends what is being watched. Most tests that use it run against a real
-cluster as well: see `api` in `tests/unit/essp_master/kubernetes`.
+by labels, get, replace (409 for a stale `resourceVersion`), JSON patch (a list) or merge patch, delete, with all that
+the object owns; a Job that is deleted in the foreground stays, marked, until its pods are gone. Lists of deployments,
+jobs and pods can be watched from a version on: changes in their order, with bookmarks for whoever wants them
+(`bookmark`), an ERROR 410 once what was missed is forgotten (`compact`), until `timeoutSeconds` are over or the
+connection ends (`hang_up`). Every request is kept. `outage` makes it answer 503, and ends what is being watched. Most
+tests that use it run against a real cluster as well: see `api` in `tests/unit/essp_master/kubernetes`.
 
 A Deployment that says no number of replicas has one, also when a patch takes the number away. What controllers and the
 scheduler do of themselves they do when a test says so (`settle`): pods of Deployments and Jobs are made as far as a
@@ -258,7 +258,7 @@ class Cluster:
             if seen is not None and seen != found["metadata"]["resourceVersion"]:
                 raise Refusal(409, "Conflict", "the object has been modified")
             return self.put(kind, body)
-        changed = _merged(found, body)
+        changed = _patched(found, body) if isinstance(body, list) else _merged(found, body)
         return _scale(self.put(kind, changed)) if part else self.put(kind, changed)
 
     def _create(self, kind: str, body: Object) -> Object:
@@ -427,3 +427,17 @@ def _merged(old: Any, new: Any) -> Any:
         return new
     merged = {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}
     return {key: value for key, value in merged.items() if value is not None}
+
+
+def _patched(old: Object, operations: list[Object]) -> Object:
+    """As RFC 6902 says of `add` and `replace` of members."""
+    changed = copy.deepcopy(old)
+    for operation in operations:
+        *way, last = (part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:])
+        place = changed
+        for part in way:
+            place = place[part]
+        if operation["op"] == "replace" and last not in place:
+            raise Refusal(422, "Invalid", f"nothing at {operation['path']}")
+        place[last] = operation["value"]
+    return changed

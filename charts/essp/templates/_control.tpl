@@ -8,12 +8,14 @@ What the master may do in the cluster, and the contract that it relies on (servi
   annotation controller.kubernetes.io/pod-deletion-cost      set by the master on pods, so that idle ones go first
   label      app.kubernetes.io/instance   ESSP_RELEASE: the master does not touch pools and trainers of other releases
   label      essp.dev/training            set by the master on the Jobs of trainers that it starts
-  annotation essp.dev/made-of             set by the master on the same: a digest, which shows what has changed
+  annotation essp.dev/made-of             set by the master on the same, and on Deployments of registered extractors: a
+             digest, which shows what has changed
   annotation essp.dev/ranks               set by the master on the same: the ranks of the training, by which its successor
              knows them
   annotation essp.dev/ranks-per-node      on the template of those Jobs: how many ranks may share a pod
   files      /etc/essp/templates/extractor-deployment.yaml, trainer-job.yaml: what it makes of a registered extractor and
-             of a training; it fills in REGISTERED, image, args, resources, sizes (NNODES and so on)
+             of a training; it fills in REGISTERED, image, args, resources, sizes (NNODES and so on).
+             It reads them again and again: mounted as a folder, they follow an upgrade within a minute or two
   lease      <fullname>-master            which master leads
 
 A Role gives exactly the rights for this, in the release's namespace, and only for what is switched on. No other pod has

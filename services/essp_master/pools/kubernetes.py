@@ -9,7 +9,11 @@ which the chart gives the master as files (`manifests.py`).
 
 Deployments and Jobs are watched (`informer.py`), so a pool that is scaled by hand, or a Job that is deleted, is noticed
 at once. A training is repaired: a Job that is gone is created again; one that differs is deleted and, once its pods are
-gone, created anew. It resumes from the checkpoint that its pods saved.
+gone, created anew. It resumes from the checkpoint that its pods saved. A registered extractor's Deployment is repaired
+too: made again when it is gone, and given another pod, which Kubernetes rolls out, when it differs.
+
+What differs is seen from a digest that each of these objects carries. The templates are read at each repair, so an
+upgrade of the release that changes them (servers, settings, images, resources) reaches what runs, with no new master.
 
 A master that takes over finds what the one before has made: trainings keep their ranks, and what belongs to no job and
 no registration any more is removed. A ConfigMap of the release owns all of it, so Kubernetes removes it with the
@@ -18,11 +22,10 @@ release.
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +67,10 @@ _HIDDEN = 3
 class _Training:
     """A training as it is to be."""
 
-    body: Manifest
-    """Its Job."""
+    job: str
+    trainer: str
+    ranks: int
+    row: TrainerRow | None
     wanted: bool
     """Whether it is to have one."""
     there: bool = False
@@ -74,6 +79,32 @@ class _Training:
     """The last sentence about it, so that none is repeated."""
     hidden: int = 0
     """How often the API said that a Job of that name exists, while none of ours was seen."""
+    template: str = ""
+    """What `body` was made from."""
+    body: Manifest = field(default_factory=dict)
+    """Its Job."""
+
+    def follow(self, template: str) -> None:
+        """Have the Job be made from this template."""
+        if template != self.template:
+            self.template = template
+            self.body = training_job(template, self.job, self.trainer, max(self.ranks, 1), self.row)
+
+
+@dataclass
+class _Extractor:
+    """A registered extractor as it is to be."""
+
+    row: ExtractorRow
+    template: str = ""
+    body: Manifest = field(default_factory=dict)
+    """Its Deployment."""
+
+    def follow(self, template: str) -> None:
+        """Have the Deployment be made from this template."""
+        if template != self.template:
+            self.template = template
+            self.body = extractor_deployment(template, self.row)
 
 
 class KubernetesDriver:
@@ -101,6 +132,8 @@ class KubernetesDriver:
         self._owner_name = owner
         self._owner: Any = None
         self._trainers: dict[str, _Training] = {}
+        self._extractors: dict[str, _Extractor] = {}
+        """By pool."""
         self._lock = threading.RLock()
         self._crashing: dict[str, str] = {}
         """Pools whose pods did not stay up at the last look, and why."""
@@ -152,13 +185,18 @@ class KubernetesDriver:
             )
 
     def repair(self) -> list[str]:
-        """See that each training has the Job that it should have. Kubernetes itself starts again what died."""
+        """See that each training has the Job, and each registered extractor the Deployment, that it should have.
+        Kubernetes itself starts again what died."""
         done = []
         with self._lock:
+            for pool, extractor in self._extractors.items():
+                with suppress(PermanentError, ConfigError):  # the others' Deployments are no worse for it
+                    if sentence := self._repair_extractor(pool, extractor):
+                        done.append(sentence)
             for name, training in list(self._trainers.items()):
                 try:
                     sentence = self._repair(name)
-                except PermanentError as error:  # the others' Jobs are no worse for it
+                except (PermanentError, ConfigError) as error:  # the others' Jobs are no worse for it
                     sentence = f"trainer {name} cannot be run: {error}"
                 if sentence and sentence != training.reported:
                     done.append(sentence)
@@ -178,18 +216,16 @@ class KubernetesDriver:
 
     def add_extractor(self, row: ExtractorRow) -> None:
         """Have a Deployment for the feature."""
-        body = extractor_deployment(self._template("extractor-deployment.yaml"), row)
-        try:
-            with answers():
-                self._apps.create_namespaced_deployment(self._namespace, self._owned(body), _request_timeout=TIMEOUT_S)
-        except Exists:
-            with answers():
-                self._apps.patch_namespaced_deployment(
-                    body["metadata"]["name"], self._namespace, _without_replicas(body), _request_timeout=TIMEOUT_S
-                )
+        pool = ids.extractor_pool([row.name])
+        extractor = _Extractor(row)
+        with self._lock:
+            self._repair_extractor(pool, extractor)
+            self._extractors[pool] = extractor  # last: one that is refused is no worse for the one before
 
     def remove(self, pool: str) -> None:
         """Delete the pool's Deployment; its pods get SIGTERM and their grace period."""
+        with self._lock:
+            self._extractors.pop(pool, None)
         deployment = self._deployment(pool)
         if deployment is not None:
             with answers(missing_ok=True):
@@ -201,8 +237,8 @@ class KubernetesDriver:
         """Have an indexed Job for so many ranks. One that differs is deleted; its successor, made when that is gone,
         resumes from the checkpoint that it saves when it has to leave."""
         name = training_name(job, trainer)
-        template = self._template("trainer-job.yaml")
-        training = _Training(training_job(template, job, trainer, max(ranks, 1), row), ranks > 0)
+        training = _Training(job, trainer, ranks, row, ranks > 0)
+        training.follow(self._template("trainer-job.yaml"))
         with self._lock:
             self._trainers[name] = training
             if not training.wanted:
@@ -289,9 +325,28 @@ class KubernetesDriver:
                         pod.metadata.name, self._namespace, body, _request_timeout=TIMEOUT_S
                     )
 
+    def _repair_extractor(self, pool: str, extractor: _Extractor) -> str:
+        """Have a registered extractor's Deployment, as it should be; a sentence for people if they have to know."""
+        extractor.follow(self._template("extractor-deployment.yaml"))
+        found = self._deployment(pool)
+        if found is None:
+            with suppress(Exists), answers():  # it is not seen yet, or not gone yet: the watch will show either
+                self._apps.create_namespaced_deployment(
+                    self._namespace, self._owned(extractor.body), _request_timeout=TIMEOUT_S
+                )
+            return ""
+        if found.metadata.deletion_timestamp is not None or not _differs(found, extractor.body):
+            return ""
+        with answers(missing_ok=True):
+            self._apps.patch_namespaced_deployment(
+                found.metadata.name, self._namespace, _replacing(found, extractor.body), _request_timeout=TIMEOUT_S
+            )
+        return f"pool {pool} was made of something else; its pods are replaced, a few at a time"
+
     def _repair(self, name: str) -> str:
         """Bring a training's Job closer to what it should be; a sentence for people if they have to know."""
         training = self._trainers[name]
+        training.follow(self._template("trainer-job.yaml"))
         job = next((j for j in self._jobs.objects().values() if j.metadata.labels[TRAINING] == name), None)
         if job is not None and job.metadata.deletion_timestamp is not None:
             return ""  # what comes next comes when its pods are gone
@@ -300,10 +355,7 @@ class KubernetesDriver:
                 return self._create(name, training)
             del self._trainers[name]
             return ""
-        if (
-            not training.wanted
-            or (job.metadata.annotations or {}).get(MADE_OF) != training.body["metadata"]["annotations"][MADE_OF]
-        ):
+        if not training.wanted or _differs(job, training.body):
             self._delete(job.metadata.name)
             return ""
         training.there = True
@@ -377,8 +429,19 @@ def _ended(job: Any) -> bool:
     return bool({"Complete", "Failed"} & _conditions(job).keys())
 
 
-def _without_replicas(body: Manifest) -> Manifest:
-    """A change of what runs, not of how many: that is the autoscaler's."""
-    changed = copy.deepcopy(body)
-    del changed["spec"]["replicas"]
-    return changed
+def _differs(found: Any, body: Manifest) -> bool:
+    """Whether an object was made of something else than it should be."""
+    made_of: str = body["metadata"]["annotations"][MADE_OF]
+    return (found.metadata.annotations or {}).get(MADE_OF) != made_of
+
+
+def _replacing(found: Any, body: Manifest) -> list[Manifest]:
+    """A change (RFC 6902) of what runs, not of how many: that is the autoscaler's.
+
+    The pod is replaced, not merged: a merge would keep what the template does not have any more.
+    """
+    annotations = {**(found.metadata.annotations or {}), **body["metadata"]["annotations"]}
+    return [
+        {"op": "replace", "path": "/spec/template", "value": body["spec"]["template"]},
+        {"op": "add", "path": "/metadata/annotations", "value": annotations},
+    ]

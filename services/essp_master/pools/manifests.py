@@ -20,7 +20,7 @@ from essp_master.registrations import ExtractorRow, Resources, TrainerRow
 WORK = "essp.dev/work"
 TRAINING = "essp.dev/training"
 MADE_OF = "essp.dev/made-of"
-"""A digest of what a Job was made of: one that should be another differs in it."""
+"""A digest of what a Job, or a registered extractor's Deployment, was made of: one that should be another differs."""
 RANKS_PER_NODE = "essp.dev/ranks-per-node"
 """Of the template: how many ranks of a training may share a pod."""
 RANKS = "essp.dev/ranks"
@@ -43,7 +43,7 @@ def extractor_deployment(template: str, row: ExtractorRow) -> Manifest:
     container["args"] = ["extractor", "run", f"--feature={row.name}"]
     container["resources"] = _resources(row.resources)
     _set_environment(container, row.environment)
-    return body
+    return _with_digest(body)
 
 
 def training_name(job: str, trainer: str) -> str:
@@ -77,8 +77,7 @@ def training_job(template: str, job: str, trainer: str, ranks: int, row: Trainer
     _set_environment(
         container, {**(row.environment if row else {}), **{variable: str(size) for variable, size in world.items()}}
     )
-    annotations[MADE_OF] = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
-    return body
+    return _with_digest(body)
 
 
 def owned(body: Manifest, owner: Any) -> Manifest:
@@ -90,6 +89,13 @@ def owned(body: Manifest, owner: Any) -> Manifest:
 def ranks_per_node(ranks: int, limit: int) -> int:
     """The most ranks a pod can have, `limit` at most, if all pods are to have the same number."""
     return next(count for count in range(min(ranks, limit), 0, -1) if ranks % count == 0)
+
+
+def _with_digest(body: Manifest) -> Manifest:
+    """The same object, with a digest of what it is."""
+    digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
+    body["metadata"]["annotations"][MADE_OF] = digest
+    return body
 
 
 def _named(template: str, name: str) -> Manifest:

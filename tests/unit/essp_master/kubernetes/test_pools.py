@@ -22,6 +22,7 @@ from tests.harness.kubernetes_objects import (
     read,
     seen,
 )
+from tests.harness.waiting import until
 
 
 def test_a_pool_is_scaled_and_nothing_else_of_it_changed(api: client.ApiClient, driver: KubernetesDriver) -> None:
@@ -85,6 +86,40 @@ def test_a_registered_extractor_gets_its_deployment(api: client.ApiClient, drive
     driver.remove("extractor.depth_map")
     driver.remove("extractor.depth_map")
     seen(driver)
+
+
+def test_an_upgrade_reaches_the_pools_of_registered_extractors(
+    api: client.ApiClient, driver: KubernetesDriver, tmp_path: Path
+) -> None:
+    """Also what the template does not have any more; and not their size."""
+    driver.add_extractor(DEPTH)
+    seen(driver, extractor_depth_map=PoolSize(2, 0, registered=True))
+    driver.scale("extractor.depth_map", 5, [])
+    seen(driver, extractor_depth_map=PoolSize(5, 0, registered=True))
+    assert driver.repair() == []
+    file = tmp_path / "extractor-deployment.yaml"
+    file.write_text(file.read_text().replace("name: ESSP_BUS", "name: ESSP_BUS_NOW"))
+    (sentence,) = driver.repair()
+    assert "extractor.depth_map" in sentence
+    changed = read(api, "extractor-depth-map").spec
+    assert [variable.name for variable in changed.template.spec.containers[0].env] == ["ESSP_BUS_NOW"]
+    assert changed.replicas == 5
+    until(lambda: driver.repair() == [])
+
+
+def test_the_pool_of_a_registered_extractor_that_somebody_deletes_is_made_again(
+    cluster: Cluster, driver: KubernetesDriver
+) -> None:
+    driver.add_extractor(DEPTH)
+    seen(driver, extractor_depth_map=PoolSize(2, 0, registered=True))
+    cluster.delete("deployments", "extractor-depth-map")
+    seen(driver)
+    driver.repair()
+    seen(driver, extractor_depth_map=PoolSize(2, 0, registered=True))
+    driver.remove("extractor.depth_map")
+    seen(driver)
+    driver.repair()
+    assert cluster.names("deployments") == []
 
 
 def test_without_the_charts_templates_nothing_can_be_registered(api: client.ApiClient, tmp_path: Path) -> None:

@@ -80,6 +80,27 @@ def test_a_new_master_finds_the_trainings_of_the_one_before(
         until(lambda: successor.trainings() == {})
 
 
+def test_an_upgrade_reaches_the_trainings_that_run(
+    api: client.ApiClient, driver: KubernetesDriver, tmp_path: Path
+) -> None:
+    """By another Job, which resumes; one whose template is as before goes on."""
+    driver.train("demo", "rgb", 2, None)
+    seen(driver, trainer_demo_rgb=PoolSize(2, 0, 0))
+    first = job_of(api).metadata.uid
+    driver.repair()
+    assert job_of(api).metadata.uid == first
+    file = tmp_path / "trainer-job.yaml"
+    file.write_text(file.read_text().replace("value: kafka://k", "value: kafka://moved"))
+
+    def moved() -> bool:
+        jobs: list[Any] = client.BatchV1Api(api).list_namespaced_job(NAMESPACE).items
+        return [job.spec.template.spec.containers[0].env[0].value for job in jobs] == ["kafka://moved"]
+
+    repaired(driver, moved)
+    assert job_of(api).metadata.uid != first
+    seen(driver, trainer_demo_rgb=PoolSize(2, 0, 0))
+
+
 def test_what_the_master_has_made_goes_with_the_release(cluster: Cluster, driver: KubernetesDriver) -> None:
     driver.train("demo", "rgb", 1, None)
     driver.add_extractor(DEPTH)
