@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("essp", "essp_common", "services")
 PROJECT_FILES = ("pyproject.toml", "README.md", "LICENSE")
 FOLDERS_OF_THE_USER = ("services", "tests", "benchmarks", "tools")
+PAGE = ("api", "chart", "create", "dom", "events", "flow", "job", "jobs", "page", "pools", "words")
 DATA = {
     "essp/py.typed",
     "essp/pages/page.css",
@@ -36,7 +37,8 @@ DATA = {
     "essp_common/pb/v1/messages_pb2.pyi",
     "essp_master/page/index.html",
     "essp_master/page/page.css",
-    "essp_master/page/page.js",
+    "essp_master/page/icon.svg",
+    *(f"essp_master/page/{name}.js" for name in PAGE),
     "essp_master/py.typed",
 }
 LIMIT_S = 250

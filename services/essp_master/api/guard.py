@@ -22,6 +22,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from essp_master.api.page import OPEN_PARTS
 from essp_master.api.problems import problem
 from essp_master.api.rates import Rates
 from essp_master.config import ApiToken, MasterSettings, Right
@@ -34,12 +35,10 @@ OPEN_PATHS = frozenset(
         "/readyz",
         "/metrics",
         "/",
-        "/page/page.css",
-        "/page/page.js",
-        "/page/icon.svg",
         "/favicon.ico",
         "/docs",
         "/openapi.json",
+        *OPEN_PARTS,
     }
 )
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})

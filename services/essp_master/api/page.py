@@ -1,6 +1,7 @@
-"""Pages for people: at `/` the jobs, their progress, and what limits them; at `/docs` the description of the API.
+"""Pages for people: at `/` the jobs, with curves, flow and what limits them; at `/docs` the description of the API.
 
-Their files hold no data, so they need no token, and they load nothing from elsewhere.
+Their files hold no data, so they need no token, and they load nothing from elsewhere. The page is plain modules that
+the browser loads as they are here.
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ from essp_common.errors import NotFound
 
 _FOLDER = Path(__file__).parents[1] / "page"
 _ICON = "icon.svg"
-_TYPES = {"index.html": "text/html", "page.css": "text/css", "page.js": "text/javascript", _ICON: "image/svg+xml"}
+_MODULES = ("api", "chart", "create", "dom", "events", "flow", "job", "jobs", "page", "pools", "words")
+_TYPES = {"index.html": "text/html", "page.css": "text/css", _ICON: "image/svg+xml"} | {
+    f"{name}.js": "text/javascript" for name in _MODULES
+}
+OPEN_PARTS = frozenset(f"/page/{name}" for name in _TYPES)
+"""What a browser loads that has no token yet."""
 _POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 
 

@@ -4,7 +4,7 @@ Pure, from what people read of the job anyway (`essp_common/job/status.py`), so 
 figures beside it. It looks from the end of the flow to its beginning:
 
     a trainer waits for clips       what makes them is too slow: the pool with the most clips queued at each worker
-    ... and the budget is used up   another consumer holds it: the slowest trainer, or the budget itself is too small
+    ... and no more is issued       another consumer holds it up: the slowest trainer, or the budget is too small
     no trainer waits                the slowest trainer limits the rate, and nothing before it does
 
 A trainer that waits because it is as far ahead as it may be is not short of clips. Nothing is said of what is not
@@ -23,6 +23,9 @@ WAITS = 0.05
 """A trainer that waits for clips for more than this share of its time is short of them (as `Policy.wait_high`)."""
 _FULL = 0.95
 """Share of the frame cache from which on it counts as full."""
+_MUCH = 0.5
+"""Share of the budget from which on the next clips may not fit into what is left. With less in use it is the bound on
+the lead that holds them back."""
 _TAKERS = {"predict": "The predictors", "feed": "The loops that take the clips"}
 
 
@@ -42,9 +45,14 @@ def bottleneck(job: JobStatus) -> BottleneckStatus | None:
         return _slowest(job, known)
     fed = [trainer for trainer in known if _wait(trainer) <= WAITS]
     if job.credits.waiting and fed:
-        return _slowest(job, fed, f"; {hungry.name} waits, as the budget is full of clips that others have not taken")
+        return _slowest(job, fed, f"; {hungry.name} waits, as no more is issued until others have taken theirs")
     effect = f"; {hungry.name} waits for clips for {_wait(hungry):.0%} of its time"
     return _supply(job, (hungry.stream,), effect)
+
+
+def _full(job: JobStatus) -> bool:
+    """Nothing more fits into the budget."""
+    return job.credits.waiting and job.credits.outstanding_bytes >= _MUCH * job.credits.budget_bytes
 
 
 def _wait(trainer: TrainerStatus) -> float:
@@ -83,7 +91,9 @@ def _without_trainers(job: JobStatus) -> BottleneckStatus | None:
         return _supply(job, tuple(job.streams), "")
     if not job.credits.waiting:
         return None
-    held = f"the budget of {size(job.credits.budget_bytes)} is full of clips that wait for them"
+    held = "no more is issued until they have taken what is made"
+    if _full(job):
+        held = f"the budget of {size(job.credits.budget_bytes)} is full of clips that wait for them"
     return BottleneckStatus(part="consumers", words=f"{_TAKERS[job.kind]} limit the rate: {held}.")
 
 
@@ -98,7 +108,7 @@ def _supply(job: JobStatus, streams: Sequence[str], effect: str) -> BottleneckSt
     if pools:
         longest = max(pools, key=lambda pool: pool.queue / max(1, pool.workers))
         return BottleneckStatus(part=longest.name, words=f"{_pool(longest)}{effect}.")
-    if job.credits.waiting:
+    if _full(job):
         used = f"all {budget} of it are in use, and no clip is queued"
         return BottleneckStatus(part="budget", words=f"limits.budget limits the rate: {used}{effect}.")
     return BottleneckStatus(part="", words=f"No clip is queued at any worker{effect}.")

@@ -1,157 +1,130 @@
-// The page of the master: what runs, how far it is, what holds it up. Reads the same API as `essp job`; keeps nothing but
-// the token, and that for as long as the tab is open.
-"use strict";
+// The page of the master: what runs, how far it is, what limits it. It reads the same API as `essp job`, and shows what
+// the part behind the # of its address names.
+
+import { ask, hasToken, jobPath, useToken } from "./api.js";
+import { drawCreate } from "./create.js";
+import { el, morph } from "./dom.js";
+import { drawJob, loadJob } from "./job.js";
+import { drawJobs, loadJobs } from "./jobs.js";
+import { drawPools, loadPools } from "./pools.js";
+import { moment } from "./words.js";
 
 const LOOK_MS = 2000;
-const shown = id => document.getElementById(id);
-const seen = new Map(); // job -> id of the newest event that is shown
+const AGAIN_MS = 5000; // when the master did not answer
+const part = id => document.getElementById(id);
+let view = null; // what is shown
+let data = null; // what it shows
+let timer = 0;
 
-/** An element with attributes and children; text is never read as markup. */
-function el(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else made.setAttribute(name, value);
+const JOBS = { key: "#/", title: "Jobs", load: loadJobs, draw: drawJobs };
+const POOLS = { key: "#/pools", title: "Pools", load: loadPools, draw: drawPools };
+const CREATE = { key: "#/new", title: "New job", load: null, draw: () => drawCreate(name => (location.hash = `#/jobs/${encodeURIComponent(name)}`)) };
+
+/** The view that an address names. */
+function named(hash) {
+  const found = /^#\/jobs\/([^/]+)$/.exec(hash);
+  if (!found) return [POOLS, CREATE].find(each => each.key === hash) || JOBS;
+  const name = decodeURIComponent(found[1]);
+  return { key: hash, title: name, load: () => loadJob(name), draw: drawJob };
+}
+
+async function act(job, action) {
+  if (action === "stop" && !confirm(`Stop ${job}? Its trainers save first; starting it again goes on from there.`)) return;
+  try {
+    await ask(jobPath(job, `:${action}`), { method: "POST" });
+    tell("");
+  } catch (error) {
+    tell(`${action} ${job}: ${error.message}`);
   }
-  made.append(...children.map(child => (child instanceof Node ? child : document.createTextNode(child))));
-  return made;
+  look();
 }
 
-async function ask(path, method = "GET") {
-  const token = sessionStorage.getItem("token");
-  const answer = await fetch(path, { method, headers: token ? { Authorization: `Bearer ${token}` } : {} });
-  const body = await answer.json();
-  shown("who").hidden = answer.status !== 401;
-  if (!answer.ok) throw new Error(body.detail || answer.statusText);
-  return body;
+function show(children) {
+  const main = part("main");
+  const made = el("div", { "data-key": view.key, class: "view" }, children);
+  if (main.firstElementChild) morph(main.firstElementChild, made);
+  else main.append(made);
 }
 
-const percent = share => (share == null ? "–" : `${(100 * share).toFixed(1)} %`);
-const number = (value, digits = 1) => (value == null ? "–" : value.toFixed(digits));
-const size = bytes => `${(bytes / 2 ** 20).toFixed(0)} MiB`;
-
-function duration(seconds) {
-  if (seconds == null) return "–";
-  const minutes = Math.round(seconds / 60);
-  return minutes < 1 ? `${Math.round(seconds)} s` : minutes < 90 ? `${minutes} min` : `${(minutes / 60).toFixed(1)} h`;
+function draw() {
+  if (data) show(view.draw(data, act));
+  const running = data?.job ? `${Math.floor(100 * (data.job.progress.total ? data.job.progress.done / data.job.progress.total : 0))} % ` : "";
+  document.title = `${running}${view.title} · ESSP`;
 }
 
-function table(heads, rows) {
-  const cells = (row, tag) => el("tr", {}, ...row.map(cell => el(tag, {}, cell)));
-  return el("div", { class: "scroll" },
-    el("table", {}, el("thead", {}, cells(heads, "th")), el("tbody", {}, ...rows.map(row => cells(row, "td")))));
+function tell(words) {
+  part("trouble").textContent = words;
+  part("trouble").hidden = !words;
 }
 
-/** The course of a trainer's validation loss. */
-function course(reports) {
-  const losses = reports.filter(r => r.purpose === "validation" && "loss" in r.metrics).map(r => r.metrics.loss);
-  if (losses.length < 2) return "–";
-  const low = Math.min(...losses), high = Math.max(...losses), width = 120, height = 24;
-  const point = (loss, k) => [k / (losses.length - 1) * width, 1 + (high - loss) / (high - low || 1) * (height - 2)];
-  const points = losses.map((loss, k) => point(loss, k).map(x => x.toFixed(1)).join(",")).join(" ");
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  svg.setAttribute("width", width);
-  svg.setAttribute("role", "img");
-  svg.setAttribute("aria-label", `validation loss from ${number(losses[0], 3)} to ${number(losses.at(-1), 3)}`);
-  const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
-  line.setAttribute("points", points);
-  svg.append(line);
-  return svg;
+/** Ask for a token: none was given, or the one given is not known. */
+function login(error) {
+  part("login").hidden = false;
+  part("login-words").textContent = hasToken() ? "The master does not know this token. Give another one." : "This master shows its jobs only to those who have a token of its API.";
+  part("main").replaceChildren();
+  part("leave").hidden = true;
+  data = null;
+  if (document.activeElement === document.body) part("token").focus();
+  return error;
 }
-
-function action(job, name) {
-  const act = async () => {
-    if (name === "stop" && !confirm(`Stop ${job}? Its trainers save first.`)) return;
-    await ask(`v1/jobs/${encodeURIComponent(job)}:${name}`, "POST").catch(tell);
-    look();
-  };
-  return el("button", { type: "button", onclick: act }, name);
-}
-
-/** How far a job is, and, while it runs, how fast and how long yet. */
-function progressLine(job, done) {
-  const { progress, credits } = job, now = job.phases[progress.current];
-  const parts = [progress.total ? `${percent(done)} of ${progress.total.toLocaleString()} clips` : "no clips yet"];
-  if (now) parts.push(`${now.purpose}${now.purpose === "train" || now.purpose === "validation" ? ` ${now.epoch + 1}` : ""}`);
-  if (job.state === "running") {
-    parts.push(`${number(progress.clips_per_s)} clips/s`);
-    if (progress.eta_s != null) parts.push(`${duration(progress.eta_s)} to go`);
-    parts.push(`on the way ${size(credits.outstanding_bytes)} of ${size(credits.budget_bytes)}`);
-  }
-  return parts.join(" · ");
-}
-
-/** What a training made: top-1 by video, fused. */
-function resultLine(job) {
-  const figures = job.result ? job.result.metrics : {};
-  const shown = ["validation", "test"].filter(split => `${split}.fused.top1` in figures);
-  return shown.map(split => `${split} ${percent(figures[`${split}.fused.top1`])}`).join(", ");
-}
-
-function jobCard(job) {
-  const done = job.progress.total ? job.progress.done / job.progress.total : 0;
-  const actions = { running: ["pause", "stop"], paused: ["resume", "stop"] }[job.state] || [];
-  const result = resultLine(job);
-  const trainers = job.trainers.map(t => [
-    t.name, t.final ? "done" : t.purpose ? `${t.purpose} ${t.epoch + 1}` : "–", number(t.clips_per_s), number(t.loss, 3), percent(t.top1),
-    percent(t.data_wait_ratio), course(t.reports),
-  ]);
-  const held = job.trainers.filter(t => t.waits_for).map(t => el("p", { class: "note" }, `${t.name} waits for ${t.waits_for}: it is as far ahead as limits.lead allows`));
-  const lines = job.failures.map(f => el("p", { class: "wrong" }, `${f.count} × ${f.stage}: ${f.kind}, as ${f.examples[0]?.video}: ${f.examples[0]?.reason}`));
-  return el("article", {},
-    el("div", {}, el("h3", {}, job.name), el("span", { class: `state ${job.state}` }, job.state), el("span", { class: "grow note" }, job.output), ...actions.map(name => action(job.name, name))),
-    el("progress", { value: done, max: 1, "aria-label": "clips done" }),
-    el("div", { class: "note" }, progressLine(job, done)),
-    ...(job.reason ? [el("p", { class: job.state === "failed" ? "wrong" : "" }, job.reason)] : []),
-    ...(result ? [el("p", {}, `fused, top-1 by video: ${result}`)] : []),
-    ...(trainers.length ? [table(["trainer", "at", "clips/s", "loss", "top-1", "waits for data", "validation loss"], trainers)] : []),
-    ...held,
-    ...lines);
-}
-
-function poolTable(pools) {
-  if (!pools.length) return el("p", { class: "note" }, "No worker has said anything yet.");
-  const rows = pools.map(p => [p.name, String(p.replicas), String(p.ready), percent(p.busy), p.saturation || "–", [p.reason, p.held_up && `not up: ${p.held_up}`].filter(Boolean).join("; ")]);
-  const made = table(["pool", "wanted", "up", "busy", "is", "because"], rows);
-  made.querySelectorAll("td:nth-child(n+5), th:nth-child(n+5)").forEach(cell => cell.classList.add("text"));
-  return made;
-}
-
-/** What keeps ESSP from working, one line each. */
-function conditionList(conditions) {
-  return conditions.map(c => el("p", { class: "wrong" }, `${c.subject}: ${c.words} (since ${new Date(c.since).toLocaleTimeString()})`));
-}
-
-async function follow(job) {
-  const stream = shown("events");
-  const last = seen.get(job.name) || 0;
-  if (job.last_event <= last) return;
-  seen.set(job.name, job.last_event);
-  const answer = await ask(`v1/jobs/${encodeURIComponent(job.name)}/log?after=${last}`);
-  for (const event of answer.slice(-200))
-    stream.prepend(el("li", {}, el("time", {}, event.time.slice(11, 19)), `${job.name}: ${event.message}`));
-  while (stream.children.length > 500) stream.lastChild.remove();
-}
-
-const tell = error => { shown("state").textContent = error.message; };
 
 async function look() {
+  clearTimeout(timer);
+  const looked = view;
+  let next = LOOK_MS;
   try {
-    shown("conditions").replaceChildren(...conditionList(await ask("v1/conditions")));
-    const page = await ask("v1/jobs?page_size=20");
-    const jobs = await Promise.all(page.jobs.map(job => ask(`v1/jobs/${encodeURIComponent(job.name)}`)));
-    shown("jobs").replaceChildren(...(jobs.length ? jobs.map(jobCard) : [el("p", { class: "note" }, "No job yet: essp job start job.yaml")]));
-    await Promise.all(jobs.map(follow));
-    shown("pools").replaceChildren(poolTable(await ask("v1/pools").catch(() => [])));
-    shown("state").textContent = `${jobs.filter(j => j.state === "running").length} running, as of ${new Date().toLocaleTimeString()}`;
-  } catch (error) { tell(error); }
+    const [found, conditions] = await Promise.all([looked.load ? looked.load() : {}, ask("v1/conditions")]);
+    if (looked !== view) return;
+    part("login").hidden = true;
+    part("leave").hidden = !hasToken();
+    part("conditions").replaceChildren(...conditions.map(it => el("p", { class: "wrong" }, `${it.subject}: ${it.words} (since ${moment(it.since)})`)));
+    if (looked.load || !data) {
+      data = found;
+      draw();
+    }
+    part("state").textContent = "live";
+    part("state").className = "live";
+    if (stale) tell("");
+    stale = false;
+  } catch (error) {
+    if (looked !== view) return;
+    next = AGAIN_MS;
+    part("state").textContent = "not live";
+    part("state").className = "";
+    stale = true;
+    if (error.status === 401) login(error);
+    else tell(error.message);
+    if (!data && error.status !== 401) show([el("div", { class: "blank" }, el("h2", {}, error.status === 404 ? "Not known" : "Nothing to show"), el("p", {}, error.message), el("p", {}, el("a", { href: "#/" }, "All jobs")))]);
+  }
+  timer = setTimeout(() => (document.hidden ? null : look()), next);
+}
+let stale = false;
+
+function go() {
+  view = named(location.hash);
+  data = null;
+  for (const link of document.querySelectorAll("nav a")) {
+    const here = link.getAttribute("href");
+    if (here === view.key || (here === "#/" && view.load && view !== POOLS)) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  tell("");
+  show([el("p", { class: "loading", "aria-busy": "true" }, "Loading ...")]);
+  look();
 }
 
-shown("who").addEventListener("submit", event => {
+part("login").addEventListener("submit", event => {
   event.preventDefault();
-  sessionStorage.setItem("token", shown("token").value);
-  look();
+  useToken(part("token").value.trim());
+  part("token").value = "";
+  go();
 });
-look();
-setInterval(look, LOOK_MS);
+part("leave").addEventListener("click", () => {
+  useToken("");
+  go();
+});
+addEventListener("hashchange", go);
+addEventListener("resize", draw);
+document.addEventListener("redraw", draw);
+document.addEventListener("visibilitychange", () => document.hidden || look());
+go();

@@ -63,7 +63,7 @@ def trainers(*waits: float) -> list[dict[str, Any]]:
 def test_who_holds_the_budget_limits_those_who_wait() -> None:
     part, words = said(job(0.0, 0.6, waiting=True))
     assert part == "trainer.rgb"
-    assert "flow waits, as the budget is full" in words
+    assert "flow waits, as no more is issued" in words
 
 
 def test_a_full_cache_and_a_small_budget_are_named() -> None:
@@ -75,6 +75,15 @@ def test_a_full_cache_and_a_small_budget_are_named() -> None:
     part, words = said(job(0.4, 0.6, pools=idle, waiting=True))
     assert part == "budget"
     assert words.startswith("limits.budget limits the rate: all 64.0 MiB")
+
+
+def test_a_budget_that_is_hardly_used_is_not_blamed_for_what_keeps_trainers_in_step() -> None:
+    idle = [pool | {"queue": 0} for pool in (DECODER, FLOW)]
+    credits = {"budget_bytes": 512 * MIB, "outstanding_bytes": 80 * MIB, "outstanding_clips": 9, "waiting": True}
+    part, words = said(job(0.4, 0.6, pools=idle, credits=credits))
+    assert (part, words) == ("", "No clip is queued at any worker; flow waits for clips for 60% of its time.")
+    part, words = said(job(0.0, 0.0, kind="predict", trainers=[], pools=idle, credits=credits))
+    assert (part, "budget" in words) == ("consumers", False)
 
 
 def test_clips_of_which_none_was_made_yet_are_named_first() -> None:

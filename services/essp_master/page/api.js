@@ -1,0 +1,40 @@
+// The API of the master, the same that `essp job` uses. Keeps nothing but the token, and that as long as the tab is open.
+
+const TOKEN = "token";
+
+/** The API said no. `status`: of HTTP, 0 if it did not answer at all. `errors`: the fields that are wrong. */
+export class Refused extends Error {
+  constructor(status, detail, errors = []) {
+    super(detail);
+    this.status = status;
+    this.errors = errors;
+  }
+}
+
+/** The path of a job, or of what belongs to it. */
+export const jobPath = (name, rest = "") => `v1/jobs/${encodeURIComponent(name)}${rest}`;
+
+/** What the API answers. Raises `Refused`. */
+export async function ask(path, { method = "GET", body, type = "application/yaml", headers = {} } = {}) {
+  const token = sessionStorage.getItem(TOKEN);
+  if (token) headers = { ...headers, Authorization: `Bearer ${token}` };
+  if (body !== undefined) headers = { ...headers, "Content-Type": type };
+  let answer;
+  try {
+    answer = await fetch(path, { method, body, headers });
+  } catch {
+    throw new Refused(0, "The master does not answer; trying again.");
+  }
+  const found = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw new Refused(answer.status, found.detail || answer.statusText, found.errors || []);
+  return found;
+}
+
+/** Whether a token was given. */
+export const hasToken = () => sessionStorage.getItem(TOKEN) !== null;
+
+/** Show this token from now on; empty: none. */
+export function useToken(token) {
+  if (token) sessionStorage.setItem(TOKEN, token);
+  else sessionStorage.removeItem(TOKEN);
+}

@@ -1,0 +1,131 @@
+// Write a job as YAML: it is checked as one types, as its start would check it, and started once it is right.
+
+import { ask } from "./api.js";
+import { el } from "./dom.js";
+import { counted } from "./words.js";
+
+const PAUSE_MS = 500; // without a key, then it is checked
+const DRAFT = "draft";
+const EXAMPLE = `name: my-job
+output: s3://essp/runs/my-job        # checkpoints, model and report go below this
+epochs: 10
+
+data:
+  catalog: s3://essp/catalog.parquet # made by: essp catalog build
+
+clip:
+  frames: 11
+  resize: {mode: crop, height: 96, width: 96}
+
+streams:
+  rgb: {feature: rgb, params: {frames: 1}}
+  flow: {feature: flow, params: {method: dis, length: 10}}
+
+trainers:
+  rgb:
+    stream: rgb
+    model: small
+    batch_size: 32
+    optimizer: {lr: 0.01}
+    augment: {crop: 84}
+  flow:
+    stream: flow
+    model: small
+    batch_size: 32
+    optimizer: {lr: 0.01}
+    augment: {crop: 84}
+`;
+
+/** The line (from 0) of a YAML text where a field like `trainers.rgb.batch_size` is, or the nearest above it; -1: none. */
+export function lineOf(text, field) {
+  const all = text.split("\n");
+  let found = -1, depth = -1;
+  for (const part of field.split(".")) {
+    const start = new RegExp(`^(\\s*(?:- )?)(["']?)${part.replace(/[^\w]/g, "\\$&")}\\2\\s*:`);
+    let at = -1;
+    for (let k = found + 1; k < all.length && at < 0; k++) {
+      if (!all[k].trim() || all[k].trim().startsWith("#")) continue;
+      const indent = all[k].search(/\S/);
+      if (indent <= depth) break;
+      if (start.test(all[k])) at = k;
+    }
+    if (at < 0) return found;
+    found = at;
+    depth = all[at].search(/\S/);
+  }
+  return found;
+}
+
+/** The page. It changes itself; `open` shows a job. */
+export function drawCreate(open) {
+  const text = el("textarea", { id: "job", rows: "32", spellcheck: "false", autocomplete: "off", wrap: "off", "aria-describedby": "verdict" });
+  const verdict = el("div", { id: "verdict", class: "verdict", role: "status", "aria-live": "polite" });
+  const start = el("button", { type: "submit", disabled: true }, "Start");
+  const fresh = el("input", { type: "checkbox" }), file = el("input", { type: "file", accept: ".yaml,.yml,.json" });
+  let waiting = 0, round = 0;
+
+  async function check() {
+    const mine = ++round;
+    start.disabled = true;
+    verdict.replaceChildren(el("p", { class: "note" }, "Checking ..."));
+    try {
+      const found = await ask(`v1/jobs:validate?fresh=${fresh.checked}`, { method: "POST", body: text.value });
+      if (mine !== round) return;
+      start.disabled = false;
+      verdict.replaceChildren(el("p", { class: "right" }, `This can start: ${found.name}, ${counted(found.clips, "clip")} in all${found.trainers.length ? `, trainers ${found.trainers.join(", ")}` : ""}.`),
+        ...found.warnings.map(warning => el("p", { class: "warning" }, `Note: ${warning}`)));
+    } catch (error) {
+      if (mine === round) verdict.replaceChildren(...wrong(error));
+    }
+  }
+
+  function wrong(error) {
+    if (!error.errors?.length) return [el("p", { class: "wrong" }, error.message)];
+    return [el("p", {}, `${counted(error.errors.length, "thing")} to put right:`), el("ul", {}, error.errors.map(({ field, detail }) => {
+      const line = lineOf(text.value, field);
+      return el("li", { class: "wrong" }, line < 0 ? null : [el("button", { type: "button", class: "chip", onclick: () => show(line) }, `line ${line + 1}`), " "], el("b", {}, field), ` ${detail}`);
+    }))];
+  }
+
+  function show(line) {
+    const all = text.value.split("\n"), begin = all.slice(0, line).join("\n").length + (line ? 1 : 0);
+    text.focus();
+    text.setSelectionRange(begin, begin + all[line].length);
+    text.scrollTop = Math.max(0, line - 4) * text.scrollHeight / all.length;
+  }
+
+  function soon() {
+    sessionStorage.setItem(DRAFT, text.value);
+    round++; // what is being checked is not what is written any more
+    start.disabled = true;
+    clearTimeout(waiting);
+    waiting = setTimeout(check, PAUSE_MS);
+  }
+
+  async function begin(event) {
+    event.preventDefault();
+    start.disabled = true;
+    try {
+      const job = await ask(`v1/jobs?fresh=${fresh.checked}`, { method: "POST", body: text.value });
+      sessionStorage.removeItem(DRAFT);
+      open(job.name);
+    } catch (error) {
+      verdict.replaceChildren(...wrong(error));
+      start.disabled = false;
+    }
+  }
+
+  text.value = sessionStorage.getItem(DRAFT) ?? EXAMPLE;
+  text.addEventListener("input", soon);
+  fresh.addEventListener("change", check);
+  file.addEventListener("change", async () => {
+    if (!file.files.length) return;
+    text.value = await file.files[0].text();
+    soon();
+  });
+  check();
+  return [el("form", { "data-own": true, "data-key": "create", class: "create", onsubmit: begin },
+    el("div", { class: "head" }, el("h2", {}, "A new job"), el("span", { class: "grow" }), el("label", { class: "file" }, "Read a file ", file)),
+    el("div", { class: "editor" }, el("label", { for: "job", class: "unseen" }, "The job, as YAML"), text, verdict),
+    el("div", { class: "head" }, start, el("label", {}, fresh, " remove what an earlier run of it left")))];
+}

@@ -1,0 +1,74 @@
+// Elements of the page. Text is never read as markup, so names of jobs and videos may hold anything.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** An element. Attributes that begin with `on` are listeners; those that are null or false are left out. */
+export const el = (tag, attributes = {}, ...children) => filled(document.createElement(tag), attributes, children);
+
+/** The same of a drawing. */
+export const svg = (tag, attributes = {}, ...children) => filled(document.createElementNS(SVG, tag), attributes, children);
+
+function filled(made, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (value != null && value !== false) made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children.flat().filter(child => child != null).map(child => (child instanceof Node ? child : String(child))));
+  return made;
+}
+
+/**
+ * A table. `label`: what it holds, for those who do not see it. `heads` are words, each row is a list of cells; columns
+ * named in `text` are set to the left. On a narrow window each row is a block, and each cell has its head beside it.
+ */
+export function table(label, heads, rows, text = [0]) {
+  const side = k => (text.includes(k) ? "text" : null);
+  const head = heads.map((cell, k) => el("th", { class: side(k), scope: "col" }, cell));
+  const body = rows.map(row => el("tr", {}, row.map((cell, k) => el("td", { class: side(k), "data-head": heads[k] }, cell))));
+  const made = el("table", { "aria-label": label }, el("thead", {}, el("tr", {}, head)), el("tbody", {}, body));
+  return el("div", { class: "scroll", role: "region", "aria-label": label, tabindex: "0" }, made);
+}
+
+/** Draw what is shown once more, as after a filter was changed. */
+export const redraw = () => document.dispatchEvent(new Event("redraw"));
+
+/**
+ * Make `old` look like `made`, changing only what differs, so that focus, selection and scrolling stay where they are.
+ *
+ * Children with a `data-key` are matched by it. An element that stays keeps its listeners; so these may use only what
+ * the key says, or `data` of the element, which is taken over. What is marked `data-own` changes itself and is left.
+ */
+export function morph(old, made) {
+  if (old.nodeName !== made.nodeName || old.nodeType !== made.nodeType || key(old) !== key(made)) return old.replaceWith(made);
+  if (old.nodeType === Node.TEXT_NODE) {
+    if (old.data !== made.data) old.data = made.data;
+    return;
+  }
+  if ("data" in made) old.data = made.data;
+  if (old.matches("[data-own]")) return;
+  for (const { name } of [...old.attributes]) if (!made.hasAttribute(name) && name !== "open") old.removeAttribute(name);
+  for (const { name, value } of made.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  morphChildren(old, [...made.childNodes]);
+}
+
+function morphChildren(old, wanted) {
+  const kept = new Map([...old.children].filter(key).map(child => [key(child), child]));
+  let place = old.firstChild;
+  for (const child of wanted) {
+    const match = key(child) ? kept.get(key(child)) : place && !key(place) ? place : null;
+    if (!match) {
+      old.insertBefore(child, place);
+      continue;
+    }
+    if (match === place) place = place.nextSibling;
+    else old.insertBefore(match, place);
+    morph(match, child);
+  }
+  while (place) {
+    const after = place.nextSibling;
+    place.remove();
+    place = after;
+  }
+}
+
+const key = node => (node.nodeType === Node.ELEMENT_NODE && node.getAttribute("data-key")) || "";

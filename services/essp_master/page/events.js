@@ -1,0 +1,84 @@
+// What happened to a job, in plain words, newest first; kinds that people do not want to see can be left out.
+
+import { el, redraw } from "./dom.js";
+import { count, duration, moment, number, percent, phaseTitle } from "./words.js";
+
+const GROUPS = {
+  course: ["state", "phase", "finished", "consumer"], results: ["report"], checkpoints: ["checkpoint"], problems: ["failure", "warning", "condition"],
+};
+const TITLES = { course: "course", results: "results", checkpoints: "checkpoints", problems: "problems" };
+const STEP = 200;
+const without = new Set(); // groups that are not wanted
+let wanted = ""; // text that an event has to have
+let most = STEP;
+
+/** The group an event belongs to. */
+export const groupOf = event => Object.keys(GROUPS).find(group => GROUPS[group].includes(event.kind)) || "course";
+
+/** An event in words for people: of reports only the figures that matter, checkpoints without their address. */
+export function eventWords({ kind, message, data }) {
+  if (kind === "report") return `${data.trainer}: ${phaseTitle(data.purpose, data.epoch)}: ${figures(data.metrics)}`;
+  if (kind === "checkpoint" && data.uri) return `${data.trainer}: saved ${data.final ? "its last checkpoint" : "a checkpoint"}${step(data.uri)}`;
+  if (kind === "state" && data.state) return message.slice(message.indexOf(": ") + 2);
+  if (kind === "phase") return `${phaseTitle(data.purpose, data.epoch)} is over: all are done with it`;
+  if (kind === "condition" && data.over) return `${data.subject}: works again (${data.kind})`;
+  return message;
+}
+
+function figures(metrics) {
+  const parts = [["loss", "loss", value => number(value, 3)], ["video_top1", "top-1 by video", percent], ["top1", "top-1", percent], ["video_mAP", "mAP by video", percent]]
+    .filter(([name]) => Number.isFinite(metrics[name]) && !(name === "top1" && "video_top1" in metrics))
+    .map(([name, words, say]) => `${words} ${say(metrics[name])}`);
+  if (Number.isFinite(metrics.clips)) parts.push(`${count(metrics.clips)} clips in ${duration(metrics.seconds)}`);
+  return parts.join(", ");
+}
+
+function step(uri) {
+  const found = /\/checkpoints\/0*([0-9]+)-/.exec(uri);
+  return found ? ` after ${count(Number(found[1]))} clips` : "";
+}
+
+/** The events that are wanted, newest first. */
+export const chosen = (events, left_out, text) => {
+  const part = text.toLowerCase();
+  return events.filter(event => !left_out.has(groupOf(event)) && (!part || eventWords(event).toLowerCase().includes(part))).reverse();
+};
+
+/** The list with its filters. `gap`: how many of the oldest are not held any more. */
+export function eventList(events, gap) {
+  const found = chosen(events, without, wanted);
+  const chips = Object.keys(GROUPS).map(group => el("button",
+    { type: "button", class: "chip", "data-key": group, "data-group": group, "aria-pressed": String(!without.has(group)), onclick: toggle },
+    `${TITLES[group]} ${count(events.filter(event => groupOf(event) === group).length)}`));
+  const search = el("input", { type: "search", "aria-label": "only events with this text", placeholder: "only with this text", oninput: narrow });
+  const items = found.slice(0, most).map(event => el("li", { class: event.kind, "data-key": String(event.id) },
+    el("time", { datetime: event.time }, moment(event.time)), el("span", {}, eventWords(event))));
+  return el("div", { "data-key": "events" },
+    el("div", { class: "filters" }, chips, search),
+    found.length ? el("ol", { class: "events", tabindex: "0", "aria-label": "events, newest first" }, items)
+      : el("p", { class: "empty" }, events.length ? "No event is of these kinds and has this text." : "No event is known: this master has not seen the job run."),
+    found.length > most ? el("button", { type: "button", onclick: more }, `Show ${count(Math.min(STEP, found.length - most))} older ones`) : null,
+    gap > 0 ? el("p", { class: "note" }, `${count(gap)} older events are not held any more.`) : null);
+}
+
+function toggle(event) {
+  const { group } = event.currentTarget.dataset;
+  if (!without.delete(group)) without.add(group);
+  redraw();
+}
+
+function narrow(event) {
+  wanted = event.currentTarget.value;
+  redraw();
+}
+
+function more() {
+  most += STEP;
+  redraw();
+}
+
+/** Begin with the newest events again, as for another job. */
+export function resetEvents() {
+  most = STEP;
+  wanted = "";
+}

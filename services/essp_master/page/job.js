@@ -1,0 +1,162 @@
+// The page of one job: what it is at, what limits it, its curves, its flow, what came of it, and what happened.
+
+import { ask, jobPath } from "./api.js";
+import { chart, legend, lines } from "./chart.js";
+import { el, table } from "./dom.js";
+import { eventList, resetEvents } from "./events.js";
+import { fills, flow } from "./flow.js";
+import { UNKNOWN, count, counted, duration, moment, number, percent, phaseTitle, share } from "./words.js";
+
+const EVENTS = 5000; // as many as the master holds
+const known = { name: "", events: [], first: 0, curves: [], drawn: "" };
+
+/** What the API knows of a job. Events and curves are read only when there are new ones. */
+export async function loadJob(name) {
+  if (known.name !== name) {
+    Object.assign(known, { name, events: [], curves: [], drawn: "" });
+    resetEvents();
+  }
+  const job = await ask(jobPath(name));
+  const last = known.events.at(-1)?.id || 0;
+  if (job.last_event < last) known.events = []; // another run of it
+  if (job.last_event !== last) known.events.push(...await ask(jobPath(name, `/log?after=${known.events.at(-1)?.id || 0}`)));
+  known.events.splice(0, known.events.length - EVENTS);
+  const at = job.trainers.map(trainer => [trainer.purpose, trainer.epoch, trainer.clips_done].join()).join(";");
+  if (job.trainers.length && at !== known.drawn) {
+    known.curves = await ask(jobPath(name, "/curves"));
+    known.drawn = at;
+  }
+  return { job, events: known.events, curves: known.curves };
+}
+
+/** The page. */
+export function drawJob({ job, events, curves }, act) {
+  const problems = job.failures.length ? section("Clips that could not be made", failures(job)) : null;
+  return [
+    el("div", { class: "head" }, el("h2", {}, job.name), state(job), el("span", { class: "grow" }), actions(job, act)),
+    course(job),
+    limit(job),
+    el("div", { class: "sides" },
+      el("div", {},
+        job.trainers.length ? section("Curves", legend(job), charts(job, curves)) : null,
+        section("Flow", flow(job), fills(job)),
+        job.trainers.length ? section("Trainers", trainers(job)) : null),
+      el("div", {},
+        section("What came of it", ...outcome(job)),
+        problems,
+        section("What happened", eventList(events, (events[0]?.id || 1) - 1)))),
+  ];
+}
+
+/** A state of a job, as a mark. */
+export const state = job => el("span", { class: `state ${job.state}` }, job.state);
+
+/** The buttons for what can be done with a job now. */
+export function actions(job, act) {
+  const possible = { running: ["pause", "stop"], paused: ["resume", "stop"], pending: ["stop"] }[job.state] || [];
+  return el("span", { class: "actions" }, possible.map(action => el("button",
+    { type: "button", class: action, "data-key": `${action} ${job.name}`, onclick: () => act(job.name, action) }, action)));
+}
+
+const section = (title, ...children) => el("section", { "data-key": title }, el("h3", {}, title), ...children);
+
+/** How far it is, and while it runs how fast, and how long yet. */
+export function courseWords(job) {
+  const { progress } = job, now = job.phases[progress.current];
+  const parts = [progress.total ? `${percent(share(progress))} of ${count(progress.total)} clips` : "no clips yet"];
+  if (now && job.state !== "completed") parts.push(phaseTitle(now.purpose, now.epoch));
+  if (job.state === "running") {
+    parts.push(`${number(progress.clips_per_s)} clips/s`);
+    parts.push(progress.eta_s == null ? "time left not known yet" : `${duration(progress.eta_s)} to go`);
+  }
+  parts.push(job.ended ? `took ${duration(job.elapsed_s)}` : `${duration(job.elapsed_s)} so far`);
+  return parts.join(" · ");
+}
+
+function course(job) {
+  return el("div", { class: "course" }, el("progress", { value: share(job.progress), max: 1, "aria-label": "clips done" }),
+    el("p", {}, courseWords(job)),
+    job.reason ? el("p", { class: job.state === "failed" ? "wrong" : "" }, job.reason) : null,
+    el("p", { class: "note" }, `${job.kind} job, started ${moment(job.created)}${job.ended ? `, ended ${moment(job.ended)}` : ""}`));
+}
+
+/** What limits the rate; null of a job that does not run. */
+export function limit(job) {
+  if (job.state !== "running") return null;
+  return el("p", { class: "limit", "data-key": "limit" }, el("b", {}, "Bottleneck "), job.bottleneck ? job.bottleneck.words : "Not known yet: the workers have just begun.");
+}
+
+function charts(job, curves) {
+  const wide = (document.querySelector(".charts") || document.querySelector("main")).clientWidth, width = Math.round(wide >= 780 ? (wide - 16) / 2 : wide);
+  const epochs = Math.max(1, ...job.phases.filter(phase => phase.purpose === "train").map(phase => phase.epoch + 1));
+  return el("div", { class: "charts" },
+    chart({ title: "Loss", all: lines(job, curves, "loss"), width, format: value => String(Number(value.toPrecision(3))), epochs }),
+    chart({ title: "Accuracy (top-1, by clip)", all: lines(job, curves, "top1"), width, format: value => `${Number((100 * value).toFixed(1))} %`, least: 0, epochs }));
+}
+
+function trainers(job) {
+  const rows = job.trainers.map(trainer => {
+    const checked = trainer.reports.filter(report => report.purpose === "validation").at(-1)?.metrics || {};
+    return [trainer.name, trainer.stream, trainer.model, trainer.final ? "done" : trainer.purpose ? phaseTitle(trainer.purpose, trainer.epoch) : UNKNOWN,
+      number(trainer.loss, 3), percent(trainer.top1), number(checked.loss, 3), percent(checked.top1), percent(checked.video_top1), saved(trainer)];
+  });
+  return table("trainers", ["trainer", "stream", "model", "at", "loss", "top-1", "validation loss", "top-1 by clip", "top-1 by video", "newest checkpoint"], rows, [0, 1, 2, 3]);
+}
+
+function saved(trainer) {
+  const found = /\/checkpoints\/0*([0-9]+)-/.exec(trainer.checkpoint || "");
+  return found ? `after ${counted(Number(found[1]), "clip")}` : trainer.checkpoint ? "saved" : UNKNOWN;
+}
+
+function outcome(job) {
+  const parts = [];
+  if (job.result) parts.push(...results(job.result.metrics));
+  const places = [["everything", job.output]];
+  if (job.result) places.push([job.kind === "predict" ? "predictions" : "model", job.result.uri]);
+  if (job.kind === "train" && job.state === "completed") places.push(["report", `${job.output.replace(/\/$/, "")}/report/report.html`]);
+  for (const trainer of job.trainers) if (trainer.checkpoint) places.push([`checkpoint of ${trainer.name}`, trainer.checkpoint]);
+  parts.push(el("dl", { class: "places" }, places.map(([what, uri]) => el("div", {}, el("dt", {}, what), el("dd", {}, address(uri))))));
+  const next = commands(job);
+  if (next.length) parts.push(el("dl", { class: "places" }, next.map(([what, command]) => el("div", {}, el("dt", {}, what), el("dd", {}, el("code", {}, command))))));
+  return parts;
+}
+
+/** An address; a browser opens only those of the web from here, others are marked with one click, to be copied. */
+function address(uri) {
+  return /^https?:\/\//.test(uri) ? el("a", { href: uri }, uri) : el("code", { title: "one click marks it" }, uri);
+}
+
+/** What people may want to do next, as commands. */
+export function commands(job) {
+  if (job.kind === "train" && job.state === "completed")
+    return [["classify a video", `essp predict VIDEO --model ${job.output}`], ["make the report", `essp report ${job.output}`]];
+  if (job.state === "stopped" || job.state === "failed") return [["go on from the checkpoints", "essp job start job.yaml"]];
+  return [];
+}
+
+/** `validation.fused.top1` and so on, as tables: a row for each model, columns for the figures of each split. */
+export function resultRows(metrics) {
+  const rows = new Map(), columns = [];
+  for (const [name, value] of Object.entries(metrics)) {
+    const parts = name.split(".");
+    if (parts.length < 3 || !["top1", "top5", "mAP"].includes(parts.at(-1))) continue;
+    const column = `${parts[0]} ${{ top1: "top-1", top5: "top-5", mAP: "mAP" }[parts.at(-1)]}`, who = parts.slice(1, -1).join(".");
+    if (!columns.includes(column)) columns.push(column);
+    rows.set(who, { ...rows.get(who), [column]: value });
+  }
+  columns.sort((a, b) => order(a) - order(b));
+  return { columns, rows: [...rows].map(([who, figures]) => [who, ...columns.map(column => percent(figures[column]))]) };
+}
+
+const order = column => ["validation", "test"].indexOf(column.split(" ")[0]) * 10 + ["top-1", "top-5", "mAP"].indexOf(column.split(" ")[1]);
+
+function results(metrics) {
+  const { columns, rows } = resultRows(metrics);
+  return rows.length ? [table("results by video", ["by video", ...columns], rows)] : [];
+}
+
+function failures(job) {
+  const rows = job.failures.map(({ stage, kind, count: times, examples }) => [stage, kind.replaceAll("_", " "), count(times),
+    el("ul", {}, examples.map(({ video, reason }) => el("li", {}, `${video}: ${reason}`)))]);
+  return table("clips that could not be made", ["at the", "kind", "times", "as"], rows, [0, 1, 3]);
+}

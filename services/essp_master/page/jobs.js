@@ -1,0 +1,66 @@
+// The list of jobs: those under way with what limits them, and a table of all, which can be narrowed.
+
+import { ask, jobPath } from "./api.js";
+import { el, redraw, table } from "./dom.js";
+import { actions, courseWords, limit, state } from "./job.js";
+import { UNKNOWN, count, duration, moment, number, percent, share } from "./words.js";
+
+const MOST = 200;
+const CARDS = 6;
+const GROUPS = { all: () => true, "under way": job => ["pending", "running", "paused"].includes(job.state), completed: job => job.state === "completed", failed: job => job.state === "failed", stopped: job => job.state === "stopped" };
+let group = "all";
+let wanted = "";
+
+/** The jobs, and all there is to know of the few newest that are under way. */
+export async function loadJobs() {
+  const { jobs, next_page_token: more } = await ask(`v1/jobs?page_size=${MOST}`);
+  const present = jobs.filter(GROUPS["under way"]).slice(0, CARDS);
+  const shown = await Promise.all(present.map(job => ask(jobPath(job.name))));
+  return { jobs, shown, more: Boolean(more) };
+}
+
+/** The page. */
+export function drawJobs({ jobs, shown, more }, act) {
+  if (!jobs.length) return [el("div", { class: "blank" }, el("h2", {}, "No job yet"),
+    el("p", {}, "A job says which videos to train on, what the models see of them, and how they are trained."),
+    el("p", {}, el("a", { class: "button", href: "#/new" }, "Write a job"), " or start one from a terminal: ", el("code", {}, "essp job start job.yaml")))];
+  return [...shown.map(job => card(job, act)), el("section", { "data-key": "all" }, el("h2", {}, "All jobs"), filters(jobs), list(jobs), more ? el("p", { class: "note" }, `The newest ${count(MOST)}; all: essp job ls`) : null)];
+}
+
+const link = name => el("a", { href: `#/jobs/${encodeURIComponent(name)}` }, name);
+
+function card(job, act) {
+  return el("article", { "data-key": `card ${job.name}` },
+    el("div", { class: "head" }, el("h3", {}, link(job.name)), state(job), el("span", { class: "grow" }), actions(job, act)),
+    el("progress", { value: share(job.progress), max: 1, "aria-label": `clips done of ${job.name}` }),
+    el("p", {}, courseWords(job)),
+    limit(job));
+}
+
+/** The jobs of a group whose names have this text. */
+export const narrowed = (jobs, name, text) => jobs.filter(job => GROUPS[name](job) && job.name.toLowerCase().includes(text.toLowerCase()));
+
+function filters(jobs) {
+  const chips = Object.keys(GROUPS).map(name => el("button",
+    { type: "button", class: "chip", "data-key": name, "data-name": name, "aria-pressed": String(name === group), onclick: choose }, `${name} ${count(jobs.filter(GROUPS[name]).length)}`));
+  return el("div", { class: "filters" }, chips, el("input", { type: "search", "aria-label": "only jobs whose name has this text", placeholder: "only names with this", oninput: narrow }));
+}
+
+function choose(event) {
+  group = event.currentTarget.dataset.name;
+  redraw();
+}
+
+function narrow(event) {
+  wanted = event.currentTarget.value;
+  redraw();
+}
+
+function list(jobs) {
+  const found = narrowed(jobs, group, wanted);
+  if (!found.length) return el("p", { class: "empty" }, "No job is of this kind and has this name.");
+  const reasons = found.some(job => job.reason);
+  const rows = found.map(job => [link(job.name), job.kind, state(job), percent(job.total ? share(job) : null), job.state === "running" ? number(job.clips_per_s) : UNKNOWN,
+    duration(job.eta_s), count(job.failed), moment(job.created), ...(reasons ? [job.reason] : [])]);
+  return table("jobs", ["job", "kind", "state", "done", "clips/s", "to go", "failed clips", "started", ...(reasons ? ["why"] : [])], rows, [0, 1, 2, 8]);
+}

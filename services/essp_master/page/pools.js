@@ -1,0 +1,33 @@
+// The pools of workers: how large each is, why, and what keeps it from being as large as it should be.
+
+import { ask } from "./api.js";
+import { el, table } from "./dom.js";
+import { count, moment, percent } from "./words.js";
+
+/** The pools and what happened to them; `none`: why there are none. */
+export async function loadPools() {
+  try {
+    return { pools: await ask("v1/pools"), events: await ask("v1/pools/events"), none: "" };
+  } catch (error) {
+    if (error.status !== 422) throw error;
+    return { pools: [], events: [], none: error.message };
+  }
+}
+
+/** The bounds of a pool in words. */
+export const ruleWords = rule => (rule.replicas == null ? `${count(rule.min)} to ${count(rule.max)}` : `fixed: ${count(rule.replicas)}`);
+
+/** The page. */
+export function drawPools({ pools, events, none }) {
+  if (none) return [el("div", { class: "blank" }, el("h2", {}, "No pools"), el("p", {}, none))];
+  if (!pools.length) return [el("div", { class: "blank" }, el("h2", {}, "No pools yet"), el("p", {}, "No worker has said anything yet. Start one, as with ", el("code", {}, "essp decoder"), "."))];
+  const rows = pools.map(pool => [pool.name, count(pool.replicas), count(pool.ready), pool.stuck ? count(pool.stuck) : "0", percent(pool.busy), ruleWords(pool.rule), pool.saturation || "not known yet", pool.reason]);
+  const held = pools.filter(pool => pool.held_up);
+  return [
+    el("section", { "data-key": "pools" }, el("h2", {}, "Pools"), held.map(pool => el("p", { class: "wrong", role: "alert" }, `${pool.name} does not come up: ${pool.held_up}`)),
+      table("pools", ["pool", "wanted", "up", "stuck", "busy", "bounds", "is", "because"], rows, [0, 5, 6, 7])),
+    el("section", { "data-key": "changes" }, el("h3", {}, "What was changed"), events.length
+      ? el("ol", { class: "events", tabindex: "0", "aria-label": "changes of pools, newest first" }, [...events].reverse().map(event => el("li", {}, el("time", { datetime: event.time }, moment(event.time)), el("span", {}, `${event.pool}: ${event.message}`))))
+      : el("p", { class: "empty" }, "Nothing was changed since this master began.")),
+  ];
+}

@@ -1,0 +1,49 @@
+// Quantities as people read them. What is not known is a dash.
+
+export const UNKNOWN = "–";
+
+export const percent = share => (share == null ? UNKNOWN : `${(100 * share).toFixed(1)} %`);
+export const number = (value, digits = 1) => (value == null ? UNKNOWN : value.toFixed(digits));
+export const count = value => (value == null ? UNKNOWN : value.toLocaleString("en"));
+
+/** `1 clip`, `2 clips`. */
+export const counted = (value, thing) => `${count(value)} ${thing}${value === 1 ? "" : "s"}`;
+
+/** Bytes in the largest binary unit that leaves a number of at least one, as `essp_common/quantities.py` has it. */
+export function size(bytes) {
+  if (bytes == null) return UNKNOWN;
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let k = 0;
+  for (; bytes >= 1024 && k < units.length - 1; k++) bytes /= 1024;
+  return `${k === 0 || bytes >= 100 ? bytes.toFixed(0) : bytes.toFixed(1)} ${units[k]}`;
+}
+
+/** `40 s`, `12 min`, `3.5 h`, `2.1 d`. */
+export function duration(seconds) {
+  if (seconds == null) return UNKNOWN;
+  if (seconds < 10) return `${Number(seconds.toFixed(1))} s`;
+  if (seconds < 60) return `${Math.round(seconds)} s`;
+  const minutes = seconds / 60;
+  if (minutes < 90) return `${Math.round(minutes)} min`;
+  return minutes < 48 * 60 ? `${(minutes / 60).toFixed(1)} h` : `${(minutes / 1440).toFixed(1)} d`;
+}
+
+/** A moment: the time of today, and the day of others. */
+export function moment(time) {
+  const at = new Date(time);
+  const clock = at.toLocaleTimeString("en-GB");
+  return at.toDateString() === new Date().toDateString() ? clock : `${at.toLocaleDateString("en-CA")} ${clock}`;
+}
+
+/** `train, epoch 3`: people count from one. */
+export const phaseTitle = (purpose, epoch) => (purpose === "train" || purpose === "validation" ? `${purpose}, epoch ${epoch + 1}` : purpose);
+
+/** What people call a consumer of clips: `trainer rgb`, `predictor rgb`, `loop mine`. */
+export function consumerTitle(consumer) {
+  const dot = consumer.indexOf(".");
+  const kind = consumer.slice(0, dot), name = consumer.slice(dot + 1);
+  return `${kind === "consumer" ? "loop" : kind} ${name}`;
+}
+
+/** The share of a job that is done. */
+export const share = ({ done, total }) => (total ? done / total : 0);

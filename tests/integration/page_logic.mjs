@@ -1,0 +1,84 @@
+// What the page computes, without a browser: run beside copies of its modules (see test_page.py).
+
+import assert from "node:assert/strict";
+import { lines, nearest, range, ticks } from "./chart.js";
+import { lineOf } from "./create.js";
+import { chosen, eventWords, groupOf } from "./events.js";
+import { flowOf } from "./flow.js";
+import { commands, courseWords, resultRows } from "./job.js";
+import { narrowed } from "./jobs.js";
+import { consumerTitle, duration, size } from "./words.js";
+
+// Axes have round values that enclose what is drawn.
+assert.deepEqual(ticks(0, 1), [0, 0.2, 0.4, 0.6, 0.8, 1]);
+assert.deepEqual(ticks(0.93, 4.61), [0, 1, 2, 3, 4, 5]);
+assert.deepEqual(ticks(7, 7), [7]);
+
+// One spike does not squash the curve, and is told of.
+const flat = Array.from({ length: 100 }, (_, k) => 1 + k / 100);
+assert.equal(range([...flat, 5000]).cut, 1);
+assert.equal(range([...flat, 5000]).high, 1.99);
+assert.deepEqual(range([2, 2, 2]), { low: 2, high: 2, cut: 0 });
+assert.deepEqual(range([NaN]), { low: 0, high: 1, cut: 0 });
+
+// Curves lie over epochs; of an epoch that this master has not seen, the end is known.
+const report = (purpose, epoch, metrics) => ({ purpose, epoch, metrics });
+const phase = (purpose, epoch, clips, issued = clips) => ({ purpose, epoch, clips, issued, done: {}, skipped: 0 });
+const job = {
+  name: "a", kind: "train", state: "running", reason: "", output: "s3://b/a", created: "2026-01-01T00:00:00Z", ended: null, elapsed_s: 60,
+  progress: { done: 50, total: 100, clips_per_s: 12.5, eta_s: 90, current: 2 },
+  phases: [phase("train", 0, 40), phase("validation", 0, 10), phase("train", 1, 40, 20)],
+  credits: { budget_bytes: 2 ** 30, outstanding_bytes: 2 ** 20, outstanding_clips: 20, waiting: true },
+  streams: { rgb: "rgb", motion: "flow" }, backlog: { decoder: 3, motion: 17 },
+  pools: [{ name: "decoder", workers: 2, done: 60, clips_per_s: 12, seconds_per_clip: 0.015, queue: 3 }],
+  trainers: [
+    { name: "one", stream: "rgb", clips_per_s: 9, data_wait_ratio: 0.5, queue: 4, waits_for: null, final: false, reports: [report("train", 0, { loss: 2 }), report("validation", 0, { loss: 3 })] },
+    { name: "two", stream: "motion", clips_per_s: null, data_wait_ratio: null, queue: null, waits_for: null, final: false, reports: [] },
+  ],
+  bottleneck: { part: "decoder", words: "." },
+};
+const curves = [{ trainer: "one", points: [{ epoch: 1, clips_done: 10, loss: 1.5 }, { epoch: 1, clips_done: 20, loss: 1 }] }];
+assert.deepEqual(lines(job, curves, "loss"), [
+  { trainer: "one", purpose: "train", colour: 0, points: [{ x: 1, y: 2 }, { x: 1.25, y: 1.5 }, { x: 1.5, y: 1 }] },
+  { trainer: "one", purpose: "validation", colour: 0, points: [{ x: 1, y: 3 }] },
+]);
+assert.deepEqual([0, 1.2, 1.3, 9].map(x => nearest([{ x: 1 }, { x: 1.5 }, { x: 2 }], x).x), [1, 1, 1.5, 2]);
+
+// The flow has each stream with what makes it and who takes it; what has reported nothing yet says so.
+const flow = flowOf(job);
+assert.deepEqual(flow.decoders.figures, [["rate", "12.0 clips/s"], ["work", "15.0 ms a clip"], ["queued", "3 clips"], ["workers", "2"]]);
+assert.deepEqual(flow.streams.map(({ stream, box, consumers }) => [stream, box.note, consumers.map(it => it.part)]),
+  [["rgb", "the frames as they are decoded", ["trainer.one"]], ["motion", "no worker has made a clip yet", ["trainer.two"]]]);
+assert.deepEqual(flow.streams[1].box.figures, [["queued", "17 clips"]]);
+const feed = { ...job, kind: "feed", trainers: [], phases: [{ ...phase("train", 0, 40), done: { "consumer.mine": 7 } }], progress: { ...job.progress, current: 0 } };
+assert.deepEqual(flowOf(feed).consumers.map(it => [it.title, it.figures]), [["loop mine", [["done", "7 of 40"]]]]);
+assert.equal(flowOf({ ...feed, phases: [{ ...feed.phases[0], done: { "predictor.rgb": 7 } }] }).streams[0].consumers[0].title, "predictor rgb");
+assert.equal(courseWords(job), "50.0 % of 100 clips · train, epoch 2 · 12.5 clips/s · 2 min to go · 1 min so far");
+assert.match(courseWords({ ...job, state: "paused", progress: { ...job.progress, eta_s: null } }), /epoch 2 · 1 min so far$/);
+
+// Events in words, and left out as people want it.
+const events = [
+  { kind: "report", message: "", data: { trainer: "one", purpose: "validation", epoch: 0, metrics: { loss: 1.2345, top1: 0.1, video_top1: 0.5, clips: 27, seconds: 0.34, lr: 1 } } },
+  { kind: "checkpoint", message: "", data: { trainer: "one", uri: "s3://b/a/trainers/one/checkpoints/0000000320-0000000001/manifest.json", final: false } },
+  { kind: "failure", message: "decoder: a.mp4: <b>moov</b> is missing", data: {} },
+  { kind: "state", message: "job a: b: failed: no room", data: { state: "failed" } },
+];
+assert.deepEqual(events.slice(0, 3).map(eventWords), [
+  "one: validation, epoch 1: loss 1.234, top-1 by video 50.0 %, 27 clips in 0.3 s", "one: saved a checkpoint after 320 clips", "decoder: a.mp4: <b>moov</b> is missing"]);
+assert.deepEqual(events.map(groupOf), ["results", "checkpoints", "problems", "course"]);
+assert.deepEqual(chosen(events, new Set(["course", "results"]), "").map(event => event.kind), ["failure", "checkpoint"]);
+assert.deepEqual(chosen(events, new Set(), "MOOV").map(event => event.kind), ["failure"]);
+
+// Results, and what to do next.
+assert.deepEqual(resultRows({ "test.fused.top1": 0.5, "validation.fused.top1": 0.75, "validation.rgb.top1": 0.25, "seconds": 1 }),
+  { columns: ["validation top-1", "test top-1"], rows: [["fused", "75.0 %", "50.0 %"], ["rgb", "25.0 %", "–"]] });
+assert.match(commands({ ...job, state: "completed" })[0][1], /^essp predict VIDEO --model s3:/);
+assert.deepEqual(narrowed([{ name: "Abc", state: "paused" }, { name: "abd", state: "failed" }], "under way", "AB").map(it => it.name), ["Abc"]);
+
+// The line of a field, or of what is nearest above it.
+const yaml = "name: x\n# trainers: no\ntrainers:\n  a:\n    stream: b\n  'b':\n    stream: rgb\nlimits: {budget: 1}\n";
+assert.deepEqual(["name", "trainers", "trainers.a.stream", "trainers.b.stream", "trainers.b.model", "limits.budget", "epochs"].map(field => lineOf(yaml, field)), [0, 2, 4, 6, 5, 7, -1]);
+
+assert.deepEqual([0.34, 40, 600, 12600, 200000, null].map(duration), ["0.3 s", "40 s", "10 min", "3.5 h", "2.3 d", "–"]);
+assert.deepEqual([5, 2 ** 21, 300 * 2 ** 30, null].map(size), ["5 B", "2.0 MiB", "300 GiB", "–"]);
+assert.equal(consumerTitle("trainer.a.b"), "trainer a.b");

@@ -1,0 +1,90 @@
+"""The master's page: what it computes, by Node, and what it shows of a real master, by a Chromium without a window.
+
+Each is skipped only where the program it needs is not installed.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from essp_common.job.status import JobState
+from essp_common.runtime.troubles import Kind
+from tests.harness.serving import Served
+from tools.page_pictures import PROGRAMS, Browser, browser, chromium, give_token
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "services" / "essp_master" / "page"
+LIMIT_S = 60
+TOKEN = "swordfish"
+needs_chromium = pytest.mark.skipif(chromium() is None, reason=f"none of {', '.join(PROGRAMS)} is installed")
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_what_the_page_computes(tmp_path: Path) -> None:
+    for script in (*PAGE.glob("*.js"), Path(__file__).with_name("page_logic.mjs")):
+        shutil.copy(script, tmp_path)
+    (tmp_path / "package.json").write_text('{"type": "module"}', encoding="utf-8")
+    done = subprocess.run(["node", "page_logic.mjs"], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Browser]:
+    program = chromium()
+    assert program is not None
+    with browser(program) as opened:
+        yield opened
+
+
+@needs_chromium
+def test_a_job_is_watched_paused_and_resumed(tmp_path: Path, page: Browser) -> None:
+    with Served(tmp_path, api_token=TOKEN) as served:
+        page.troubles.clear()
+        page.look(420, 900, "dark")
+        page.open(served.url)
+        assert "token" in page.evaluate("document.querySelector('#login-words').textContent")
+        give_token(page, served.url, TOKEN)
+        page.open(f"{served.url}/#/")
+        assert "No job yet" in page.evaluate("document.body.innerText")
+
+        served.client.headers["Authorization"] = f"Bearer {TOKEN}"
+        assert served.start().status_code == 202
+        name = served.job.name
+        served.master.conditions.add(lambda: {(Kind.STORAGE_FULL, "<b>pool</b>"): "<img src=x> is full"})
+        served.master.look()
+        page.wait(f"document.body.innerText.includes({json.dumps(name)})")
+        page.open(f"{served.url}/#/jobs/{name}")
+        page.wait("document.querySelector('.flow') && document.querySelector('.limit')")
+        for part in (".events", "#conditions"):
+            assert "<b>pool</b>: <img src=x> is full" in page.evaluate(f"document.querySelector('{part}').innerText")
+        assert page.evaluate("document.querySelectorAll('.events b, .events img, #conditions img').length") == 0
+        assert page.evaluate("document.documentElement.scrollWidth") <= 420
+        for action, state in (("pause", JobState.PAUSED), ("resume", JobState.RUNNING)):
+            page.wait(f"document.querySelector('button.{action}')")
+            page.evaluate(f"document.querySelector('button.{action}').click()")
+            page.wait(f"document.querySelector('.head .state.{state}')")
+            assert served.master.status(name).state is state
+        assert page.troubles == []
+
+
+@needs_chromium
+def test_a_job_is_checked_as_one_types(tmp_path: Path, page: Browser) -> None:
+    with Served(tmp_path) as served:
+        page.open(f"{served.url}/#/new")
+        typed = "const t = document.querySelector('textarea'); t.value = {}; t.dispatchEvent(new Event('input')); 0"
+        spec = served.job.model_dump_json()
+        page.evaluate("{" + typed.format(json.dumps("name: x\nepochs: many")) + "}")
+        page.wait("document.querySelector('#verdict').innerText.includes('epochs has to be a whole number')")
+        assert "line 2" in page.evaluate("document.querySelector('#verdict').innerText")
+        assert page.evaluate("document.querySelector('button[type=submit]').disabled")
+        page.evaluate("{" + typed.format(json.dumps(spec)) + "}")
+        page.wait("!document.querySelector('button[type=submit]').disabled")
+        page.evaluate("document.querySelector('button[type=submit]').click()")
+        page.wait("location.hash.startsWith('#/jobs/') && document.querySelector('.flow')")
+        assert served.master.status(served.job.name).state is JobState.RUNNING
