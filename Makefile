@@ -5,7 +5,7 @@ PYTHON ?= python3
 
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: help setup demo test test-fast storm soak check fix hooks proto docs bench images clean
+.PHONY: help setup demo test test-fast storm soak check fix hooks proto site docs bench images clean
 
 help:  ## This list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -52,6 +52,8 @@ check: setup  ## Style, types, layers, generated code.
 	$(BIN)/python -m tools.job_reference
 	$(BIN)/python -m tools.chart_reference
 	$(BIN)/python -m tools.python_reference
+	$(BIN)/python -m tools.cli_reference
+	$(BIN)/python -m tools.rest_reference
 
 fix: setup  ## Fix style, as far as ruff can.
 	$(BIN)/ruff check --fix .
@@ -63,9 +65,15 @@ hooks: setup  ## Run ruff and mypy before each commit.
 proto: setup  ## Generate the message classes.
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. proto/essp_common/pb/v1/messages.proto
 
-docs: setup  ## The references of job fields, of Python, of the REST API and of the chart's values.
+site: setup  ## The documents as a site, in build/site.
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -c docs/site . build/site
+	@echo "open build/site/index.html"
+
+docs: setup  ## The references of job fields, commands, Python, the REST API and the chart's values.
 	$(BIN)/python -m tools.job_reference --write
 	$(BIN)/python -m tools.openapi
+	$(BIN)/python -m tools.rest_reference --write
+	$(BIN)/python -m tools.cli_reference --write
 	$(BIN)/python -m tools.chart_reference --write
 	$(BIN)/python -m tools.python_reference --write
 

@@ -100,10 +100,10 @@ def with_settings(schema: dict[str, Any]) -> dict[str, Any]:
 
 def tables(schema: dict[str, Any], values: dict[str, Any]) -> str:
     """The README's tables: every value, and every setting."""
-    lines = ["### Values", "", "| value | default | |", "|---|---|---|"]
+    lines = ["## Values", "", "| value | default | |", "|---|---|---|"]
     for path, field, default in _walk(schema, schema, values, ""):
         lines.append(f"| `{path}` | {_shown(default)} | {_told(field)} |")
-    lines += ["", "### What a pool has", ""]
+    lines += ["", "## What a pool has", ""]
     lines += [
         "In `poolDefaults`, `pools.NAME` and `extraPools.NAME` alike; the defaults are those of `poolDefaults`.",
         "",
@@ -116,7 +116,7 @@ def tables(schema: dict[str, Any], values: dict[str, Any]) -> str:
         fields = schema["$defs"][f"{name}Settings"]["properties"]
         own = {field: told for field, told in fields.items() if name == "common" or field not in common}
         title = "every process" if name == "common" else f"a pool of the service {name}, besides those of every process"
-        lines += ["", f"### Settings of {title}", "", "| setting | default | |", "|---|---|---|"]
+        lines += ["", f"## Settings of {title}", "", "| setting | default | |", "|---|---|---|"]
         lines += [f"| `{field}` | {_shown(told.get('default'))} | {_told(told)} |" for field, told in own.items()]
     return "\n".join(lines)
 

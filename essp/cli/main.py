@@ -25,7 +25,7 @@ EXIT_CODES: tuple[tuple[type[EsspError], int], ...] = (
     (Unavailable, 6),
 )
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-_EXIT_CODES = (
+EXIT_CODES_TEXT = (
     "0 done, 1 failed, 2 wrong usage or settings, 3 not found, 4 the state does not allow it, 5 the master asks for "
     "another token, 6 a server cannot be reached, 7 time is up (essp job wait), 130 interrupted"
 )
@@ -66,7 +66,7 @@ class LazyGroup(TyperGroup):
         with formatter.section("Options"):
             formatter.write_dl([record for p in self.get_params(ctx) if (record := p.get_help_record(ctx))])
         with formatter.section("Exit codes"):
-            formatter.write_text(_EXIT_CODES)
+            formatter.write_text(EXIT_CODES_TEXT)
 
 
 def _load(name: str, target: str) -> Any:

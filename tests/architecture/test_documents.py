@@ -149,10 +149,13 @@ def test_the_drawing_shows_the_layers_that_are_checked(container: str) -> None:
 
 
 def test_decisions_are_numbered() -> None:
-    decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))
-    for number, path in enumerate(decisions, start=1):
+    folder = ROOT / "docs" / "decisions"
+    listed = (folder / "README.md").read_text(encoding="utf-8")
+    for number, path in enumerate(sorted(folder.glob("0*.md")), start=1):
         assert path.name.startswith(f"{number:04d}-"), path.name
-        assert path.read_text(encoding="utf-8").startswith(f"# {number}. "), path.name
+        title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix(f"# {number}. ")
+        assert not title.startswith("#"), path.name
+        assert f"| {number} | [{title}]({path.name}) |\n" in listed, path.name
 
 
 def test_the_glossary_says_each_word_once() -> None:

@@ -1,0 +1,138 @@
+"""`python -m tools.rest_reference --write`: make `docs/rest.md` from `docs/openapi.json` (`tools/openapi.py`).
+
+Without `--write` it tells whether the page has drifted and exits with 1.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+PAGE = DOCS / "rest.md"
+HEAD = """# REST reference
+
+Made from [openapi.json](openapi.json) by `make docs`; a running master shows the same at `/docs`, where requests can be
+tried. Calls need a token (`Authorization: Bearer ...`, see `essp token`) unless the master was started with
+`ESSP_API_OPEN`. Errors are answered as `application/problem+json` ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457))
+with `title`, `detail` and `status`.
+
+```shell
+curl -H "Authorization: Bearer $TOKEN" --data-binary @job.yaml -H "Content-Type: application/yaml" \\
+    https://essp.example/v1/jobs
+```
+"""
+_COLUMNS = 120
+_METHODS = ("get", "post", "put", "delete", "patch")
+_EVERYWHERE = ("401", "403", "429")
+"""Answers of every call, told once."""
+
+
+def page() -> str:
+    """The whole page."""
+    document = json.loads((DOCS / "openapi.json").read_text(encoding="utf-8"))
+    schemas = document["components"]["schemas"]
+    calls = [
+        (path, method, operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+        if method in _METHODS
+    ]
+    parts = [HEAD, *_everywhere(calls)]
+    for tag in dict.fromkeys(operation["tags"][0] for *_, operation in calls):
+        parts += [f"## {tag.capitalize()}", ""]
+        for path, method, operation in calls:
+            if operation["tags"][0] == tag:
+                parts += _call(path, method, operation)
+    parts += ["## Objects", "", "Fields in **bold** are always there.", ""]
+    for name in sorted(schemas):
+        parts += _object(name, schemas[name])
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _everywhere(calls: list[tuple[str, str, Any]]) -> Iterator[str]:
+    said = {code: answer["description"] for *_, call in calls for code, answer in call["responses"].items()}
+    yield "Any call may also be answered by:"
+    yield ""
+    yield from (f"- {code}: {said[code]}" for code in _EVERYWHERE if code in said)
+    yield ""
+
+
+def _call(path: str, method: str, operation: Any) -> Iterator[str]:
+    yield from (f"### {method.upper()} {path}", "")
+    for paragraph in operation.get("description", operation["summary"]).split("\n\n"):
+        yield from (*_wrapped(paragraph), "")
+    rows = [
+        f"| `{each['name']}` | {each['in']} | {_type(each['schema'])} | {_cell(each.get('description', ''))} |"
+        for each in operation.get("parameters", ())
+    ]
+    if rows:
+        yield from ("| parameter | in | type | |", "|---|---|---|---|", *rows, "")
+    if body := operation.get("requestBody"):
+        kinds = [f"`{kind}`: {_type(content['schema'])}" for kind, content in body["content"].items()]
+        yield from (*_wrapped(f"Body: {', '.join(kinds)}."), "")
+    for code, answer in operation["responses"].items():
+        if code not in _EVERYWHERE:
+            what = {_type(content["schema"]) for content in answer.get("content", {}).values() if content.get("schema")}
+            given = f" ({', '.join(sorted(what))})" if what and code < "4" else ""
+            yield f"- {code}: {answer['description']}{given}"
+    yield ""
+
+
+def _object(name: str, schema: Any) -> Iterator[str]:
+    yield from (f"### {name}", "")
+    if schema.get("description"):
+        for paragraph in schema["description"].split("\n\n"):
+            yield from (*_wrapped(paragraph), "")
+    if "enum" in schema:
+        yield from (*_wrapped(f"One of {', '.join(f'`{value}`' for value in schema['enum'])}."), "")
+    required = set(schema.get("required", ()))
+    rows = [
+        f"| {f'**`{field}`**' if field in required else f'`{field}`'} | {_type(each)} | "
+        f"{_cell(' '.join(each.get('description', '').split()))} |"
+        for field, each in schema.get("properties", {}).items()
+    ]
+    if rows:
+        yield from ("| field | type | |", "|---|---|---|", *rows, "")
+
+
+def _type(schema: Any) -> str:
+    """In words, with links to objects."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    for key in ("anyOf", "oneOf"):
+        if key in schema:
+            return " or ".join(dict.fromkeys(_type(each) for each in schema[key]))
+    if "enum" in schema or "const" in schema:
+        return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
+    if schema.get("type") == "array":
+        return f"list of {_type(schema.get('items', {}))}"
+    if schema.get("type") == "object" and isinstance(schema.get("additionalProperties"), dict):
+        return f"name -> {_type(schema['additionalProperties'])}"
+    return str(schema.get("type", "anything"))
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _wrapped(paragraph: str) -> list[str]:
+    return textwrap.wrap(" ".join(paragraph.split()), _COLUMNS, break_long_words=False, break_on_hyphens=False)
+
+
+def main() -> None:
+    """Write the page, or tell that it has drifted."""
+    made = page()
+    if "--write" in sys.argv:
+        PAGE.write_text(made, encoding="utf-8")
+    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != made:
+        sys.exit(f"{PAGE.name} has drifted from openapi.json; run `make docs`")
+
+
+if __name__ == "__main__":
+    main()
