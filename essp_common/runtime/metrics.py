@@ -64,6 +64,12 @@ CHECKPOINT_COPY_SECONDS = Histogram(
     buckets=(0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0),
 )
 STORE_REQUESTS = Counter("essp_store_requests", "Requests sent to S3, repeated ones too, by operation.", ["operation"])
+API_SECONDS = Histogram(
+    "essp_api_request_duration_seconds",
+    "Time until the API began its answer, by method, route (not path) and status.",
+    ["method", "route", "status"],
+    buckets=(0.005, 0.02, 0.1, 0.5, 2.0, 10.0),
+)
 BUILD_INFO = Gauge("essp_build_info", "Always 1; the label says which version this process is.", ["version"])
 BUILD_INFO.labels(distribution.version()).set(1)
 CONDITION = Gauge(

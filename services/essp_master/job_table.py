@@ -67,8 +67,12 @@ class JobTable:
         """What became of a job that had ended before this master began, unless it was started again."""
         return None if name in self._jobs else self._past.get(name)
 
+    def all_past(self) -> list[JobStatus]:
+        """The jobs that had ended before this master began, and were not started again."""
+        return [past for name, past in self._past.items() if name not in self._jobs]
+
     def summaries(self, now_s: float) -> list[JobSummary]:
         """All jobs, newest first."""
         found = [summary_of(job, now_s) for job in self._jobs.values()]
-        found += [summary_of_past(past) for name, past in self._past.items() if name not in self._jobs]
+        found += [summary_of_past(past) for past in self.all_past()]
         return sorted(found, key=lambda job: job.created, reverse=True)

@@ -25,6 +25,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from essp_common import topics
@@ -72,6 +73,8 @@ _LISTEN_S = 3.0
 """How long a new master listens for jobs that were under way."""
 _LONGEST_WAIT_S = 5.0
 """Most seconds between two tries to take over what was under way."""
+_RECENT = timedelta(hours=1)
+"""For how long a job that has ended is among the metrics."""
 _PATIENCE_S = 10.0
 """How long a request waits for the master to know them."""
 
@@ -280,11 +283,14 @@ class Master:
         with self._lock:
             return [] if self._jobs.past(name) is not None else curves_of(self._jobs[name])
 
-    def running(self) -> list[JobStatus]:
-        """The jobs that have not ended, as far as they are known already."""
+    def recent(self) -> list[JobStatus]:
+        """The jobs that have not ended, and those that ended within the last hour, as far as they are known already."""
         with self._lock:
-            usage = self._cache_watch.latest
-            return [status_of(job, usage, self._clock()) for job in self._jobs if not job.state.ended]
+            usage, now_s, since = self._cache_watch.latest, self._clock(), datetime.now(UTC) - _RECENT
+            own = [
+                status_of(job, usage, now_s) for job in self._jobs if job.life.ended is None or job.life.ended > since
+            ]
+            return own + [past for past in self._jobs.all_past() if past.ended is not None and past.ended > since]
 
     @property
     def recovered(self) -> bool:

@@ -6,15 +6,16 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 from prometheus_client.metrics_core import Metric
 
-from essp_common.job.status import JobStatus
+from essp_common.job.status import JobState, JobStatus, PhaseReport
 from essp_common.runtime import metrics
-from essp_master.api.exposition import JobCollector
+from essp_master.api.exposition import JobCollector, PoolCollector
 from tests.chart.rendering import CASES, Helm, named, of_kind, pod_of, pool_of
 from tools.chart_reference import CHART
 
@@ -32,9 +33,12 @@ def known() -> dict[str, set[str]]:
     for collector in {c for c in vars(metrics).values() if hasattr(c, "_labelnames")}:
         (family,) = collector.describe()
         found |= {name: set(collector._labelnames) | extra for name, extra in _series(family)}
-    for family in JobCollector(lambda: [job_status()]).collect():
-        for sample in family.samples:
-            found[sample.name] = set(sample.labels)
+    pools: Any = [SimpleNamespace(name="decoder", replicas=2, wanted=3, ready=1)]
+    ranks = {("ucf101", "rgb"): 2}
+    for collected in (JobCollector(lambda: [job_status()]), PoolCollector(lambda: pools, lambda: ranks)):
+        for family in collected.collect():
+            for sample in family.samples:
+                found[sample.name] = set(sample.labels)
     return found
 
 
@@ -64,8 +68,10 @@ def job_status() -> Any:
     assert counts is not None
     dumped = dict.fromkeys(counts.model_fields, 1)
     fields["counts"] = Anything(model_dump=lambda: dumped)
-    trainer = Anything(name="rgb", data_wait_ratio=0.5)
-    return Anything(**{**fields, "name": "ucf101", "trainers": [trainer], "backlog": {"decoder": 1}})
+    report = PhaseReport(purpose="validation", epoch=0, metrics={"loss": 1.0, "top1": 0.5})
+    trainer = Anything(name="rgb", data_wait_ratio=0.5, purpose="train", reports=[report])
+    own = {"name": "ucf101", "state": JobState.RUNNING, "trainers": [trainer], "backlog": {"decoder": 1}}
+    return Anything(**{**fields, **own})
 
 
 def faults(expression: str, series: dict[str, set[str]]) -> list[str]:
@@ -99,11 +105,21 @@ CORE = {
     "essp_failures_total": {"stage", "kind"},
     "essp_retries_total": {"stage", "kind"},
     "essp_job_seeds_total": {"job", "outcome"},
+    "essp_job_state": {"job", "state"},
+    "essp_job_epoch": {"job", "trainer"},
+    "essp_job_loss": {"job", "trainer", "purpose"},
+    "essp_job_top1": {"job", "trainer", "purpose"},
+    "essp_job_ranks": {"job", "trainer"},
+    "essp_pool_size": {"pool"},
+    "essp_pool_wanted": {"pool"},
+    "essp_pool_pending": {"pool"},
+    "essp_api_request_duration_seconds_bucket": {"method", "route", "status", "le"},
     "essp_leader": set(),
     "essp_build_info": {"version"},
 }
 """What whoever runs ESSP must be able to see: work, time, load, memory, credits, what waits, when something last moved,
-what failed, was full, came twice, who leads, and which version it is."""
+what failed, was full, came twice, what became of each job and training, sizes and ranks, how fast the master answers,
+who leads, and which version it is."""
 
 
 def test_the_core_set_is_exported() -> None:

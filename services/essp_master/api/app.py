@@ -41,7 +41,7 @@ def create_app(
     app.include_router(registrations.router(tables))
     app.include_router(pools.router(reconciler))
     app.include_router(conditions.router(master))
-    app.include_router(health.router(master))
+    app.include_router(health.router(master, reconciler))
     app.include_router(page.router(lambda: app.openapi()))
     _describe(app)
     return app

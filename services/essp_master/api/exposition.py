@@ -1,47 +1,59 @@
-"""The master's metrics, in the Prometheus text format: those every process counts, and the state of the jobs that run.
+"""The master's metrics, in the Prometheus text format: those every process counts, the state of its jobs and its pools.
 
-The name of a job is a label here, and only here: few jobs run at once, and those that ended are left out.
+The name of a job is a label here, and only here: few jobs run at once. Those that ended stay for a while, so that
+whoever reads metrics now and then sees how they ended; only what is live of them is left out at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from essp_common.job.status import JobStatus
+from essp_common.job.status import JobState, JobStatus, TrainerStatus
+from essp_master.pools.port import TrainingKey
+from essp_master.pools.reconciler import PoolView
+
+Figure = tuple[str, str, Callable[[JobStatus], float]]
+
+_OF_ALL: tuple[Figure, ...] = (
+    ("essp_job_clips_done", "Clips that every consumer is done with.", lambda job: job.progress.done),
+    ("essp_job_clips", "Clips of all phases.", lambda job: job.progress.total),
+)
+_OF_LIVE: tuple[Figure, ...] = (
+    ("essp_job_outstanding_bytes", "Bytes reserved or stored.", lambda job: job.credits.outstanding_bytes),
+    ("essp_job_budget_bytes", "Bytes that may be outstanding.", lambda job: job.credits.budget_bytes),
+    ("essp_job_outstanding_clips", "Clips issued and not done.", lambda job: job.credits.outstanding_clips),
+    ("essp_job_out_of_credit", "1: consumers are the bottleneck.", lambda job: float(job.credits.waiting)),
+)
 
 
 class JobCollector(Collector):
     """Gives the figures of jobs at the moment they are asked for."""
 
-    def __init__(self, running: Callable[[], Sequence[JobStatus]], leads: bool = True) -> None:
-        self._running = running
+    def __init__(self, jobs: Callable[[], Sequence[JobStatus]], leads: bool = True) -> None:
+        """`jobs`: those under way, and those that have ended not long ago."""
+        self._jobs = jobs
         self._leads = leads
 
     def collect(self) -> Iterator[Metric]:
         """One family a figure, one sample a job."""
         yield GaugeMetricFamily("essp_leader", "1: this master leads; 0: it is a standby.", float(self._leads))
-        jobs = self._running()
-        figures: list[tuple[str, str, Callable[[JobStatus], float]]] = [
-            ("essp_job_clips_done", "Clips that every consumer is done with.", lambda job: job.progress.done),
-            ("essp_job_clips", "Clips of all phases.", lambda job: job.progress.total),
-            ("essp_job_outstanding_bytes", "Bytes reserved or stored.", lambda job: job.credits.outstanding_bytes),
-            ("essp_job_budget_bytes", "Bytes that may be outstanding.", lambda job: job.credits.budget_bytes),
-            ("essp_job_outstanding_clips", "Clips issued and not done.", lambda job: job.credits.outstanding_clips),
-            ("essp_job_out_of_credit", "1: consumers are the bottleneck.", lambda job: float(job.credits.waiting)),
-        ]
-        for name, help_text, figure in figures:
-            gauge = GaugeMetricFamily(name, help_text, labels=["job"])
-            for job in jobs:
-                gauge.add_metric([job.name], figure(job))
-            yield gauge
+        jobs = self._jobs()
+        live = [job for job in jobs if not job.state.ended]
+        yield _states(jobs)
+        for figures, shown in ((_OF_ALL, jobs), (_OF_LIVE, live)):
+            for name, help_text, figure in figures:
+                gauge = GaugeMetricFamily(name, help_text, labels=["job"])
+                for job in shown:
+                    gauge.add_metric([job.name], figure(job))
+                yield gauge
         backlog = GaugeMetricFamily(
             "essp_job_backlog_clips", "Clips that wait for a pool or are in its hands.", labels=["job", "what"]
         )
-        for job in jobs:
+        for job in live:
             for what, clips in job.backlog.items():
                 backlog.add_metric([job.name, what], clips)
         yield backlog
@@ -50,18 +62,83 @@ class JobCollector(Collector):
             for outcome, count in job.counts.model_dump().items():
                 seeds.add_metric([job.name, outcome], count)
         yield seeds
-        waits = GaugeMetricFamily(
-            "essp_job_data_wait_ratio", "Share of its time that a trainer waited for clips.", labels=["job", "trainer"]
-        )
-        for job in jobs:
-            for trainer in job.trainers:
-                if trainer.data_wait_ratio is not None:
-                    waits.add_metric([job.name, trainer.name], trainer.data_wait_ratio)
-        yield waits
+        yield from _trainings(jobs)
 
 
-def exposition(running: Callable[[], Sequence[JobStatus]], leads: bool = True) -> bytes:
-    """All metrics of this process, and of its jobs. `leads`: it is the master, no standby."""
+def _states(jobs: Sequence[JobStatus]) -> Metric:
+    states = GaugeMetricFamily("essp_job_state", "1: the job is in this state; 0: it is not.", labels=["job", "state"])
+    for job in jobs:
+        for state in JobState:
+            states.add_metric([job.name, state], float(job.state is state))
+    return states
+
+
+def _trainings(jobs: Sequence[JobStatus]) -> Iterator[Metric]:
+    waits = GaugeMetricFamily(
+        "essp_job_data_wait_ratio", "Share of its time that a trainer waited for clips.", labels=["job", "trainer"]
+    )
+    epochs = GaugeMetricFamily(
+        "essp_job_epoch", "Epoch that a trainer is at, counted from 0.", labels=["job", "trainer"]
+    )
+    each = ["job", "trainer", "purpose"]
+    losses = GaugeMetricFamily(
+        "essp_job_loss", "Mean loss of the newest epoch, or of what there is of it.", labels=each
+    )
+    top1s = GaugeMetricFamily("essp_job_top1", "Share of clips whose class was the first choice.", labels=each)
+    for job in jobs:
+        for trainer in job.trainers:
+            if trainer.data_wait_ratio is not None and not job.state.ended:
+                waits.add_metric([job.name, trainer.name], trainer.data_wait_ratio)
+            if trainer.purpose is not None:
+                epochs.add_metric([job.name, trainer.name], trainer.epoch)
+            for purpose, came_to in _newest(trainer).items():
+                for family, figure in ((losses, "loss"), (top1s, "top1")):
+                    if figure in came_to:
+                        family.add_metric([job.name, trainer.name, purpose], came_to[figure])
+    yield from (waits, epochs, losses, top1s)
+
+
+def _newest(trainer: TrainerStatus) -> dict[str, Mapping[str, float]]:
+    """What its newest phases came to, by purpose; of the training phase under way what there is."""
+    found: dict[str, Mapping[str, float]] = {report.purpose: report.metrics for report in trainer.reports}
+    if trainer.purpose == "train" and trainer.loss is not None and trainer.top1 is not None:
+        found["train"] = {"loss": trainer.loss, "top1": trainer.top1}
+    return found
+
+
+class PoolCollector(Collector):
+    """Gives the sizes of pools, as they were at the last look: nobody waits for a platform here."""
+
+    def __init__(self, pools: Callable[[], Sequence[PoolView]], ranks: Callable[[], Mapping[TrainingKey, int]]) -> None:
+        self._pools = pools
+        self._ranks = ranks
+
+    def collect(self) -> Iterator[Metric]:
+        """One family a figure, one sample a pool or a training."""
+        figures: list[tuple[str, str, Callable[[PoolView], float]]] = [
+            ("essp_pool_size", "Workers that were asked for.", lambda pool: pool.replicas),
+            ("essp_pool_wanted", "Workers that the master holds right.", lambda pool: pool.wanted),
+            (
+                "essp_pool_pending",
+                "Workers that were asked for and are not up.",
+                lambda pool: max(0, pool.replicas - pool.ready),
+            ),
+        ]
+        pools = self._pools()
+        for name, help_text, figure in figures:
+            gauge = GaugeMetricFamily(name, help_text, labels=["pool"])
+            for pool in pools:
+                gauge.add_metric([pool.name], figure(pool))
+            yield gauge
+        ranks = GaugeMetricFamily("essp_job_ranks", "Ranks that a training has.", labels=["job", "trainer"])
+        for (job, trainer), share in self._ranks().items():
+            ranks.add_metric([job, trainer], share)
+        yield ranks
+
+
+def exposition(*collectors: Collector) -> bytes:
+    """All metrics of this process, and of these."""
     registry = CollectorRegistry()
-    registry.register(JobCollector(running, leads))
+    for collector in collectors:
+        registry.register(collector)
     return generate_latest() + generate_latest(registry)

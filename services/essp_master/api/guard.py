@@ -16,12 +16,14 @@ import hashlib
 import hmac
 import logging
 import math
+import time
 from collections.abc import Sequence
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from essp_common.runtime.metrics import API_SECONDS
 from essp_master.api.page import OPEN_PARTS
 from essp_master.api.problems import problem
 from essp_master.api.rates import Rates
@@ -42,6 +44,7 @@ OPEN_PATHS = frozenset(
     }
 )
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
+_METHODS = _READING | {"POST", "PUT", "PATCH", "DELETE"}
 _JOBS = "/v1/jobs"
 _REGISTERED = ("/v1/extractors/", "/v1/trainers/", "/v1/pools/")
 _MOST_DIGITS = 20
@@ -78,6 +81,7 @@ class Guard:
             return await self._app(scope, receive, send)
         if scope["type"] != "http":
             raise RuntimeError(f"the API speaks HTTP, not {scope['type']}")
+        send = _timed(scope, send)
         request = Request(scope)
         refusal = self._refusal(request)
         if refusal is not None:
@@ -167,6 +171,23 @@ def needed(method: str, path: str) -> Right:
     if path == _JOBS or path.startswith((f"{_JOBS}/", f"{_JOBS}:")):
         return Right.OPERATE
     return Right.REGISTER if path.startswith(_REGISTERED) else Right.ADMIN
+
+
+def _timed(scope: Scope, send: Send) -> Send:
+    """Measure how long it takes until an answer begins: those with events go on for as long as a job.
+
+    Callers choose method and path, so neither is a label as it is.
+    """
+    began_s = time.perf_counter()
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            method = scope["method"] if scope["method"] in _METHODS else "other"
+            route = getattr(scope.get("route"), "path", "other")
+            API_SECONDS.labels(method, route, str(message["status"])).observe(time.perf_counter() - began_s)
+        await send(message)
+
+    return sending
 
 
 def _with_headers(send: Send) -> Send:

@@ -9,15 +9,20 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
 
 from essp_common.runtime.conditions import summary
-from essp_master.api.exposition import exposition
+from essp_master.api.exposition import JobCollector, PoolCollector, exposition
+from essp_master.pools.reconciler import Reconciler
 from essp_master.service import Master
 
 
-def router(master: Master) -> APIRouter:
+def router(master: Master, reconciler: Reconciler | None) -> APIRouter:
     """The routes for Prometheus and probes; not part of the described API."""
     routes = APIRouter(include_in_schema=False)
+    collectors: list[Collector] = [JobCollector(master.recent)]
+    if reconciler is not None:
+        collectors.append(PoolCollector(reconciler.last_seen, reconciler.ranks))
 
     @routes.get("/livez")
     async def livez() -> Response:
@@ -34,6 +39,6 @@ def router(master: Master) -> APIRouter:
 
     @routes.get("/metrics")
     def metrics() -> Response:
-        return Response(exposition(master.running), media_type=CONTENT_TYPE_LATEST)
+        return Response(exposition(*collectors), media_type=CONTENT_TYPE_LATEST)
 
     return routes

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from essp_master.api import problems
-from essp_master.api.exposition import exposition
+from essp_master.api.exposition import JobCollector, exposition
 from essp_master.api.problems import problem
 
 LEADER = "Essp-Leader"
@@ -73,7 +73,7 @@ def create_standby(leader: Callable[[], str], own_url: str) -> Starlette:
 
     async def metrics(request: Request) -> Response:
         # Its own: those of the leader are read from the leader.
-        return Response(exposition(lambda: (), leads=False), media_type=CONTENT_TYPE_LATEST)
+        return Response(exposition(JobCollector(lambda: (), leads=False)), media_type=CONTENT_TYPE_LATEST)
 
     own = [Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics)]
     app = Starlette(routes=[*own, Route("/{path:path}", forward, methods=_METHODS)])

@@ -23,7 +23,7 @@ from essp_common.runtime.troubles import Kind
 from essp_master.job.pool_demand import PoolDemand
 from essp_master.pools.autoscaler import Autoscaler, Decision, Limits, Saturation
 from essp_master.pools.load import PoolRates, loads
-from essp_master.pools.port import PoolDriver, PoolSize
+from essp_master.pools.port import PoolDriver, PoolSize, TrainingKey
 from essp_master.pools.rules import PoolRule, PoolRules
 from essp_master.pools.trainer_ranks import TrainerRanks
 from essp_master.pools.worker_registry import PoolState, WorkerRegistry
@@ -49,6 +49,8 @@ class PoolView(_Plain):
     name: str
     replicas: int
     ready: int
+    wanted: int
+    """Workers that the master holds right; where something else sets the size, that is advice."""
     stuck: int
     busy: float
     saturation: str
@@ -110,6 +112,8 @@ class Reconciler:
         self._events: deque[PoolEvent] = deque(maxlen=_KEPT)
         self._lock = threading.RLock()
         self._refused: dict[str, str] = {}
+        self._seen: Sequence[PoolView] = ()
+        self._ranks: Mapping[TrainingKey, int] = {}
         self._held_up: set[str] = set()
         """Pools of which it was reported that workers do not come up."""
         self._draining = threading.Event()
@@ -160,6 +164,7 @@ class Reconciler:
             divides = self._trainer_ranks if self._jobs_known() else None
             for sentence in divides.step(jobs) if divides else ():
                 self._report("", sentence)
+            self._ranks = divides.shares if divides else {}
             sizes, states = self._driver.sizes(), self._registry.pools(now_s)
             self._rates.note(jobs, now_s)
             measured = loads(jobs, sizes, states, self._rates.per_s(now_s), self._hindered(sizes))
@@ -175,6 +180,14 @@ class Reconciler:
         with self._lock:
             sizes, states = self._driver.sizes(), self._registry.pools(self._clock())
             return [self._view(name, sizes[name], states.get(name, PoolState())) for name in sorted(sizes)]
+
+    def last_seen(self) -> Sequence[PoolView]:
+        """The pools as they were at the last look; none if the platform did not answer it. Waits for nothing."""
+        return self._seen
+
+    def ranks(self) -> Mapping[TrainingKey, int]:
+        """The ranks that each training had at the last look. Waits for nothing."""
+        return self._ranks
 
     def rule(self, pool: str, size: PoolSize | None = None) -> PoolRule:
         """The bounds of a pool: as people or a registration set them, else as it was made."""
@@ -231,7 +244,9 @@ class Reconciler:
     def _try(self, what: Callable[[], None]) -> None:
         try:
             what()
+            self._seen = self.pools()
         except EsspError as error:
+            self._seen = ()
             log.warning("pools: %s; trying again", error)
 
     def _follow_registrations(self) -> None:
@@ -321,6 +336,7 @@ class Reconciler:
             name=name,
             replicas=size.replicas,
             ready=size.ready,
+            wanted=decision.wanted if decision else size.replicas,
             stuck=state.stuck,
             busy=state.busy,
             saturation=decision.saturation if decision else "",

@@ -36,6 +36,11 @@ class TrainerRanks:
         self._begun: dict[str, datetime] = {}
         """When each job was started last."""
 
+    @property
+    def shares(self) -> dict[TrainingKey, int]:
+        """The ranks of each training."""
+        return dict(self._shares)
+
     def step(self, jobs: Sequence[PoolDemand]) -> list[str]:
         """Give each trainer of the jobs its share of ranks. Returns one sentence per change."""
         found = {

@@ -111,6 +111,8 @@ class Checkpointer:
         """Position of the newest checkpoint, while it or an older one is on its way; on every rank."""
         self._saves = Saves(checkpoint_store)
         """On rank 0."""
+        for outcome in ("staged", "durable", "failed"):  # from 0 on: who looks for an increase sees the first one, too
+            CHECKPOINTS.labels(outcome)
 
     def defer_commit(self, items: Sequence[Delivery]) -> None:
         """Keep the messages of these clips until a checkpoint holds what was learned from them."""

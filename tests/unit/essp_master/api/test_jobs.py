@@ -7,6 +7,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -150,11 +151,36 @@ def test_metrics_and_health(served: Served) -> None:
     text = served.client.get("/metrics").text
     assert 'essp_job_clips{job="small"} 44.0' in text
     assert 'essp_job_seeds_total{job="small",outcome="issued"}' in text
+    assert 'essp_job_state{job="small",state="running"} 1.0' in text
+    assert 'essp_job_state{job="small",state="paused"} 0.0' in text
     assert "essp_inflight_units" in text
     assert served.client.get("/livez").text == "ok\n"
     assert served.client.get("/readyz").status_code == 200
     served.master.drain()
     assert served.client.get("/readyz").status_code == 503
+
+
+def test_how_a_job_ended_can_be_read_for_a_while(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    served.start()
+    served.complete()
+    text = served.client.get("/metrics").text
+    assert 'essp_job_state{job="small",state="completed"} 1.0' in text
+    assert 'essp_job_clips_done{job="small"} 44.0' in text
+    assert "essp_job_outstanding_clips{" not in text, "that is only live"
+    monkeypatch.setattr("essp_master.service._RECENT", timedelta(0))
+    assert 'job="small"' not in served.client.get("/metrics").text
+
+
+def test_how_long_answers_take_is_measured_by_route_and_not_by_path(served: Served) -> None:
+    served.start()
+    served.client.get("/v1/jobs/small")
+    served.client.get("/v1/jobs/../etc/passwd%00")
+    served.client.request("BREW", "/v1/jobs")
+    text = served.client.get("/metrics").text
+    counted = re.findall(r"essp_api_request_duration_seconds_count\{(.*)\}", text)
+    assert 'method="GET",route="/v1/jobs/{name}",status="200"' in counted
+    assert not [labels for labels in counted if "small" in labels or "passwd" in labels or "BREW" in labels]
+    assert any('method="other"' in labels for labels in counted)
 
 
 def test_the_page_needs_no_token_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:

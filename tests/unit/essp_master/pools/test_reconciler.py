@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from essp_common.errors import ConfigError, NotFound, PermanentError
+from essp_common.errors import ConfigError, NotFound, PermanentError, Unavailable
 from essp_common.features.declared import DeclaredOutput
 from essp_common.pb.v1.messages_pb2 import Heartbeat
 from essp_common.runtime.conditions import SEEN_S, Condition, Subject
@@ -199,6 +199,24 @@ def test_a_pool_whose_workers_cannot_work_does_not_grow(kind: Kind, subject: str
     bench.conditions *= kind is Kind.UNASSIGNED
     bench.pass_time(120, decoded_per_s=5.0, wait=0.9)
     assert bench.driver.replicas["decoder"] > 1
+
+
+def test_sizes_are_seen_without_waiting_for_the_platform() -> None:
+    """By who reads metrics; what the platform did not tell is not made up."""
+    bench = ReconcilerBench(decoder=2)
+    driver, reconciler = bench.driver, bench.reconciler
+    assert reconciler.last_seen() == ()
+    reconciler._try(reconciler.step)
+    (pool,) = reconciler.last_seen()
+    assert (pool.name, pool.replicas, pool.wanted) == ("decoder", 2, 2)
+
+    def away() -> Mapping[str, PoolSize]:
+        raise Unavailable("the platform does not answer")
+
+    driver.sizes = away  # type: ignore[method-assign]
+    assert list(reconciler.last_seen()) == [pool]
+    reconciler._try(reconciler.step)
+    assert reconciler.last_seen() == ()
 
 
 def test_a_recommendation_that_is_not_followed_is_given_once() -> None:
