@@ -165,3 +165,20 @@ def test_the_glossary_says_each_word_once() -> None:
     words = [word for _, word in entries]
     assert sorted(set(words)) == sorted(words)
     assert [anchor for anchor, _ in entries] == [word.replace(" ", "-") for word in words]
+
+
+def test_the_site_lists_each_page_once() -> None:
+    """By hand, since what belongs together is for people to say. `make site` builds it."""
+    index = (ROOT / "docs" / "site" / "index.md").read_text(encoding="utf-8")
+    trees = re.findall(r"^```\{toctree\}\n(.*?)^```", index, flags=re.MULTILINE | re.DOTALL)
+    entries = [line for tree in trees for line in tree.splitlines() if line and not line.startswith(":")]
+    listed = [re.sub(r".*<(.*)>", r"\1", entry) for entry in entries]
+    numbered, own, elsewhere = ROOT / "docs" / "decisions", ROOT / "docs" / "site", (ROOT / "tests", ROOT / "tools")
+    pages = [
+        f"/{path.relative_to(ROOT).with_suffix('')}"
+        for path in DOCUMENTS
+        if own not in path.parents
+        and not any(folder in path.parents for folder in elsewhere)
+        and (numbered not in path.parents or path.stem == "README")
+    ]
+    assert sorted(listed) == sorted(pages)
