@@ -73,9 +73,17 @@ class Helm:
         """All objects of a release `essp` in the namespace `training`; `values` go before those of the case."""
         asked = (case, json.dumps(values, sort_keys=True))
         if asked not in self._rendered:
-            command = ("template", "essp", str(CHART), "--namespace", "training", "--values", str(case))
-            self._rendered[asked] = parsed(self.run(*command, values=values))
+            self._rendered[asked] = parsed(self.run(*_template(case), values=values))
         return copy.deepcopy(self._rendered[asked])
+
+    def upgrade(self, server: str, case: Path = MINIMAL, **values: Any) -> list[Object]:
+        """The same, of a release in the cluster whose API server is at this URL: what is there can be looked up."""
+        there = ("--dry-run=server", "--is-upgrade", "--disable-openapi-validation", "--kube-apiserver", server)
+        return parsed(self.run(*_template(case), *there, values=values))
+
+
+def _template(case: Path) -> tuple[str, ...]:
+    return ("template", "essp", str(CHART), "--namespace", "training", "--values", str(case))
 
 
 def parsed(text: str) -> list[Object]:

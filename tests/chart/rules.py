@@ -175,22 +175,16 @@ def tokenless(objects: list[Object]) -> list[str]:
 
 
 def available(objects: list[Object]) -> list[str]:
-    """A budget for every pool of more than one, and none that would block the draining of a node."""
+    """A budget for every pool, and none that would block the draining of a node: also of a pool of one, one may be
+    away."""
     budgets = of_kind(objects, "PodDisruptionBudget")
-    scaled = {
-        made["spec"]["scaleTargetRef"]["name"]: made["spec"].get("minReplicas", made["spec"].get("minReplicaCount"))
-        for made in of_kind(objects, "HorizontalPodAutoscaler", "ScaledObject")
-    }
     found = []
     for made in of_kind(objects, "Deployment"):
         name = made["metadata"]["name"]
-        least = (
-            scaled.get(name) or made["spec"].get("replicas") or made["metadata"]["annotations"]["essp.dev/min-replicas"]
-        )
         covering = [b for b in budgets if _matches(b["spec"]["selector"]["matchLabels"], labels_of(made))]
-        if len(covering) != (int(least) > 1):
-            found.append(f"{name}: {len(covering)} budgets for at least {least} pods")
-        found += [f"{name}: nothing may be away" for b in covering if b["spec"]["maxUnavailable"] in (0, "0%")]
+        if len(covering) != 1:
+            found.append(f"{name}: {len(covering)} budgets")
+        found += [f"{name}: nothing may be away" for b in covering if b["spec"].get("maxUnavailable", 0) in (0, "0%")]
     return found
 
 

@@ -17,7 +17,16 @@ KAFKA = Peer({"app": "kafka"}, namespace="kafka")
 REDIS = Peer({"app": "redis"}, namespace="redis")
 S3 = Peer(address="52.218.0.1")
 DNS = Peer({"k8s-app": "kube-dns"}, namespace="kube-system")
-METADATA = Peer(address="169.254.169.254")
+METADATA = [
+    (Peer(address=address), port)
+    for address, port in (
+        ("169.254.169.254", 80),  # Amazon and Google
+        ("169.254.169.252", 988),  # Google, with its network plugins
+        ("169.254.170.23", 80),  # EKS' pod identity
+        ("fd00:ec2::254", 80),
+        ("fd00:ec2::23", 80),
+    )
+]
 API_SERVER = Peer(address="10.96.0.1")
 PROMETHEUS = Peer({"app": "prometheus"}, namespace="monitoring")
 
@@ -112,10 +121,12 @@ def test_only_a_master_with_a_token_reaches_the_api_server(helm: Helm, case: Pat
 
 
 def test_nobody_reaches_the_metadata_server_unless_told_to(helm: Helm) -> None:
-    objects = helm.render(s3={"endpoint": ""})
-    assert not any(allowed(objects, Peer.of(w), METADATA, TALK) for w in workloads(objects))
-    objects = helm.render(s3={"endpoint": ""}, networkPolicy={"metadataServer": True})
-    assert all(allowed(objects, Peer.of(w), METADATA, TALK) for w in workloads(objects))
+    for endpoint in ("", "http://s3"):  # whose port is that of the metadata server, too
+        objects = helm.render(s3={"endpoint": endpoint})
+        assert not any(allowed(objects, Peer.of(w), *place) for w in workloads(objects) for place in METADATA)
+        objects = helm.render(s3={"endpoint": endpoint}, networkPolicy={"metadataServer": True})
+        assert all(allowed(objects, Peer.of(w), *place) for w in workloads(objects) for place in METADATA)
+        assert not any(allowed(objects, Peer.of(w), METADATA[0][0], TALK) for w in workloads(objects))
 
 
 def test_the_policy_of_tasks_is_there_before_them(helm: Helm) -> None:

@@ -22,6 +22,7 @@ from tests.chart.rendering import (
     pool_of,
     workloads,
 )
+from tests.harness.kubernetes_api import ApiServer
 from tools.chart_reference import CHART
 
 POOLS = ("master", "decoder", "extractor", "aggregator", "predictor")
@@ -138,6 +139,17 @@ def test_whoever_scales_a_pool_owns_its_size(helm: Helm, provider: str) -> None:
     objects = scaled(helm, provider)
     for pool in POOLS:
         assert ("replicas" in pool_of(objects, pool)["spec"]) is (pool not in ("decoder", "extractor"))
+
+
+@pytest.mark.parametrize("provider", ["hpa", "keda", "master"])
+def test_a_pool_that_gets_a_provider_stays_as_large_as_it_is(helm: Helm, provider: str) -> None:
+    """A size that is not said any more would become 1."""
+    with ApiServer() as server:
+        for made in of_kind(helm.render(pools={"decoder": {"replicas": 8}}), "Deployment"):
+            server.cluster.put("deployments", made)
+        objects = helm.upgrade(server.url, autoscaling={"provider": provider}, pools={"aggregator": {"replicas": 3}})
+    assert pool_of(objects, "decoder")["spec"]["replicas"] == 8
+    assert pool_of(objects, "aggregator")["spec"]["replicas"] == 3, "what nobody scales has the size of the values"
 
 
 def test_scaling_by_cpu(helm: Helm) -> None:

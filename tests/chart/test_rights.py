@@ -125,6 +125,22 @@ def test_there_are_no_rights_in_the_whole_cluster(helm: Helm, case: Any) -> None
     assert not [right for right in rights(objects) if right[1] in ("secrets", "roles", "rolebindings", "pods/exec")]
 
 
+def test_who_creates_buckets_has_an_account_for_it(helm: Helm) -> None:
+    """With the master's role, and before the job that uses it; where the values bring an account, that one."""
+    role = {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/essp"}
+    objects = helm.render(pools={"master": {"serviceAccount": {"annotations": role}}}, s3={"createBuckets": True})
+    job = named(objects, "Job", "essp-setup")
+    account = named(objects, "ServiceAccount", pod_of(job)["spec"]["serviceAccountName"])["metadata"]
+    assert account["annotations"].items() >= role.items()
+    assert account["annotations"]["helm.sh/hook"] == job["metadata"]["annotations"]["helm.sh/hook"]
+    assert int(account["annotations"]["helm.sh/hook-weight"]) < 0
+    plain = helm.render(topics={"job": {"hook": False}})
+    assert "annotations" not in named(plain, "ServiceAccount", "essp-setup")["metadata"]
+    own = helm.render(pools={"master": {"serviceAccount": {"create": False, "name": "mine"}}})
+    assert pod_of(named(own, "Job", "essp-setup"))["spec"]["serviceAccountName"] == "mine"
+    assert "essp-setup" not in [made["metadata"]["name"] for made in of_kind(own, "ServiceAccount")]
+
+
 def test_the_master_is_told_of_its_part(helm: Helm) -> None:
     def told(**values: Any) -> dict[str, str]:
         objects = helm.render(**values)

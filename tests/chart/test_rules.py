@@ -98,7 +98,15 @@ DAMAGES: dict[str, tuple[Rule, Damage]] = {
         rules.available,
         lambda o: named(o, "PodDisruptionBudget", "essp-decoder")["spec"].update(maxUnavailable=0),
     ),
-    "one pod kept": (rules.available, lambda o: named(o, "Deployment", "essp-decoder")["spec"].update(replicas=1)),
+    "one pod kept": (
+        rules.available,
+        lambda o: named(o, "PodDisruptionBudget", "essp-master").update(
+            spec={
+                "minAvailable": 1,
+                "selector": named(o, "PodDisruptionBudget", "essp-master")["spec"]["selector"],
+            }
+        ),
+    ),
     "killed too early": (rules.graceful, lambda o: decoder(o).update(terminationGracePeriodSeconds=30)),
 }
 

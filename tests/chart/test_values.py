@@ -58,6 +58,8 @@ def test_an_unknown_key_is_refused_wherever_it_is(helm: Helm) -> None:
         ({"s3": {"endpoint": "http://key:secret@s3:7070"}}, "/s3/endpoint"),
         ({"redis": {"server": "essp:secret@redis:6379"}}, "/redis/server"),
         ({"podSecurity": {"runAsUser": 0}}, "/podSecurity/runAsUser"),
+        ({"fullnameOverride": "Video"}, "/fullnameOverride"),
+        ({"nameOverride": "my_essp"}, "/nameOverride"),
         ({"autoscaling": {"provider": "magic"}}, "/autoscaling/provider"),
         ({"extraPools": {"Bad_Name": {"service": "extractor"}}}, "Bad_Name"),
         ({"extraPools": {"x": {}}}, "service"),

@@ -8,6 +8,8 @@ jobs and pods can be watched from a version on: changes in their order, with boo
 connection ends (`hang_up`). Every request is kept. `outage` makes it answer 503, and ends what is being watched. Most
 tests that use it run against a real cluster as well: see `api` in `tests/unit/essp_master/kubernetes`.
 
+It says of itself what `helm upgrade` asks (`_KINDS`).
+
 A Deployment that says no number of replicas has one, also when a patch takes the number away. What controllers and the
 scheduler do of themselves they do when a test says so (`settle`): pods of Deployments and Jobs are made as far as a
 quota allows, and placed as far as there is room.
@@ -36,6 +38,17 @@ _PATH = re.compile(
     r"/(?:api/v1|apis/(?:apps/v1|batch/v1|coordination\.k8s\.io/v1))/namespaces/(?P<namespace>[^/]+)"
     r"/(?P<kind>deployments|jobs|pods|leases|configmaps)(?:/(?P<name>[^/]+))?(?:/(?P<part>scale))?"
 )
+_KINDS = {
+    "v1": ("ConfigMap", "Pod", "Service", "ServiceAccount"),
+    "apps/v1": ("Deployment",),
+    "autoscaling/v2": ("HorizontalPodAutoscaler",),
+    "batch/v1": ("Job",),
+    "keda.sh/v1alpha1": ("ScaledObject",),
+    "networking.k8s.io/v1": ("NetworkPolicy",),
+    "policy/v1": ("PodDisruptionBudget",),
+    "rbac.authorization.k8s.io/v1": ("Role", "RoleBinding"),
+}
+"""What helm is told of, which looks up Deployments and wants to know each kind that it makes."""
 _OWNER = "batch.kubernetes.io/job-name"
 _NOW = "2026-01-01T00:00:00Z"
 
@@ -194,6 +207,8 @@ class Cluster:
             self.lock.wait_for(lambda: not self.hanging)
             if self._outage:
                 raise Refusal(503, "ServiceUnavailable")
+            if (known := _discovered(parts.path)) is not None:
+                return known
             match = _PATH.fullmatch(parts.path)
             if match is None:
                 raise Refusal(404, "NotFound", parts.path)
@@ -319,9 +334,14 @@ class ApiServer:
         for made in self._clients:
             made.rest_client.pool_manager.clear()
 
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"http://127.0.0.1:{self._server.server_port}"
+
     def client(self) -> client.ApiClient:
         """A client of it, whose connections end with the server."""
-        configuration = client.Configuration(host=f"http://127.0.0.1:{self._server.server_port}")
+        configuration = client.Configuration(host=self.url)
         configuration.retries = False
         self._clients.append(client.ApiClient(configuration))
         return self._clients[-1]
@@ -379,6 +399,28 @@ def _handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
             """Be quiet."""
 
     return Handler
+
+
+def _discovered(path: str) -> Object | None:
+    """What the server says of itself: its version, its groups, and the kinds of a group."""
+    if path == "/version":
+        return {"major": "1", "minor": "33", "gitVersion": "v1.33.0"}
+    if path == "/api":
+        return {"kind": "APIVersions", "versions": ["v1"]}
+    if path == "/apis":
+        versions = [{"groupVersion": name, "version": name.rpartition("/")[2]} for name in _KINDS if "/" in name]
+        groups = [(version["groupVersion"].partition("/")[0], version) for version in versions]
+        listed = [{"name": name, "versions": [version], "preferredVersion": version} for name, version in groups]
+        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
+    version = path.removeprefix("/apis/").removeprefix("/api/")
+    if version not in _KINDS:
+        return None
+    resources = [
+        {"name": kind.lower().removesuffix("y") + ("ies" if kind.endswith("y") else "s"), "singularName": kind.lower()}
+        | {"kind": kind, "namespaced": True, "verbs": ["get"]}
+        for kind in _KINDS[version]
+    ]
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources}
 
 
 def _selector(query: dict[str, str]) -> Callable[[Object], bool]:

@@ -1,4 +1,4 @@
-{{/* The pod of something that is done once, with the master's image: (dict "root" $ "name" NAME "args" ARGS "env" further variables, "account" service account). It may run before there is a ConfigMap, or an account. */}}
+{{/* The pod of something that is done once, with the master's image: (dict "root" $ "name" NAME "args" ARGS "env" further variables, "account" service account). It may run before there is a ConfigMap. */}}
 {{- define "essp.taskPod" -}}
 {{- $root := .root -}}
 {{- $pool := mergeOverwrite (deepCopy $root.Values.poolDefaults) (deepCopy ($root.Values.pools.master | default dict)) (dict "name" "task" "service" "master") -}}
