@@ -28,7 +28,7 @@ SCHEMES = ("light", "dark")
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _READS, _WRITES = 3, 4
 """The descriptors on which Chromium is told what to do, and answers (`--remote-debugging-pipe`)."""
-_DRAWN = "!document.querySelector('.loading') && document.querySelector('#state').textContent !== 'connecting ...'"
+_DRAWN = "!document.querySelector('[aria-busy]') && document.querySelector('#state').textContent !== 'connecting ...'"
 _STATES = "fetch('v1/jobs?page_size=200', {headers: HEADERS}).then(r => r.json()).then(a => JSON.stringify(a.jobs))"
 _HEADERS = "(t => t ? {Authorization: 'Bearer ' + t} : {})(sessionStorage.getItem('token'))"
 _TRIES = 200

@@ -8,7 +8,7 @@ figures beside it. It looks from the end of the flow to its beginning:
     no trainer waits                the slowest trainer limits the rate, and nothing before it does
 
 A trainer that waits because it is as far ahead as it may be is not short of clips. Nothing is said of what is not
-known: a job that is not running, or of which no worker has reported anything, has no bottleneck.
+known: a job that is not running has no bottleneck, nor has one of which no worker has reported anything.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def bottleneck(job: JobStatus) -> BottleneckStatus | None:
         return _without_trainers(job)
     known = [t for t in job.trainers if not t.final and t.data_wait_ratio is not None and not t.waits_for]
     if not known:
-        return None
+        return _unreported(job)
     hungry = max(known, key=_wait)
     if _wait(hungry) <= WAITS:
         return _slowest(job, known)
@@ -71,6 +71,15 @@ def _unmade(job: JobStatus) -> BottleneckStatus | None:
             queued = f"{counted(waiting, 'clip')} of {stream} queued"
             return BottleneckStatus(part=pool, words=f"No extractor of {feature} has reported a clip yet: {queued}.")
     return None
+
+
+def _unreported(job: JobStatus) -> BottleneckStatus | None:
+    """Clips were made, and no trainer has said anything yet: they start, or nobody has started them."""
+    silent = [trainer.name for trainer in job.trainers if not trainer.final]
+    if any(trainer.purpose for trainer in job.trainers) or not silent or not any(pool.done for pool in job.pools):
+        return None
+    waiting = f"{counted(job.credits.outstanding_clips, 'clip')} on the way to {', '.join(silent)}"
+    return BottleneckStatus(part=ids.trainer_consumer(silent[0]), words=f"No trainer has reported yet: {waiting}.")
 
 
 def _slowest(job: JobStatus, trainers: Sequence[TrainerStatus], effect: str = "") -> BottleneckStatus:

@@ -79,7 +79,7 @@ export function chart({ title, all, width, format, least, most, epochs }) {
   const shown = all.filter(line => !hidden.has(line.trainer));
   const head = el("figcaption", {}, title);
   if (!shown.length)
-    return el("figure", { class: "chart", "data-key": title }, head, el("p", { class: "empty" }, all.length ? "All trainers are hidden." : "No training has reported yet."));
+    return el("figure", { class: "chart", "data-key": title }, head, el("p", { class: "empty" }, all.length ? "All trainers are hidden." : "Nothing has been reported yet."));
   const frame = framed(shown, width, least, most, epochs);
   const figure = el("figure", { class: "chart", "data-key": title }, head, drawing(title, shown, frame, format), el("div", { class: "tip", hidden: true, "data-own": true, "data-key": "tip" }));
   if (frame.cut) head.append(el("span", { class: "note" }, ` (${frame.cut} far above are cut)`));

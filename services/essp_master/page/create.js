@@ -67,7 +67,7 @@ export function drawCreate(open) {
   async function check() {
     const mine = ++round;
     start.disabled = true;
-    verdict.replaceChildren(el("p", { class: "note" }, "Checking ..."));
+    verdict.replaceChildren(el("p", { class: "note", "aria-busy": "true" }, "Checking ..."));
     try {
       const found = await ask(`v1/jobs:validate?fresh=${fresh.checked}`, { method: "POST", body: text.value });
       if (mine !== round) return;

@@ -1,5 +1,7 @@
 // Elements of the page. Text is never read as markup, so names of jobs and videos may hold anything.
 
+import { UNKNOWN } from "./words.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 /** An element. Attributes that begin with `on` are listeners; those that are null or false are left out. */
@@ -24,7 +26,7 @@ function filled(made, attributes, children) {
 export function table(label, heads, rows, text = [0]) {
   const side = k => (text.includes(k) ? "text" : null);
   const head = heads.map((cell, k) => el("th", { class: side(k), scope: "col" }, cell));
-  const body = rows.map(row => el("tr", {}, row.map((cell, k) => el("td", { class: side(k), "data-head": heads[k] }, cell))));
+  const body = rows.map(row => el("tr", {}, row.map((cell, k) => el("td", { class: cell === UNKNOWN ? `${side(k) || ""} unknown` : side(k), "data-head": heads[k] }, cell))));
   const made = el("table", { "aria-label": label }, el("thead", {}, el("tr", {}, head)), el("tbody", {}, body));
   return el("div", { class: "scroll", role: "region", "aria-label": label, tabindex: "0" }, made);
 }

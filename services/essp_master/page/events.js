@@ -51,7 +51,7 @@ export function eventList(events, gap) {
     { type: "button", class: "chip", "data-key": group, "data-group": group, "aria-pressed": String(!without.has(group)), onclick: toggle },
     `${TITLES[group]} ${count(events.filter(event => groupOf(event) === group).length)}`));
   const search = el("input", { type: "search", "aria-label": "only events with this text", placeholder: "only with this text", oninput: narrow });
-  const items = found.slice(0, most).map(event => el("li", { class: event.kind, "data-key": String(event.id) },
+  const items = found.slice(0, most).map(event => el("li", { class: `is-${event.kind}`, "data-key": String(event.id) },
     el("time", { datetime: event.time }, moment(event.time)), el("span", {}, eventWords(event))));
   return el("div", { "data-key": "events" },
     el("div", { class: "filters" }, chips, search),

@@ -32,18 +32,21 @@ export async function loadJob(name) {
 /** The page. */
 export function drawJob({ job, events, curves }, act) {
   const problems = job.failures.length ? section("Clips that could not be made", failures(job)) : null;
+  const all = { loss: lines(job, curves, "loss"), top1: lines(job, curves, "top1") };
+  const failed = job.state === "failed";
   return [
     el("div", { class: "head" }, el("h2", {}, job.name), state(job), el("span", { class: "grow" }), actions(job, act)),
     course(job),
     limit(job),
     el("div", { class: "sides" },
       el("div", {},
-        job.trainers.length ? section("Curves", legend(job), charts(job, curves)) : null,
+        failed ? problems : null,
+        job.trainers.length ? section("Curves", ...(all.loss.length ? [legend(job), charts(job, all)] : [el("p", { class: "empty" }, "No training has reported yet.")])) : null,
         section("Flow", flow(job), fills(job)),
         job.trainers.length ? section("Trainers", trainers(job)) : null),
       el("div", {},
         section("What came of it", ...outcome(job)),
-        problems,
+        failed ? null : problems,
         section("What happened", eventList(events, (events[0]?.id || 1) - 1)))),
   ];
 }
@@ -83,22 +86,22 @@ function course(job) {
 /** What limits the rate; null of a job that does not run. */
 export function limit(job) {
   if (job.state !== "running") return null;
-  return el("p", { class: "limit", "data-key": "limit" }, el("b", {}, "Bottleneck "), job.bottleneck ? job.bottleneck.words : "Not known yet: the workers have just begun.");
+  return el("p", { class: "limit", "data-key": "limit" }, el("b", {}, "Bottleneck "), job.bottleneck ? job.bottleneck.words : "Not known yet: nobody has reported a rate.");
 }
 
-function charts(job, curves) {
+function charts(job, all) {
   const wide = (document.querySelector(".charts") || document.querySelector("main")).clientWidth, width = Math.round(wide >= 780 ? (wide - 16) / 2 : wide);
   const epochs = Math.max(1, ...job.phases.filter(phase => phase.purpose === "train").map(phase => phase.epoch + 1));
   return el("div", { class: "charts" },
-    chart({ title: "Loss", all: lines(job, curves, "loss"), width, format: value => String(Number(value.toPrecision(3))), epochs }),
-    chart({ title: "Accuracy (top-1, by clip)", all: lines(job, curves, "top1"), width, format: value => `${Number((100 * value).toFixed(1))} %`, least: 0, epochs }));
+    chart({ title: "Loss", all: all.loss, width, format: value => String(Number(value.toPrecision(3))), epochs }),
+    chart({ title: "Accuracy (top-1, by clip)", all: all.top1, width, format: value => `${Number((100 * value).toFixed(1))} %`, least: 0, epochs }));
 }
 
 function trainers(job) {
   const rows = job.trainers.map(trainer => {
     const checked = trainer.reports.filter(report => report.purpose === "validation").at(-1)?.metrics || {};
     return [trainer.name, trainer.stream, trainer.model, trainer.final ? "done" : trainer.purpose ? phaseTitle(trainer.purpose, trainer.epoch) : UNKNOWN,
-      number(trainer.loss, 3), percent(trainer.top1), number(checked.loss, 3), percent(checked.top1), percent(checked.video_top1), saved(trainer)];
+      number(trainer.clips_done ? trainer.loss : null, 3), percent(trainer.clips_done ? trainer.top1 : null), number(checked.loss, 3), percent(checked.top1), percent(checked.video_top1), saved(trainer)];
   });
   return table("trainers", ["trainer", "stream", "model", "at", "loss", "top-1", "validation loss", "top-1 by clip", "top-1 by video", "newest checkpoint"], rows, [0, 1, 2, 3]);
 }
@@ -130,7 +133,7 @@ function address(uri) {
 export function commands(job) {
   if (job.kind === "train" && job.state === "completed")
     return [["classify a video", `essp predict VIDEO --model ${job.output}`], ["make the report", `essp report ${job.output}`]];
-  if (job.state === "stopped" || job.state === "failed") return [["go on from the checkpoints", "essp job start job.yaml"]];
+  if (job.state === "stopped" || job.state === "failed") return [[job.trainers.some(trainer => trainer.checkpoint) ? "go on from the checkpoints" : "start it again", "essp job start job.yaml"]];
   return [];
 }
 

@@ -7,9 +7,11 @@ import { UNKNOWN, count, duration, moment, number, percent, share } from "./word
 
 const MOST = 200;
 const CARDS = 6;
+const STEP = 50; // rows that are shown at once, and more at each wish
 const GROUPS = { all: () => true, "under way": job => ["pending", "running", "paused"].includes(job.state), completed: job => job.state === "completed", failed: job => job.state === "failed", stopped: job => job.state === "stopped" };
 let group = "all";
 let wanted = "";
+let rowsShown = STEP;
 
 /** The jobs, and all there is to know of the few newest that are under way. */
 export async function loadJobs() {
@@ -24,7 +26,7 @@ export function drawJobs({ jobs, shown, more }, act) {
   if (!jobs.length) return [el("div", { class: "blank" }, el("h2", {}, "No job yet"),
     el("p", {}, "A job says which videos to train on, what the models see of them, and how they are trained."),
     el("p", {}, el("a", { class: "button", href: "#/new" }, "Write a job"), " or start one from a terminal: ", el("code", {}, "essp job start job.yaml")))];
-  return [...shown.map(job => card(job, act)), el("section", { "data-key": "all" }, el("h2", {}, "All jobs"), filters(jobs), list(jobs), more ? el("p", { class: "note" }, `The newest ${count(MOST)}; all: essp job ls`) : null)];
+  return [el("div", { class: "cards" }, shown.map(job => card(job, act))), el("section", { "data-key": "all" }, el("h2", {}, "All jobs"), filters(jobs), list(jobs), more ? el("p", { class: "note" }, `The newest ${count(MOST)}; all: essp job ls`) : null)];
 }
 
 const link = name => el("a", { href: `#/jobs/${encodeURIComponent(name)}` }, name);
@@ -60,7 +62,14 @@ function list(jobs) {
   const found = narrowed(jobs, group, wanted);
   if (!found.length) return el("p", { class: "empty" }, "No job is of this kind and has this name.");
   const reasons = found.some(job => job.reason);
-  const rows = found.map(job => [link(job.name), job.kind, state(job), percent(job.total ? share(job) : null), job.state === "running" ? number(job.clips_per_s) : UNKNOWN,
+  const rows = found.slice(0, rowsShown).map(job => [link(job.name), job.kind, state(job), percent(job.total ? share(job) : null), job.state === "running" ? number(job.clips_per_s) : UNKNOWN,
     duration(job.eta_s), count(job.failed), moment(job.created), ...(reasons ? [job.reason] : [])]);
-  return table("jobs", ["job", "kind", "state", "done", "clips/s", "to go", "failed clips", "started", ...(reasons ? ["why"] : [])], rows, [0, 1, 2, 8]);
+  const all = table("jobs", ["job", "kind", "state", "done", "clips/s", "to go", "failed clips", "started", ...(reasons ? ["why"] : [])], rows, [0, 1, 2, 8]);
+  const left = found.length - rows.length;
+  return el("div", {}, all, left ? el("button", { type: "button", onclick: showMore }, `Show ${count(Math.min(STEP, left))} more of ${count(left)}`) : null);
+}
+
+function showMore() {
+  rowsShown += STEP;
+  redraw();
 }

@@ -89,12 +89,12 @@ async function look() {
   } catch (error) {
     if (looked !== view) return;
     next = AGAIN_MS;
-    part("state").textContent = "not live";
+    part("state").textContent = error.status === 401 ? "no token" : "not live";
     part("state").className = "";
     stale = true;
     if (error.status === 401) login(error);
-    else tell(error.message);
-    if (!data && error.status !== 401) show([el("div", { class: "blank" }, el("h2", {}, error.status === 404 ? "Not known" : "Nothing to show"), el("p", {}, error.message), el("p", {}, el("a", { href: "#/" }, "All jobs")))]);
+    else if (data) tell(error.message);
+    else show([el("div", { class: "blank" }, el("h2", {}, error.status === 404 ? "Not known" : "Nothing to show"), el("p", {}, error.message), el("p", {}, el("a", { href: "#/" }, "All jobs")))]);
   }
   timer = setTimeout(() => (document.hidden ? null : look()), next);
 }

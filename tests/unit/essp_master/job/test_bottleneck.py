@@ -56,7 +56,7 @@ def test_a_trainer_held_back_by_another_is_not_short_of_clips() -> None:
     assert words.endswith("; rgb may not get further ahead of it.")
 
 
-def trainers(*waits: float) -> list[dict[str, Any]]:
+def trainers(*waits: float | None) -> list[dict[str, Any]]:
     return [trainer.model_dump() for trainer in job(*waits).trainers]
 
 
@@ -96,6 +96,15 @@ def test_clips_of_which_none_was_made_yet_are_named_first() -> None:
         "extractor.flow",
         "No extractor of flow has reported a clip yet: 7 clips of flow queued.",
     )
+
+
+def test_trainers_that_nobody_has_started_are_named_once_clips_are_made() -> None:
+    silent = [trainer | {"purpose": None} for trainer in trainers(None, None)]
+    part, words = said(job(None, None, trainers=silent, pools=[DECODER | {"queue": 0}]))
+    assert part == "trainer.rgb"
+    assert words.startswith("No trainer has reported yet: ")
+    assert words.endswith(" on the way to rgb, flow.")
+    assert said(job(None, None, trainers=silent, pools=[], backlog={})) == ("", "")
 
 
 def test_a_prediction_is_limited_by_who_takes_its_clips_or_by_who_makes_them() -> None:
