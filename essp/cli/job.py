@@ -32,6 +32,8 @@ app = typer.Typer(
 
 EXIT_FAILED, EXIT_TIMEOUT = 1, 7
 _LOOK_S = 1.0
+_PATIENCE_S = 600.0
+"""How long a master that has answered is waited for: it is restarted, or moves to another node."""
 
 Name = Annotated[str, typer.Argument(help="The job.")]
 
@@ -57,7 +59,7 @@ def start(
         )
         _print(JobStatus.model_validate(answer), as_json)
         if wait_for_it:
-            _wait(client, spec.name, None, as_json)
+            _wait(client, spec.name, None, as_json, heard=True)
 
 
 @app.command("ls")
@@ -154,16 +156,26 @@ def _act(action: str, name: str, server: str, token: str, as_json: bool) -> None
         _print(JobStatus.model_validate(answer), as_json)
 
 
-def _wait(client: httpx.Client, name: str, timeout_s: float | None, as_json: bool) -> None:
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+def _wait(client: httpx.Client, name: str, timeout_s: float | None, as_json: bool, heard: bool = False) -> None:
+    """Wait until a job has ended, and tell how. `heard`: the master has answered just now.
+
+    A master that has answered once may be restarted meanwhile; one that never has is perhaps not there at all.
+    """
+    began_s = time.monotonic()
+    deadline = None if timeout_s is None else began_s + timeout_s
+    heard_s = began_s if heard else None
+    silent = False
     while True:
+        status = None
         try:
             status = _get(client, name)
-        except Unavailable as error:  # a master that restarts comes back
-            if deadline is None:
+            heard_s, silent = time.monotonic(), False
+        except Unavailable as error:
+            if deadline is None and (heard_s is None or time.monotonic() - heard_s >= _PATIENCE_S):
                 raise
-            status = None
-            typer.echo(f"essp: {error}; trying again", err=True)
+            if not silent:
+                typer.echo(f"essp: {error}; trying again", err=True)
+            silent = True
         if status is not None and status.state.ended:
             break
         if deadline is not None and time.monotonic() >= deadline:

@@ -16,6 +16,7 @@ from typer.testing import Result
 from essp.cli import job as cli
 from essp.cli.rest import EXIT_DENIED
 from essp_common.errors import ConfigError, Conflict, NotFound, Unavailable
+from essp_common.job.status import JobStatus
 from tests.harness.command_line import essp
 from tests.harness.fleet import make_job
 from tests.harness.proxy import Proxy
@@ -100,6 +101,36 @@ def test_what_is_lost_on_the_way_is_asked_for_again_and_done_once(
         "running",
         "stopped",
     ]
+
+
+def test_who_waits_for_a_job_outlives_the_masters_restart(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    get, asked = cli._get, 0
+
+    def restarting(client: httpx.Client, name: str) -> JobStatus:
+        nonlocal asked
+        asked += 1
+        if asked < 3:
+            raise Unavailable("the master does not answer")
+        live.complete()
+        return get(client, name)
+
+    monkeypatch.setattr(cli, "_get", restarting)
+    monkeypatch.setattr(cli, "_LOOK_S", 0.0)
+    done = live.essp("start", str(live.file), "--wait")
+    assert done.exit_code == 0
+    assert done.stderr.count("trying again") == 1, "once, not each second"
+
+
+def test_who_waits_for_a_job_gives_up_a_master_that_stays_away(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(client: httpx.Client, name: str) -> JobStatus:
+        raise Unavailable("the master does not answer")
+
+    monkeypatch.setattr(cli, "_get", away)
+    with pytest.raises(Unavailable):
+        live.essp("wait", "small")  # it has never answered
+    monkeypatch.setattr(cli, "_PATIENCE_S", 0.0)
+    with pytest.raises(Unavailable):
+        live.essp("start", str(live.file), "--wait")
 
 
 def test_stop_asks_first(live: Live) -> None:
