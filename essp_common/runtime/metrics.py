@@ -21,6 +21,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, Counter, Gauge, His
 
 from essp_common import distribution
 from essp_common.errors import ConfigError
+from essp_common.runtime.listening import EVERYWHERE, listening
 
 UNITS = Counter("essp_units", "Records handled, by stage and outcome (done, rejected, returned).", ["stage", "outcome"])
 UNIT_SECONDS = Histogram(
@@ -92,16 +93,19 @@ class MetricsServer:
         self,
         port: int,
         ready: Callable[[], bool],
-        host: str = "0.0.0.0",
+        host: str = EVERYWHERE,
         hindered: Callable[[], str] = str,
     ) -> None:
         """`port` 0 takes a free one (see `port`). `hindered`: what keeps the service from work, in lines; empty:
         nothing does. Raises `ConfigError` when the port is taken."""
         handler = type("_Handler", (_Handler,), {"ready": staticmethod(ready), "hindered": staticmethod(hindered)})
         try:
-            self._server = ThreadingHTTPServer((host, port), handler)
+            listener = listening(host, port)
         except OSError as error:
             raise ConfigError(f"metrics port {port}: {error.strerror}; set ESSP_METRICS_PORT to another") from error
+        self._server = ThreadingHTTPServer(listener.getsockname()[:2], handler, bind_and_activate=False)
+        self._server.socket.close()
+        self._server.socket = listener
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, name="essp-metrics", daemon=True)
         self._thread.start()

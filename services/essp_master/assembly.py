@@ -132,7 +132,7 @@ class MasterProcess:
         # The client library is only needed where there are several masters.
         from essp_master.failover.leader import Election
 
-        url = self._settings.url or f"http://{socket.gethostname()}:{self.port}"
+        url = bracketed(self._settings.url) or f"http://{socket.gethostname()}:{self.port}"
         election = Election(kubernetes_api(), namespace_of(self._settings), self._settings.lease, url)
         self._front.app = self._standby(lambda: election.leader, url)
         return election
@@ -160,6 +160,13 @@ def open_driver(settings: MasterSettings, worker_registry: WorkerRegistry, progr
             )
         case _:
             return ObserveOnlyDriver(worker_registry)
+
+
+def bracketed(url: str) -> str:
+    """The same URL; an address of IPv6 gets its brackets, which Kubernetes does not give with a pod's address."""
+    scheme, _, rest = url.partition("://")
+    host, _, port = rest.rpartition(":")
+    return f"{scheme}://[{host}]:{port}" if ":" in host and not host.startswith("[") else url
 
 
 def kubernetes_api() -> ApiClient:

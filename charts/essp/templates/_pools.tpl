@@ -54,7 +54,7 @@ none
 {{- $pool := .pool -}}
 {{- $args := list $pool.service -}}
 {{- if eq $pool.service "master" -}}
-{{- $args = list "master" "--host" "0.0.0.0" "--port" "8080" -}}
+{{- $args = list "master" "--host" "::" "--port" "8080" -}}
 {{- else if eq $pool.service "extractor" -}}
 {{- $args = list "extractor" "run" -}}
 {{- range $pool.features -}}{{- $args = concat $args (list "--feature" .) -}}{{- end -}}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import socket
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from essp_common.errors import ConfigError
+from essp_common.runtime.listening import listening
 from essp_master.api.connections import Connections, bounded
 from essp_master.config import MasterSettings
 
@@ -29,9 +29,8 @@ class ApiServer:
         `settings`: how many connections there may be, and how slow.
         """
         connections = Connections(settings.api_connections, settings.api_patience_s)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            self._socket = socket.create_server((host, port), family=family)
+            self._socket = listening(host, port)
         except OSError as error:
             raise ConfigError(f"{host}:{port}: {error.strerror}; choose another with --host and --port") from error
         config = uvicorn.Config(

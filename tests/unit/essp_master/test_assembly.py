@@ -13,7 +13,7 @@ import pytest
 from essp_common.errors import ConfigError
 from essp_common.wiring import Adapters
 from essp_master.api.standby import LEADER
-from essp_master.assembly import MasterProcess, namespace_of, open_driver
+from essp_master.assembly import MasterProcess, bracketed, namespace_of, open_driver
 from essp_master.config import MasterSettings
 from essp_master.main import own_command
 from essp_master.pools.observe_only import ObserveOnlyDriver
@@ -125,3 +125,17 @@ def test_workers_are_started_by_the_command_that_started_the_master(
     monkeypatch.setattr(sys, "orig_argv", started)
     monkeypatch.setattr(sys, "argv", ["essp", *started[started.index("master") :]])
     assert own_command() == (sys.executable, *command)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("http://fd00::1:8080", "http://[fd00::1]:8080"),
+        ("http://[fd00::1]:8080", "http://[fd00::1]:8080"),
+        ("http://10.1.2.3:8080", "http://10.1.2.3:8080"),
+        ("http://master:8080", "http://master:8080"),
+        ("", ""),
+    ],
+)
+def test_a_pods_address_of_ipv6_gets_its_brackets(given: str, meant: str) -> None:
+    assert bracketed(given) == meant
