@@ -44,6 +44,13 @@ OWN: Object = {
     "podAnnotations": {"own": "annotation"},
     "serviceAccount": {"annotations": {"role": "mine"}},
     "env": [{"name": "OWN", "value": "yes"}],
+    "envFrom": [{"secretRef": {"name": "proxy"}}],
+    "initContainers": [{"name": "warm", "image": "busybox", "securityContext": {"privileged": True}}],
+    "hostAliases": [{"ip": "10.0.0.1", "hostnames": ["store"]}],
+    "dnsConfig": {"options": [{"name": "ndots", "value": "1"}]},
+    "schedulerName": "volcano",
+    "workloadLabels": {"kueue.x-k8s.io/queue-name": "team"},
+    "workloadAnnotations": {"own": "of the workload"},
     "settings": {"log_level": "DEBUG"},
     "graceS": 77,
 }
@@ -68,6 +75,17 @@ def test_each_pool_can_be_changed_and_no_other_changes(helm: Helm, pool: str) ->
     ]
     assert (spec["runtimeClassName"], spec["priorityClassName"]) == ("gvisor", "high")
     assert spec["affinity"] == {"podAntiAffinity": {}}
+    assert (spec["schedulerName"], spec["hostAliases"], spec["dnsConfig"]) == (
+        "volcano",
+        OWN["hostAliases"],
+        OWN["dnsConfig"],
+    )
+    assert {"secretRef": {"name": "proxy"}} in container["envFrom"]
+    (init,) = spec["initContainers"]
+    assert init == {"name": "warm", "image": "busybox", "securityContext": container["securityContext"]}
+    assert "queue-name" not in str(pod["metadata"])
+    assert workload["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
+    assert workload["metadata"]["annotations"]["own"] == "of the workload"
     (spread,) = spec["topologySpreadConstraints"]
     assert (spread["topologyKey"], spread["labelSelector"]["matchLabels"]["essp.dev/pool"]) == ("zone", pool)
     volumes = {volume["name"]: volume["emptyDir"] for volume in spec["volumes"]}

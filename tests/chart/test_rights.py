@@ -277,6 +277,24 @@ def test_an_upgrade_changes_what_the_master_makes(helm: Helm, change: Object) ->
     assert [old != new for old, new in zip(before, digests(**change), strict=True)] == [True, "image" not in change]
 
 
+def test_what_the_master_makes_stands_in_the_queue_that_the_values_name(helm: Helm) -> None:
+    """Kueue takes a Job by a label of it, Volcano its pods by their scheduler."""
+    control = next(case for case in CASES if "control-plane" in case.stem)
+    queue = {"kueue.x-k8s.io/queue-name": "team"}
+    own = {"workloadLabels": queue, "workloadAnnotations": {"cost": "7"}, "schedulerName": "volcano"}
+    objects = helm.render(control, controlPlane={"trainer": own}, pools={"extractor": own})
+    made = named(objects, "ConfigMap", "essp-templates")["data"]
+    row = ExtractorRow(name="depth_map", image=IMAGE, output=DeclaredOutput(shape=("T",)))
+    bodies = [
+        training_job(made["trainer-job.yaml"], "ucf101", "rgb", 6, None),
+        extractor_deployment(made["extractor-deployment.yaml"], row),
+    ]
+    for body in bodies:
+        assert body["metadata"]["labels"].items() >= queue.items()
+        assert body["metadata"]["annotations"]["cost"] == "7"
+        assert pod_of(body)["spec"]["schedulerName"] == "volcano"
+
+
 def test_the_master_finds_the_templates_where_it_looks(chart: list[Object]) -> None:
     master = pool_of(chart, "master")
     (mount,) = [m for m in container_of(master)["volumeMounts"] if m["name"] == "templates"]

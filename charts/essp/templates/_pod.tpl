@@ -36,6 +36,20 @@ spec:
   {{- with include "essp.placement" . | trim }}
   {{- . | nindent 2 }}
   {{- end }}
+  {{- with $pool.hostAliases }}
+  hostAliases:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $pool.dnsConfig }}
+  dnsConfig:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $pool.initContainers }}
+  initContainers:
+    {{- range . }}
+    - {{ merge (omit . "securityContext") (include "essp.containerSecurity" $root | fromYaml) | toYaml | nindent 6 | trim }}
+    {{- end }}
+  {{- end }}
   containers:
     - name: {{ $pool.service }}
       image: {{ include "essp.image" . }}
@@ -46,6 +60,9 @@ spec:
       args: {{ include "essp.args" . }}
       envFrom:
         - configMapRef: {name: {{ include "essp.fullname" $root }}}
+        {{- with $pool.envFrom }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
       env:
         {{- with .rendezvous }}
         {{- . | nindent 8 }}
@@ -149,6 +166,9 @@ runtimeClassName: {{ . }}
 {{- end }}
 {{- with $pool.priorityClassName }}
 priorityClassName: {{ . }}
+{{- end }}
+{{- with $pool.schedulerName }}
+schedulerName: {{ . }}
 {{- end }}
 {{- with $nodes }}
 nodeSelector:

@@ -8,7 +8,7 @@ than 0, so a drained node does not count as a training that is done; only a wron
 */}}
 {{- define "essp.training" -}}
 {{- $training := include "essp.trainingOf" .pool | fromJson -}}
-{{- $digest := toJson (list (include "essp.podTemplate" .) (omit $training "suspend")) | sha256sum | trunc 8 -}}
+{{- $digest := toJson (list (include "essp.podTemplate" .) (omit $training "suspend") .pool.workloadLabels .pool.workloadAnnotations) | sha256sum | trunc 8 -}}
 {{- $name := printf "%s-%s" (include "essp.poolName" .) $digest -}}
 ---
 apiVersion: batch/v1
@@ -19,6 +19,13 @@ metadata:
     {{- include "essp.labels" .root | nindent 4 }}
     app.kubernetes.io/component: trainer
     essp.dev/pool: {{ .pool.name }}
+    {{- with .pool.workloadLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- with .pool.workloadAnnotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
 spec:
   suspend: {{ $training.suspend }}
   {{- include "essp.trainingSpec" (merge (dict "name" $name "training" $training) .) | nindent 2 }}

@@ -35,13 +35,15 @@ def trouble_of(pods: Iterable[Any]) -> str:
 
 
 def shortage_of(workload: Any, pods: Iterable[Any]) -> str:
-    """What keeps pods of a Deployment or a Job from being made (a quota) or placed (no node has room); empty: nothing
-    does that is known."""
+    """What keeps pods of a Deployment or a Job from being made (a quota, a queue) or placed (no node has room); empty:
+    nothing does that is known."""
     unmade = [
         f"pods are not made: {condition.message or condition.reason}"
         for condition in (workload.status and workload.status.conditions) or ()
         if condition.type == "ReplicaFailure" and condition.status == "True"
     ]
+    if getattr(workload.spec, "suspend", False):
+        unmade.append("its Job is suspended; the queue that it stands in has not let it in yet")
     unplaced = [(pod.metadata.name, why) for pod in pods if (why := _unplaced(pod))]
     if unplaced:
         name, why = unplaced[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,20 @@ def test_what_the_master_has_made_goes_with_the_release(cluster: Cluster, driver
     assert (len(cluster.names("jobs")), len(cluster.names("deployments"))) == (1, 1)
     cluster.delete("configmaps", OWNER["metadata"]["name"])
     assert cluster.names("jobs") == cluster.names("deployments") == []
+
+
+def test_a_job_that_stands_in_a_queue_is_left_alone_and_says_so(cluster: Cluster, driver: KubernetesDriver) -> None:
+    """As Kueue does it: it suspends the Job, labels it, and lets it go on later."""
+    driver.train("demo", "rgb", 1, None)
+    seen(driver, trainer_demo_rgb=PoolSize(1, 0, 0))
+    body = copy.deepcopy(cluster.objects["jobs", DEMO_RGB])
+    body["spec"]["suspend"] = True
+    cluster.put("jobs", body)
+    repaired(driver, lambda: "queue" in driver.sizes()["trainer.demo.rgb"].held_up)
+    assert cluster.objects["jobs", DEMO_RGB]["metadata"]["uid"] == body["metadata"]["uid"]
+    body["spec"]["suspend"] = False
+    cluster.put("jobs", body)
+    repaired(driver, lambda: not driver.sizes()["trainer.demo.rgb"].held_up)
 
 
 def test_a_job_that_somebody_deletes_is_made_again(cluster: Cluster, driver: KubernetesDriver) -> None:
