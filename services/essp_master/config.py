@@ -79,6 +79,12 @@ class MasterSettings(Settings):
     """Name of the Kubernetes Lease by which several masters choose a leader. Empty: this is the only master."""
     url: str = ""
     """Where others reach this master's API; standbys pass requests on to it (default: http://host name:port)."""
+    tensorboard: str = ""
+    """Folder in which each training gets event files for TensorBoard, below the name of its job (needs the extra
+    `tracking`). Empty: none."""
+    mlflow: str = ""
+    """URI of an MLflow server on which each training gets a run, in an experiment named after its job (needs the extra
+    `tracking`). Empty: none."""
     stall_s: float = Field(60.0, gt=0)
     """If workers report nothing for a job for so long, its outstanding clips are issued again. Each time in a row the
     wait doubles, up to an hour."""

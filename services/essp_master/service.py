@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 
 from essp_common import topics
 from essp_common.bus.port import Record
@@ -61,6 +62,9 @@ from essp_master.job_table import JobTable
 from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction, IssueUnits, TellOfLoops
 from essp_master.pools.pool_watch import PoolWatch
 from essp_master.pools.worker_registry import WorkerRegistry
+from essp_master.tracking.mlflow import MLflow
+from essp_master.tracking.tensorboard import TensorBoard
+from essp_master.tracking.tracking import Tracker, Tracking
 
 log = logging.getLogger(__name__)
 
@@ -115,9 +119,10 @@ class Master:
         recovers: bool = False,
         clock: Callable[[], float] = time.monotonic,
         declared: Callable[[], Mapping[str, DeclaredFeature]] = dict,
+        trackers: Sequence[Tracker] = (),
     ) -> None:
         """`recovers`: takes over the jobs that were under way. `declared`: features that are registered, and whose
-        code is not installed here."""
+        code is not installed here. `trackers`: who gets the figures of trainings."""
         self._bus = adapters.bus
         self._cache_watch = CacheWatch(adapters.cache)
         self._stores = adapters.stores
@@ -148,6 +153,7 @@ class Master:
         self._subscription = self._bus.subscribe([topics.PROGRESS], group)
         self._history = HistoryWriter(self._subscription, settings, worker, clock)
         self._ticked_s = self._swept_s = clock()
+        self._tracking = Tracking(trackers)
 
     # --- the service ---
 
@@ -172,6 +178,7 @@ class Master:
             self._draining.set()
             self._leave()
             self._subscription.close()
+            self._tracking.close()
             if feed is not None:
                 feed.close()
             for watch in watches:
@@ -346,6 +353,7 @@ class Master:
         first = () if ends else job.start()
         units = [self._dispatch.prepared(job, instruction) for instruction in first]
         self._jobs.add(job)
+        job.activity.listener = self._tracking.follow(job.run.preflight.spec, job.run.epoch_clips, job.run.resumed)
         if job.run.continued is None:
             self._dispatch.purge(job)
         if command is None or under_way(command):
@@ -391,6 +399,7 @@ class Master:
         log.info("job %s: %s %s", job.name, wanted, reason, extra={"job_id": job.name})
         self._dispatch.command(job, COMMANDS[wanted])
         if wanted.ended:
+            self._tracking.ended(job.run.preflight.spec, wanted)
             job.leftovers = True
             self._swept_s = self._clock()
             self._dispatch.purge(job)
@@ -605,4 +614,6 @@ def build(
         raise ConfigError(
             "ESSP_BUS is memory://, which no other process can reach; set it to kafka://host:port, or use `essp run`"
         )
-    return Master(adapters, settings, worker, recovers, declared=declared)
+    trackers: list[Tracker] = [TensorBoard(Path(settings.tensorboard))] if settings.tensorboard else []
+    trackers += [MLflow(settings.mlflow)] if settings.mlflow else []
+    return Master(adapters, settings, worker, recovers, declared=declared, trackers=trackers)

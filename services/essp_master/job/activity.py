@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from essp_common.job import status
@@ -93,6 +93,8 @@ class Activity:
         self._pools: dict[str, _Pool] = {}
         self.trainers = {name: TrainerActivity(stream, model) for name, (stream, model) in trainers.items()}
         self._closed = Rate()
+        self.listener: Callable[[Progress], None] | None = None
+        """Gets the reports of trainings, too."""
 
     def closed(self, clips: int, now_s: float) -> None:
         """All consumers are done with so many more clips."""
@@ -113,9 +115,11 @@ class Activity:
                 if training := self.trainers.get(progress.step.trainer):
                     training.step = progress.step
                     training.curve.add(progress.step)
+                    self._pass_on(progress)
             case "phase_report":
                 if training := self.trainers.get(progress.phase_report.trainer):
                     training.reports.append(_report(progress.phase_report))
+                    self._pass_on(progress)
             case "checkpoint":
                 if training := self.trainers.get(progress.checkpoint.trainer):
                     training.checkpoint = progress.checkpoint.uri
@@ -145,6 +149,10 @@ class Activity:
         return tuple(
             _trainer(name, training, name in finals, held_back.get(name)) for name, training in self.trainers.items()
         )
+
+    def _pass_on(self, progress: Progress) -> None:
+        if self.listener is not None:
+            self.listener(progress)
 
     def _worked(self, name: str, worker: str, clips: int, seconds: float, now_s: float) -> None:
         pool = self._pools.get(name)

@@ -10,6 +10,7 @@ segment (that master died before anything had happened), and in a new run, where
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
@@ -54,6 +55,16 @@ class Run:
     """Number of the newest segment of the history; 0: there is none."""
     continued: HistorySegment | None
     """Where the previous master stood, when its run continues."""
+
+    @property
+    def epoch_clips(self) -> int:
+        """Of an epoch of training; 0: it does not train."""
+        return next((plan.clips for plan in self.preflight.phases.plans if plan.purpose == TRAIN), 0)
+
+    @property
+    def resumed(self) -> Collection[str]:
+        """The trainers that go on where they were."""
+        return self.preflight.spec.trainers.keys() if self.continued is not None else self.resume.manifests.keys()
 
 
 def claim_run(preflight: Preflight, stores: Stores, since: int = 0) -> Run:

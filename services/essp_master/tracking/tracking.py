@@ -1,0 +1,238 @@
+"""Passes the figures of trainings on to trackers, and never makes a job wait for them.
+
+Each tracker has a bounded queue and a thread. What a tracker cannot take is offered again, ever less often; when its
+queue is full, new points are left out, which the log says. At the end it has a few seconds for the rest.
+
+A point stands at the number of clips trained by then, over all epochs: so trainings with other batches, and other
+trainers of a job, can be compared. A training that resumes goes on in its run. Its points after the checkpoint come
+again and take the place of those before.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
+
+from essp_common.job.spec import JobSpec
+from essp_common.job.status import JobState
+from essp_common.pb.v1.messages_pb2 import TEST, TRAIN, VALIDATION, PhaseReport, Progress, StepReport
+
+log = logging.getLogger(__name__)
+
+QUEUED = 10_000
+"""Points that a tracker may be behind."""
+_AT_ONCE = 500
+_LAST_S = 5.0
+"""Time for what is left at the end."""
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
+_PURPOSES = {TRAIN: "epoch", VALIDATION: "validation", TEST: "test"}
+"""What the figures of a whole phase are called; `train` are those within an epoch."""
+
+
+class RunName(NamedTuple):
+    """One training of a job."""
+
+    job: str
+    trainer: str
+    output: str
+    """URI of the job's."""
+
+
+class Begin(NamedTuple):
+    """A run begins."""
+
+    run: RunName
+    facts: Mapping[str, str]
+    """Settings of the training."""
+    anew: bool
+    """False: it goes on."""
+
+
+class Point(NamedTuple):
+    """One figure."""
+
+    run: RunName
+    tag: str
+    """As in `train/loss`, `validation/top1`."""
+    clips: int
+    """Trained until then."""
+    value: float
+    time_s: float
+    """Since 1970."""
+
+
+class End(NamedTuple):
+    """A run is over."""
+
+    run: RunName
+    state: JobState
+
+
+Item: TypeAlias = Begin | Point | End
+
+
+class Tracker(Protocol):
+    """Writes points somewhere. Used by one thread."""
+
+    name: str
+
+    def write(self, items: Sequence[Item]) -> None:
+        """Write all of them, or raise any exception: then they are offered again."""
+
+    def close(self) -> None:
+        """Give files and connections back."""
+
+
+class Tracking:
+    """The trackers of a master. `follow` and `ended` are for its thread."""
+
+    def __init__(self, trackers: Sequence[Tracker], clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._senders = [_Sender(tracker) for tracker in trackers]
+
+    def follow(self, spec: JobSpec, epoch_clips: int, resumed: Collection[str]) -> Callable[[Progress], None] | None:
+        """What takes the reports of a job; None where nobody wants them.
+
+        `epoch_clips`: of an epoch of training. `resumed`: trainers that go on where they were.
+        """
+        if not self._senders:
+            return None
+        for trainer in spec.trainers:
+            for sender in self._senders:
+                sender.offer(Begin(run_name(spec, trainer), facts_of(spec, trainer), trainer not in resumed))
+
+        def take(progress: Progress) -> None:
+            for point in points_of(progress, spec, epoch_clips, self._clock()):
+                for sender in self._senders:
+                    sender.offer(point)
+
+        return take
+
+    def ended(self, spec: JobSpec, state: JobState) -> None:
+        """A job is over."""
+        for trainer in spec.trainers:
+            for sender in self._senders:
+                sender.offer(End(run_name(spec, trainer), state))
+
+    def close(self) -> None:
+        """Write what is left, as far as that takes few seconds. Idempotent."""
+        for sender in self._senders:
+            sender.close()
+
+
+class _Sender:
+    """One tracker's queue and thread."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self.tracker = tracker
+        self._items: queue.Queue[Item] = queue.Queue(QUEUED)
+        self._closing = threading.Event()
+        self._left_out = 0
+        self._thread = threading.Thread(target=self._run, name=f"essp-{tracker.name}", daemon=True)
+        self._thread.start()
+
+    def offer(self, item: Item) -> None:
+        try:
+            self._items.put_nowait(item)
+        except queue.Full:
+            self._left_out += 1
+            log.warning("%s is behind: %d points of trainings were left out", self.tracker.name, self._left_out)
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join(_LAST_S)
+        if self._thread.is_alive():
+            log.warning("%s does not answer; %d points are lost", self.tracker.name, self._items.qsize())
+
+    def _run(self) -> None:
+        wait_s, items = _FIRST_WAIT_S, list[Item]()
+        while True:
+            items = items or self._next()
+            last = self._closing.is_set()
+            if last and not items:
+                break
+            try:
+                if items:
+                    self.tracker.write(items)
+            except Exception as error:  # noqa: BLE001  of foreign code, which must not end the thread
+                log.warning("%s: points of trainings cannot be written: %s", self.tracker.name, error)
+                if last:
+                    break
+                self._closing.wait(wait_s)
+                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+            else:
+                wait_s, items = _FIRST_WAIT_S, []
+        self.tracker.close()
+
+    def _next(self) -> list[Item]:
+        """What there is, after a moment without anything: nothing."""
+        items: list[Item] = []
+        try:
+            items.append(self._items.get(timeout=0.05 if self._closing.is_set() else 0.5))
+            while len(items) < _AT_ONCE:
+                items.append(self._items.get_nowait())
+        except queue.Empty:
+            pass
+        return items
+
+
+def run_name(spec: JobSpec, trainer: str) -> RunName:
+    """The run of a trainer."""
+    return RunName(spec.name, trainer, spec.output)
+
+
+def points_of(progress: Progress, spec: JobSpec, epoch_clips: int, now_s: float) -> Iterator[Point]:
+    """The figures of a report; none of other messages."""
+    match progress.WhichOneof("event"):
+        case "step":
+            step = progress.step
+            if step.purpose == TRAIN and step.clips_done:
+                clips = step.epoch * epoch_clips + step.clips_done
+                yield from _points(run_name(spec, step.trainer), "train", clips, _of_step(step), now_s)
+        case "phase_report" if progress.phase_report.purpose in _PURPOSES:
+            report = progress.phase_report
+            clips = spec.epochs * epoch_clips if report.purpose == TEST else (report.epoch + 1) * epoch_clips
+            run = run_name(spec, report.trainer)
+            yield from _points(run, _PURPOSES[report.purpose], clips, _of_phase(report), now_s)
+
+
+def _points(run: RunName, group: str, clips: int, values: Mapping[str, float], now_s: float) -> Iterator[Point]:
+    for name, value in values.items():
+        if math.isfinite(value):
+            yield Point(run, f"{group}/{name}", clips, value, now_s)
+
+
+def _of_step(step: StepReport) -> dict[str, float]:
+    return {
+        "loss": step.loss,
+        "top1": step.top1,
+        "data_wait_ratio": step.data_wait_ratio,
+        "clips_per_s": step.clips_per_s,
+    }
+
+
+def _of_phase(report: PhaseReport) -> dict[str, float]:
+    return dict(sorted(report.metrics.items()))
+
+
+def facts_of(spec: JobSpec, trainer: str) -> dict[str, str]:
+    """The settings of a trainer and its stream, flat: `optimizer.lr` -> `0.01`."""
+    asked = spec.trainers[trainer]
+    stream = spec.streams[asked.stream]
+    whole = {"trainer": asked.model_dump(mode="json"), "stream": stream.model_dump(mode="json")}
+    return {**_flat("", whole["trainer"]), **_flat("stream.", {k: v for k, v in whole["stream"].items() if v})}
+
+
+def _flat(before: str, values: Mapping[str, object]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= _flat(f"{before}{name}.", value)
+        elif value is not None:
+            found[f"{before}{name}"] = str(value)
+    return found

@@ -1,0 +1,172 @@
+"""Figures of trainings reach TensorBoard and MLflow once each, and a tracker that is down holds nobody up."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from essp_common.errors import ConfigError
+from essp_common.job.spec import JobSpec
+from essp_common.job.status import JobState
+from essp_common.pb.v1.messages_pb2 import TEST, TRAIN, VALIDATION, PhaseReport, Progress, Purpose, StepReport
+from essp_master.tracking.mlflow import MLflow
+from essp_master.tracking.tensorboard import TensorBoard
+from essp_master.tracking.tracking import Item, Point, Tracker, Tracking, points_of
+from tests.harness.waiting import LONGEST_S
+
+EPOCH = 100
+SPEC = JobSpec.model_validate(
+    {
+        "name": "seven",
+        "output": "file:///out/seven",
+        "data": {"catalog": "file:///catalog.parquet"},
+        "clip": {"frames": 1},
+        "streams": {"rgb": {}},
+        "trainers": {"rgb": {"stream": "rgb", "optimizer": {"lr": 0.25}}},
+        "epochs": 3,
+    }
+)
+
+
+def step(epoch: int, clips: int, loss: float, purpose: Purpose = TRAIN) -> Progress:
+    report = StepReport(trainer="rgb", purpose=purpose, epoch=epoch, clips_done=clips, loss=loss, top1=0.5)
+    return Progress(job="seven", step=report)
+
+
+def phase(purpose: Purpose, epoch: int, **metrics: float) -> Progress:
+    return Progress(job="seven", phase_report=PhaseReport(trainer="rgb", purpose=purpose, epoch=epoch, metrics=metrics))
+
+
+def run(tracker: Tracker, reports: Sequence[Progress], resumed: bool = False, state: JobState | None = None) -> None:
+    """A master's life: a job begins, reports, ends perhaps."""
+    tracking = Tracking([tracker], lambda: 1000.0)
+    take = tracking.follow(SPEC, EPOCH, {"rgb"} if resumed else set())
+    assert take is not None
+    for report in reports:
+        take(report)
+    if state is not None:
+        tracking.ended(SPEC, state)
+    tracking.close()
+
+
+def test_points_stand_at_the_clips_trained_until_then() -> None:
+    reports = [
+        step(1, 32, 0.7),
+        step(1, 0, 0.9),  # has not begun
+        step(1, 32, 0.7, VALIDATION),
+        phase(TRAIN, 1, loss=0.6),
+        phase(VALIDATION, 1, loss=0.5, top1=float("nan")),
+        phase(TEST, 0, top1=0.75),
+        Progress(job="seven"),
+    ]
+    found = [(p.tag, p.clips, p.value) for r in reports for p in points_of(r, SPEC, EPOCH, 1.0)]
+    assert found == [
+        ("train/loss", 132, 0.7),
+        ("train/top1", 132, 0.5),
+        ("train/data_wait_ratio", 132, 0.0),
+        ("train/clips_per_s", 132, 0.0),
+        ("epoch/loss", 200, 0.6),
+        ("validation/loss", 200, 0.5),
+        ("test/top1", 300, 0.75),
+    ]
+
+
+def scalars(folder: Path, tag: str) -> list[tuple[int, float]]:
+    """As TensorBoard itself reads them."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    read = EventAccumulator(str(folder))
+    read.Reload()
+    return [(point.step, round(point.value, 3)) for point in read.Scalars(tag)]
+
+
+def test_tensorboard_reads_each_point_once_also_after_a_resume(tmp_path: Path) -> None:
+    first = [step(0, 32, 0.9), step(0, 64, 0.8), step(0, 96, 0.7), step(0, 64, 0.8), step(0, 96, 0.7)]  # resumed once
+    run(TensorBoard(tmp_path), [*first, phase(VALIDATION, 0, loss=0.6)])
+    run(TensorBoard(tmp_path), [step(0, 96, 0.75), step(1, 32, 0.5), step(1, 32, 0.5)], resumed=True)
+    folder = tmp_path / "seven" / "rgb"
+    assert scalars(folder, "train/loss") == [(32, 0.9), (64, 0.8), (96, 0.75), (132, 0.5)]
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_a_job_that_begins_anew_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    run(TensorBoard(tmp_path), [step(0, 32, 0.9), step(0, 64, 0.8)])
+    run(TensorBoard(tmp_path), [step(0, 32, 0.4)], state=JobState.COMPLETED)
+    assert scalars(tmp_path / "seven" / "rgb", "train/loss") == [(32, 0.4)]
+
+
+def test_a_folder_that_may_not_be_written_to_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"ESSP_TENSORBOARD=.*name a folder"):
+        TensorBoard(tmp_path / "file" / "logs")
+
+
+def test_mlflow_has_one_run_for_a_training_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow import MlflowClient
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = f"file://{tmp_path}/mlruns"
+    run(MLflow(uri), [step(0, 32, 0.9), step(0, 64, 0.8)])
+    run(MLflow(uri), [step(0, 64, 0.8), step(0, 96, 0.7)], resumed=True, state=JobState.COMPLETED)
+    client = MlflowClient(uri)
+    [experiment] = [each.experiment_id for each in client.search_experiments() if each.name == "seven"]
+    [training] = client.search_runs([experiment])
+    history = client.get_metric_history(training.info.run_id, "train/loss")
+    assert [(metric.step, metric.value) for metric in history] == [(32, 0.9), (64, 0.8), (96, 0.7)]
+    assert training.info.status == "FINISHED"
+    assert training.info.run_name == "rgb"
+    assert training.data.params["optimizer.lr"] == "0.25"
+    run(MLflow(uri), [step(0, 32, 0.4)])
+    assert len(client.search_runs([experiment])) == 2
+
+
+class Down(Tracker):
+    """Takes nothing until it is told to."""
+
+    name = "down"
+
+    def __init__(self) -> None:
+        self.up = threading.Event()
+        self.asked = threading.Event()
+        self.written: list[Item] = []
+
+    def write(self, items: Sequence[Item]) -> None:
+        self.asked.set()
+        if not self.up.is_set():
+            raise ConnectionError("refused")
+        self.written += items
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_a_tracker_that_is_down_gets_everything_later_and_holds_nobody_up(caplog: pytest.LogCaptureFixture) -> None:
+    tracker = Down()
+    tracking = Tracking([tracker])
+    take = tracking.follow(SPEC, EPOCH, ())
+    assert take is not None
+    take(step(0, 32, 0.9))
+    assert tracker.asked.wait(LONGEST_S)
+    tracker.up.set()
+    take(step(0, 64, 0.8))
+    tracking.close()
+    assert [i.clips for i in tracker.written if isinstance(i, Point) and i.tag == "train/loss"] == [32, 64]
+    assert "down: points of trainings cannot be written: refused" in caplog.text
+
+
+def test_what_is_too_much_is_left_out(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("essp_master.tracking.tracking.QUEUED", 3)
+    tracking = Tracking([Down()])
+    take = tracking.follow(SPEC, EPOCH, ())
+    assert take is not None
+    for clips in range(1, 50):
+        take(step(0, clips, 0.5))
+    tracking.close()
+    assert "down is behind" in caplog.text
+
+
+def test_without_trackers_nobody_listens() -> None:
+    assert Tracking([]).follow(SPEC, EPOCH, ()) is None
