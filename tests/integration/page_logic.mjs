@@ -71,7 +71,7 @@ assert.deepEqual(chosen(events, new Set(), "MOOV").map(event => event.kind), ["f
 
 // Results, and what to do next.
 assert.deepEqual(resultRows({ "test.fused.top1": 0.5, "validation.fused.top1": 0.75, "validation.rgb.top1": 0.25, "seconds": 1 }),
-  { columns: ["validation top-1", "test top-1"], rows: [["fused", "75.0 %", "50.0 %"], ["rgb", "25.0 %", "–"]] });
+  { columns: ["validation top-1", "test top-1"], rows: [["rgb", "25.0 %", "–"], ["fused", "75.0 %", "50.0 %"]] });
 assert.match(commands({ ...job, state: "completed" })[0][1], /^essp predict VIDEO --model s3:/);
 assert.deepEqual(narrowed([{ name: "Abc", state: "paused" }, { name: "abd", state: "failed" }], "under way", "AB").map(it => it.name), ["Abc"]);
 

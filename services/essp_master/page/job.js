@@ -33,7 +33,8 @@ export async function loadJob(name) {
 export function drawJob({ job, events, curves }, act) {
   const problems = job.failures.length ? section("Clips that could not be made", failures(job)) : null;
   const all = { loss: lines(job, curves, "loss"), top1: lines(job, curves, "top1") };
-  const failed = job.state === "failed";
+  const failed = job.state === "failed", completed = job.state === "completed";
+  const made = section("What came of it", ...outcome(job));
   return [
     el("div", { class: "head" }, el("h2", {}, job.name), state(job), el("span", { class: "grow" }), actions(job, act)),
     course(job),
@@ -41,11 +42,12 @@ export function drawJob({ job, events, curves }, act) {
     el("div", { class: "sides" },
       el("div", {},
         failed ? problems : null,
+        completed ? made : null,
         job.trainers.length ? section("Curves", ...(all.loss.length ? [legend(job), charts(job, all)] : [el("p", { class: "empty" }, "No training has reported yet.")])) : null,
-        section("Flow", flow(job), fills(job)),
+        completed ? null : section("Flow", flow(job), fills(job)),
         job.trainers.length ? section("Trainers", trainers(job)) : null),
       el("div", {},
-        section("What came of it", ...outcome(job)),
+        completed ? null : made,
         failed ? null : problems,
         section("What happened", eventList(events, (events[0]?.id || 1) - 1)))),
   ];
@@ -99,9 +101,10 @@ function charts(job, all) {
 
 function trainers(job) {
   const rows = job.trainers.map(trainer => {
+    const within = trainer.clips_done && !trainer.final; // it has a figure of the phase that it is at
     const checked = trainer.reports.filter(report => report.purpose === "validation").at(-1)?.metrics || {};
     return [trainer.name, trainer.stream, trainer.model, trainer.final ? "done" : trainer.purpose ? phaseTitle(trainer.purpose, trainer.epoch) : UNKNOWN,
-      number(trainer.clips_done ? trainer.loss : null, 3), percent(trainer.clips_done ? trainer.top1 : null), number(checked.loss, 3), percent(checked.top1), percent(checked.video_top1), saved(trainer)];
+      number(within ? trainer.loss : null, 3), percent(within ? trainer.top1 : null), number(checked.loss, 3), percent(checked.top1), percent(checked.video_top1), saved(trainer)];
   });
   return table("trainers", ["trainer", "stream", "model", "at", "loss", "top-1", "validation loss", "top-1 by clip", "top-1 by video", "newest checkpoint"], rows, [0, 1, 2, 3]);
 }
@@ -116,7 +119,7 @@ function outcome(job) {
   if (job.result) parts.push(...results(job.result.metrics));
   const places = [["everything", job.output]];
   if (job.result) places.push([job.kind === "predict" ? "predictions" : "model", job.result.uri]);
-  if (job.kind === "train" && job.state === "completed") places.push(["report", `${job.output.replace(/\/$/, "")}/report/report.html`]);
+  if (job.kind === "train" && job.state === "completed") places.push(["report, once it is made", `${job.output.replace(/\/$/, "")}/report/report.html`]);
   for (const trainer of job.trainers) if (trainer.checkpoint) places.push([`checkpoint of ${trainer.name}`, trainer.checkpoint]);
   parts.push(el("dl", { class: "places" }, places.map(([what, uri]) => el("div", {}, el("dt", {}, what), el("dd", {}, address(uri))))));
   const next = commands(job);
@@ -137,7 +140,7 @@ export function commands(job) {
   return [];
 }
 
-/** `validation.fused.top1` and so on, as tables: a row for each model, columns for the figures of each split. */
+/** `validation.fused.top1` and so on, as a table: a row for each model, the fused one last; columns for the figures of each split. */
 export function resultRows(metrics) {
   const rows = new Map(), columns = [];
   for (const [name, value] of Object.entries(metrics)) {
@@ -148,7 +151,7 @@ export function resultRows(metrics) {
     rows.set(who, { ...rows.get(who), [column]: value });
   }
   columns.sort((a, b) => order(a) - order(b));
-  return { columns, rows: [...rows].map(([who, figures]) => [who, ...columns.map(column => percent(figures[column]))]) };
+  return { columns, rows: [...rows].sort(([a], [b]) => (a === "fused") - (b === "fused")).map(([who, figures]) => [who, ...columns.map(column => percent(figures[column]))]) };
 }
 
 const order = column => ["validation", "test"].indexOf(column.split(" ")[0]) * 10 + ["top-1", "top-5", "mAP"].indexOf(column.split(" ")[1]);
