@@ -32,7 +32,7 @@ LEASES = {
     ("coordination.k8s.io", "leases", "get", "essp-master"),
     ("coordination.k8s.io", "leases", "update", "essp-master"),
 }
-LOOKING = {("apps", "deployments", verb, "") for verb in ("list", "watch")}
+LOOKING = {("apps", "deployments", verb, "") for verb in ("list", "watch")} | {("", "events", "create", "")}
 SCALING = LOOKING | {
     ("apps", "deployments/scale", "patch", ""),
     ("", "pods", "list", ""),

@@ -1,10 +1,10 @@
 """A double of the Kubernetes API server: as much of it as ESSP uses, with the semantics that matter.
 
-Deployments (with their scale), Jobs, Pods, ConfigMaps and Leases of one namespace: create (409 when it is there), list
-by labels, get, replace (409 for a stale `resourceVersion`), JSON patch (a list) or merge patch, delete, with all that
-the object owns; a Job that is deleted in the foreground stays, marked, until its pods are gone. Lists of deployments,
-jobs and pods can be watched from a version on: changes in their order, with bookmarks for whoever wants them
-(`bookmark`), an ERROR 410 once what was missed is forgotten (`compact`), until `timeoutSeconds` are over or the
+Deployments (with their scale), Jobs, Pods, ConfigMaps, Events and Leases of one namespace: create (409 when it is
+there), list by labels, get, replace (409 for a stale `resourceVersion`), JSON patch (a list) or merge patch, delete,
+with all that the object owns; a Job that is deleted in the foreground stays, marked, until its pods are gone. Lists of
+deployments, jobs and pods can be watched from a version on: changes in their order, with bookmarks for whoever wants
+them (`bookmark`), an ERROR 410 once what was missed is forgotten (`compact`), until `timeoutSeconds` are over or the
 connection ends (`hang_up`). Every request is kept. `outage` makes it answer 503, and ends what is being watched. Most
 tests that use it run against a real cluster as well: see `api` in `tests/unit/essp_master/kubernetes`.
 
@@ -36,7 +36,7 @@ from tests.harness.http_server import ClosingHTTPServer
 Object = dict[str, Any]
 _PATH = re.compile(
     r"/(?:api/v1|apis/(?:apps/v1|batch/v1|coordination\.k8s\.io/v1))/namespaces/(?P<namespace>[^/]+)"
-    r"/(?P<kind>deployments|jobs|pods|leases|configmaps)(?:/(?P<name>[^/]+))?(?:/(?P<part>scale))?"
+    r"/(?P<kind>deployments|jobs|pods|leases|configmaps|events)(?:/(?P<name>[^/]+))?(?:/(?P<part>scale))?"
 )
 _KINDS = {
     "v1": ("ConfigMap", "Pod", "Service", "ServiceAccount"),

@@ -17,6 +17,7 @@ What the master may do in the cluster, and the contract that it relies on (servi
              of a training; it fills in REGISTERED, image, args, resources, sizes (NNODES and so on).
              It reads them again and again: mounted as a folder, they follow an upgrade within a minute or two
   lease      <fullname>-master            which master leads
+  events     EsspPool                     of a pool's Deployment or a training's Job: what the master did to it, and why
 
 A Role gives exactly the rights for this, in the release's namespace, and only for what is switched on. No other pod has
 a token. What the master has made is labelled app.kubernetes.io/managed-by: essp-master. Its owner is the ConfigMap

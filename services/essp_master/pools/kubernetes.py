@@ -15,6 +15,8 @@ too: made again when it is gone, and given another pod, which Kubernetes rolls o
 What differs is seen from a digest that each of these objects carries. The templates are read at each repair, so an
 upgrade of the release that changes them (servers, settings, images, resources) reaches what runs, with no new master.
 
+What is done to a pool or a training is an Event of its Deployment or Job, so `kubectl describe` shows it.
+
 A master that takes over finds what the one before has made: trainings keep their ranks, and what belongs to no job and
 no registration any more is removed. A ConfigMap of the release owns all of it, so Kubernetes removes it with the
 release.
@@ -23,15 +25,17 @@ release.
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from kubernetes import client
 
-from essp_common.errors import ConfigError, PermanentError
+from essp_common.errors import ConfigError, EsspError, PermanentError
 from essp_common.runtime import ids
 from essp_common.runtime.conditions import Subject
 from essp_common.runtime.troubles import Kind
@@ -61,6 +65,8 @@ COST = "controller.kubernetes.io/pod-deletion-cost"
 _JOB = "batch.kubernetes.io/job-name"
 _BUSY, _IDLE = "100", "-100"
 _HIDDEN = 3
+_LONGEST_MESSAGE = 1024
+"""Characters of an Event, as the API allows them."""
 
 
 @dataclass
@@ -193,6 +199,7 @@ class KubernetesDriver:
                 with suppress(PermanentError, ConfigError):  # the others' Deployments are no worse for it
                     if sentence := self._repair_extractor(pool, extractor):
                         done.append(sentence)
+                        self.tell(pool, sentence)
             for name, training in list(self._trainers.items()):
                 try:
                     sentence = self._repair(name)
@@ -200,9 +207,16 @@ class KubernetesDriver:
                     sentence = f"trainer {name} cannot be run: {error}"
                 if sentence and sentence != training.reported:
                     done.append(sentence)
+                    self._record(self._job_of(name), sentence, "Warning")
                 training.reported = sentence or training.reported
         self._look_at_pods()
         return done
+
+    def tell(self, pool: str, sentence: str) -> None:
+        """An Event of the pool's Deployment, or of the training's Job."""
+        with suppress(EsspError):
+            jobs = (job for job in self._running_jobs() if _work(job) == pool)
+            self._record(self._deployment(pool) or next(jobs, None), sentence, "Normal")
 
     def troubles(self) -> Mapping[Subject, str]:
         """Pools whose pods do not stay up, and trainings whose Job has failed."""
@@ -280,6 +294,36 @@ class KubernetesDriver:
     def _deployment(self, pool: str) -> Any:
         return next((d for d in self._deployments.objects().values() if _work(d) == pool), None)
 
+    def _job_of(self, name: str) -> Any:
+        """The Job of a training, if one is there."""
+        return next((j for j in self._jobs.objects().values() if j.metadata.labels[TRAINING] == name), None)
+
+    def _record(self, found: Any, sentence: str, kind: str) -> None:
+        """An Event of an object, if there is one; who cannot write it goes on."""
+        if found is None:
+            return
+        is_job = isinstance(found, client.V1Job)
+        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        event = {
+            "metadata": {"name": f"{found.metadata.name}.{uuid.uuid4().hex[:16]}", "namespace": self._namespace},
+            "involvedObject": {
+                "apiVersion": "batch/v1" if is_job else "apps/v1",
+                "kind": "Job" if is_job else "Deployment",
+                "name": found.metadata.name,
+                "namespace": self._namespace,
+                "uid": found.metadata.uid,
+            },
+            "reason": "EsspPool",
+            "message": sentence[:_LONGEST_MESSAGE],
+            "type": kind,
+            "source": {"component": MASTER},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        with suppress(EsspError), answers():
+            self._core.create_namespaced_event(self._namespace, event, _request_timeout=TIMEOUT_S)
+
     def _running_jobs(self) -> list[Any]:
         """The Jobs of trainings that have not ended."""
         jobs = self._jobs.objects().values() if self._trains else ()
@@ -347,7 +391,7 @@ class KubernetesDriver:
         """Bring a training's Job closer to what it should be; a sentence for people if they have to know."""
         training = self._trainers[name]
         training.follow(self._template("trainer-job.yaml"))
-        job = next((j for j in self._jobs.objects().values() if j.metadata.labels[TRAINING] == name), None)
+        job = self._job_of(name)
         if job is not None and job.metadata.deletion_timestamp is not None:
             return ""  # what comes next comes when its pods are gone
         if job is None:

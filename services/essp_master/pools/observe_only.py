@@ -52,6 +52,9 @@ class ObserveOnlyDriver:
         """None: it starts none."""
         return {}
 
+    def tell(self, pool: str, sentence: str) -> None:
+        """Nothing: the log says it."""
+
     def troubles(self) -> Mapping[Subject, str]:
         """None: it starts no workers."""
         return {}

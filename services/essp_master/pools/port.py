@@ -67,6 +67,9 @@ class PoolDriver(Protocol):
     def trainings(self) -> Mapping[TrainingKey, int]:
         """Ranks of the trainings that it has already when a master begins; those of masters before it, too."""
 
+    def tell(self, pool: str, sentence: str) -> None:
+        """Say what was done to a pool, and why, where the platform shows such things. Never fails: the log has it."""
+
     def troubles(self) -> Mapping[Subject, str]:
         """Pools whose workers do not stay up, as far as it has seen; it waits for nothing."""
 

@@ -148,6 +148,9 @@ class ProcessDriver:
         """None: those of a master before this one ended with it."""
         return {}
 
+    def tell(self, pool: str, sentence: str) -> None:
+        """Nothing: the log says it."""
+
     def troubles(self) -> Mapping[Subject, str]:
         """The pools whose workers end as soon as they are started."""
         with self._lock:

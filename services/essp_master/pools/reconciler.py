@@ -329,6 +329,8 @@ class Reconciler:
     def _report(self, pool: str, message: str) -> None:
         log.info("pool %s: %s", pool, message)
         self._events.append(PoolEvent(time=datetime.now(UTC), pool=pool, message=message))
+        if pool:
+            self._driver.tell(pool, message)
 
     def _view(self, name: str, size: PoolSize, state: PoolState) -> PoolView:
         decision = self._decisions.get(name)

@@ -130,6 +130,20 @@ def test_without_the_charts_templates_nothing_can_be_registered(api: client.ApiC
         bare.train("demo", "rgb", 1, None)
 
 
+def test_who_describes_a_pool_reads_what_was_done_to_it(cluster: Cluster, driver: KubernetesDriver) -> None:
+    cluster.put("deployments", deployment("essp-decoder", "decoder", 3))
+    seen(driver, decoder=PoolSize(3, 0))
+    driver.tell("decoder", "3 -> 5: trainers wait")
+    driver.tell("nobody", "3 -> 5: there is no such pool")
+    (name,) = cluster.names("events")
+    event = cluster.objects["events", name]
+    about = cluster.objects["deployments", "essp-decoder"]["metadata"]
+    assert (event["involvedObject"]["kind"], event["involvedObject"]["uid"]) == ("Deployment", about["uid"])
+    assert (event["type"], event["message"]) == ("Normal", "3 -> 5: trainers wait")
+    cluster.outage = True
+    driver.tell("decoder", "what cannot be told is in the log")
+
+
 def test_pods_that_do_not_stay_up_are_told_of(cluster: Cluster, driver: KubernetesDriver) -> None:
     cluster.put("deployments", deployment("essp-decoder", "decoder", 1))
     state = {"waiting": {"reason": "CrashLoopBackOff"}}

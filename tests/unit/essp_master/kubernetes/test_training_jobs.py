@@ -145,6 +145,9 @@ def test_a_job_that_failed_is_told_once_and_one_that_is_done_left_alone(
     (sentence,) = driver.repair()
     assert "PodFailurePolicy exit code 2" in sentence
     assert f"kubectl delete job {DEMO_RGB}" in sentence
+    (event,) = [cluster.objects["events", name] for name in cluster.names("events")]
+    assert (event["type"], event["message"]) == ("Warning", sentence)
+    assert event["involvedObject"]["kind"] == "Job"
     assert driver.repair() == []
     ended(cluster, "Complete", "CompletionsReached", "")
     assert driver.repair() == []

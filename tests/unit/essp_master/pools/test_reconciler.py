@@ -48,6 +48,7 @@ class Recorded:
         self.registered: set[str] = set()
         self.present: dict[TrainingKey, int] = {}
         self.held_up = ""
+        self.said: list[tuple[str, str]] = []
 
     def start(self, changed: Callable[[], None]) -> None:
         self.changed = changed
@@ -79,6 +80,9 @@ class Recorded:
 
     def trainings(self) -> Mapping[TrainingKey, int]:
         return self.present
+
+    def tell(self, pool: str, sentence: str) -> None:
+        self.said.append((pool, sentence))
 
     def troubles(self) -> Mapping[Subject, str]:
         return {}
@@ -157,6 +161,7 @@ def test_a_pool_whose_trainers_wait_grows_and_says_why() -> None:
     bench.pass_time(120, decoded_per_s=5.0, wait=0.5)
     assert bench.driver.replicas["decoder"] >= 3
     assert "trainers wait 50%" in bench.reconciler.events()[-1].message
+    assert bench.driver.said == [(event.pool, event.message) for event in bench.reconciler.events()]
     (view,) = bench.reconciler.pools()
     assert (view.name, view.saturation) == ("decoder", "bottleneck")
 
