@@ -10,6 +10,7 @@ from essp_common.job.status import phase_title
 from essp_common.pb.v1.messages_pb2 import Failed, FailureKind, FailureTally, HistorySegment, Loop, Progress, Stage
 from essp_common.planning.phases import Phases
 from essp_common.planning.position import Position
+from essp_common.quantities import counted
 from essp_common.runtime import ids
 from essp_common.runtime.conditions import Condition, Subject
 from essp_master.job.activity import purpose_name
@@ -56,7 +57,9 @@ class EventReporter:
 
     def stalled(self, units: int) -> None:
         """Nothing was reported for long."""
-        self.log.add("warning", f"no worker reported for long; {units} work units issued again", {"units": units})
+        self.log.add(
+            "warning", f"nothing was reported for long; {counted(units, 'work unit')} issued again", {"units": units}
+        )
 
     def hindered(self, present: Iterable[Condition]) -> None:
         """What keeps ESSP from working now: an event for each that is new, and for each that is over."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from essp_common.job.status import JobState
-from essp_common.pb.v1.messages_pb2 import TRAIN
 from essp_master.job.activity import TrainerActivity
 from essp_master.job.job import Job
 
@@ -62,7 +61,7 @@ def demand_of(job: Job) -> PoolDemand:
         created=job.life.created,
         running=job.state is JobState.RUNNING,
         streams={name: stream.feature for name, stream in found.spec.streams.items()},
-        epoch_clips=next((plan.clips for plan in found.phases.plans if plan.purpose == TRAIN), 0),
+        epoch_clips=job.run.epoch_clips,
         backlog=ledger.backlog(),
         done=job.activity.done(),
         out_of_credit=ledger.out_of_credit,

@@ -1,5 +1,8 @@
 """Divides ranks among the trainers of running jobs, again after each of their epochs.
 
+A paused job gives its ranks to running ones: its trainers have saved, and resume when it does. While no job runs, it
+keeps them.
+
 A new master begins with the ranks that trainings have, so that its beginning moves none; it ends those of jobs that
 are over.
 
@@ -43,6 +46,7 @@ class TrainerRanks:
 
     def step(self, jobs: Sequence[PoolDemand]) -> list[str]:
         """Give each trainer of the jobs its share of ranks. Returns one sentence per change."""
+        jobs = [job for job in jobs if job.running] or jobs
         found = {
             (job.job, trainer.name): (job, trainer) for job in jobs for trainer in job.trainers if not trainer.final
         }

@@ -39,6 +39,19 @@ def test_trainers_of_a_new_job_get_ranks_and_lose_them_with_it() -> None:
     assert shares(driver) == {"rgb": 0, "flow": 0}
 
 
+def test_a_paused_job_gives_its_ranks_to_a_running_one_and_gets_some_back() -> None:
+    driver = Recorded({})
+    ranks = TrainerRanks(driver, 2)
+    older = replace(with_losses(rgb=[]), job="older")
+    newer = replace(with_losses(flow=[]), job="newer")
+    ranks.step([replace(older, running=False)])
+    assert shares(driver) == {"rgb": 2}, "nobody else wants them"
+    ranks.step([replace(older, running=False), newer])
+    assert shares(driver) == {"rgb": 0, "flow": 2}
+    ranks.step([older, newer])
+    assert shares(driver) == {"rgb": 1, "flow": 1}
+
+
 def test_after_an_epoch_who_still_improves_gets_more() -> None:
     driver = Recorded({})
     ranks = TrainerRanks(driver, 6)
