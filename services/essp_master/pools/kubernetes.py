@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -267,6 +267,15 @@ class KubernetesDriver:
             ids.training_of(_work(job)): int((job.metadata.annotations or {}).get(RANKS, job.spec.parallelism or 1))
             for job in jobs
             if job.metadata.deletion_timestamp is None and ids.is_training(_work(job))
+        }
+
+    def failed(self) -> Set[TrainingKey]:
+        """Trainings whose Job has failed; a Job that somebody deletes is tried again."""
+        jobs = self._jobs.objects().values() if self._trains else ()
+        return {
+            ids.training_of(_work(job))
+            for job in jobs
+            if job.metadata.deletion_timestamp is None and "Failed" in _conditions(job) and ids.is_training(_work(job))
         }
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 
 from essp_common.runtime.conditions import Subject
 from essp_master.pools.port import PoolSize, TrainingKey
@@ -51,6 +51,10 @@ class ObserveOnlyDriver:
     def trainings(self) -> Mapping[TrainingKey, int]:
         """None: it starts none."""
         return {}
+
+    def failed(self) -> Set[TrainingKey]:
+        """None: it starts none."""
+        return frozenset()
 
     def tell(self, pool: str, sentence: str) -> None:
         """Nothing: the log says it."""

@@ -8,7 +8,7 @@ A pool is named as in heartbeats: `decoder`, `extractor.<feature>`, `trainer.<jo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -66,6 +66,9 @@ class PoolDriver(Protocol):
 
     def trainings(self) -> Mapping[TrainingKey, int]:
         """Ranks of the trainings that it has already when a master begins; those of masters before it, too."""
+
+    def failed(self) -> Set[TrainingKey]:
+        """Trainings that have failed and are tried again only when somebody says so."""
 
     def tell(self, pool: str, sentence: str) -> None:
         """Say what was done to a pool, and why, where the platform shows such things. Never fails: the log has it."""

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from essp_common.errors import ConfigError
@@ -147,6 +147,10 @@ class ProcessDriver:
     def trainings(self) -> Mapping[TrainingKey, int]:
         """None: those of a master before this one ended with it."""
         return {}
+
+    def failed(self) -> Set[TrainingKey]:
+        """None: what ends with an error is started again."""
+        return frozenset()
 
     def tell(self, pool: str, sentence: str) -> None:
         """Nothing: the log says it."""

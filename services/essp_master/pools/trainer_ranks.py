@@ -6,13 +6,16 @@ keeps them.
 A new master begins with the ranks that trainings have, so that its beginning moves none; it ends those of jobs that
 are over.
 
+A training that has failed, and is not tried again of itself, gives its ranks back. It stays as it is, so that people
+can see why; when they have it tried again, it gets its share.
+
 To change its number of ranks, a trainer ends with a checkpoint and resumes from it. Ranks are GPUs, or processes if
 there are none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import datetime
 
 from essp_master.job.pool_demand import PoolDemand, TrainerDemand
@@ -36,6 +39,8 @@ class TrainerRanks:
         self._seen: dict[TrainingKey, int] = {}
         self._adopted = False
         """Whether it is known what the masters before have started."""
+        self._out: set[TrainingKey] = set()
+        """Those that have failed and gave their ranks back."""
         self._begun: dict[str, datetime] = {}
         """When each job was started last."""
 
@@ -46,49 +51,73 @@ class TrainerRanks:
 
     def step(self, jobs: Sequence[PoolDemand]) -> list[str]:
         """Give each trainer of the jobs its share of ranks. Returns one sentence per change."""
+        known = {(job.job, trainer.name) for job in jobs for trainer in job.trainers}
         jobs = [job for job in jobs if job.running] or jobs
-        found = {
+        wanted = {
             (job.job, trainer.name): (job, trainer) for job in jobs for trainer in job.trainers if not trainer.final
         }
+        failed = self._driver.failed()
+        found = {key: demand for key, demand in wanted.items() if key not in failed}
         epochs = {key: len(trainer.losses) for key, (_, trainer) in found.items()}
-        rows = {key: self._row(job, trainer) for key, (job, trainer) in found.items()}
-        begun = {job.job: job.created for job, _ in found.values()}
-        adopted = self._adopt(rows, begun)
+        rows = {key: self._row(job, trainer) for key, (job, trainer) in wanted.items()}
+        begun = {job.job: job.created for job, _ in wanted.values()}
+        adopted = self._adopt(rows, begun, failed)
         self._end_former(begun)
+        self._end_failed(known, failed)
         if epochs == self._seen:
             return adopted
         trainers = [self._forecast(key, job, trainer, rows[key]) for key, (job, trainer) in found.items()]
         names = {_name(key): key for key in found}
         shares = allocate(trainers, self._ranks, {_name(k): self._shares.get(k, 0) for k in found})
-        done = self._move({names[name]: share for name, share in shares.items()}, rows)
+        done = self._move({names[name]: share for name, share in shares.items()}, rows, failed)
         self._seen = epochs  # set last, so that a failed step is repeated
         return adopted + done
 
-    def _adopt(self, rows: Mapping[TrainingKey, TrainerRow | None], begun: dict[str, datetime]) -> list[str]:
+    def _adopt(
+        self, rows: Mapping[TrainingKey, TrainerRow | None], begun: dict[str, datetime], failed: Set[TrainingKey]
+    ) -> list[str]:
         """Once: go on with what the masters before have started, and end what is of no job any more."""
         if self._adopted:
             return []
         present = self._driver.trainings()
+        self._out = {key for key in failed if key in rows}
         for key, ranks in present.items():
-            self._driver.train(*key, ranks if key in rows else 0, rows.get(key))
-        self._shares = {key: ranks for key, ranks in present.items() if key in rows}
+            if key not in self._out:
+                self._driver.train(*key, ranks if key in rows else 0, rows.get(key))
+        self._shares = {key: ranks for key, ranks in present.items() if key in rows and key not in self._out}
         self._begun = begun
         self._adopted = True
         return [f"trainer {_name(key)} is of no job any more; it ends" for key in sorted(present.keys() - rows.keys())]
 
     def _end_former(self, begun: dict[str, datetime]) -> None:
         """End the trainers of earlier runs: a job may be stopped and started again between two steps."""
-        for key in list(self._shares):
+        for key in [*self._shares, *self._out]:
             if key[0] in begun and self._begun.get(key[0]) != begun[key[0]]:
                 self._driver.train(*key, 0, None)
-                del self._shares[key]
+                self._shares.pop(key, None)
+                self._out.discard(key)
                 self._seen = {}
         self._begun = begun
 
-    def _move(self, shares: Mapping[TrainingKey, int], rows: Mapping[TrainingKey, TrainerRow | None]) -> list[str]:
-        done = []
-        for key in self._shares.keys() - shares.keys():
+    def _end_failed(self, known: Set[TrainingKey], failed: Set[TrainingKey]) -> None:
+        """Remove those that have failed when their jobs are over; forget those that are tried again."""
+        for key in self._out - known:
             self._driver.train(*key, 0, None)
+        self._out &= known & failed
+
+    def _move(
+        self,
+        shares: Mapping[TrainingKey, int],
+        rows: Mapping[TrainingKey, TrainerRow | None],
+        failed: Set[TrainingKey],
+    ) -> list[str]:
+        done = []
+        for key in sorted(self._shares.keys() - shares.keys()):
+            if key in failed and key in rows:
+                self._out.add(key)
+                done.append(f"trainer {_name(key)} has failed; its {self._shares[key]} ranks are free for others")
+            else:
+                self._driver.train(*key, 0, None)
         for key, share in sorted(shares.items(), key=lambda item: item[1]):  # free ranks before assigning them
             before = self._shares.get(key, 0)
             if share != before:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes import client
 
+from essp_common.runtime.troubles import Kind
 from essp_master.pools.kubernetes import KubernetesDriver
 from essp_master.pools.manifests import RANKS_PER_NODE, ranks_per_node, training_job, training_name
 from essp_master.pools.port import PoolSize
@@ -145,6 +146,8 @@ def test_a_job_that_failed_is_told_once_and_one_that_is_done_left_alone(
     (sentence,) = driver.repair()
     assert "PodFailurePolicy exit code 2" in sentence
     assert f"kubectl delete job {DEMO_RGB}" in sentence
+    assert driver.failed() == {("demo", "rgb")}
+    assert "PodFailurePolicy" in driver.troubles()[Kind.CRASHING, "trainer.demo.rgb"], "a condition, a metric, an alert"
     (event,) = [cluster.objects["events", name] for name in cluster.names("events")]
     assert (event["type"], event["message"]) == ("Warning", sentence)
     assert event["involvedObject"]["kind"] == "Job"

@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -48,6 +48,7 @@ class Recorded:
         self.registered: set[str] = set()
         self.present: dict[TrainingKey, int] = {}
         self.held_up = ""
+        self.failing: set[TrainingKey] = set()
         self.said: list[tuple[str, str]] = []
 
     def start(self, changed: Callable[[], None]) -> None:
@@ -80,6 +81,9 @@ class Recorded:
 
     def trainings(self) -> Mapping[TrainingKey, int]:
         return self.present
+
+    def failed(self) -> Set[TrainingKey]:
+        return self.failing
 
     def tell(self, pool: str, sentence: str) -> None:
         self.said.append((pool, sentence))

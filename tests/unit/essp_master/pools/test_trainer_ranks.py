@@ -85,6 +85,53 @@ def test_a_job_that_was_stopped_and_started_in_between_has_its_trainers_started_
     assert [ranks for _, ranks in again[:2]] == [0, 0], "the former ones first"
 
 
+def test_a_training_that_has_failed_gives_its_ranks_to_others_and_stays_to_be_looked_at() -> None:
+    driver = Recorded({})
+    ranks = TrainerRanks(driver, 4)
+    demand = with_losses(rgb=[], flow=[])
+    ranks.step([demand])
+    had = ranks.shares["demo", "rgb"]
+    driver.failing = {("demo", "rgb")}
+    sentences = ranks.step([demand])
+    assert f"trainer demo.rgb has failed; its {had} ranks are free for others" in sentences
+    assert ranks.shares == {("demo", "flow"): 4}
+    assert shares(driver)["rgb"] == had, "its Job stays as it is"
+    assert ranks.step([demand]) == []
+    driver.failing = set()  # somebody has mended it
+    ranks.step([demand])
+    assert ranks.shares.keys() == {("demo", "rgb"), ("demo", "flow")}
+    assert sum(ranks.shares.values()) == 4
+
+
+def test_a_training_that_has_failed_goes_with_its_run() -> None:
+    driver = Recorded({})
+    ranks = TrainerRanks(driver, 4)
+    demand = with_losses(rgb=[])
+    ranks.step([demand])
+    driver.failing = {("demo", "rgb")}
+    ranks.step([demand])
+    told = len(driver.told)
+    ranks.step([replace(demand, created=demand.created + timedelta(seconds=5))])
+    assert driver.told[told:] == [("train", "demo", "rgb", 0)], "the former one has to go before there is another"
+    driver.failing = set()
+    ranks.step([replace(demand, created=demand.created + timedelta(seconds=5))])
+    assert shares(driver)["rgb"] >= 1
+    driver.failing = {("demo", "rgb")}
+    ranks.step([replace(demand, created=demand.created + timedelta(seconds=5))])
+    ranks.step([])
+    assert shares(driver) == {"rgb": 0}, "its job is over"
+
+
+def test_a_new_master_leaves_a_training_that_has_failed_alone() -> None:
+    driver = Recorded({})
+    driver.present = {("demo", "rgb"): 3, ("demo", "flow"): 1}
+    driver.failing = {("demo", "rgb")}
+    ranks = TrainerRanks(driver, 4)
+    ranks.step([with_losses(rgb=[], flow=[])])
+    assert "rgb" not in shares(driver)
+    assert ranks.shares.keys() == {("demo", "flow")}
+
+
 def test_what_could_not_be_done_is_tried_again() -> None:
     """In a cluster a training's successor cannot be made before its predecessor is gone."""
 
