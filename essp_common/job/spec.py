@@ -345,17 +345,23 @@ class AugmentSpec(_Section):
 
 
 class OptimizerSpec(_Section):
-    """SGD with momentum, and the schedule of its learning rate."""
+    """How weights are updated, and the schedule of the learning rate."""
 
+    kind: Literal["sgd", "adamw"] = "sgd"
+    """`sgd`: stochastic gradient descent with momentum. `adamw`: Adam with decoupled weight decay (Loshchilov & Hutter,
+    2019), as transformers are trained, with an `lr` of about 1e-4 to 1e-3 and a `weight_decay` of 0.01 to 0.1. Its
+    state is twice as large."""
     lr: float = Field(0.01, gt=0, le=1000)
     """Highest learning rate, for the whole batch, whatever the number of ranks. If a recipe gives the rate for another
     batch size, scale it in proportion (Goyal et al., 2017)."""
     momentum: float = Field(0.9, ge=0, lt=1)
     """Momentum of SGD."""
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
+    """AdamW: decay of the averages of gradients and of their squares."""
     nesterov: bool = False
     """Nesterov's momentum."""
     weight_decay: float = Field(5e-4, ge=0, le=10)
-    """L2 penalty on the weights."""
+    """L2 penalty on the weights; AdamW shrinks the weights by it themselves, times the rate."""
     decay_all: bool = True
     """True: decay biases and the parameters of normalisations, too. False: decay only the weights of convolutions and
     linear layers, as is usual for large batches and long training."""
@@ -369,6 +375,15 @@ class OptimizerSpec(_Section):
     """Factor of each step."""
     clip_grad_norm: float = Field(20.0, gt=0, le=10**6)
     """Largest norm of the gradients; larger gradients are scaled down to it."""
+
+    @model_validator(mode="after")
+    def _of_its_kind(self) -> OptimizerSpec:
+        others = {"betas"} if self.kind == "sgd" else {"momentum", "nesterov"}
+        if foreign := sorted(others & self.model_fields_set):
+            own = "momentum" if self.kind == "sgd" else "betas"
+            if any(getattr(self, name) != type(self).model_fields[name].default for name in foreign):
+                raise ValueError(f"{foreign[0]}: is not for {self.kind}, which has {own}")
+        return self
 
 
 class CheckpointSpec(_Section):
@@ -392,7 +407,7 @@ class CheckpointSpec(_Section):
     """With `bits`: arrays of one dimension (biases, statistics) keep all bits. They are few, and all outputs depend on
     them."""
     optimizer: Literal["exact", "quantized"] = "exact"
-    """With `bits`: whether the momentum is rounded, too."""
+    """With `bits`: whether the momentum is rounded, too. Not with AdamW: a square that becomes 0 makes a step huge."""
     best: Literal["exact", "quantized"] = "exact"
     """With `bits`: whether also the weights are rounded that validation may choose, and that the job ends with."""
     codec: Literal["none", "gzip", "zstd"] = "zstd"
@@ -457,6 +472,12 @@ class TrainerSpec(_Section):
     checkpoint: CheckpointSpec = CheckpointSpec()
     """When and how the training is saved; see [checkpoints](checkpoints.md). Nothing of it decides what is learned,
     unless a training resumes from numbers that were rounded (`bits`)."""
+
+    @model_validator(mode="after")
+    def _squares_stay_exact(self) -> TrainerSpec:
+        if self.optimizer.kind == "adamw" and self.checkpoint.optimizer == "quantized":
+            raise ValueError("checkpoint.optimizer: quantized would make AdamW's small squares 0; leave it exact")
+        return self
 
     @model_validator(mode="after")
     def _packaged_weights_fit(self) -> TrainerSpec:

@@ -15,6 +15,7 @@ from essp_common.quantities import counted
 from essp_master.job.sizing import catch_up_bytes, uncoupled_budget
 from essp_master.job.trainer_checks import alike
 
+_HIGH_FOR_ADAM = 5e-3
 _OFTEN = 4
 """Times that a group of pictures is decoded for neighbouring clips, from which on that is said."""
 _NAMED = 10
@@ -146,6 +147,8 @@ def _without_effect(trainer: TrainerSpec, epochs: int) -> Iterator[tuple[str, st
             "optimizer.steps",
             f"{late[0]} is never reached: the job has {counted(epochs, 'epoch')}, and steps count from 0",
         )
+    if optimizer.kind == "adamw" and optimizer.lr > _HIGH_FOR_ADAM:
+        yield "optimizer.lr", f"{optimizer.lr:g} is high for AdamW, which moves each weight by about so much a step"
     if optimizer.schedule == "cosine" and optimizer.steps:
         yield "optimizer.steps", "has no effect on the cosine schedule"
     if optimizer.warmup_epochs >= epochs:

@@ -1,4 +1,4 @@
-"""SGD with momentum, gradient clipping and, in half precision, gradient scaling.
+"""SGD with momentum or AdamW, gradient clipping and, in half precision, gradient scaling.
 
     loss ──scaled──▶ backward ──▶ gradients, summed over the ranks ──clip──▶ norm ──step──▶ parameters
 
@@ -21,7 +21,9 @@ from essp_common.job.spec import OptimizerSpec
 from essp_common.learning.models import Classifier
 
 _SCALE, _TRACKER = "gradient/scale", "gradient/growth_tracker"
-"""Beside the momentum of each parameter; no parameter's name contains a slash."""
+_STEPS, _SQUARE = "adamw/steps", "square/"
+"""Beside the momentum of each parameter, under its name; no parameter's name contains a slash. AdamW has the average of
+squares of each, too, and one number of steps, as all parameters take every step."""
 _LEAST_SCALE = 1.0
 """If gradients overflow even at this factor, the factor is not the cause."""
 
@@ -35,10 +37,16 @@ class Optimiser:
         self._model = model
         self._limit = rates.clip_grad_norm
         self._fused = fused
-        self._optimizer = torch.optim.SGD(
-            _groups(model, rates), lr=rates.lr, momentum=rates.momentum, nesterov=rates.nesterov, fused=fused
-        )
-        if fused and rates.momentum:
+        self._adam = rates.kind == "adamw"
+        self._optimizer: torch.optim.Optimizer
+        if self._adam:
+            self._optimizer = torch.optim.AdamW(_groups(model, rates), lr=rates.lr, betas=rates.betas, fused=fused)
+        else:
+            self._optimizer = torch.optim.SGD(
+                _groups(model, rates), lr=rates.lr, momentum=rates.momentum, nesterov=rates.nesterov, fused=fused
+            )
+        self._has_momentum = self._adam or bool(rates.momentum)
+        if fused and not self._adam and rates.momentum:
             # Where it skips the first step, torch would leave the momentum as it finds the memory.
             for parameter in model.parameters():
                 self._optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter, requires_grad=False)
@@ -76,12 +84,17 @@ class Optimiser:
         self._scaler.update()
 
     def state(self) -> dict[str, Tensor]:
-        """The momentum of every parameter, by name, and the scale; not copied."""
-        held = {
-            name: self._optimizer.state[parameter]["momentum_buffer"]
+        """The momentum of every parameter, by name, AdamW's squares and steps, and the scale; not copied."""
+        momentum = "exp_avg" if self._adam else "momentum_buffer"
+        known = [
+            (name, state)
             for name, parameter in self._model.named_parameters()
-            if self._optimizer.state.get(parameter, {}).get("momentum_buffer") is not None
-        }
+            if (state := self._optimizer.state.get(parameter, {})).get(momentum) is not None
+        ]
+        held = {name: state[momentum] for name, state in known}
+        if self._adam and known:
+            held |= {_SQUARE + name: state["exp_avg_sq"] for name, state in known}
+            held[_STEPS] = known[0][1]["step"]
         if self._scaler.is_enabled():
             scaling = self._scaler.state_dict()
             held[_SCALE] = torch.tensor(scaling["scale"], dtype=torch.float64)
@@ -91,22 +104,36 @@ class Optimiser:
     def state_to_come(self) -> dict[str, Tensor]:
         """Shapes and types of what `state` gives once every parameter has been updated; on the device `meta`."""
         to_come = {
-            name: torch.empty_like(parameter, device="meta")
+            before + name: torch.empty_like(parameter, device="meta")
+            for before in ("", _SQUARE)[: 1 + self._adam]
             for name, parameter in self._model.named_parameters()
-            if self._optimizer.defaults["momentum"] and parameter.requires_grad
+            if self._has_momentum and parameter.requires_grad
         }
+        if self._adam:
+            to_come[_STEPS] = torch.empty((), device="meta")
         return to_come | {name: tensor.to("meta") for name, tensor in self.state().items()}
 
     def load(self, held: Mapping[str, Tensor]) -> None:
         """Restore a `state`."""
         for name, parameter in self._model.named_parameters():
-            if name in held:
-                # Keep the memory layout of the parameter: another one may round differently in the last bit.
-                buffer = torch.empty_like(parameter, requires_grad=False)
-                self._optimizer.state[parameter]["momentum_buffer"] = buffer.copy_(held[name])
+            if name not in held:
+                continue
+            state = self._optimizer.state[parameter]
+            if self._adam:
+                state["exp_avg"] = _like(parameter, held[name])
+                state["exp_avg_sq"] = _like(parameter, held[_SQUARE + name])
+                where = parameter.device if self._fused else torch.device("cpu")
+                state["step"] = held[_STEPS].to(where, torch.float32, copy=True)
+            else:
+                state["momentum_buffer"] = _like(parameter, held[name])
         if self._scaler.is_enabled() and _SCALE in held:
             scaling = {"scale": held[_SCALE].item(), "_growth_tracker": int(held[_TRACKER].item())}
             self._scaler.load_state_dict(self._scaler.state_dict() | scaling)
+
+
+def _like(parameter: Tensor, values: Tensor) -> Tensor:
+    """A copy in the memory layout of the parameter: another one may round differently in the last bit."""
+    return torch.empty_like(parameter, requires_grad=False).copy_(values)
 
 
 def _groups(model: nn.Module, rates: OptimizerSpec) -> list[dict[str, object]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -120,7 +121,7 @@ def stepped(model: Classifier, optimiser: Optimiser, seed: int, finite: bool = T
 
 
 @pytest.mark.usefixtures("double_precision")
-@pytest.mark.parametrize("rates", [{}, {"nesterov": True}, {"momentum": 0.0}, {"decay_all": False}])
+@pytest.mark.parametrize("rates", [{}, {"nesterov": True}, {"momentum": 0.0}, {"decay_all": False}, {"kind": "adamw"}])
 def test_a_fused_optimiser_skips_what_is_not_finite(rates: dict[str, Any]) -> None:
     """Also in its first step, in which torch's own would leave momentum that nobody has set."""
     plain, fused = small(), small()
@@ -134,6 +135,31 @@ def test_a_fused_optimiser_skips_what_is_not_finite(rates: dict[str, Any]) -> No
         assert distance(dict(fused.named_parameters()), dict(plain.named_parameters())) < 3 * 10 * UNIT
     momentum = {name: tensor for name, tensor in own.state().items() if tensor.any()}
     assert distance({name: other.state()[name] for name in momentum}, momentum) < 3 * 10 * 10 * UNIT
+
+
+@pytest.mark.usefixtures("double_precision")
+@pytest.mark.parametrize("decay_all", [True, False])
+def test_adamw_is_the_recurrence(decay_all: bool) -> None:
+    """Algorithm 2 of Loshchilov & Hutter, "Decoupled Weight Decay Regularization", 2019, in NumPy."""
+    model, rate, decay, (first, second) = small(), 0.1, 0.3, (0.8, 0.95)
+    rates = OptimizerSpec(kind="adamw", betas=(first, second), weight_decay=decay, decay_all=decay_all)
+    optimiser = Optimiser(model, rates, scaling=False)
+    expected = {name: parameter.detach().numpy().copy() for name, parameter in model.named_parameters()}
+    mean = {name: np.zeros_like(values) for name, values in expected.items()}
+    square = {name: np.zeros_like(values) for name, values in expected.items()}
+    for step in range(1, 6):
+        stepped(model, optimiser, step)
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None
+            gradient, values = parameter.grad.numpy(), expected[name]
+            mean[name] = first * mean[name] + (1 - first) * gradient
+            square[name] = second * square[name] + (1 - second) * gradient**2
+            change = mean[name] / (1 - first**step) / (np.sqrt(square[name] / (1 - second**step)) + 1e-8)
+            shrunk = decay if decay_all or values.ndim > 1 else 0.0
+            expected[name] = values - rate * (change + shrunk * values)
+    found = dict(model.named_parameters())
+    # Five steps of a dozen roundings each; a parameter is a few at most.
+    assert distance(found, {name: torch.from_numpy(values) for name, values in expected.items()}) < 5 * 12 * 10 * UNIT
 
 
 def test_a_meter_counts_a_launched_step_with_the_next() -> None:

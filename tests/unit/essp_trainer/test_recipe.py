@@ -115,10 +115,24 @@ def test_the_average_is_the_recurrence() -> None:
 RECIPES: dict[str, dict[str, Any]] = {
     "cosine": {"optimizer": {"lr": 0.05, "schedule": "cosine", "warmup_epochs": 0.5, "nesterov": True}},
     "smoothed": {"label_smoothing": 0.1, "optimizer": {"lr": 0.05, "decay_all": False}},
+    "adamw": {"optimizer": {"kind": "adamw", "lr": 0.002, "betas": [0.8, 0.99], "weight_decay": 0.05}},
     "averaged": {"ema": 0.9},
     "float16": {"amp": True},
     "crops": {"augment": {"crop": 16, "evaluation_crops": 10}},
 }
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"optimizer": {"kind": "adamw", "nesterov": True}}, "nesterov: is not for adamw, which has betas"),
+        ({"optimizer": {"betas": [0.8, 0.9]}}, "betas: is not for sgd, which has momentum"),
+        ({"optimizer": {"kind": "adamw"}, "checkpoint": {"bits": 8, "optimizer": "quantized"}}, "leave it exact"),
+    ],
+)
+def test_what_is_of_another_optimizer_is_refused(tmp_path: Path, fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        job_spec(tmp_path, **fields)
 
 
 @pytest.fixture
@@ -170,7 +184,7 @@ def one_step(path: Path, ranks: int, recipe: str) -> dict[str, dict[str, Tensor]
 
 
 @pytest.mark.usefixtures("double_precision")
-@pytest.mark.parametrize("recipe", ["averaged", "smoothed"])
+@pytest.mark.parametrize("recipe", ["averaged", "smoothed", "adamw"])
 def test_ranks_take_the_step_of_one(tmp_path: Path, recipe: str) -> None:
     one, two = (one_step(tmp_path, ranks, recipe) for ranks in (1, 2))
     assert one.keys() == two.keys()
