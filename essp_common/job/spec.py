@@ -447,6 +447,9 @@ class TrainerSpec(_Section):
     (`pip install 'essp-video[efficientnet]'`, wherever trainers run)."""
     partial_bn: bool = False
     """Freeze the statistics of every batch normalisation but the first (TSN), for fine-tuning on few videos."""
+    freeze_epochs: int = Field(0, ge=0, le=MOST_EPOCHS)
+    """Epochs in which only the last layer learns; as many as the job has: a linear probe. Meanwhile the statistics of
+    normalisations stand, and a step computes no gradient of the other layers."""
     batch_size: int = Field(32, ge=1, le=65_536)
     """Clips of one optimizer step, all ranks together."""
     dropout: float = Field(0.5, ge=0, lt=1)

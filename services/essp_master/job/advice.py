@@ -147,6 +147,8 @@ def _without_effect(trainer: TrainerSpec, epochs: int) -> Iterator[tuple[str, st
             "optimizer.steps",
             f"{late[0]} is never reached: the job has {counted(epochs, 'epoch')}, and steps count from 0",
         )
+    if trainer.freeze_epochs and trainer.weights is None:
+        yield "freeze_epochs", "freezes random weights, as no `weights` are given"
     if optimizer.kind == "adamw" and optimizer.lr > _HIGH_FOR_ADAM:
         yield "optimizer.lr", f"{optimizer.lr:g} is high for AdamW, which moves each weight by about so much a step"
     if optimizer.schedule == "cosine" and optimizer.steps:

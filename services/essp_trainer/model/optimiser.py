@@ -107,7 +107,7 @@ class Optimiser:
             before + name: torch.empty_like(parameter, device="meta")
             for before in ("", _SQUARE)[: 1 + self._adam]
             for name, parameter in self._model.named_parameters()
-            if self._has_momentum and parameter.requires_grad
+            if self._has_momentum
         }
         if self._adam:
             to_come[_STEPS] = torch.empty((), device="meta")

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from essp_common.learning.models import Classifier, Scores
+from essp_common.learning.networks import network
 from essp_common.learning.normalisation import AnyBatchNorm, take_any_batch
 from essp_common.learning.randomness import Share, seed_of
 from essp_trainer.assignment import Assignment
@@ -55,6 +56,9 @@ class Training:
         self._half = half_type(self._spec.amp, device)
         self._launches = launches(device)
         self._wait: Callable[[], None] | None = None
+        self._head = model.backbone.get_submodule(network(self._spec.model).head)
+        self._frozen = False
+        """Only the head learns."""
         self.optimiser = Optimiser(
             self.model, self._spec.optimizer, scaling=self._half == torch.float16, fused=self._launches
         )
@@ -75,7 +79,7 @@ class Training:
         """
         epochs_done = batch.plan.epoch + batch.begin / batch.plan.clips
         self.model.dropout.reseed(seed_of("dropout", self._seed, self.updates), share)
-        self._train_mode()
+        self._train_mode(batch.plan.epoch < self._spec.freeze_epochs)
         with enough_memory(self._device, share.clips):
             self.optimiser.start(learning_rate(self._spec.optimizer, self._epochs, epochs_done))
             loss, correct = self._over_all_ranks(*self._backward(batch, share))
@@ -130,9 +134,15 @@ class Training:
         self._ranks.sum(sums)
         return sums[0], sums[1]
 
-    def _train_mode(self) -> None:
+    def _train_mode(self, frozen: bool) -> None:
         """Partial batch normalisation: Wang et al., "Temporal Segment Networks", 2016, section 3.2."""
-        self.model.train()
-        if self._spec.partial_bn:
+        if frozen != self._frozen:
+            self.model.requires_grad_(not frozen)
+            self._head.requires_grad_(True)
+            self._frozen = frozen
+        self.model.train(not frozen)
+        if frozen:
+            self._head.train()
+        elif self._spec.partial_bn:
             for layer in [m for m in self.model.modules() if isinstance(m, AnyBatchNorm)][1:]:
                 layer.eval()

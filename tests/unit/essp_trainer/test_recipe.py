@@ -116,6 +116,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "cosine": {"optimizer": {"lr": 0.05, "schedule": "cosine", "warmup_epochs": 0.5, "nesterov": True}},
     "smoothed": {"label_smoothing": 0.1, "optimizer": {"lr": 0.05, "decay_all": False}},
     "adamw": {"optimizer": {"kind": "adamw", "lr": 0.002, "betas": [0.8, 0.99], "weight_decay": 0.05}},
+    "head first": {"freeze_epochs": 1},
     "averaged": {"ema": 0.9},
     "float16": {"amp": True},
     "crops": {"augment": {"crop": 16, "evaluation_crops": 10}},
@@ -175,6 +176,21 @@ def test_every_recipe_resumes_to_the_bit(tmp_path: Path, recipe: str) -> None:
     assert same == (recipe == "crops"), "the recipe does something, and evaluation changes no weight"
 
 
+def test_frozen_layers_stand_and_the_last_one_learns(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path, freeze_epochs=2, checkpoint={"keep": 9}), phase_plans(3))
+    train(stage)
+    *epochs, _ = checkpoint.steps(stage.store, "one")
+    first, second, third = (
+        files_of(stage.store, checkpoint.read(stage.store, "one", step))[MODEL_FILE] for step in epochs[-3:]
+    )
+    changed = [
+        {name for name, tensor in safetensors.torch.load(later).items() if not torch.equal(tensor, before[name])}
+        for before, later in ((safetensors.torch.load(first), second), (safetensors.torch.load(second), third))
+    ]
+    assert {name.rpartition(".")[0] for name in changed[0]} == {"backbone.17.1"}
+    assert len(changed[1]) > 10, "then all of them"
+
+
 def one_step(path: Path, ranks: int, recipe: str) -> dict[str, dict[str, Tensor]]:
     """The files after one step on four clips."""
     own = RECIPES[recipe] | {"augment": {"crop": 32}}
@@ -184,7 +200,7 @@ def one_step(path: Path, ranks: int, recipe: str) -> dict[str, dict[str, Tensor]
 
 
 @pytest.mark.usefixtures("double_precision")
-@pytest.mark.parametrize("recipe", ["averaged", "smoothed", "adamw"])
+@pytest.mark.parametrize("recipe", ["averaged", "smoothed", "adamw", "head first"])
 def test_ranks_take_the_step_of_one(tmp_path: Path, recipe: str) -> None:
     one, two = (one_step(tmp_path, ranks, recipe) for ranks in (1, 2))
     assert one.keys() == two.keys()
