@@ -61,7 +61,7 @@ class TrainerRanks:
         epochs = {key: len(trainer.losses) for key, (_, trainer) in found.items()}
         rows = {key: self._row(job, trainer) for key, (job, trainer) in wanted.items()}
         begun = {job.job: job.created for job, _ in wanted.values()}
-        adopted = self._adopt(rows, begun, failed)
+        adopted = self._adopt(rows, begun, failed, known)
         self._end_former(begun)
         self._end_failed(known, failed)
         if epochs == self._seen:
@@ -74,9 +74,13 @@ class TrainerRanks:
         return adopted + done
 
     def _adopt(
-        self, rows: Mapping[TrainingKey, TrainerRow | None], begun: dict[str, datetime], failed: Set[TrainingKey]
+        self,
+        rows: Mapping[TrainingKey, TrainerRow | None],
+        begun: dict[str, datetime],
+        failed: Set[TrainingKey],
+        known: Set[TrainingKey],
     ) -> list[str]:
-        """Once: go on with what the masters before have started, and end what is of no job any more."""
+        """Once: go on with what the masters before have started, and end what wants no ranks. `known`: of all jobs."""
         if self._adopted:
             return []
         present = self._driver.trainings()
@@ -87,7 +91,10 @@ class TrainerRanks:
         self._shares = {key: ranks for key, ranks in present.items() if key in rows and key not in self._out}
         self._begun = begun
         self._adopted = True
-        return [f"trainer {_name(key)} is of no job any more; it ends" for key in sorted(present.keys() - rows.keys())]
+        return [
+            f"trainer {_name(key)} {'has no turn now' if key in known else 'is of no job any more'}; it ends"
+            for key in sorted(present.keys() - rows.keys())
+        ]
 
     def _end_former(self, begun: dict[str, datetime]) -> None:
         """End the trainers of earlier runs: a job may be stopped and started again between two steps."""
