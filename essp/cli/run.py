@@ -71,9 +71,14 @@ def run_watched(spec: JobSpec, view: View, options: EmbeddedOptions, verbose: bo
         status = _watched(checked.spec, view, settings, replace(options, checked=checked))
         if status.state == JobState.COMPLETED and spec.predictor is None:
             # Drawing takes a few seconds and another library; only now is it known to be wanted.
+            from essp.report.facts import read_run
             from essp.report.folder import write_report
+            from essp.report.sweeps import best_of_sweeps
 
-            typer.echo(f"report  {write_report(stores.under(spec.output), stores)}", err=True)
+            output = stores.under(spec.output)
+            typer.echo(f"report  {write_report(output, stores)}", err=True)
+            for line in best_of_sweeps(read_run(output, stores)) if spec.sweeps else ():
+                typer.echo(line, err=True)
     return status
 
 

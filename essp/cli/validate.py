@@ -21,7 +21,7 @@ from essp_common.job.spec import JobSpec
 from essp_common.job.status import phase_title
 from essp_common.pb.v1.messages_pb2 import Purpose
 from essp_common.planning.decode_cost import decode_cost
-from essp_common.quantities import size
+from essp_common.quantities import counted, size
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores, open_cache
 from essp_master.job.preflight import Preflight, preflight
@@ -77,6 +77,7 @@ def _facts(found: Preflight) -> dict[str, Any]:
         "most_bytes_per_clip": largest,
         "clips_within_budget": found.spec.limits.budget // largest,
         "decoding": _decoding(found),
+        "sweeps": found.spec.sweeps,
         "resumes_at": {trainer: _resumes_at(found, trainer) for trainer in found.spec.trainers},
     }
 
@@ -134,6 +135,8 @@ def _print(facts: dict[str, Any]) -> None:
     decoding = facts["decoding"]
     together = f"{decoding['clips_per_pass']:.1f} records of a file are read together"
     table.add_row("decoding", together if kind == "records" else _said(decoding))
+    for sweep, trainers in facts["sweeps"].items():
+        table.add_row(f"sweep {sweep}", _swept(len(trainers)))
     for trainer, position in facts["resumes_at"].items():
         table.add_row(f"trainer {trainer}", position)
     open_console().print(table)
@@ -145,6 +148,13 @@ def _said(decoding: dict[str, Any]) -> str:
     return (
         f"each decode feeds {decoding['clips_per_pass']:.1f} clips: {decoding['frames_per_clip']:.0f} frames a clip, "
         f"{decoding['times_less']:.1f} times fewer than clip by clip, by the catalog's keyframes"
+    )
+
+
+def _swept(trainers: int) -> str:
+    return (
+        f"{counted(trainers, 'trainer')} at once, which share each decoded clip; each needs memory and time of its own "
+        "on the CPU or GPU"
     )
 
 

@@ -9,6 +9,7 @@ from essp.report.notes import notes
 from essp.report.page import render
 from essp.report.plots import DARK, LIGHT
 from essp.report.samples import Sample, choose, code_shares, draw_samples, read_samples
+from essp.report.sweeps import standings
 from essp_common.artifacts import layout
 from essp_common.artifacts.figures import confusion
 from essp_common.artifacts.history import History
@@ -40,6 +41,10 @@ def draw(run: Run, samples: list[Sample]) -> dict[str, tuple[bytes, bytes]]:
     if run.histories:
         best = {member.trainer: member.epoch for member in run.model.members}
         found["curves"] = (plots.curves(run.histories, best, LIGHT), plots.curves(run.histories, best, DARK))
+    if compared := {
+        sweep: [(one.label, one.validation["top1"]) for one in members] for sweep, members in standings(run).items()
+    }:
+        found["sweeps"] = (plots.sweeps(compared, LIGHT), plots.sweeps(compared, DARK))
     if len(run.fused):
         counts = confusion(run.fused.class_id, run.fused.probabilities)
         classes = run.model.classes

@@ -14,6 +14,7 @@ import numpy as np
 
 from essp.pages.elements import Raw, document, percent, section, table, tiles
 from essp.report.facts import Run
+from essp.report.sweeps import standings
 from essp_common.artifacts.figures import Figures, confusion
 
 FIGURES = {"top1": "top-1", "top5": "top-5", "mean_class": "mean class", "mAP": "mAP", "log_loss": "log loss"}
@@ -30,6 +31,10 @@ def render(run: Run, pictures: Pictures, notes: Mapping[str, str]) -> str:
     """The page. `notes`: what else is known of the run, as label and value."""
     sections = [
         _results(run),
+        _sweeps(run),
+        _picture(
+            "Sweeps", "Top-1 on the validation split, by video; the best of each sweep is filled.", pictures, "sweeps"
+        ),
         _strategies(run),
         _picture(
             "Curves", "Training dashed, validation solid; the circle is the epoch that was chosen.", pictures, "curves"
@@ -82,6 +87,33 @@ def _results(run: Run) -> str:
         if found and found.left_out
     )
     return section("Results", table(head, rows, left=(1,)) + left_out)
+
+
+def _sweeps(run: Run) -> str:
+    """A table for each sweep, its best member first."""
+    return "".join(
+        section(
+            f"Sweep {sweep}",
+            f"<p>Best on validation: {escape(members[0].label)}.</p>"
+            + table(
+                ["", *map(escape, members[0].settings), *FIGURES.values()],
+                [
+                    (
+                        [
+                            one.trainer,
+                            *one.settings.values(),
+                            *(_figure(name, one.validation.get(name)) for name in FIGURES),
+                        ],
+                        one is members[0],
+                    )
+                    for one in members
+                ],
+            )
+            + '<p class="quiet">Figures of the validation split, by video. The best of many looks better there than it '
+            "is; its figures on the test split do not.</p>",
+        )
+        for sweep, members in standings(run).items()
+    )
 
 
 def _figures(row: tuple[Figures, Figures], splits: Sequence[str]) -> list[str]:

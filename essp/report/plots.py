@@ -73,6 +73,24 @@ def curves(histories: Mapping[str, Sequence[PhaseRecord]], best: Mapping[str, in
     return png(figure, theme)
 
 
+def sweeps(compared: Mapping[str, Sequence[tuple[str, float]]], theme: Theme) -> bytes:
+    """Sweep -> label and top-1 of each member, best first: a bar for each, that of the best one filled."""
+    rows = sum(map(len, compared.values()))
+    figure = Figure(figsize=(9, 0.8 * len(compared) + 0.3 * rows), dpi=_DPI, layout="constrained")
+    heights = [len(members) + 1 for members in compared.values()]
+    parts = figure.subplots(len(compared), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
+    for axes, (sweep, members) in zip(parts, compared.items(), strict=True):
+        values = [value for _, value in members]
+        fills = [theme.strong, *["none"] * (len(members) - 1)]
+        axes.barh(range(len(members)), values, color=fills, edgecolor=theme.strong, height=0.7)
+        axes.set_yticks(range(len(members)), [label for label, _ in members], fontsize=8)
+        axes.invert_yaxis()
+        axes.set_title(sweep, loc="left", fontsize=9, color=theme.ink)
+        axes.set_xlim(0, 1)
+        axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+    return png(figure, theme)
+
+
 def confusion(counts: NDArray[np.int64], classes: Sequence[str], theme: Theme) -> bytes:
     """Rows are the labels, columns the predictions; shades are shares of a row, numbers are videos."""
     legible = len(classes) <= _LEGIBLE_CLASSES

@@ -28,6 +28,7 @@ from pydantic import (
 
 from essp_common.errors import ConfigError
 from essp_common.job.documents import read_yaml
+from essp_common.job.sweeps import expanded, sweep_of
 from essp_common.objects.uris import checked_uri
 from essp_common.quantities import parse_bytes
 from essp_common.runtime import ids
@@ -117,6 +118,7 @@ MOST_CANDIDATES = 256
 
 
 Params = Annotated[dict[str, Any], BeforeValidator(plain_values)]
+Grid = Annotated[dict[str, tuple[Any, ...]], BeforeValidator(plain_values)]
 
 
 class _Section(BaseModel):
@@ -461,7 +463,12 @@ class TrainerSpec(_Section):
     and in the model (0.999 is common; 0: off). It is smaller at the beginning, when there is little to average."""
     seed: int | None = Field(None, ge=0, lt=2**63)
     """Seed of the initial weights, of augmentation and of dropout (null: `sampling.seed`). Trainers with the same seed
-    differ only in their settings, so a sweep compares nothing else. Give the members of an ensemble different seeds."""
+    differ only in their settings. Give the members of an ensemble different seeds; those of a `sweep` get them."""
+    sweep: Grid = {}
+    """Fields of this trainer and the values to try of each, as in `{optimizer.lr: [0.1, 0.03], dropout: [0.5, 0.8]}`.
+    The job then has a trainer for each combination, `NAME-1`, `NAME-2`, ..., all from the same decoded clips. Each has
+    a seed of its own (`sampling.seed` for the first, then one more), unless `seed` is given, or swept. See
+    [sweeps](sweeps.md)."""
     optimizer: OptimizerSpec = OptimizerSpec()
     """The optimizer and its learning rate."""
     augment: AugmentSpec = AugmentSpec()
@@ -660,6 +667,15 @@ class JobSpec(_Section):
             found["clip"] = _completed(job.get("clip", {}), {"frames": 1})
         return found
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_sweeps_expanded(cls, job: Any) -> Any:
+        if not isinstance(job, dict) or not isinstance(job.get("trainers"), dict):
+            return job
+        seed = _value(job.get("sampling"), "seed")
+        trainers = expanded(job["trainers"], TrainerSpec, seed if isinstance(seed, int) else 0, MOST_READERS)
+        return {**job, "trainers": trainers}
+
     @model_validator(mode="after")
     def _fits_records(self) -> JobSpec:
         if not self.data.records:
@@ -709,6 +725,15 @@ class JobSpec(_Section):
                 f"{len(consumers) + len(extracted)} readers of each clip, and {MOST_READERS} are the most; share "
                 "streams, or make several jobs"
             )
+
+    @property
+    def sweeps(self) -> dict[str, tuple[str, ...]]:
+        """Sweep -> the trainers that it has become."""
+        found: dict[str, tuple[str, ...]] = {}
+        for name, trainer in self.trainers.items():
+            if trainer.sweep:
+                found[sweep_of(name)] = (*found.get(sweep_of(name), ()), name)
+        return found
 
     def readers(self) -> dict[str, str]:
         """The consumers that ack clips and features: consumer id -> stream."""

@@ -68,6 +68,15 @@ def test_what_decoding_costs_is_said(file: Path) -> None:
     assert facts["decoding"]["times_less"] > 1
 
 
+def test_trainers_of_a_sweep_are_counted(file: Path) -> None:
+    rewrite(file, "    stream: rgb\n", "    stream: rgb\n    sweep: {optimizer.lr: [0.1, 0.03]}\n")
+    assert json.loads(validate(file, "--json").stdout)["sweeps"] == {
+        "rgb": ["rgb-1", "rgb-2"],
+        "flow": ["flow-1", "flow-2"],
+    }
+    assert "2 trainers at once, which share each decoded clip" in " ".join(validate(file).stdout.split())
+
+
 def test_a_test_split_that_the_catalog_lacks_is_said(file: Path) -> None:
     rewrite(file, "test: null", "test: test")
     assert "warning: the catalog has no split 'test', so nothing is measured" in validate(file).stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -22,10 +23,12 @@ from essp.report.folder import write_report
 from essp.report.page import render
 from essp.report.plots import DARK, LIGHT
 from essp.report.samples import choose, code_shares, draw_samples, read_clip, read_samples
+from essp.report.sweeps import best_of_sweeps
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_common.artifacts import layout
 from essp_common.catalog.table import Catalog, VideoRow, write_catalog
 from essp_common.errors import NotFound
+from essp_common.job.spec import JobSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.video.probe import probe
 from essp_common.video.synthetic import drifting, numbered, read_number, texture, write_video
@@ -290,3 +293,32 @@ def test_a_job_of_an_earlier_version_has_a_report(tmp_path: Path) -> None:
     text = job.store.get(layout.SPEC).decode()
     job.store.put(layout.SPEC, text.replace('"name":', '"a_field_that_is_no_more": 1, "name":', 1).encode())
     assert read_run(job.store, STORES).spec == job.spec
+
+
+def test_members_of_a_sweep_are_compared_and_the_best_is_named(run: Run) -> None:
+    """By top-1 on validation, of equal ones by log loss; a job without sweeps has no such part."""
+    assert run.model.validation is not None
+    document = run.spec.model_dump()
+    document["trainers"]["lr"] = {"stream": "rgb", "sweep": {"optimizer.lr": [0.5, 0.25, 0.125]}}
+    measured = dict(zip(("lr-1", "lr-2", "lr-3"), ((0.5, 0.9), (0.75, 0.8), (0.75, 0.7)), strict=True))
+    members = {
+        name: {**run.model.validation.fused, "top1": top1, "log_loss": loss} for name, (top1, loss) in measured.items()
+    }
+    validation = run.model.validation.model_copy(update={"members": {**run.model.validation.members, **members}})
+    model = run.model.model_copy(update={"validation": validation})
+    swept = replace(run, spec=JobSpec.model_validate(document), model=model)
+
+    assert best_of_sweeps(swept) == (
+        f"best of 3 in sweep lr: lr-3 (optimizer.lr 0.125), top-1 {percent(0.75)} on validation",
+    )
+    page = Page(render(swept, {}, {}))
+    rows = [row[:3] for row in page.rows if row[0] in measured]
+    assert rows == [
+        ["lr-3", "0.125", percent(0.75)],
+        ["lr-2", "0.25", percent(0.75)],
+        ["lr-1", "0.5", percent(0.5)],
+    ]
+    picture = plots.sweeps({"lr": [("lr-3", 0.75), ("lr-2", 0.75), ("lr-1", 0.5)]}, LIGHT)
+    assert imread(io.BytesIO(picture)).std() > 0
+    assert best_of_sweeps(run) == ()
+    assert "Sweep" not in Page(render(run, {}, {})).text

@@ -1,0 +1,55 @@
+"""How the members of a job's sweeps compare, best first, by the validation split.
+
+The test split has no say: it is what the chosen one is measured on. A job without validation split has no order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from essp.pages.elements import percent
+from essp.report.facts import Run
+from essp_common.artifacts.figures import Figures
+from essp_common.job.sweeps import sweep_of, words
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One member of a sweep."""
+
+    trainer: str
+    settings: Mapping[str, str]
+    """Swept field -> its value."""
+    validation: Figures
+    """By video."""
+
+    @property
+    def label(self) -> str:
+        """The member and its settings, as in `rgb-2 (optimizer.lr 0.03)`."""
+        return f"{self.trainer} ({', '.join(f'{field} {value}' for field, value in self.settings.items())})"
+
+
+def standings(run: Run) -> dict[str, tuple[Standing, ...]]:
+    """Sweep -> its members, by top-1 of the validation videos, of equal ones by log loss."""
+    if run.model.validation is None:
+        return {}
+    found: dict[str, list[Standing]] = {}
+    for name, trainer in run.spec.trainers.items():
+        if trainer.sweep:
+            figures = run.model.validation.members[name]
+            found.setdefault(sweep_of(name), []).append(Standing(name, words(trainer.sweep), figures))
+    return {sweep: tuple(sorted(members, key=_order)) for sweep, members in found.items()}
+
+
+def best_of_sweeps(run: Run) -> tuple[str, ...]:
+    """A line for each sweep, which names its best member."""
+    return tuple(
+        f"best of {len(members)} in sweep {sweep}: {members[0].label}, top-1 "
+        f"{percent(members[0].validation['top1'])} on validation"
+        for sweep, members in standings(run).items()
+    )
+
+
+def _order(standing: Standing) -> tuple[float, float]:
+    return -standing.validation["top1"], standing.validation["log_loss"]

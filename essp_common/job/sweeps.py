@@ -1,0 +1,119 @@
+"""A sweep: one trainer of a job file that stands for several, each with other settings.
+
+It is expanded while the job is parsed, before anything looks at its trainers, so the master, `essp validate` and
+`essp run` see the same ones, and the expanded job is what is stored. Each member keeps, in its own `sweep`, the values
+that it has, in lists of one: expanding it again changes nothing.
+
+Fields that cannot be swept, values that are no lists and grids that are too large raise `ValueError`, which names the
+trainer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from essp_common.validation import suggested
+
+_FIXED = {
+    "sweep": "a sweep has no sweeps",
+    "weights": "paths are not swept; write a trainer for each file",
+}
+
+
+def expanded(trainers: Mapping[Any, Any], kind: type[BaseModel], seed: int, most: int) -> dict[Any, Any]:
+    """The trainers, as in a document, with a trainer for each combination of values in place of each sweep.
+
+    `kind`: the model that trainers are validated with. `seed`: that of the first member of a sweep which says nothing
+    of seeds; the next ones count up from it. `most`: trainers that a job may have.
+    """
+    found: dict[Any, Any] = {}
+    for name, trainer in trainers.items():
+        sweep = trainer.get("sweep") if isinstance(trainer, dict) else getattr(trainer, "sweep", None)
+        members = _members(name, trainer, sweep, kind, seed, most) if isinstance(sweep, Mapping) and sweep else None
+        for member, settings in (members or {name: trainer}).items():
+            if member in found or (member != name and member in trainers):
+                raise ValueError(f"trainers.{name}.sweep: makes a trainer {member!r}, and there is one; rename it")
+            found[member] = settings
+    return found
+
+
+def sweep_of(trainer: str) -> str:
+    """The name of the sweep, in the job file, that a member belongs to."""
+    return re.sub(r"-\d+$", "", trainer)
+
+
+def words(sweep: Mapping[str, tuple[Any, ...]]) -> dict[str, str]:
+    """Field -> the value that a member has, as text."""
+    return {
+        field: values[0] if isinstance(values[0], str) else json.dumps(values[0]) for field, values in sweep.items()
+    }
+
+
+def _members(
+    name: str, trainer: Any, sweep: Mapping[str, Any], kind: type[BaseModel], seed: int, most: int
+) -> dict[str, dict[str, Any]]:
+    where = f"trainers.{name}.sweep"
+    for field, values in sweep.items():
+        if problem := _unswept(field, kind) or _unlisted(values):
+            raise ValueError(f"{where}.{field}: {problem}")
+    if (count := math.prod(map(len, sweep.values()))) > most:
+        product = " x ".join(str(len(values)) for values in sweep.values())
+        raise ValueError(
+            f"{where}: {product} values make {count} trainers, and a job has {most} at most; try fewer values, or make "
+            "several jobs"
+        )
+    given = trainer.model_dump(exclude_unset=True) if isinstance(trainer, BaseModel) else trainer
+    members: dict[str, dict[str, Any]] = {}
+    for number, combination in enumerate(itertools.product(*sweep.values())):
+        chosen = dict(zip(sweep, combination, strict=True))
+        settings = {**given, "sweep": {field: [value] for field, value in chosen.items()}}
+        if count > 1 and settings.get("seed") is None:
+            settings["seed"] = (seed + number) % 2**63
+        for field, value in chosen.items():
+            settings = _with(settings, field, value, f"trainers.{name}")
+        members[name if count == 1 else f"{name}-{number + 1}"] = settings
+    return members
+
+
+def _unswept(field: Any, kind: type[BaseModel]) -> str:
+    """Why a field cannot be swept; empty: it can."""
+    if field in _FIXED:
+        return _FIXED[field]
+    head, _, rest = str(field).partition(".")
+    if head not in kind.model_fields:
+        return f"there is no such field; {suggested(head, kind.model_fields)}"
+    inner = kind.model_fields[head].annotation
+    section = isinstance(inner, type) and issubclass(inner, BaseModel)
+    if section and rest:
+        return _unswept(rest, inner)  # type: ignore[arg-type]  # `section` says that it is a model
+    if section or rest:
+        return f"{head} is a section; name a field of it, as in {head}.NAME" if section else f"{head} has no fields"
+    return ""
+
+
+def _unlisted(values: Any) -> str:
+    """Why values cannot be tried; empty: they can."""
+    if not isinstance(values, list | tuple) or not values:
+        return "has to be a list of values to try, as in [0.1, 0.03]"
+    twice = [value for number, value in enumerate(values) if value in values[:number]]
+    return f"{twice[0]!r} is there twice" if twice else ""
+
+
+def _with(settings: dict[str, Any], field: str, value: Any, where: str) -> dict[str, Any]:
+    """The settings with this value at a dotted field."""
+    head, _, rest = field.partition(".")
+    if not rest:
+        return {**settings, head: value}
+    inner = settings.get(head, {})
+    if isinstance(inner, BaseModel):
+        inner = inner.model_dump(exclude_unset=True)
+    if not isinstance(inner, dict):
+        raise ValueError(f"{where}.{head}: has to be a mapping of fields")
+    return {**settings, head: _with(inner, rest, value, f"{where}.{head}")}

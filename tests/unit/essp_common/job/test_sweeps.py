@@ -1,0 +1,102 @@
+"""A sweep becomes trainers, once, and those are what is stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from essp_common.errors import ConfigError
+from essp_common.job.spec import JobSpec, TrainerSpec, parse_spec, stored_spec
+
+JOB = """
+name: sweep
+output: file:///out
+sampling: {{seed: 7}}
+trainers:
+  {trainers}
+"""
+
+
+def parsed(*trainers: str) -> JobSpec:
+    return parse_spec(JOB.format(trainers="\n  ".join(trainers)))
+
+
+def test_each_combination_is_a_trainer_with_a_seed_of_its_own() -> None:
+    job = parsed("rgb: {stream: rgb, batch_size: 8, sweep: {optimizer.lr: [0.1, 0.03], dropout: [0, 0.5, 0.8]}}")
+    found = {name: (one.optimizer.lr, one.dropout, one.seed) for name, one in job.trainers.items()}
+    assert found == {
+        "rgb-1": (0.1, 0.0, 7),
+        "rgb-2": (0.1, 0.5, 8),
+        "rgb-3": (0.1, 0.8, 9),
+        "rgb-4": (0.03, 0.0, 10),
+        "rgb-5": (0.03, 0.5, 11),
+        "rgb-6": (0.03, 0.8, 12),
+    }
+    assert {one.batch_size for one in job.trainers.values()} == {8}
+    assert job.sweeps == {"rgb": tuple(job.trainers)}
+
+
+def test_the_expanded_job_is_what_is_stored() -> None:
+    job = parsed(
+        "rgb: {stream: rgb, optimizer: {momentum: 0.5, lr: 1}, sweep: {optimizer.lr: [0.1, 0.03]}}",
+        "other: {stream: rgb}",
+    )
+    assert stored_spec(job.model_dump_json(), "here") == job
+    assert JobSpec.model_validate(job.model_dump()) == job
+    assert list(job.trainers) == ["rgb-1", "rgb-2", "other"]
+    assert [job.trainers[name].optimizer.momentum for name in ("rgb-1", "rgb-2")] == [0.5, 0.5]
+    assert job.trainers["rgb-2"].sweep == {"optimizer.lr": (0.03,)}
+    assert job.sweeps == {"rgb": ("rgb-1", "rgb-2")}
+
+
+def test_all_members_read_each_clip() -> None:
+    job = parsed("rgb: {stream: rgb, sweep: {optimizer.lr: [0.1, 0.03]}}")
+    assert len(job.readers()) == 2
+    assert set(job.readers().values()) == {"rgb"}
+
+
+def test_a_seed_that_is_given_is_that_of_all_members() -> None:
+    assert [one.seed for one in parsed("a: {stream: rgb, seed: 3, sweep: {dropout: [0, 0.5]}}").trainers.values()] == [
+        3,
+        3,
+    ]
+    assert [one.seed for one in parsed("a: {stream: rgb, sweep: {seed: [5, 1]}}").trainers.values()] == [5, 1]
+
+
+def test_a_trainer_made_in_python_is_swept_as_well() -> None:
+    trainer = TrainerSpec(stream="rgb", sweep={"augment.scales": ([1.0], [1.0, 0.75])})
+    job = JobSpec(name="sweep", output="file:///out", trainers={"rgb": trainer})
+    assert [one.augment.scales for one in job.trainers.values()] == [(1.0,), (1.0, 0.75)]
+
+
+@pytest.mark.parametrize(
+    ("trainers", "words"),
+    [
+        (["rgb: {stream: rgb, sweep: {optimizer.lrr: [1]}}"], "rgb.sweep.optimizer.lrr: there is no such field; .*lr"),
+        (["rgb: {stream: rgb, sweep: {optimizer: [1]}}"], "optimizer is a section; name a field of it"),
+        (["rgb: {stream: rgb, sweep: {dropout.x: [1]}}"], "dropout has no fields"),
+        (["rgb: {stream: rgb, sweep: {weights: [a.pt]}}"], "write a trainer for each file"),
+        (["rgb: {stream: rgb, sweep: {dropout: 0.5}}"], "rgb.sweep.dropout: has to be a list of values to try"),
+        (["rgb: {stream: rgb, sweep: {dropout: []}}"], "has to be a list of values to try"),
+        (["rgb: {stream: rgb, sweep: {dropout: [0.5, 0, 0.5]}}"], "0.5 is there twice"),
+        (
+            ["rgb: {stream: rgb, sweep: {dropout: [0, 7]}}"],
+            r"trainers.rgb-2.dropout: has to be less than 1.0, and is 7",
+        ),
+        (["rgb: {stream: rgb, optimizer: 3, sweep: {optimizer.lr: [1]}}"], "trainers.rgb.optimizer: has to be a map"),
+        (["rgb: {stream: rgb, sweep: 3}"], "trainers.rgb.sweep: has to be a mapping"),
+        (["rgb: {stream: rgb, sweep: {dropout: [0, 0.5]}}", "rgb-2: {stream: rgb}"], "makes a trainer 'rgb-2', and"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused(trainers: list[str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parsed(*trainers)
+
+
+def test_a_grid_that_is_too_large_is_refused_before_it_is_made() -> None:
+    many: dict[str, Any] = {"optimizer.lr": list(range(1, 1001)), "seed": list(range(1000)), "batch_size": [1, 2]}
+    with pytest.raises(ConfigError, match=r"1000 x 1000 x 2 values make 2000000 trainers, and a job has 64 at most"):
+        parsed(f"rgb: {{stream: rgb, sweep: {many}}}")
+    with pytest.raises(ConfigError, match="trainers: 66 of them and 0 extracted streams"):
+        parsed(*(f"{name}: {{stream: rgb, sweep: {{seed: {list(range(33))}}}}}" for name in "ab"))
