@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from essp_common.errors import ConfigError
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import ClipSpec, StreamSpec
 from essp_common.learning.augment import Evaluated, evaluation_view
+from essp_common.learning.head_inputs import HeadInputs
 from essp_common.learning.models import Classifier, build, load_state
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
@@ -51,6 +52,8 @@ class StreamModel:
     layout: FeatureLayout
     """How the feature's values are read."""
     classes: tuple[str, ...]
+    network: str
+    """The name of the network."""
     module: Classifier
     """Takes `(B, T, crop, crop, C)`, uint8 or float32, as the feature comes; normalises it by itself (`module.mean`,
     `module.std`, per channel) and gives `Scores`, whose `logits` are `(B, K)`. In evaluation mode."""
@@ -62,6 +65,17 @@ class StreamModel:
         with torch.inference_mode():
             scores: NDArray[np.float32] = self.module(batch).logits.softmax(dim=1)[0].cpu().numpy()
         return scores
+
+    def embed(self, feature: NDArray[Any]) -> NDArray[np.float16]:
+        """`(D,)` what the last layer reads of one clip, from its feature `(T, H, W, C)`: the mean over frames and
+        views. A model that learned from features (`Model.reads_features`) is asked with these beside the scores."""
+        inputs = HeadInputs(self.module, self.network)
+        try:
+            self.score(feature)
+            features: NDArray[np.float16] = inputs.of(1)[0]
+            return features
+        finally:
+            inputs.close()
 
 
 @dataclass(frozen=True)
@@ -85,19 +99,29 @@ class Model:
     """The strategy that fuses their scores, with its parameters."""
     rule: Rule | None
     """`mean` or `product` of the networks' mean scores, by weight; None: the strategy looks at each clip."""
+    reads_features: bool
+    """Whether the strategy learned from features of clips, so that `fuse` needs them, too."""
     fusion: Fuse = field(repr=False)
     """Scores of clips by trainer -> scores by video; `fuse` calls it."""
 
-    def fuse(self, scores: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+    def fuse(
+        self, scores: Mapping[str, NDArray[Any]], features: Mapping[str, NDArray[Any]] | None = None
+    ) -> NDArray[np.float64]:
         """`(V, K)` fused scores of V videos, from each network's scores of their T clips, `(V, T, K)` in time order.
 
-        A model with a `rule` also takes the means over the clips, `(V, K)`. Raises `ConfigError` when a network's
-        scores are missing, or means are given to a model that looks at each clip.
+        A model with a `rule` also takes the means over the clips, `(V, K)`. `features`: what `StreamModel.embed` gives
+        of the same clips, `(V, T, D)`, for a model that reads them. Raises `ConfigError` when a network's scores or
+        features are missing, or means are given to a model that looks at each clip.
         """
+        given = features or {}
+        if self.reads_features and (missing := sorted(set(self.streams) - set(given))):
+            raise ConfigError(f"{self.strategy} reads features, and those of {', '.join(missing)} are missing")
         if missing := sorted(set(self.streams) - set(scores)):
             raise ConfigError(f"the scores of {', '.join(missing)} are missing; the model fuses {sorted(self.streams)}")
-        fused = self.fusion({name: self._by_clip(name, np.asarray(scores[name], np.float64)) for name in self.streams})
-        return fused.probabilities
+        parts = {name: self._by_clip(name, np.asarray(scores[name], np.float64)) for name in self.streams}
+        if self.reads_features:
+            parts = {name: _with_features(name, part, np.asarray(given[name])) for name, part in parts.items()}
+        return self.fusion(parts).probabilities
 
     def _by_clip(self, name: str, scores: NDArray[np.float64]) -> ClipScores:
         if scores.ndim < 3:
@@ -132,7 +156,16 @@ def load_model(uri: str | Path, *, device: str = "cpu") -> Model:
         for member in found.deciding
     }
     fusion = fusion_of(store, found)
-    return Model(found.classes, found.clip, found.clips_per_video, streams, found.label, found.rule, fusion)
+    return Model(
+        found.classes, found.clip, found.clips_per_video, streams, found.label, found.rule, found.features, fusion
+    )
+
+
+def _with_features(name: str, part: ClipScores, features: NDArray[Any]) -> ClipScores:
+    rows = features.reshape(-1, features.shape[-1]).astype(np.float16)
+    if len(rows) != len(part.clips):
+        raise ConfigError(f"the features of {name} are of {len(rows)} clips, its scores of {len(part.clips)}")
+    return replace(part, features=rows)
 
 
 def _loaded(member: Member, stream: StreamSpec, weights: bytes, device: str) -> StreamModel:
@@ -149,5 +182,6 @@ def _loaded(member: Member, stream: StreamSpec, weights: bytes, device: str) -> 
         scale=member.model.evaluation_scale,
         layout=member.model.layout,
         classes=member.model.classes,
+        network=member.model.name,
         module=module.to(device).eval(),
     )

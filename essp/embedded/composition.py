@@ -44,12 +44,17 @@ Consumers = Callable[[JobSpec, Adapters, ControlFeed, Settings], Sequence[Servic
 """Builds the consumers of the job's streams."""
 
 
+_FEATURES_BYTES = 2**33
+"""Features of clips may take so much beside the budget: both splits of UCF-101 at 25 clips, in ten streams of 2048."""
+
+
 def embedded_settings(spec: JobSpec, settings: Settings) -> Settings:
     """The settings with a memory cache that holds the job's budget, where nothing else was asked for."""
     if settings.cache != "memory://":
         return settings
     # The budget counts bytes that the master has accounted for; a redelivered clip may briefly exceed it.
-    return settings.model_copy(update={"cache": f"memory://?bytes={2 * spec.limits.budget}"})
+    features = _FEATURES_BYTES if spec.aggregation.features else 0
+    return settings.model_copy(update={"cache": f"memory://?bytes={2 * spec.limits.budget + features}"})
 
 
 @dataclass(frozen=True, slots=True)

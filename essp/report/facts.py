@@ -80,9 +80,17 @@ def read_run(output: ObjectStore, stores: Stores) -> Run:
         for name, final in finals.items()
         if final is not None and split in final.scores
     }
-    alone, fused = _common(parts, model, fusion_of(output.below(layout.MODEL), model))
+    alone, fused = _common(parts, model, _fusion(output, model, split))
     rounded = {name: final.approximate for name, final in finals.items() if final is not None and final.approximate}
     return Run(spec, text, model, histories, split, alone, fused, _rows(spec, stores), rounded)
+
+
+def _fusion(output: ObjectStore, model: FusedModel, split: str) -> Fuse:
+    """How the scores of a split are fused; as the aggregator did, where it took features that are gone since."""
+    if not model.features:
+        return fusion_of(output.below(layout.MODEL), model)
+    fused = scores.by_video(scores.read(output, layout.fused_scores(split)))
+    return lambda parts: fused.select(next(iter(parts.values())).means.video_id)
 
 
 def _is_job(output: ObjectStore) -> bool:

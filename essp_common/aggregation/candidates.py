@@ -23,8 +23,8 @@ class Candidate:
 def candidates(spec: AggregationSpec) -> tuple[Candidate, ...]:
     """All of them, as `aggregation.strategies` names them; of equal ones, the first alone.
 
-    Raises `ConfigError`, which names the place in the job, for strategies that are not installed and parameters that
-    are wrong.
+    Raises `ConfigError`, which names the place in the job, for strategies that are not installed or need what the job
+    does not give, and for parameters that are wrong.
     """
     found: dict[tuple[str, str], Candidate] = {}
     for number, strategy in enumerate(spec.strategies):
@@ -35,5 +35,10 @@ def candidates(spec: AggregationSpec) -> tuple[Candidate, ...]:
                 aggregator = registry.create(strategy.name, params)
             except ConfigError as error:
                 raise ConfigError(f"aggregation.strategies.{number}: {error}") from error
+            if aggregator.needs == "features" and not spec.features:
+                raise ConfigError(
+                    f"aggregation.strategies.{number}: {strategy.name} learns from the features of clips; set "
+                    "aggregation.features: true, or choose a strategy that needs scores alone (`essp aggregator ls`)"
+                )
             found.setdefault((strategy.name, repr(params)), Candidate(strategy.name, params, aggregator))
     return tuple(found.values())

@@ -17,9 +17,9 @@ from pydantic import BaseModel, ConfigDict
 
 from essp_common.artifacts.scores import ClipScores, Rule, VideoScores
 
-Needs = Literal["scores", "sequence", "descriptors"]
-"""What a strategy learns from: the scores of every clip, the features of clips in time order, or local descriptors.
-Jobs give scores; a strategy with other needs is refused when a job is checked."""
+Needs = Literal["scores", "features"]
+"""What a strategy learns from: the scores of every clip, or also their features, which a job gives if it asks for them
+(`aggregation.features`)."""
 Io = Literal["random", "sequential"]
 """Whether the order of a video's clips makes a difference to a strategy."""
 State = Mapping[str, NDArray[Any]]
@@ -59,7 +59,10 @@ class Aggregator(Protocol):
         a model needs no state besides."""
 
     def fit(self, parts: Parts) -> State:
-        """Learn from labelled videos. All parts have the same videos in the same order, at least one."""
+        """Learn from labelled videos. All parts have the same videos in the same order, at least one.
+
+        Parts have `features` if the strategy needs them.
+        """
 
     def predict(self, parts: Parts, state: State) -> VideoScores:
         """The fused scores of every video that any of the parts has; each row sums to 1.

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from essp_common.aggregation.port import Aggregator
-from essp_common.errors import ConfigError
 from essp_common.plugins import Group
 
 _HERE = "essp_common.aggregation"
@@ -35,6 +34,11 @@ _AGGREGATORS = Group(
         "top_k": f"{_HERE}.pooling:TopK",
         "linear": f"{_HERE}.linear:Linear",
         "attention": f"{_HERE}.attention:Attention",
+        "feature_linear": f"{_HERE}.encoded:FeatureLinear",
+        "fisher_vector": f"{_HERE}.encoded:FisherVector",
+        "vlad": f"{_HERE}.encoded:Vlad",
+        "bag_of_words": f"{_HERE}.encoded:BagOfWords",
+        "compact_bilinear": f"{_HERE}.encoded:CompactBilinear",
     },
 )
 
@@ -47,15 +51,10 @@ def names() -> list[str]:
 def create(name: str, params: Mapping[str, Any]) -> Aggregator:
     """A strategy with its parameters.
 
-    Raises `ConfigError` for one that is not installed, cannot be loaded or needs what jobs do not give, and for
-    parameters that are unknown, of the wrong type or out of range.
+    Raises `ConfigError` for one that is not installed or cannot be loaded, and for parameters that are unknown, of the
+    wrong type or out of range.
     """
     kind = aggregator_class(name)
-    if kind.needs != "scores":
-        raise ConfigError(
-            f"aggregator {name!r} needs {kind.needs}, and jobs give scores of clips; choose one that needs scores "
-            "(`essp aggregator ls`)"
-        )
     return kind(_AGGREGATORS.checked(name, kind.Params, params))
 
 

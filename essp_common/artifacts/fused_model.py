@@ -122,6 +122,8 @@ class FusedModel(_Section):
     """Format 1: how the members' scores become one (`essp_common.artifacts.scores.mix`). Format 2: null."""
     state: StateFile | None = None
     """Format 2: what the strategy has learned. Format 1: null."""
+    features: bool = False
+    """Whether the strategy reads the features of clips, and not their scores alone."""
     strategies: tuple[Strategy, ...]
     validation: Evaluation | None
     """Null: the job had no validation split; the streams then count the same."""

@@ -8,6 +8,7 @@ trainers/<trainer>/scores/<purpose>-<epoch>.parquet   per-clip scores of an eval
 trainers/<trainer>/history.json                  the metrics of every phase
 model/manifest.json                              the fused model: classes, streams, members, evidence; written last
 model/<trainer>.safetensors                      the weights of one member: `model/` can be copied and used alone
+fused/<split>.parquet                            (strategies that learn from features) fused scores by video
 model/aggregation.tensors                        (strategies that learn) what the strategy of the fused model learned
 predictor/...                                    (predict jobs) what is scored so far (see partial_scores.py)
 consumers/<name>.json                            (jobs with consumers) where a loop of the user's own begins
@@ -76,6 +77,11 @@ def latest(trainer: str) -> str:
 def scores(trainer: str, purpose: str, epoch: int) -> str:
     """The scores of one evaluation phase."""
     return f"trainers/{trainer}/scores/{purpose}-{epoch:04d}.parquet"
+
+
+def fused_scores(split: str) -> str:
+    """The fused scores of the videos of a split."""
+    return f"fused/{split}.parquet"
 
 
 def model_weights(trainer: str) -> str:

@@ -3,7 +3,8 @@
 In the file one row a clip. Columns: `video_id` string, `class_id` int32 (the label; -1: not known), `clip_index` int64
 (the clip's index in its phase), `scores` fixed-size list of floats (class probabilities, summing to 1), in the
 precision of the model: float32, if it was not asked to compute in double precision. Class names ride in the file's
-metadata, so that a score table can be read without its job.
+metadata, so that a score table can be read without its job. Where strategies learn from features, `features` is a
+fixed-size list of float16: what the network's last layer read of the clip.
 
 Clips that were skipped have no row. Rows are written in index order, so equal phases give equal files.
 """
@@ -31,6 +32,7 @@ Rule = Literal["mean", "product"]
 """How the scores of several models become one."""
 
 _COLUMNS = ("video_id", "class_id", "clip_index", "scores")
+_FEATURES = "features"
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class ScoreTable:
     """(N, C) class probabilities of each clip."""
     classes: tuple[str, ...]
     """Names of the C classes, by class id."""
+    features: NDArray[np.float16] | None = None
+    """(N, D) what the network's last layer read of each clip; None: it was not kept."""
 
     def __post_init__(self) -> None:
         rows = len(self.video_id)
@@ -53,6 +57,8 @@ class ScoreTable:
             raise ValueError("class_id and clip_index have one entry a row")
         if self.probabilities.shape != (rows, len(self.classes)):
             raise ValueError(f"probabilities are {self.probabilities.shape}, not ({rows}, {len(self.classes)})")
+        if self.features is not None and (self.features.ndim != 2 or len(self.features) != rows):
+            raise ValueError(f"features are {self.features.shape}, and there are {rows} clips")
 
     def __len__(self) -> int:
         return len(self.video_id)
@@ -94,6 +100,8 @@ class ClipScores:
     """(R, C) class probabilities of the R clips of all videos."""
     first: NDArray[np.intp]
     """(V + 1,): video `v` has the rows from `first[v]` up to `first[v + 1]` of `clips`, at least one."""
+    features: NDArray[np.float16] | None = None
+    """(R, D) what the network's last layer read of each clip; None: it was not kept."""
 
     def __len__(self) -> int:
         return len(self.means)
@@ -113,7 +121,8 @@ class ClipScores:
         counts = self.counts[videos]
         first = np.concatenate([[0], np.cumsum(counts)])
         rows = np.repeat(self.first[videos] - first[:-1], counts) + np.arange(first[-1])
-        return ClipScores(self.means.at(videos), self.clips[rows], first)
+        features = None if self.features is None else self.features[rows]
+        return ClipScores(self.means.at(videos), self.clips[rows], first, features)
 
     def unlabelled(self) -> ClipScores:
         """The same scores, with no label known."""
@@ -147,7 +156,8 @@ def clips_by_video(table: ScoreTable) -> ClipScores:
     _, row = np.unique(np.array(table.video_id, dtype=np.str_), return_inverse=True)
     order = np.lexsort((table.clip_index, row))
     first = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=len(means)))])
-    return ClipScores(means, table.probabilities[order], first)
+    features = None if table.features is None else table.features[order]
+    return ClipScores(means, table.probabilities[order], first, features)
 
 
 def fuse(parts: Mapping[str, VideoScores], weights: Mapping[str, float], rule: Rule) -> VideoScores:
@@ -213,17 +223,26 @@ def read(store: ObjectStore, key: str) -> ScoreTable:
 
 def packed(table: ScoreTable) -> bytes:
     """A score table as Parquet."""
-    width = max(1, len(table.classes))
-    values = np.ascontiguousarray(table.probabilities).reshape(-1)
-    arrow = pa.table(
-        {
-            "video_id": pa.array(table.video_id, pa.string()),
-            "class_id": pa.array(table.class_id, pa.int32()),
-            "clip_index": pa.array(table.clip_index, pa.int64()),
-            "scores": pa.FixedSizeListArray.from_arrays(pa.array(values), width),
-        }
-    ).replace_schema_metadata({_CLASSES: json.dumps(table.classes).encode()})
+    columns = {
+        "video_id": pa.array(table.video_id, pa.string()),
+        "class_id": pa.array(table.class_id, pa.int32()),
+        "clip_index": pa.array(table.clip_index, pa.int64()),
+        "scores": _lists(table.probabilities),
+    }
+    if table.features is not None:
+        columns[_FEATURES] = _lists(table.features)
+    arrow = pa.table(columns).replace_schema_metadata({_CLASSES: json.dumps(table.classes).encode()})
     return tables.packed(arrow.schema, [arrow])
+
+
+def _lists(rows: NDArray[Any]) -> pa.FixedSizeListArray:
+    values = pa.array(np.ascontiguousarray(rows).reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(values, max(1, rows.shape[1]))
+
+
+def _rows(column: pa.ChunkedArray, rows: int, width: int) -> NDArray[Any]:
+    values: NDArray[Any] = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    return values.reshape(rows, width)
 
 
 def unpacked(data: bytes) -> ScoreTable:
@@ -231,14 +250,18 @@ def unpacked(data: bytes) -> ScoreTable:
     try:
         arrow = tables.unpacked(data)
         classes = tuple(json.loads((arrow.schema.metadata or {})[_CLASSES]))
-        columns = [arrow.column(name).combine_chunks() for name in _COLUMNS]
-        flat = columns[3].flatten().to_numpy(zero_copy_only=False)
+        columns = [arrow.column(name).combine_chunks() for name in _COLUMNS[:3]]
+        features = None
+        if _FEATURES in arrow.column_names:
+            column = arrow.column(_FEATURES)
+            features = _rows(column, arrow.num_rows, column.type.list_size if arrow.num_rows else 0)
         return ScoreTable(
             video_id=tuple(columns[0].to_pylist()),
             class_id=columns[1].to_numpy(zero_copy_only=False),
             clip_index=columns[2].to_numpy(zero_copy_only=False),
-            probabilities=flat.reshape(arrow.num_rows, len(classes)),
+            probabilities=_rows(arrow.column("scores"), arrow.num_rows, len(classes)),
             classes=classes,
+            features=features,
         )
     except tables.UNREADABLE as error:
         raise ValueError(str(error)) from error
@@ -248,10 +271,12 @@ def joined(tables: Sequence[ScoreTable]) -> ScoreTable:
     """Parts of one phase, at least one, as a table in index order."""
     order = np.argsort(np.concatenate([table.clip_index for table in tables]))
     videos = [video for table in tables for video in table.video_id]
+    features = [table.features for table in tables if table.features is not None and len(table)]
     return ScoreTable(
         video_id=tuple(videos[row] for row in order),
         class_id=np.concatenate([table.class_id for table in tables])[order],
         clip_index=np.concatenate([table.clip_index for table in tables])[order],
         probabilities=np.concatenate([table.probabilities for table in tables])[order],
         classes=tables[0].classes,
+        features=np.concatenate(features)[order] if features else None,
     )

@@ -568,7 +568,13 @@ class AggregationSpec(_Section):
     grid. The one with the lowest log loss under cross-validation is chosen, of equal ones the first. `average`: the
     mean of the streams' scores. `product`: their product. `best`: the best stream alone. `weighted`,
     `weighted_product`: mean and product with weights fitted on that split. `max`, `top_k`, `linear`, `attention`: for
-    videos of which few clips tell ([aggregation](aggregation.md))."""
+    videos of which few clips tell ([aggregation](aggregation.md)). `feature_linear` and others that learn from
+    features need `features: true`."""
+    features: bool = False
+    """Give strategies the features of clips, too: what the last layer of each network reads. When all epochs are done,
+    the best weights go through the validation videos once more for it. The features wait in the frame cache until the
+    last trainer is done, beyond `limits.budget`: 2 bytes for each clip of a validation or test video and each number of
+    a feature (512 of resnet18, 2048 of resnet50)."""
 
     @model_validator(mode="after")
     def _few_enough(self) -> AggregationSpec:

@@ -11,12 +11,18 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from essp_common.pb.v1.messages_pb2 import PREDICT, TEST, TRAIN, VALIDATION
+from essp_common.pb.v1.messages_pb2 import EMBED, PREDICT, TEST, TRAIN, VALIDATION
 
-PurposeName = Literal["train", "validation", "test", "predict"]
+PurposeName = Literal["train", "validation", "embed", "test", "predict"]
 JobKind = Literal["train", "predict", "feed"]
 """`feed`: loops of the user's own take its clips."""
-PURPOSES: dict[int, PurposeName] = {TRAIN: "train", VALIDATION: "validation", TEST: "test", PREDICT: "predict"}
+PURPOSES: dict[int, PurposeName] = {
+    TRAIN: "train",
+    VALIDATION: "validation",
+    EMBED: "embed",
+    TEST: "test",
+    PREDICT: "predict",
+}
 """The names of purposes."""
 
 

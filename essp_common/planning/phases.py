@@ -1,8 +1,9 @@
 """The phases of a job: in which order, over which videos, by which plan.
 
-A training job is [train 0, validation 0, train 1, validation 1, ..., test 0], the last one only if there is a test
-split; a prediction is one phase over every usable video of its catalog; a job for loops of the user's own is one split,
-epoch after epoch.
+A training job is [train 0, validation 0, train 1, validation 1, ..., embed 0, test 0]. `embed` shows the validation
+videos once more to the best weights, only if strategies get features (`aggregation.features`); `test` is there only if
+there is a test split. A prediction is one phase over every usable video of its catalog; a job for loops of the user's
+own is one split, epoch after epoch.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import lru_cache
 from essp_common.catalog.table import Catalog, CatalogView
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
-from essp_common.pb.v1.messages_pb2 import PREDICT, TEST, TRAIN, VALIDATION, PhasePlan, Purpose
+from essp_common.pb.v1.messages_pb2 import EMBED, PREDICT, TEST, TRAIN, VALIDATION, PhasePlan, Purpose
 from essp_common.planning.plan import plan_of
 from essp_common.planning.planned_clip import Plan
 from essp_common.planning.splits import consumed_view, splits_of
@@ -78,6 +79,8 @@ def _views(spec: JobSpec, catalog: Catalog) -> Mapping[Purpose, CatalogView]:
         return {_CONSUMED[spec.data.consumed]: consumed_view(catalog, spec.data)}
     splits = splits_of(catalog, spec.data)
     views = {TRAIN: splits.train, VALIDATION: splits.validation}
+    if spec.aggregation.features:
+        views[EMBED] = splits.validation
     return views if splits.test is None else {**views, TEST: splits.test}
 
 
@@ -87,4 +90,4 @@ def _order(spec: JobSpec, views: Mapping[Purpose, CatalogView]) -> tuple[tuple[P
     if spec.consumers:
         return tuple((purpose, epoch) for epoch in range(spec.epochs) for purpose in views)
     epochs = [(purpose, epoch) for epoch in range(spec.epochs) for purpose in (TRAIN, VALIDATION)]
-    return tuple(epochs + [(TEST, 0)] * (TEST in views))
+    return tuple(epochs + [(purpose, 0) for purpose in (EMBED, TEST) if purpose in views])

@@ -11,15 +11,27 @@ import hashlib
 import logging
 from collections.abc import Mapping
 
-from essp_aggregator.fusion import Fitted, evaluate, try_candidates
+import numpy as np
+
+from essp_aggregator.fusion import Fitted, align, evaluate, try_candidates
 from essp_common.aggregation import registry
 from essp_common.aggregation.candidates import candidates
 from essp_common.aggregation.means import stored
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.artifacts.checkpoint import MODEL_FILE, Manifest
-from essp_common.artifacts.fused_model import Evaluation, FusedModel, Member, Strategy, write_model, write_state
-from essp_common.artifacts.scores import ClipScores
-from essp_common.errors import PermanentError
+from essp_common.artifacts.clip_features import release_features, with_features
+from essp_common.artifacts.fused_model import (
+    Evaluation,
+    FusedModel,
+    Member,
+    Strategy,
+    read_model,
+    write_model,
+    write_state,
+)
+from essp_common.artifacts.scores import ClipScores, ScoreTable
+from essp_common.cache.port import FrameCache
+from essp_common.errors import EsspError, PermanentError
 from essp_common.job.spec import JobSpec
 from essp_common.objects.port import ObjectStore
 from essp_common.tensors.safetensors_file import as_safetensors
@@ -38,10 +50,58 @@ def final_checkpoints(store: ObjectStore, spec: JobSpec) -> dict[str, Manifest] 
     return found
 
 
-def assemble(store: ObjectStore, job: str, spec: JobSpec, finals: Mapping[str, Manifest]) -> FusedModel:
-    """Fuse the trainers of a job and write the model. Raises `PermanentError` if their scores do not match."""
-    validation = _scores(store, finals, "validation")
-    test = _scores(store, finals, "test")
+def assemble(
+    store: ObjectStore, cache: FrameCache, job: str, spec: JobSpec, finals: Mapping[str, Manifest]
+) -> FusedModel:
+    """Fuse the trainers of a job and write the model; then free the features of clips that it has read.
+
+    What was fused before from the same checkpoints, by the same candidates, is returned as it is, since its features
+    are gone. Raises `PermanentError` if the scores of the trainers do not match, or features are lost.
+    """
+    if not spec.aggregation.features:
+        return _assembled(
+            store, job, spec, finals, _scores(store, finals, "validation"), _scores(store, finals, "test")
+        )
+    before = _assembled_before(store, job, spec, finals)
+    if before is not None:
+        return before
+    found = {purpose: _tables(store, finals, purpose) for purpose in ("embed", "test")}
+    if not found["embed"]:
+        raise PermanentError(f"the trainers of {job} have kept no features; give the job an epoch more")
+    parts = {
+        purpose: {
+            name: scores.clips_by_video(with_features(cache, job, name, purpose, table))
+            for name, table in tables.items()
+        }
+        for purpose, tables in found.items()
+    }
+    model = _assembled(store, job, spec, finals, parts["embed"], parts["test"])
+    for purpose, tables in found.items():
+        for name, table in tables.items():
+            release_features(cache, job, name, purpose, table)
+    return model
+
+
+def _assembled_before(store: ObjectStore, job: str, spec: JobSpec, finals: Mapping[str, Manifest]) -> FusedModel | None:
+    """The model of this job, if it was fused from these checkpoints by these candidates."""
+    try:
+        model = read_model(store, layout.MODEL_MANIFEST)
+    except EsspError:
+        return None
+    wanted = [(one.name, one.params) for one in candidates(spec.aggregation)]
+    made_of = {member.trainer: member.checkpoint for member in model.members}
+    same = made_of == {name: store.uri(final.key) for name, final in finals.items()}
+    return model if same and model.job == job and [(s.name, s.params) for s in model.strategies] == wanted else None
+
+
+def _assembled(
+    store: ObjectStore,
+    job: str,
+    spec: JobSpec,
+    finals: Mapping[str, Manifest],
+    validation: Mapping[str, ClipScores],
+    test: Mapping[str, ClipScores],
+) -> FusedModel:
     try:
         best, tried = try_candidates(candidates(spec.aggregation), validation) if validation else (_equal(finals), [])
         chosen = best.evidence
@@ -57,6 +117,7 @@ def assemble(store: ObjectStore, job: str, spec: JobSpec, finals: Mapping[str, M
             params=chosen.params,
             rule=chosen.rule,
             state=write_state(store, best.state) if chosen.rule is None else None,
+            features=best.aggregator.needs == "features",
             strategies=tuple(tried),
             validation=_evaluation(validation, best),
             test=_evaluation(test, best),
@@ -64,6 +125,9 @@ def assemble(store: ObjectStore, job: str, spec: JobSpec, finals: Mapping[str, M
         )
     except ValueError as error:
         raise PermanentError(f"the trainers of {job} cannot be fused: {error}") from error
+    if model.features:
+        for split, parts in (("validation", validation), ("test", test)):
+            _write_fused(store, split, parts, best)
     write_model(store, model)
     if model.doubt:
         log.warning("job %s: %s", job, model.doubt, extra={"job_id": job})
@@ -73,13 +137,27 @@ def assemble(store: ObjectStore, job: str, spec: JobSpec, finals: Mapping[str, M
 
 def _scores(store: ObjectStore, finals: Mapping[str, Manifest], purpose: str) -> dict[str, ClipScores]:
     """Trainer -> scores by video; empty if the job has no such split."""
+    return {name: scores.clips_by_video(table) for name, table in _tables(store, finals, purpose).items()}
+
+
+def _tables(store: ObjectStore, finals: Mapping[str, Manifest], purpose: str) -> dict[str, ScoreTable]:
     if not all(purpose in final.scores for final in finals.values()):
         return {}
-    return {name: scores.clips_by_video(scores.read(store, final.scores[purpose])) for name, final in finals.items()}
+    return {name: scores.read(store, final.scores[purpose]) for name, final in finals.items()}
 
 
 def _evaluation(parts: Mapping[str, ClipScores], best: Fitted) -> Evaluation | None:
     return evaluate(parts, lambda aligned: best.aggregator.predict(aligned, best.state)) if parts else None
+
+
+def _write_fused(store: ObjectStore, split: str, parts: Mapping[str, ClipScores], best: Fitted) -> None:
+    """Write the fused scores for the report: the features that they come from are not kept."""
+    if not parts:
+        return
+    fused = best.aggregator.predict(align(parts).parts, best.state)
+    rows = np.arange(len(fused), dtype=np.int64)
+    table = ScoreTable(fused.video_id, fused.class_id, rows, fused.probabilities, fused.classes)
+    scores.write(store, layout.fused_scores(split), table)
 
 
 def _equal(finals: Mapping[str, Manifest]) -> Fitted:

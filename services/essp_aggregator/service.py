@@ -55,6 +55,7 @@ class Aggregator:
     def __init__(self, adapters: Adapters, settings: AggregatorSettings, worker: str) -> None:
         self._bus = adapters.bus
         self._stores = adapters.stores
+        self._cache = adapters.cache
         self._settings = settings
         self._worker = worker
         self._draining = threading.Event()
@@ -133,7 +134,7 @@ class Aggregator:
                 "job %s: %s is done; waiting for its other trainers", checkpoint.job, checkpoint.trainer, extra=about
             )
             return
-        model = assemble(store, checkpoint.job, spec, finals)
+        model = assemble(store, self._cache, checkpoint.job, spec, finals)
         finished = Finished(
             job=checkpoint.job, stage=AGGREGATOR, uri=store.uri(layout.MODEL_MANIFEST), metrics=_metrics(model)
         )

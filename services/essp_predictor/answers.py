@@ -83,4 +83,4 @@ def _by_clip(table: ScoreTable) -> ClipScores:
     """Scores with each clip in the role of a video, in index order."""
     names = tuple(f"{index:012d}" for index in table.clip_index.tolist())
     each = VideoScores(names, table.class_id, table.probabilities.astype(np.float64), table.classes)
-    return ClipScores(each, table.probabilities, np.arange(len(table) + 1))
+    return ClipScores(each, table.probabilities, np.arange(len(table) + 1), table.features)

@@ -14,6 +14,7 @@ from essp_common.colour import pictures
 from essp_common.errors import DeviceLost, OutOfMemory
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.learning.augment import Evaluated, evaluation_view
+from essp_common.learning.head_inputs import HeadInputs
 from essp_common.learning.models import Classifier, build, load_state
 from essp_common.learning.wanted import Decoded
 from essp_common.objects.port import ObjectStore
@@ -31,6 +32,10 @@ class StreamScorer:
         self._device = device
         self._members = [member for member in model.deciding if member.stream == stream]
         self._classifiers = {member.trainer: self._load(store, member) for member in self._members}
+        self._head_inputs = {
+            member.trainer: HeadInputs(self._classifiers[member.trainer], member.model.name)
+            for member in (self._members if model.features else ())
+        }
 
     @property
     def distinct_views(self) -> list[View]:
@@ -41,6 +46,10 @@ class StreamScorer:
         """What the members see of a clip, `(T, crop, crop, C)` for each view. Thread-safe."""
         clip = pictures(*decoded)
         return {view: evaluation_view(clip, *view) for view in self.distinct_views}
+
+    def features(self, clips: int) -> dict[str, NDArray[np.float16]]:
+        """Trainer -> `(N, D)` features of the N clips that were scored last; empty if the model needs none."""
+        return {name: inputs.of(clips) for name, inputs in self._head_inputs.items()}
 
     def score(self, clips: Sequence[Mapping[View, Frames]]) -> dict[str, NDArray[np.floating[Any]]]:
         """Trainer -> `(N, C)` probabilities of N clips. Raises `OutOfMemory`, `DeviceLost`."""

@@ -92,6 +92,8 @@ class StreamPhase:
             return
         for trainer, rows in self._scorer.score([views for _, views in self._waiting]).items():
             self._part.probabilities[trainer].append(rows)
+        for trainer, features in self._scorer.features(len(self._waiting)).items():
+            self._part.features[trainer].append(features)
         self._part.scored.extend(item for item, _ in self._waiting)
         self._waiting.clear()
 
@@ -115,6 +117,7 @@ class _Part:
     taken: list[Delivery] = field(default_factory=list)
     scored: list[Delivery] = field(default_factory=list)
     probabilities: dict[str, list[NDArray[np.floating[Any]]]] = field(default_factory=lambda: defaultdict(list))
+    features: dict[str, list[NDArray[np.float16]]] = field(default_factory=lambda: defaultdict(list))
     errors: dict[str, str] = field(default_factory=dict)
     """Video -> why a clip of it is missing."""
 
@@ -124,8 +127,11 @@ class _Part:
         labels = np.full(len(videos), -1, dtype=np.int32)
         indices = np.array([item.clip.index for item in self.scored], dtype=np.int64)
         tables = {
-            trainer: ScoreTable(videos, labels, indices, np.concatenate(rows), classes)
+            trainer: ScoreTable(videos, labels, indices, np.concatenate(rows), classes, self._features(trainer))
             for trainer, rows in self.probabilities.items()
         }
         frames = {item.clip.index: (item.clip.first_frame, item.clip.last_frame) for item in self.scored}
         return ScoredPart(tables, self.errors, frames)
+
+    def _features(self, trainer: str) -> NDArray[np.float16] | None:
+        return np.concatenate(self.features[trainer]) if trainer in self.features else None

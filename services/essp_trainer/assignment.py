@@ -12,7 +12,7 @@ from essp_common.errors import ConfigError
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import JobSpec, StreamSpec, TrainerSpec, stored_spec
 from essp_common.learning.wanted import wanted_frames
-from essp_common.pb.v1.messages_pb2 import Control, JobSnapshot, PhasePlan, Purpose
+from essp_common.pb.v1.messages_pb2 import EMBED, TEST, Control, JobSnapshot, PhasePlan, Purpose
 from essp_common.planning.position import Position
 from essp_common.runtime import ids
 from essp_common.validation import suggested
@@ -89,6 +89,10 @@ class Assignment:
         """The position after the last phase."""
         return Position(len(self.phases), 0)
 
+    def embeds(self, plan: PhasePlan) -> bool:
+        """Whether the features of the clips of a phase are needed, beside their scores."""
+        return self.spec.aggregation.features and plan.purpose in (EMBED, TEST)
+
     def clips_before(self, position: Position) -> int:
         """Clips of all phases before a position."""
         return sum(plan.clips for plan in self.phases[: position.phase_index]) + position.index
@@ -124,5 +128,5 @@ def _layout(snapshot: JobSnapshot, stream: str) -> FeatureLayout:
 
 
 def purpose_name(purpose: Purpose) -> str:
-    """train, validation, test or predict: the name in files and histories."""
+    """train, validation, embed, test or predict: the name in files and histories."""
     return Purpose.Name(purpose).lower()

@@ -78,7 +78,8 @@ class Learner:
         """Score this rank's clips of one batch by the present weights, or by those of the `best` checkpoint."""
         if self._evaluation is None:
             model = self.training.evaluated if best is None else self._checkpoint_store.best_model(best)
-            self._evaluation = Evaluation(model, self._device, self._assignment.classes)
+            network = self._assignment.training.model if self._assignment.embeds(batch.plan) else None
+            self._evaluation = Evaluation(model, self._device, self._assignment.classes, network)
         return self._evaluation.add(batch)
 
     def finish_evaluation(self) -> ScoreTable | None:

@@ -203,7 +203,15 @@ class Trainer:
             learner = Learner(assignment, checkpoint_store, device, self._ranks, weights)
             consensus = Consensus(self._ranks, self._signal, training.batch_size)
             session = Session(
-                assignment, device_feed, releases, learner, checkpointer, checkpoint_store, reporter, consensus
+                assignment,
+                device_feed,
+                releases,
+                learner,
+                checkpointer,
+                checkpoint_store,
+                reporter,
+                consensus,
+                self._adapters.cache,
             )
             if latest is not None:
                 session.resume(latest)

@@ -1,6 +1,10 @@
 """One training, through all phases of its job.
 
-    TRAIN 0 ▶ checkpoint ▶ VALIDATION 0 ▶ scores, best? ▶ TRAIN 1 ▶ ... ▶ TEST, by the best ▶ final checkpoint
+    TRAIN 0 ▶ checkpoint ▶ VALIDATION 0 ▶ scores, best? ▶ TRAIN 1 ▶ ... ▶ EMBED, TEST, by the best ▶ final checkpoint
+
+EMBED is there if strategies of aggregation learn from features: the features of its clips, and of those of TEST, go
+into the frame cache for the aggregator. Nothing is saved between the two, so a trainer that leaves there makes both
+again: what it gave a cache in its own memory is gone with it.
 
 Before each batch the ranks agree on what to do (`distributed/consensus.py`); rank 0 alone writes and reports.
 
@@ -25,9 +29,11 @@ import torch
 
 from essp_common.artifacts import scores
 from essp_common.artifacts.checkpoint import Best, Manifest, PhaseRecord
+from essp_common.artifacts.clip_features import store_features
+from essp_common.cache.port import FrameCache
 from essp_common.errors import PermanentError
 from essp_common.messages.ordered import PhaseEnd
-from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION, PhasePlan
+from essp_common.pb.v1.messages_pb2 import EMBED, TRAIN, VALIDATION, PhasePlan
 from essp_common.planning.digest import joined
 from essp_common.planning.position import Position
 from essp_common.runtime.failpoints import failpoint
@@ -67,7 +73,10 @@ class Session:
         checkpoint_store: CheckpointStore,
         reporter: Reporter,
         consensus: Consensus,
+        cache: FrameCache,
     ) -> None:
+        """`cache`: where features of clips go, if the job needs them."""
+        self._cache = cache
         self._assignment = assignment
         self._device_feed = device_feed
         self._releases = releases
@@ -215,6 +224,9 @@ class Session:
         if not self._ranks.is_rank_zero:
             return {}
         table = scores.joined([scores.unpacked(part) for part in parts])
+        if self._assignment.embeds(plan):
+            assignment, purpose = self._assignment, purpose_name(plan.purpose)
+            store_features(self._cache, assignment.job, assignment.trainer, purpose, table, self._retry)
         self._retry(lambda: self._checkpoint_store.write_scores(plan, table))
         failpoint("trainer.scored")
         return clip_and_video_figures(table)
@@ -229,12 +241,19 @@ class Session:
 
     def _save(self) -> bool:
         """Make a checkpoint unless the last one holds everything. Returns False if that failed."""
-        if not self._learner.has_model:
+        if not self._learner.has_model or self._has_embedded():
             return True
         return self._checkpointer.save(self._learner.training, self._current_state())
 
+    def _has_embedded(self) -> bool:
+        """Whether EMBED is over, and the training not yet."""
+        before = self._state.position.phase_index - 1
+        return before >= 0 and self._assignment.phases[before].purpose == EMBED
+
     def _begin_save(self) -> None:
         """Begin a checkpoint, which is written while training continues, unless the job says otherwise."""
+        if self._has_embedded():
+            return
         if self._assignment.training.checkpoint.parallel == "off":
             self._save()
         elif self._learner.has_model:

@@ -21,6 +21,7 @@ from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_common.artifacts import checkpoint
 from essp_common.artifacts.fused_model import member_weights, open_model
 from essp_common.artifacts.history import History
+from essp_common.cache.memory import MemoryCache
 from essp_common.errors import EsspError
 from essp_common.job.spec import JobSpec
 from essp_common.objects.directory import DirectoryStore
@@ -63,7 +64,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
         save_final(store, spec, trainer)
     finals = final_checkpoints(store, spec)
     assert finals is not None
-    assemble(store, spec.name, spec, finals)
+    assemble(store, MemoryCache(), spec.name, spec, finals)
     return Finished(folder / "out", spec)
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from essp.cli.commands import SECTIONS
 from essp_aggregator.assembly import assemble, final_checkpoints
+from essp_common.cache.memory import MemoryCache
 from essp_common.distribution import EXTRAS
 from essp_common.video.synthetic import numbered, write_video
 from tests.harness.finished_job import JOB, finished_job
@@ -110,7 +111,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     job = finished_job(root / "run")
     finals = final_checkpoints(job.store, job.spec)
     assert finals is not None
-    assemble(job.store, JOB, job.spec, finals)
+    assemble(job.store, MemoryCache(), JOB, job.spec, finals)
     return root
 
 

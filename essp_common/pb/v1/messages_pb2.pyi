@@ -14,6 +14,7 @@ class Purpose(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     VALIDATION: _ClassVar[Purpose]
     TEST: _ClassVar[Purpose]
     PREDICT: _ClassVar[Purpose]
+    EMBED: _ClassVar[Purpose]
 
 class Stage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -52,6 +53,7 @@ TRAIN: Purpose
 VALIDATION: Purpose
 TEST: Purpose
 PREDICT: Purpose
+EMBED: Purpose
 STAGE_UNSPECIFIED: Stage
 DECODER: Stage
 EXTRACTOR: Stage

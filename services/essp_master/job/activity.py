@@ -165,7 +165,7 @@ class Activity:
 
 
 def purpose_name(purpose: Purpose) -> status.PurposeName:
-    """`train`, `validation`, `test` or `predict`."""
+    """`train`, `validation`, `embed`, `test` or `predict`."""
     return status.PURPOSES[purpose]
 
 

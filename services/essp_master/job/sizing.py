@@ -24,7 +24,7 @@ from essp_common.features.port import ArraySpec
 from essp_common.features.registry import output_of
 from essp_common.job.spec import CodecSpec, JobSpec
 from essp_common.messages.recipe import recipe_of
-from essp_common.pb.v1.messages_pb2 import TEST, Resize
+from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION, Resize
 from essp_common.planning.phases import Phases
 from essp_common.quantities import size
 from essp_common.video.codec import max_encoded_bytes
@@ -92,11 +92,11 @@ def most_unit_clips(spec: JobSpec) -> int:
 def lead_clips(phases: Phases) -> int:
     """Clips by which a trainer may be ahead of the slowest one where all keep in step; 0: a prediction has no bound.
 
-    `limits.lead` passes, or a longer test phase: what is left of a phase is never held back.
+    `limits.lead` passes, or a longer phase at the end: what is left of a phase is never held back.
     """
     if not phases.spec.trainers:
         return 0
-    a_pass = sum(plan.clips for plan in phases.plans if plan.purpose != TEST and plan.epoch == 0)
+    a_pass = sum(plan.clips for plan in phases.plans if plan.purpose in (TRAIN, VALIDATION) and plan.epoch == 0)
     return max(phases.spec.limits.lead * a_pass, *(plan.clips for plan in phases.plans))
 
 

@@ -7,6 +7,7 @@ one is taken.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
@@ -46,6 +47,9 @@ from essp_trainer.checkpoints.state_memory import Moving, Tensors, bytes_of
 from essp_trainer.model.training import Training
 
 log = logging.getLogger(__name__)
+
+_OF_ALL_EPOCHS = ("embed", "test")
+"""Phases that come once, when all epochs are done."""
 
 
 @dataclass
@@ -220,9 +224,11 @@ class CheckpointStore:
         return saved
 
     def write_scores(self, plan: PhasePlan, table: ScoreTable) -> None:
-        """Write the scores of an evaluation phase. Raises `Fenced` if another process owns the training."""
+        """Write the scores of an evaluation phase, without features, which the output does not hold. Raises `Fenced`
+        if another process owns the training."""
         self.check_owner()
-        scores.write(self._store, self._score_key(purpose_name(plan.purpose), plan.epoch), table)
+        alone = dataclasses.replace(table, features=None)
+        scores.write(self._store, self._score_key(purpose_name(plan.purpose), plan.epoch), alone)
 
     def write_history(self, state: TrainingState) -> None:
         """Write the figures of every phase so far, for people and reports. Raises `Fenced`, as `write_scores` does."""
@@ -353,12 +359,12 @@ class CheckpointStore:
         if state.best is not None:
             keys["validation"] = self._score_key("validation", state.best.epoch)
         for record in state.history:
-            if record.purpose == "test":
-                keys["test"] = self._score_key("test", record.epoch)
+            if record.purpose in _OF_ALL_EPOCHS:
+                keys[record.purpose] = self._score_key(record.purpose, record.epoch)
         return keys
 
     def _score_key(self, purpose: str, epoch: int) -> str:
-        if purpose == "test":  # of the weights after all epochs: more of them do not overwrite what fewer came to
+        if purpose in _OF_ALL_EPOCHS:  # more epochs do not overwrite what the weights after fewer came to
             epoch = self._assignment.spec.epochs - 1
         return layout.scores(self._assignment.trainer, purpose, epoch)
 

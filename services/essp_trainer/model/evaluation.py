@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from essp_common.artifacts.figures import figures, log_losses
 from essp_common.artifacts.scores import ScoreTable, by_video
 from essp_common.errors import PermanentError
+from essp_common.learning.head_inputs import HeadInputs
 from essp_common.learning.models import Classifier
 from essp_common.messages.ordered import Delivery
 from essp_trainer.data.device import enough_memory
@@ -25,10 +26,15 @@ from essp_trainer.model.step_result import StepResult
 class Evaluation:
     """The scores of this rank's clips of one phase, in index order."""
 
-    def __init__(self, model: Classifier, device: torch.device, classes: tuple[str, ...]) -> None:
+    def __init__(
+        self, model: Classifier, device: torch.device, classes: tuple[str, ...], network: str | None = None
+    ) -> None:
+        """`network`: the name of the model, whose features of the clips are kept, too; None: they are not."""
         self._model = model.to(device)
         self._device = device
         self._classes = classes
+        self._head_inputs = None if network is None else HeadInputs(model, network)
+        self._features: list[NDArray[np.float16]] = []
         self._items: list[Delivery] = []
         self._probabilities: list[NDArray[np.floating[Any]]] = []
 
@@ -39,6 +45,8 @@ class Evaluation:
         self._model.eval()
         with torch.inference_mode(), enough_memory(self._device, len(batch.clips)):
             probabilities = self._model(batch.input.here()).logits.softmax(dim=1).cpu().numpy()
+        if self._head_inputs is not None:
+            self._features.append(self._head_inputs.of(len(batch.clips)))
         self._items += batch.clips
         self._probabilities.append(probabilities)
         labels = batch.labels()
@@ -46,7 +54,11 @@ class Evaluation:
         return StepResult(float(log_losses(labels, probabilities).mean()), correct, len(labels))
 
     def table(self) -> ScoreTable:
-        """The scores of all clips so far."""
+        """The scores of all clips, with which the evaluation ends."""
+        features = None
+        if self._head_inputs is not None:
+            self._head_inputs.close()
+            features = np.concatenate(self._features) if self._features else np.zeros((0, 0), np.float16)
         none = np.zeros((0, len(self._classes)), dtype=np.float32)
         return ScoreTable(
             video_id=tuple(item.clip.video_id for item in self._items),
@@ -54,6 +66,7 @@ class Evaluation:
             clip_index=np.array([item.clip.index for item in self._items], dtype=np.int64),
             probabilities=np.concatenate([none, *self._probabilities]),
             classes=self._classes,
+            features=features,
         )
 
 

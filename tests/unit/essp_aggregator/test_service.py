@@ -41,7 +41,7 @@ def job(tmp_path: Path) -> FinishedJob:
 def fuse(job: FinishedJob) -> FusedModel:
     finals = final_checkpoints(job.store, job.spec)
     assert finals is not None
-    return assemble(job.store, JOB, job.spec, finals)
+    return assemble(job.store, MemoryCache(), JOB, job.spec, finals)
 
 
 class AggregatorBench:
@@ -239,7 +239,7 @@ def test_damaged_checkpoints_are_not_fused(job: FinishedJob) -> None:
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(PermanentError, match="SHA-256"):
-        assemble(job.store, JOB, job.spec, finals)
+        assemble(job.store, MemoryCache(), JOB, job.spec, finals)
 
 
 def test_manifest_hashes_are_those_of_the_files(job: FinishedJob) -> None:
@@ -260,7 +260,7 @@ def test_without_a_validation_split_all_count_the_same(job: FinishedJob) -> None
     without = {
         name: final.model_copy(update={"scores": {"test": final.scores["test"]}}) for name, final in finals.items()
     }
-    fused = assemble(job.store, JOB, job.spec, without)
+    fused = assemble(job.store, MemoryCache(), JOB, job.spec, without)
     assert (fused.strategy, fused.strategies, fused.validation) == ("average", (), None)
     assert np.allclose(list(fused.weights.values()), 0.5)
 

@@ -17,6 +17,7 @@ from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.predictions import Prediction, predictions
 from essp_common.artifacts.scores import VideoScores
 from essp_common.artifacts.segments import Segment as StoredSegment
+from essp_common.cache.memory import MemoryCache
 from essp_common.catalog.table import VideoRow
 from essp_common.errors import NotFound
 from essp_common.runtime.config import Settings
@@ -45,7 +46,7 @@ def model_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
     job = finished_job(tmp_path_factory.mktemp("model"))
     finals = final_checkpoints(job.store, job.spec)
     assert finals is not None
-    assemble(job.store, JOB, job.spec, finals)
+    assemble(job.store, MemoryCache(), JOB, job.spec, finals)
     return job.spec.output
 
 

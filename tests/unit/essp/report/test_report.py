@@ -26,6 +26,7 @@ from essp.report.samples import choose, code_shares, draw_samples, read_clip, re
 from essp.report.sweeps import best_of_sweeps
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_common.artifacts import layout
+from essp_common.cache.memory import MemoryCache
 from essp_common.catalog.table import Catalog, VideoRow, write_catalog
 from essp_common.errors import NotFound
 from essp_common.job.spec import JobSpec
@@ -44,7 +45,7 @@ def fused(root: Path, catalog: str = "file:///absent.parquet", test: bool = True
     job = finished_job(root, catalog=catalog, test=test)
     finals = final_checkpoints(job.store, job.spec)
     assert finals is not None
-    assemble(job.store, JOB, job.spec, finals)
+    assemble(job.store, MemoryCache(), JOB, job.spec, finals)
     return job
 
 

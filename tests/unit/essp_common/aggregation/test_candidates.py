@@ -118,9 +118,13 @@ def test_a_strategy_of_another_package_is_one_of_them(site: Path) -> None:
 
 
 def test_what_needs_more_than_jobs_give_is_refused(site: Path) -> None:
-    install(site, needs="descriptors")
-    with pytest.raises(ConfigError, match="'nearest' needs descriptors, and jobs give scores of clips"):
+    install(site, needs="features")
+    with pytest.raises(
+        ConfigError, match=r"strategies\.0: nearest learns from the features of clips; set .*features: "
+    ):
         candidates(spec("nearest"))
+    asking = spec("nearest").model_copy(update={"features": True})
+    assert [one.name for one in candidates(asking)] == ["nearest"]
 
 
 def test_no_package_can_take_the_name_of_another_strategy(site: Path) -> None:
@@ -132,7 +136,8 @@ def test_no_package_can_take_the_name_of_another_strategy(site: Path) -> None:
 @pytest.mark.parametrize("name", registry.names())
 def test_every_strategy_says_what_it_is(name: str) -> None:
     kind = registry.aggregator_class(name)
-    assert (kind.name, kind.needs) == (name, "scores")
+    assert kind.name == name
+    assert kind.needs in ("scores", "features")
     assert kind.summary
     assert kind.__doc__
     assert [key for key, field in kind.Params.model_fields.items() if not field.description] == []

@@ -1,0 +1,41 @@
+"""The features of clips: what goes into the last layer of a network while it scores them."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from essp_common.learning.models import Classifier
+from essp_common.learning.networks import network
+
+_MOST = float(np.finfo(np.float16).max)
+
+
+class HeadInputs:
+    """Keeps what the last layer of a classifier reads, batch by batch, until closed."""
+
+    def __init__(self, classifier: Classifier, model: str) -> None:
+        """`model`: the name of its network."""
+        head = classifier.backbone.get_submodule(network(model).head)
+        self._hook = head.register_forward_pre_hook(self._take)
+        self._taken: Tensor | None = None
+
+    def of(self, clips: int) -> NDArray[np.float16]:
+        """`(clips, D)` of the batch of so many clips that was scored last: means over what of a clip was scored by
+        itself, such as frames and views, and over places, if the last layer is a convolution."""
+        if self._taken is None:
+            raise ValueError("nothing has been scored since the last call")
+        taken, self._taken = self._taken, None
+        rows = taken.reshape(clips, -1, *taken.shape[1:]).float()
+        features = rows.mean(dim=(1, *range(3, rows.ndim))).clamp(-_MOST, _MOST)
+        kept: NDArray[np.float16] = features.to(torch.float16).cpu().numpy()
+        return kept
+
+    def close(self) -> None:
+        """Take nothing any more. Idempotent."""
+        self._hook.remove()
+
+    def _take(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self._taken = inputs[0].detach()
