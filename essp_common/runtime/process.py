@@ -83,6 +83,7 @@ def drained_by_signals(
     timer.name, timer.daemon = "essp-drain-limit", True
 
     def drain() -> None:
+        log.info("leaves within %g s, when what is in hand is done; a second signal ends it at once", drain_s)
         for service in services:
             service.drain()
 

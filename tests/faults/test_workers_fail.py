@@ -87,6 +87,7 @@ def test_hung(deployment: Deployment, begin: Begin) -> None:
     for process in (late, twice):
         deployment.until("it hangs", partial(said, process, "failpoint .*: hang"))
         process.popen.send_signal(signal.SIGTERM)
+    deployment.until("it has heard", partial(said, twice, "a second signal ends it"))  # two that wait are one
     deployment.gone(late, 1)
     assert said(late, "not drained within 1 s")
     assert twice.popen.poll() is None
