@@ -21,9 +21,9 @@ from essp_common.job.spec import OptimizerSpec
 from essp_common.learning.models import Classifier
 
 _SCALE, _TRACKER = "gradient/scale", "gradient/growth_tracker"
-_STEPS, _SQUARE = "adamw/steps", "square/"
+_STEPS, _SQUARE = "steps/", "square/"
 """Beside the momentum of each parameter, under its name; no parameter's name contains a slash. AdamW has the average of
-squares of each, too, and one number of steps, as all parameters take every step."""
+squares of each, too, and the number of its steps, which are fewer for those that were frozen at first."""
 _LEAST_SCALE = 1.0
 """If gradients overflow even at this factor, the factor is not the cause."""
 
@@ -94,7 +94,7 @@ class Optimiser:
         held = {name: state[momentum] for name, state in known}
         if self._adam and known:
             held |= {_SQUARE + name: state["exp_avg_sq"] for name, state in known}
-            held[_STEPS] = known[0][1]["step"]
+            held |= {_STEPS + name: state["step"] for name, state in known}
         if self._scaler.is_enabled():
             scaling = self._scaler.state_dict()
             held[_SCALE] = torch.tensor(scaling["scale"], dtype=torch.float64)
@@ -110,7 +110,8 @@ class Optimiser:
             if self._has_momentum
         }
         if self._adam:
-            to_come[_STEPS] = torch.empty((), device="meta")
+            names = [name for name, _ in self._model.named_parameters()]
+            to_come |= {_STEPS + name: torch.empty((), device="meta") for name in names}
         return to_come | {name: tensor.to("meta") for name, tensor in self.state().items()}
 
     def load(self, held: Mapping[str, Tensor]) -> None:
@@ -123,7 +124,7 @@ class Optimiser:
                 state["exp_avg"] = _like(parameter, held[name])
                 state["exp_avg_sq"] = _like(parameter, held[_SQUARE + name])
                 where = parameter.device if self._fused else torch.device("cpu")
-                state["step"] = held[_STEPS].to(where, torch.float32, copy=True)
+                state["step"] = held[_STEPS + name].to(where, torch.float32, copy=True)
             else:
                 state["momentum_buffer"] = _like(parameter, held[name])
         if self._scaler.is_enabled() and _SCALE in held:
