@@ -114,7 +114,8 @@ def _type(schema: Any) -> str:
         return f"list of {_type(schema.get('items', {}))}"
     if schema.get("type") == "object" and isinstance(schema.get("additionalProperties"), dict):
         return f"name -> {_type(schema['additionalProperties'])}"
-    return str(schema.get("type", "anything"))
+    kinds = schema.get("type", "anything")
+    return kinds if isinstance(kinds, str) else " or ".join(kinds)
 
 
 def _cell(text: str) -> str:

@@ -53,6 +53,13 @@ def test_generated_messages_are_current() -> None:
     assert drifted() == []
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize("of", ["job", "chart", "python", "cli", "rest"])
+def test_reference_is_current(of: str) -> None:
+    """`make docs` writes what has changed."""
+    subprocess.run([sys.executable, "-m", f"tools.{of}_reference"], cwd=ROOT, check=True)
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_module_is_readable(path: Path) -> None:
     """Modules are nouns of the domain and say what they are."""
