@@ -69,12 +69,12 @@ def softmax(logits: Floats) -> Floats:
     return shares
 
 
-def lowest(loss: Loss, start: Floats) -> Floats:
+def lowest(loss: Loss, start: Floats, most_steps: int = _MOST_STEPS) -> Floats:
     """Where a smooth function has a lowest value, downhill from the start."""
     place = start
     value, slope = loss(place)
     steps: deque[tuple[Floats, Floats]] = deque(maxlen=_KEPT)
-    for _ in range(_MOST_STEPS):
+    for _ in range(most_steps):
         if np.abs(slope).max() < _FLAT:
             break
         direction = -_without_curvature(slope, steps)

@@ -71,11 +71,11 @@ class _Encoded(Pooled):
         classifier = fitted_classifier(
             vectors, part.means.class_id, part.means.probabilities.shape[1], self._params.penalty
         )
-        return {**learned, **_named("classifier", classifier)}
+        return {**learned, **named("classifier", classifier)}
 
     def pool(self, part: ClipScores, state: State) -> Floats:
         """The classifier's scores."""
-        return _restored("classifier", LinearClassifier, state)(self._vectors(part, state))
+        return restored("classifier", LinearClassifier, state)(self._vectors(part, state))
 
     def learn(self, part: ClipScores) -> dict[str, NDArray[Any]]:
         """What the encoding needs; nothing, if there is nothing to learn."""
@@ -112,11 +112,11 @@ class CompactBilinear(_Encoded):
 
     def learn(self, part: ClipScores) -> dict[str, NDArray[Any]]:
         """The random numbers of the sketch."""
-        return _named("sketch", tensor_sketch(_features(part).shape[1], self._params.size))
+        return named("sketch", tensor_sketch(_features(part).shape[1], self._params.size))
 
     def encode(self, rows: Floats, state: State) -> Floats:
         """The sum of the sketches."""
-        return power(_restored("sketch", TensorSketch, state).pooled(rows))
+        return power(restored("sketch", TensorSketch, state).pooled(rows))
 
 
 class _WithCodebook(_Encoded):
@@ -124,18 +124,15 @@ class _WithCodebook(_Encoded):
     book: ClassVar[type[Any]] = Codebook
 
     def learn(self, part: ClipScores) -> dict[str, NDArray[Any]]:
-        sample = Subsample(_MOST_ROWS)
-        for video, rows in zip(part.means.video_id, features_of(part), strict=True):
-            sample.add(video, rows)
-        rows = sample.rows()
+        rows = sampled(part)
         pca = fitted_pca(rows, min(self._params.pca, *rows.shape))
         fit = fitted_mixture if self.book is Mixture else fitted_codebook
         book = fit(pca(rows), min(self._params.centres, len(rows)))
-        return {**_named("pca", pca), **_named("book", book)}
+        return {**named("pca", pca), **named("book", book)}
 
     def encode(self, rows: Floats, state: State) -> Floats:
-        book = _restored("book", self.book, state)
-        return power(self.encoded(_restored("pca", Pca, state)(rows), book))
+        book = restored("book", self.book, state)
+        return power(self.encoded(restored("pca", Pca, state)(rows), book))
 
     @abstractmethod
     def encoded(self, rows: Floats, book: Any) -> Floats:
@@ -183,16 +180,26 @@ def features_of(part: ClipScores) -> list[Floats]:
     return [features[a:b].astype(np.float64) for a, b in zip(part.first[:-1], part.first[1:], strict=True)]
 
 
+def sampled(part: ClipScores) -> Floats:
+    """`(n, D)` features of clips of all videos, at most so many as a projection or a codebook needs."""
+    sample = Subsample(_MOST_ROWS)
+    for video, rows in zip(part.means.video_id, features_of(part), strict=True):
+        sample.add(video, rows)
+    return sample.rows()
+
+
 def _features(part: ClipScores) -> NDArray[np.float16]:
     if part.features is None:
         raise ValueError("a strategy that learns from features was given scores alone")
     return part.features
 
 
-def _named(prefix: str, learned: Any) -> dict[str, NDArray[Any]]:
+def named(prefix: str, learned: Any) -> dict[str, NDArray[Any]]:
+    """The arrays of a dataclass, as a strategy's state has them."""
     return {f"{prefix}.{name}": array for name, array in vars(learned).items()}
 
 
-def _restored(prefix: str, kind: type[T], state: State) -> T:
+def restored(prefix: str, kind: type[T], state: State) -> T:
+    """The dataclass of these arrays."""
     arrays = {n.removeprefix(f"{prefix}."): a for n, a in state.items() if n.startswith(f"{prefix}.")}
     return kind(**arrays)

@@ -39,6 +39,7 @@ _AGGREGATORS = Group(
         "vlad": f"{_HERE}.encoded:Vlad",
         "bag_of_words": f"{_HERE}.encoded:BagOfWords",
         "compact_bilinear": f"{_HERE}.encoded:CompactBilinear",
+        "lstm": f"{_HERE}.recurrent:Lstm",
     },
 )
 
