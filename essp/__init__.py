@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from essp.api.targets import Targets
     from essp_common.catalog.table import Catalog, VideoRow
     from essp_common.errors import BadVideo, ConfigError, EsspError, NotFound, PermanentError
+    from essp_common.learning.networks import Network
 
 _HOMES = {
     "essp.api.clips": ("decode", "open_catalog"),
@@ -83,6 +84,7 @@ _HOMES = {
     "essp.api.targets": ("Targets",),
     "essp_common.catalog.table": ("Catalog", "VideoRow"),
     "essp_common.errors": ("BadVideo", "ConfigError", "EsspError", "NotFound", "PermanentError"),
+    "essp_common.learning.networks": ("Network",),
 }
 """Module -> the names that come from it."""
 
@@ -95,6 +97,7 @@ __all__ = [
     "EsspError",
     "Loader",
     "Model",
+    "Network",
     "NotFound",
     "PermanentError",
     "Records",

@@ -1,6 +1,6 @@
-"""Classes that packages register under an entry-point group, such as features (`essp.extractors`).
+"""What packages register under an entry-point group: classes, such as features (`essp.extractors`), networks, losses.
 
-Another package adds one with one line of its `pyproject.toml`. A class is imported only when it is used. If the import
+Another package adds one with one line of its `pyproject.toml`. It is imported only when it is used. If the import
 fails, the others still work, and the error names the package. Parameters are checked against the class's `Params`, so
 the classes need no code for it; the `ConfigError` names the wrong parameter and the existing ones.
 """
@@ -27,15 +27,17 @@ P = TypeVar("P", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Group:
-    """The classes of one entry-point group."""
+    """What is registered under one entry-point group."""
 
     group: str
     noun: str
-    """What one is called in messages, which is also its command: `essp NOUN describe`."""
+    """What one is called in messages; of classes also their command: `essp NOUN describe`."""
     members: tuple[str, ...]
-    """Attributes that a class has to have."""
+    """Attributes that each has to have."""
     port: str
-    """The module that says what they are."""
+    """The module, or the page, that says what they are."""
+    kind: str = "class"
+    """`class`, or `function`: anything that can be called; or `object`, of which `members` say enough."""
     own: Mapping[str, str] = field(default_factory=dict)
     """Name -> `module:Class` of those that are always there, whatever the installed metadata say."""
 
@@ -43,8 +45,8 @@ class Group:
         """All names, sorted. Some may fail to load."""
         return sorted({*self.own, *(entry.name for entry in _installed(self.group))})
 
-    def load(self, name: str) -> type[Any]:
-        """The class of this name. Raises `ConfigError` if there is none or it does not load."""
+    def load(self, name: str) -> Any:
+        """What is registered under this name. Raises `ConfigError` if there is none or it does not load."""
         entry = self._entry(name)
         try:
             found = entry.load()
@@ -54,8 +56,8 @@ class Group:
                 f"{type(error).__name__}: {error}"
             ) from error
         missing = [a for a in self.members if not hasattr(found, a)]
-        if not isinstance(found, type) or missing:
-            lacks = f"lacks {', '.join(missing)}" if missing else "is not a class"
+        if missing or not self._is_one(found):
+            lacks = f"lacks {', '.join(missing)}" if missing else f"is not a {self.kind}"
             raise ConfigError(f"{self.noun} {name!r} of {_package(entry)} ({entry.value}) {lacks}; see {self.port}")
         return found
 
@@ -66,6 +68,11 @@ class Group:
         except ValidationError as error:
             raise ConfigError(self._problem(name, kind, error.errors()[0])) from error
 
+    def _is_one(self, found: Any) -> bool:
+        if self.kind == "class":
+            return isinstance(found, type)
+        return self.kind == "object" or callable(found)
+
     def _entry(self, name: str) -> EntryPoint:
         found = list(_installed(self.group).select(name=name))
         if name in self.own:
@@ -74,7 +81,7 @@ class Group:
             raise ConfigError(f"no {self.noun} {name!r} is installed; {suggested(name, self.names())}")
         if len({entry.value for entry in found}) > 1:
             claims = ", ".join(f"{_package(entry)} ({entry.value})" for entry in found)
-            raise ConfigError(f"several packages register an {self.noun} {name!r}: {claims}; uninstall all but one")
+            raise ConfigError(f"several packages register the {self.noun} {name!r}: {claims}; uninstall all but one")
         return found[0]
 
     def _problem(self, name: str, kind: type[BaseModel], found: ErrorDetails) -> str:

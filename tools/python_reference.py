@@ -28,7 +28,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Training loops": ("Loader", "Clip", "Records", "SharedRecords", "Batch", "Targets"),
     "Frames and features": ("decode", "stream", "Stream", "Window", "compute_feature", "features"),
     "Catalogs": ("open_catalog", "Catalog", "VideoRow"),
-    "Models": ("predict", "VideoPrediction", "Segment", "load_model", "Model", "StreamModel"),
+    "Models": ("predict", "VideoPrediction", "Segment", "load_model", "Model", "StreamModel", "Network"),
     "Errors": ("EsspError", "ConfigError", "PermanentError", "BadVideo", "NotFound"),
 }
 MADE_BY_FUNCTIONS = ("Stream",)

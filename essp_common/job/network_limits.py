@@ -46,4 +46,9 @@ NETWORK_LIMITS: Mapping[str, NetworkLimits] = {
     "mvit_v2_s": NetworkLimits(clip_frames=(16, 16)),
     "swin3d_t": NetworkLimits(least_side=32, clip_frames=(2, _ANY)),
 }
-"""By the names of `essp_common.job.spec.MODELS`."""
+"""By the names of `essp_common.job.registered.MODELS`."""
+
+
+def limits_of(model: str) -> NetworkLimits:
+    """Those of a network. Of one that another package registers nothing is known: it has none."""
+    return NETWORK_LIMITS.get(model, NetworkLimits(least_side=1))

@@ -35,13 +35,6 @@ from essp_common.runtime import ids
 from essp_common.validation import problems, suggested
 
 ByteSize = Annotated[int, Field(gt=0, le=2**50), BeforeValidator(parse_bytes)]
-MODELS = (
-    *("small", "alexnet", "densenet121", "efficientnet_lite0", "inception_v3", "mobilenet_v3_small"),
-    *("resnet18", "resnet50", "resnet101", "resnet152", "resnext50_32x4d", "vgg19"),
-    *("r3d_18", "mc3_18", "r2plus1d_18", "s3d", "mvit_v2_s", "swin3d_t"),
-)
-"""The names of the networks in `essp_common.learning.networks`. They are repeated here so that a job can be checked
-without torch."""
 PACKAGE = "package:"
 """Begins a trainer's `weights` that come with an installed package, not from a store."""
 PACKAGED_WEIGHTS = ("efficientnet_lite0",)
@@ -60,13 +53,6 @@ def _weights_of(model: str) -> str:
         "torchvision a file: torch.save(torchvision.models.resnet18(weights='DEFAULT').state_dict(), 'resnet18.pt'), "
         "and write `weights: resnet18.pt`"
     )
-
-
-def known_model(name: str) -> str:
-    """Return the name. Raises `ValueError` if there is no such network."""
-    if name not in MODELS:
-        raise ValueError(f"no model {name!r}; {suggested(name, MODELS)}")
-    return name
 
 
 def plain_name(name: str) -> str:
@@ -438,11 +424,11 @@ class TrainerSpec(_Section):
     stream: str
     """The stream to learn from, one of `streams`. Its feature has to be a picture: networks cannot learn from
     descriptors (`hog`, `hof`, `mbh`, `trajectories`, `improved_trajectories`)."""
-    model: Annotated[str, AfterValidator(known_model)] = "small"
+    model: Name = "small"
     """`small` (CPU), or a torchvision name: vgg19, resnet18/50/101/152, resnext50_32x4d, inception_v3, densenet121,
     alexnet, mobilenet_v3_small; or `efficientnet_lite0` with weights from its package. They see one frame at a time.
     Networks of clips see all frames of an rgb stream (`params.frames`) at once: r3d_18, mc3_18, r2plus1d_18, s3d,
-    mvit_v2_s, swin3d_t; see [networks](networks.md)."""
+    mvit_v2_s, swin3d_t. Or the name of a network that an installed package registers; see [networks](networks.md)."""
     weights: Uri | None = None
     """What to start from; null: from scratch. The URI of a safetensors or state-dict file (in a job file also a path),
     or `package:efficientnet_lite0`: the ImageNet weights of that model, from a package
@@ -456,6 +442,9 @@ class TrainerSpec(_Section):
     """Clips of one optimizer step, all ranks together."""
     dropout: float = Field(0.5, ge=0, lt=1)
     """Dropout before the classifier."""
+    loss: Name = "cross_entropy"
+    """What training makes small: `cross_entropy`, or a loss that an installed package registers; see
+    [networks](networks.md#a-loss-of-your-own). The figures of evaluations are those of cross entropy all the same."""
     label_smoothing: float = Field(0.0, ge=0, lt=1)
     """Share of each label's weight that is spread over all classes (Szegedy et al., 2016); 0.1 is common."""
     ema: float = Field(0.0, ge=0, lt=1)
@@ -482,6 +471,12 @@ class TrainerSpec(_Section):
     checkpoint: CheckpointSpec = CheckpointSpec()
     """When and how the training is saved; see [checkpoints](checkpoints.md). Nothing of it decides what is learned,
     unless a training resumes from numbers that were rounded (`bits`)."""
+
+    @model_validator(mode="after")
+    def _labels_are_smoothed_by_ours(self) -> TrainerSpec:
+        if self.label_smoothing and self.loss != "cross_entropy":
+            raise ValueError(f"label_smoothing is for cross_entropy; leave it out, or let {self.loss} do it")
+        return self
 
     @model_validator(mode="after")
     def _squares_stay_exact(self) -> TrainerSpec:

@@ -100,12 +100,15 @@ def build(description: ModelDescription, seed: int, weights: StateDict | None = 
     if scale is None:
         raise ConfigError(f"{description.name} sees photographs alone, and {description.feature} are none")
     with initial_weights(seed):
-        backbone = entry.make()
-        _fit_stem(backbone, entry, description.channels)
+        backbone = _made(entry, description.name)
         classes = len(description.classes)
-        _replace(backbone, entry.head, _head(backbone.get_submodule(entry.head), classes))
-        if entry.auxiliary_head is not None:
-            _replace(backbone, entry.auxiliary_head, _head(backbone.get_submodule(entry.auxiliary_head), classes))
+        try:
+            _fit_stem(backbone, entry, description.channels)
+            _replace(backbone, entry.head, _head(backbone.get_submodule(entry.head), classes))
+            if entry.auxiliary_head is not None:
+                _replace(backbone, entry.auxiliary_head, _head(backbone.get_submodule(entry.auxiliary_head), classes))
+        except (AttributeError, TypeError) as error:  # of a path, or of what is there
+            raise ConfigError(f"model {description.name}: cannot replace its first and last layer: {error}") from error
     if weights is not None:
         _load_backbone(backbone, entry, weights, description)
     frames = description.frames if entry.clips else None
@@ -189,6 +192,15 @@ def load_tensors(classifier: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         raise PermanentError(f"the weights are those of another network: {error}") from error
 
 
+def _made(entry: Network, name: str) -> nn.Module:
+    try:
+        return entry.make()
+    except ConfigError:
+        raise
+    except Exception as error:  # code of another package may raise any error
+        raise ConfigError(f"model {name}: cannot be made: {type(error).__name__}: {error}") from error
+
+
 def _channels_last(classifier: Classifier) -> None:
     for layer in classifier.modules():
         if isinstance(layer, nn.Conv2d):
@@ -207,7 +219,7 @@ def _head(layer: nn.Module, classes: int) -> nn.Module:
         return nn.Linear(layer.in_features, classes)
     if isinstance(layer, nn.Conv3d) and layer.kernel_size == (1, 1, 1):
         return nn.Conv3d(layer.in_channels, classes, kernel_size=1)
-    raise TypeError(f"the last layer is a {type(layer).__name__}")
+    raise TypeError(f"the last layer is a {type(layer).__name__}, neither linear nor a convolution of one position")
 
 
 def _replace(backbone: nn.Module, path: str, layer: nn.Module) -> None:
@@ -219,7 +231,7 @@ def _fit_stem(backbone: nn.Module, entry: Network, channels: int) -> None:
     """Give the first convolution `channels` input channels, with new weights if the number changes."""
     stem = backbone.get_submodule(entry.stem)
     if not isinstance(stem, nn.Conv2d | nn.Conv3d):
-        raise TypeError(f"{entry.stem} is a {type(stem).__name__}")
+        raise TypeError(f"{entry.stem} is a {type(stem).__name__}, no convolution of pictures or clips")
     if stem.in_channels != channels:
         stem.in_channels = channels
         stem.weight = nn.Parameter(stem.weight.new_empty(stem.out_channels, channels, *stem.kernel_size))

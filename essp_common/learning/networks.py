@@ -1,7 +1,12 @@
-"""The table of networks: their constructors, the paths of their first and last layers, and their input.
+"""The networks that jobs may name: their constructors, the paths of their first and last layers, and their input.
 
 Two-stream networks have 3 or 20 input channels and any number of classes. `models.py` therefore replaces the first and
-the last layer, which it finds by their paths.
+the last layer, which it finds by their paths. Another package adds a network with one line of its `pyproject.toml`,
+
+    [project.entry-points."essp.models"]
+    tiny = "our_package.nets:TINY"
+
+where `TINY` is a `Network`. It has to be installed where master, trainers and predictors run.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from torch import Tensor, nn
 
 from essp_common.distribution import needs_extra
 from essp_common.errors import ConfigError
+from essp_common.job.registered import MODELS_OF_PACKAGES, known_model
 from essp_common.learning.inputs import (
     CENTRED,
     CENTRED_SIGNED,
@@ -63,9 +69,18 @@ class Small(nn.Sequential):
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """One entry of the table."""
+    """A network that jobs name, and where its first and last layer are: they are replaced by layers for the channels of
+    the stream and the classes of the catalog.
+
+    It sees `(B, C, H, W)` float32, normalised, and returns `(B, K)` logits; B may be 0 while it trains on several
+    ranks. It draws random numbers in dropout layers alone, which are replaced, too: a training that resumes has to get
+    the same ones. An installed package registers one for jobs under the entry points `essp.models` (docs/networks.md):
+
+        TINY = essp.Network(make, stem="0", head="4")
+    """
 
     make: Callable[[], nn.Module]
+    """Makes it with random weights, for any number of channels and classes."""
     stem: str
     """Path of the first convolution."""
     head: str
@@ -143,10 +158,16 @@ NETWORKS: Mapping[str, Network] = {
 
 
 def network(name: str) -> Network:
-    """The entry called `name`. Raises `ConfigError`, with the existing names, if there is none."""
-    if name not in NETWORKS:
-        raise ConfigError(f"no model {name!r}; there are: {', '.join(sorted(NETWORKS))}")
-    return NETWORKS[name]
+    """The network called `name`, of ESSP or of an installed package.
+
+    Raises `ConfigError`, with the existing names, if there is none, and if what a package has registered is no network.
+    """
+    if known_model(name) in NETWORKS:
+        return NETWORKS[name]
+    found = MODELS_OF_PACKAGES.load(name)
+    if not isinstance(found, Network):
+        raise ConfigError(f"model {name!r}: the package has registered a {type(found).__name__}, no essp.Network")
+    return found
 
 
 def packaged_weights(name: str) -> StateDict:

@@ -24,6 +24,7 @@ from essp_common.artifacts.checkpoint import Found, Manifest
 from essp_common.artifacts.staging import parse_burst
 from essp_common.errors import ConfigError, DeviceLost, EsspError, Fenced, TransientError
 from essp_common.learning.augment import Evaluated, evaluation_view, training_view
+from essp_common.learning.losses import loss
 from essp_common.learning.models import starting_weights
 from essp_common.learning.networks import network
 from essp_common.learning.wanted import in_flight, wanted_frames
@@ -176,6 +177,7 @@ class Trainer:
         checkpoint_store = CheckpointStore(self._adapters.stores.under(assignment.spec.output), assignment, burst)
         self._checkpoint_store = checkpoint_store
         network(training.model)  # refuse an unknown name now, not when the first clip shows the input's shape
+        loss(training.loss)
         found = self._claim(checkpoint_store)
         latest = found.manifest
         if latest is not None and latest.final:

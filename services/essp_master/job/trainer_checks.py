@@ -14,7 +14,8 @@ from essp_common.features.declared import DeclaredFeature
 from essp_common.features.port import ArraySpec
 from essp_common.features.registry import frames_of, layout_of, needs_of, output_of
 from essp_common.job.feature_layout import FeatureLayout
-from essp_common.job.network_limits import NETWORK_LIMITS
+from essp_common.job.network_limits import limits_of
+from essp_common.job.registered import known_loss, known_model
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN
 from essp_common.planning.phases import Phases
@@ -63,6 +64,7 @@ def check_trainers(
     spec = phases.spec
     clips = {clip for _, view in phases.views for clip in decoded_clips(spec, view)}
     for name, trainer in spec.trainers.items():
+        _check_names(spec, name)
         stream = spec.streams[trainer.stream]
         made = [output_of(stream.feature, stream.params, clip, declared) for clip in clips]
         _check_picture(spec, name, layouts[trainer.stream], made)
@@ -77,6 +79,17 @@ def alike(spec: JobSpec) -> list[tuple[str, str]]:
     free = {"device", "threads", "checkpoint"}
     what = {name: trainer.model_dump(exclude=free) for name, trainer in spec.trainers.items()}
     return [(one, other) for one, other in combinations(what, 2) if what[one] == what[other]]
+
+
+def _check_names(spec: JobSpec, name: str) -> None:
+    try:
+        known_model(spec.trainers[name].model)
+    except ConfigError as error:
+        raise ConfigError(f"trainers.{name}.model: {error}") from error
+    try:
+        known_loss(spec.trainers[name].loss)
+    except ConfigError as error:
+        raise ConfigError(f"trainers.{name}.loss: {error}") from error
 
 
 def _check_picture(spec: JobSpec, name: str, layout: FeatureLayout, made: list[ArraySpec]) -> None:
@@ -101,7 +114,7 @@ def _check_picture(spec: JobSpec, name: str, layout: FeatureLayout, made: list[A
 def _check_frames(spec: JobSpec, name: str, made: list[ArraySpec]) -> None:
     """A network of clips reads time along the frames of photographs."""
     trainer = spec.trainers[name]
-    limits = NETWORK_LIMITS[trainer.model].clip_frames
+    limits = limits_of(trainer.model).clip_frames
     if limits is None:
         return
     stream, (least, most) = spec.streams[trainer.stream], limits
@@ -121,7 +134,7 @@ def _check_frames(spec: JobSpec, name: str, made: list[ArraySpec]) -> None:
 
 def _check_crop(spec: JobSpec, name: str, made: list[ArraySpec]) -> None:
     trainer = spec.trainers[name]
-    crop, least = trainer.augment.crop, NETWORK_LIMITS[trainer.model].least_side
+    crop, least = trainer.augment.crop, limits_of(trainer.model).least_side
     _, height, width, _ = min((array.shape for array in made), key=lambda shape: min(shape[1:3]))
     if crop > min(height, width):
         raise ConfigError(
@@ -152,7 +165,7 @@ def _check_mirror(spec: JobSpec, name: str, layout: FeatureLayout) -> None:
 def _check_normalisation(phases: Phases, name: str, made: list[ArraySpec]) -> None:
     """Every batch would have one value a channel, so normalisation would never have a variance to divide by."""
     trainer = phases.spec.trainers[name]
-    if trainer.partial_bn or trainer.augment.crop > NETWORK_LIMITS[trainer.model].single_value_side:
+    if trainer.partial_bn or trainer.augment.crop > limits_of(trainer.model).single_value_side:
         return
     epoch = max(plan.clips for plan in phases.plans if plan.purpose == TRAIN)
     if min(trainer.batch_size, epoch) * max(array.shape[0] for array in made) > 1:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from essp_common.job.network_limits import NETWORK_LIMITS
+from essp_common.job.network_limits import limits_of
 from essp_trainer.assignment import Assignment
 from essp_trainer.model.training import AUXILIARY_WEIGHT
 
@@ -18,12 +18,14 @@ _MARGIN = 1.1
 
 def chance(assignment: Assignment) -> float:
     """The loss of a model that gives each class the same probability. Label smoothing does not change it."""
-    auxiliary = AUXILIARY_WEIGHT if NETWORK_LIMITS[assignment.training.model].auxiliary_loss else 0.0
+    auxiliary = AUXILIARY_WEIGHT if limits_of(assignment.training.model).auxiliary_loss else 0.0
     return (1 + auxiliary) * math.log(len(assignment.classes))
 
 
 def no_better_than_chance(assignment: Assignment, loss: float, epoch: int) -> str:
     """What to say of an epoch with this mean training loss; empty: nothing."""
+    if assignment.training.loss != "cross_entropy":
+        return ""  # what guessing comes to in another loss is not known
     guessing = chance(assignment)
     if loss <= _MARGIN * guessing:
         return ""

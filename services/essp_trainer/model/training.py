@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from essp_common.learning.losses import loss
 from essp_common.learning.models import Classifier, Scores
 from essp_common.learning.networks import network
 from essp_common.learning.normalisation import AnyBatchNorm, take_any_batch
@@ -49,6 +49,7 @@ class Training:
         self.ema = ema
         self.updates = 0
         self._spec = assignment.training
+        self._loss_of = loss(self._spec.loss, self._spec.label_smoothing)
         self._epochs = assignment.spec.epochs
         self._seed = assignment.seed
         self._device = device
@@ -120,11 +121,9 @@ class Training:
 
     def _loss(self, scores: Scores, target_B: Tensor) -> Tensor:  # noqa: N803
         """Sum of the losses of the clips."""
-        smoothing = self._spec.label_smoothing
-        loss = functional.cross_entropy(scores.logits, target_B, reduction="sum", label_smoothing=smoothing)
+        loss = self._loss_of(scores.logits, target_B)
         if scores.auxiliary is not None:
-            other = functional.cross_entropy(scores.auxiliary, target_B, reduction="sum", label_smoothing=smoothing)
-            loss = loss + AUXILIARY_WEIGHT * other
+            loss = loss + AUXILIARY_WEIGHT * self._loss_of(scores.auxiliary, target_B)
         return loss
 
     def _over_all_ranks(self, loss: Tensor, correct: Tensor) -> tuple[Tensor, Tensor]:

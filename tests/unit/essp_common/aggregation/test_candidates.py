@@ -129,7 +129,7 @@ def test_what_needs_more_than_jobs_give_is_refused(site: Path) -> None:
 
 def test_no_package_can_take_the_name_of_another_strategy(site: Path) -> None:
     install(site, name="average")
-    with pytest.raises(ConfigError, match=r"several packages register an aggregator 'average': .*acme_fusion.*ESSP"):
+    with pytest.raises(ConfigError, match=r"several packages register the aggregator 'average': .*acme_fusion.*ESSP"):
         registry.create("average", {})
 
 

@@ -11,7 +11,7 @@ import torch
 from essp_common.artifacts.checkpoint import ModelDescription
 from essp_common.errors import ConfigError
 from essp_common.features.registry import layout_of
-from essp_common.job.spec import MODELS
+from essp_common.job.registered import MODELS
 from essp_common.learning.models import Classifier, build, load_state, starting_weights, state_bytes
 from essp_common.learning.networks import NETWORKS, network
 from essp_common.learning.normalisation import take_any_batch

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 from torch import Tensor, nn
 
 from essp_common.job.network_limits import NETWORK_LIMITS
-from essp_common.job.spec import MODELS
+from essp_common.job.registered import MODELS
 from essp_common.learning.networks import NETWORKS, network
 from essp_common.learning.torchvision_compat import torchvision
 

@@ -1,0 +1,45 @@
+"""The names of networks and losses that a job may give: those of ESSP, and those that installed packages register.
+
+Only names are looked at, so a job is checked without torch and without code of another package.
+`essp_common.learning.networks` and `essp_common.learning.losses` load what has the name. docs/networks.md says how a
+package registers one.
+"""
+
+from __future__ import annotations
+
+from essp_common.errors import ConfigError
+from essp_common.plugins import Group
+from essp_common.validation import suggested
+
+MODELS = (
+    *("small", "alexnet", "densenet121", "efficientnet_lite0", "inception_v3", "mobilenet_v3_small"),
+    *("resnet18", "resnet50", "resnet101", "resnet152", "resnext50_32x4d", "vgg19"),
+    *("r3d_18", "mc3_18", "r2plus1d_18", "s3d", "mvit_v2_s", "swin3d_t"),
+)
+"""The names of the networks in `essp_common.learning.networks`."""
+LOSSES = ("cross_entropy",)
+"""The names of the losses in `essp_common.learning.losses`."""
+MODELS_OF_PACKAGES = Group("essp.models", "model", ("make", "stem", "head"), "docs/networks.md", kind="object")
+LOSSES_OF_PACKAGES = Group("essp.losses", "loss", (), "docs/networks.md", kind="function")
+
+
+def known_model(name: str) -> str:
+    """Return the name. Raises `ConfigError` if no such network is installed here."""
+    return _known(name, "model", MODELS, MODELS_OF_PACKAGES)
+
+
+def known_loss(name: str) -> str:
+    """Return the name. Raises `ConfigError` if no such loss is installed here."""
+    return _known(name, "loss", LOSSES, LOSSES_OF_PACKAGES)
+
+
+def _known(name: str, noun: str, own: tuple[str, ...], group: Group) -> str:
+    installed = group.names()
+    if name not in own and name not in installed:
+        raise ConfigError(
+            f"no {noun} {name!r}; {suggested(name, (*own, *installed))}. One of a package has to be registered under "
+            f"{group.group}, and the package installed wherever master, trainers and predictors run"
+        )
+    if name in own and name in installed:
+        raise ConfigError(f"a package registers a {noun} {name!r}, which is the name of one of ESSP; uninstall it")
+    return name

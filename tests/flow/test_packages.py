@@ -1,0 +1,172 @@
+"""A network and a loss of another package, by name: from a job to predictions, and what is wrong with them in words."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from essp.api.models import load_model
+from essp.cli.main import app
+from essp.embedded.composition import Embedded
+from essp_common.errors import ConfigError
+from essp_common.job.registered import known_loss, known_model
+from essp_common.job.spec import JobSpec, TrainerSpec
+from essp_common.job.status import JobState
+from essp_common.learning.losses import loss
+from essp_common.learning.networks import network
+from essp_common.runtime.config import Settings
+from essp_common.wiring import Stores
+from essp_master.job.preflight import preflight
+from tests.flow.conftest import MakeJob
+
+NETS = """
+import torch
+from torch import nn
+from torch.nn import functional
+
+import essp
+
+
+def make():
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 5, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 2)
+    )
+
+
+def focal(logits, target):
+    chance = functional.softmax(logits, dim=1).gather(1, target[:, None])[:, 0]
+    return -((1 - chance) ** 2) * torch.log(chance)
+
+
+def mean(logits, target):
+    return functional.cross_entropy(logits, target)
+
+
+def broken():
+    raise RuntimeError("no such layer")
+
+
+TINY = essp.Network(make, stem="0", head="4")
+HEADLESS = essp.Network(make, stem="0", head="9")
+BROKEN = essp.Network(broken, stem="0", head="4")
+"""
+REGISTERED = """
+[essp.models]
+tiny = acme_nets:TINY
+headless = acme_nets:HEADLESS
+broken = acme_nets:BROKEN
+function = acme_nets:make
+missing = acme_nets:ABSENT
+
+[essp.losses]
+focal = acme_nets:focal
+mean = acme_nets:mean
+number = acme_nets:REGISTERED
+"""
+
+
+@pytest.fixture(autouse=True)
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """It is installed, and nothing of it stays imported."""
+    site = tmp_path / "site"
+    information = site / "acme_nets-1.0.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: acme_nets\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text(REGISTERED)
+    (site / "acme_nets.py").write_text(textwrap.dedent(NETS) + "\nREGISTERED = 1\n")
+    monkeypatch.syspath_prepend(str(site))
+    yield site
+    sys.modules.pop("acme_nets", None)
+
+
+def using(spec: JobSpec, **changes: Any) -> JobSpec:
+    """The same job, all of whose trainers have these values."""
+    trainers = {
+        name: TrainerSpec.model_validate(trainer.model_dump() | changes) for name, trainer in spec.trainers.items()
+    }
+    return spec.model_copy(update={"trainers": trainers})
+
+
+def test_they_train_in_a_job_and_its_model_predicts(make_job: MakeJob, videos: Path) -> None:
+    spec = using(make_job(epochs=1), model="tiny", loss="focal")
+    with Embedded(spec, Settings()) as job:
+        while not job.ended(0.05):
+            pass
+        assert job.status().state is JobState.COMPLETED, job.status().reason
+    weights = load_model(spec.output).streams["flow"].module.backbone.state_dict()
+    assert (tuple(weights["0.weight"].shape), tuple(weights["4.1.weight"].shape)) == ((16, 6, 5, 5), (2, 16))
+    done = CliRunner().invoke(app, ["predict", str(videos / "test"), "--model", spec.output, "--json"])
+    assert done.exit_code == 0, done.output
+    assert len(json.loads(done.stdout)["videos"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model": "tinyy"}, r"trainers\.rgb\.model: no model 'tinyy'; .*did you mean tiny\?.*essp\.models"),
+        ({"loss": "foca"}, r"trainers\.rgb\.loss: no loss 'foca'; .*did you mean focal\?.*essp\.losses"),
+    ],
+)
+def test_a_job_that_names_none_is_refused_before_it_begins(
+    make_job: MakeJob, changes: dict[str, str], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        preflight(using(make_job(), **changes), Stores(("file:///",)))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("function", "lacks make, stem, head; see docs/networks.md"),
+        ("missing", "of package 'acme_nets' cannot be loaded .*ABSENT"),
+    ],
+)
+def test_what_is_registered_and_is_no_network_is_named(name: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        network(known_model(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("headless", "cannot replace its first and last layer"), ("broken", "cannot be made: RuntimeError: no such")],
+)
+def test_a_network_that_cannot_be_made_fails_its_job_by_name(make_job: MakeJob, name: str, said: str) -> None:
+    with Embedded(using(make_job(epochs=1), model=name), Settings()) as job:
+        while not job.ended(0.05):
+            pass
+        assert job.status().state is JobState.FAILED
+        assert f"model {name}: " in job.status().reason
+        assert said in job.status().reason
+
+
+def test_a_loss_gives_one_number_a_clip() -> None:
+    import torch
+
+    logits, target = torch.zeros(3, 2), torch.tensor([0, 1, 1])
+    assert loss("focal")(logits, target).item() == pytest.approx(3 * 0.25 * 0.6931, abs=1e-3)
+    with pytest.raises(ConfigError, match=r"loss 'mean': gave \(\) for 3 clips, where \(3,\) is due"):
+        loss("mean")(logits, target)
+    with pytest.raises(ConfigError, match="is not a function"):
+        loss("number")
+
+
+def test_no_package_can_take_the_name_of_one_of_ours(package: Path) -> None:
+    text = REGISTERED.replace("tiny =", "small =").replace("focal =", "cross_entropy =")
+    (package / "acme_nets-1.0.dist-info" / "entry_points.txt").write_text(text)
+    (package / "touched").mkdir()  # as an installation changes the folder, so that metadata are read again
+    with pytest.raises(ConfigError, match="a package registers a model 'small', which is the name of one of ESSP"):
+        known_model("small")
+    with pytest.raises(ConfigError, match="a package registers a loss 'cross_entropy'"):
+        known_loss("cross_entropy")
+
+
+def test_only_cross_entropy_is_smoothed() -> None:
+    with pytest.raises(ValueError, match="label_smoothing is for cross_entropy; leave it out, or let focal do it"):
+        TrainerSpec(stream="rgb", loss="focal", label_smoothing=0.1)
