@@ -342,6 +342,9 @@ class OptimizerSpec(_Section):
     lr: float = Field(0.01, gt=0, le=1000)
     """Highest learning rate, for the whole batch, whatever the number of ranks. If a recipe gives the rate for another
     batch size, scale it in proportion (Goyal et al., 2017)."""
+    layers: dict[Label, Annotated[float, Field(ge=0, le=1000)]] = Field({}, max_length=1000)
+    """Factors of the rate for layers, by the beginning of their path in the network, as in `{features: 0.1}`, or
+    `{"": 0.1, fc: 1}` for a tenth everywhere but in `fc`. The longest one that fits counts; 0: the layer stays."""
     momentum: float = Field(0.9, ge=0, lt=1)
     """Momentum of SGD."""
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
@@ -440,6 +443,9 @@ class TrainerSpec(_Section):
     normalisations stand, and a step computes no gradient of the other layers."""
     batch_size: int = Field(32, ge=1, le=65_536)
     """Clips of one optimizer step, all ranks together."""
+    micro_batch: int = Field(0, ge=0, le=65_536)
+    """Clips that go through the network at once, on each rank (0: all that the rank has of a batch). Fewer need less
+    memory, take longer, and their gradients add up to those of the batch; only batch normalisation sees so few."""
     dropout: float = Field(0.5, ge=0, lt=1)
     """Dropout before the classifier."""
     loss: Name = "cross_entropy"

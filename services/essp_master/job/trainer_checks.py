@@ -168,6 +168,11 @@ def _check_normalisation(phases: Phases, name: str, made: list[ArraySpec]) -> No
     if trainer.partial_bn or trainer.augment.crop > limits_of(trainer.model).single_value_side:
         return
     epoch = max(plan.clips for plan in phases.plans if plan.purpose == TRAIN)
+    if trainer.micro_batch == 1 and max(array.shape[0] for array in made) == 1:
+        raise ConfigError(
+            f"trainers.{name}.micro_batch: one frame gives a normalisation of {trainer.model} one value a channel, "
+            f"which has no variance; set it to 2 or more, or set trainers.{name}.partial_bn: true"
+        )
     if min(trainer.batch_size, epoch) * max(array.shape[0] for array in made) > 1:
         return
     field = f"trainers.{name}.batch_size" if trainer.batch_size == 1 else "sampling.clips_per_epoch"

@@ -153,6 +153,6 @@ def enough_memory(device: torch.device, clips: int) -> Iterator[None]:
         yield
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise OutOfMemory(
-            f"{device} has too little memory for a batch of {clips} clips; lower batch_size, set amp: true, choose a "
+            f"{device} has too little memory for a batch of {clips} clips; set micro_batch, set amp: true, choose a "
             f"smaller model or augment.crop, or train on more ranks, which share the batch"
         ) from error

@@ -50,9 +50,9 @@ class GradientSum:
         if ranks.world_size > 1:
             learnt = [parameter for parameter in parameters if parameter.requires_grad]
             self._buckets = list(_buckets(reversed(learnt), bucket_bytes))
-        self._missing: list[int] = []
+        self._missing = [0] * len(self._buckets)
         """Of each bucket: gradients that are still to come."""
-        self._next = 0
+        self._next = len(self._buckets)
         """The bucket to send next."""
         self._sent: list[tuple[list[Tensor], Tensor, Exchange]] = []
         own = weakref.ref(self)  # a hook that held it would keep the model, and the ranks' connections
@@ -61,7 +61,7 @@ class GradientSum:
                 parameter.register_post_accumulate_grad_hook(partial(_tell, own, number))  # type: ignore[no-untyped-call]
 
     def begin(self) -> None:
-        """Call it before each backward pass."""
+        """Call it before the backward pass that completes the gradients; in those before it they add up, unsent."""
         self._missing = [len(bucket) for bucket in self._buckets]
         self._next = 0
 

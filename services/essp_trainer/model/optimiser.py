@@ -17,6 +17,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from essp_common.errors import ConfigError
 from essp_common.job.spec import OptimizerSpec
 from essp_common.learning.models import Classifier
 
@@ -24,6 +25,8 @@ _SCALE, _TRACKER = "gradient/scale", "gradient/growth_tracker"
 _STEPS, _SQUARE = "steps/", "square/"
 """Beside the momentum of each parameter, under its name; no parameter's name contains a slash. AdamW has the average of
 squares of each, too, and the number of its steps, which are fewer for those that were frozen at first."""
+_NETWORK = "backbone."
+"""Begins the names of all parameters, and is nothing that a job says."""
 _LEAST_SCALE = 1.0
 """If gradients overflow even at this factor, the factor is not the cause."""
 
@@ -55,7 +58,7 @@ class Optimiser:
     def start(self, rate: float) -> None:
         """Begin a step: set the learning rate and clear the gradients."""
         for group in self._optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["factor"]
         self._optimizer.zero_grad(set_to_none=True)
 
     def scaled(self, loss: Tensor) -> Tensor:
@@ -137,9 +140,29 @@ def _like(parameter: Tensor, values: Tensor) -> Tensor:
     return torch.empty_like(parameter, requires_grad=False).copy_(values)
 
 
-def _groups(model: nn.Module, rates: OptimizerSpec) -> list[dict[str, object]]:
-    """Parameters with weight decay, and those without."""
-    decaying = [p for p in model.parameters() if rates.decay_all or p.ndim > 1]
-    others = [p for p in model.parameters() if not rates.decay_all and p.ndim <= 1]
-    groups = ((decaying, rates.weight_decay), (others, 0.0))
-    return [{"params": parameters, "weight_decay": decay} for parameters, decay in groups if parameters]
+def _groups(model: Classifier, rates: OptimizerSpec) -> list[dict[str, object]]:
+    """Parameters by what the rate is multiplied with, and by whether they decay."""
+    groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        decays = rates.decay_all or parameter.ndim > 1
+        groups.setdefault((_factor(rates, name), decays), []).append(parameter)
+    unused = [path for path in rates.layers if not any(_below(name, path) for name, _ in model.named_parameters())]
+    if unused:
+        layers = ", ".join(name for name, _ in model.backbone.named_children())
+        raise ConfigError(f"optimizer.layers: the network has no {unused[0]!r}; at the top it has {layers}")
+    return [
+        {"params": parameters, "weight_decay": rates.weight_decay if decays else 0.0, "factor": factor}
+        for (factor, decays), parameters in sorted(groups.items(), key=lambda group: not group[0][1])
+    ]
+
+
+def _factor(rates: OptimizerSpec, name: str) -> float:
+    """What the rate of a parameter is multiplied with."""
+    fitting = [path for path in rates.layers if _below(name, path)]
+    return rates.layers[max(fitting, key=len)] if fitting else 1.0
+
+
+def _below(name: str, path: str) -> bool:
+    """Whether the parameter of this name is that of the layer, or of one in it."""
+    inside = f"{name.removeprefix(_NETWORK)}."
+    return not path or inside.startswith(f"{path}.")

@@ -12,6 +12,7 @@ rank without a clip in a batch still takes part in the step, because the others 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -54,6 +55,8 @@ class Training:
         self._seed = assignment.seed
         self._device = device
         self._ranks = ranks
+        self._most_clips = math.ceil(self._spec.batch_size / ranks.world_size)
+        """Of a batch, on one rank."""
         self._half = half_type(self._spec.amp, device)
         self._launches = launches(device)
         self._wait: Callable[[], None] | None = None
@@ -79,7 +82,6 @@ class Training:
         On a CPU raises `Diverged`; on a GPU `LaunchedStep.result` does. Either way such a step changes no parameter.
         """
         epochs_done = batch.plan.epoch + batch.begin / batch.plan.clips
-        self.model.dropout.reseed(seed_of("dropout", self._seed, self.updates), share)
         self._train_mode(batch.plan.epoch < self._spec.freeze_epochs)
         with enough_memory(self._device, share.clips):
             self.optimiser.start(learning_rate(self._spec.optimizer, self._epochs, epochs_done))
@@ -104,13 +106,31 @@ class Training:
         """Compute gradients, summed over the ranks. Returns this rank's part of the mean loss, and its number of
         correct clips."""
         target_B = sent(torch.from_numpy(batch.labels()), self._device)  # noqa: N806
-        with torch.autocast(self._device.type, dtype=self._half, enabled=self._half is not None):
-            scores = self.model(self._clips(batch))
-            loss = self._loss(scores, target_B) / share.clips
-        self._gradients.begin()
-        self.optimiser.scaled(loss).backward()  # type: ignore[no-untyped-call]
+        clips = self._clips(batch)
+        total, correct = torch.zeros((), device=self._device), torch.zeros((), dtype=torch.int64, device=self._device)
+        passes = self._passes(len(clips))
+        for rows in passes:
+            own = Share(share.clips, share.rows[rows])
+            self.model.dropout.reseed(seed_of("dropout", self._seed, self.updates), own)
+            with torch.autocast(self._device.type, dtype=self._half, enabled=self._half is not None):
+                scores = self.model(clips[rows])
+                loss = self._loss(scores, target_B[rows]) / share.clips
+            if rows is passes[-1]:
+                self._gradients.begin()
+            self.optimiser.scaled(loss).backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+            correct += (scores.logits.argmax(dim=1) == target_B[rows]).sum()
         self._gradients.finish()
-        return loss.detach(), (scores.logits.argmax(dim=1) == target_B).sum()
+        return total, correct
+
+    def _passes(self, clips: int) -> list[slice]:
+        """Which of this rank's clips go through the network together. All ranks have the same number of passes, since
+        they meet in each normalisation."""
+        most = self._spec.micro_batch
+        if not most:
+            return [slice(0, clips)]
+        count = math.ceil((clips if self._ranks.world_size == 1 else self._most_clips) / most)
+        return [slice(number * most, (number + 1) * most) for number in range(count)]
 
     def _clips(self, batch: Batch) -> Tensor:
         if batch.input is not None:

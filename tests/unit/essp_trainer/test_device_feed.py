@@ -108,7 +108,7 @@ def test_a_batch_that_finds_no_room_says_what_helps(monkeypatch: pytest.MonkeyPa
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr("essp_trainer.data.device_feed.transfer_to", lambda device: full)
-    with feeding(Source(1)) as feed, pytest.raises(OutOfMemory, match="batch of 2 clips; lower batch_size"):
+    with feeding(Source(1)) as feed, pytest.raises(OutOfMemory, match="batch of 2 clips; set micro_batch"):
         feed.next(30)
 
 

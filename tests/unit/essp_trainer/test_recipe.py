@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import safetensors.torch
@@ -14,9 +14,11 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, MultiStepLR, S
 
 from essp_common.artifacts import checkpoint
 from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE, Manifest
+from essp_common.errors import ConfigError
 from essp_common.job.feature_layout import COLOURS
 from essp_common.job.spec import OptimizerSpec
 from essp_common.learning.models import Classifier, build, load_state
+from essp_common.learning.networks import NETWORKS, Network
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.planning.position import Position
 from essp_trainer.model import training as training_module
@@ -95,6 +97,23 @@ def test_only_weights_decay_where_that_is_asked_for() -> None:
     assert {name for name, p in small().named_parameters() if p.any()} == moved[True] > moved[False]
 
 
+def test_layers_have_rates_of_their_own() -> None:
+    """The longest path that fits counts, and a path is whole: `1` is not the beginning of `17`."""
+    model, before = small(), small().state_dict()
+    layers = {"": 0.5, "1": 0.0, "17": 2.0, "17.1.bias": 1.0}
+    optimiser = Optimiser(model, OptimizerSpec(weight_decay=0.0, layers=layers), scaling=False)
+    optimiser.start(0.125)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimiser.step(torch.tensor(True))
+    factors = {"17.1.weight": 2.0, "17.1.bias": 1.0, "1.weight": 0.0, "1.bias": 0.0}
+    for name, parameter in model.named_parameters():
+        moved = 0.125 * factors.get(name.removeprefix("backbone."), 0.5)
+        torch.testing.assert_close(before[name] - parameter, torch.full_like(parameter, moved))
+    with pytest.raises(ConfigError, match=r"optimizer\.layers: the network has no 'features'; at the top it has 0, 1,"):
+        Optimiser(model, OptimizerSpec(layers={"features": 0.1}), scaling=False)
+
+
 @pytest.mark.usefixtures("double_precision")
 def test_the_average_is_the_recurrence() -> None:
     model, twin = small(1), small(1)
@@ -118,6 +137,8 @@ RECIPES: dict[str, dict[str, Any]] = {
     "adamw": {"optimizer": {"kind": "adamw", "lr": 0.002, "betas": [0.8, 0.99], "weight_decay": 0.05}},
     "head first": {"freeze_epochs": 1},
     "thawed": {"freeze_epochs": 1, "optimizer": {"kind": "adamw", "lr": 0.002}},
+    "by layers": {"optimizer": {"lr": 0.05, "layers": {"": 0.1, "17": 1}}},
+    "passes": {"micro_batch": 2},
     "averaged": {"ema": 0.9},
     "float16": {"amp": True},
     "crops": {"augment": {"crop": 16, "evaluation_crops": 10}},
@@ -156,9 +177,17 @@ def all_files(stage: Stage) -> dict[str, bytes]:
     return files_of(stage.store, last) | {"final": final}
 
 
+@pytest.fixture(scope="module")
+def plain_weights(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """Of a training without any recipe."""
+    plain = Stage(job_spec(tmp_path_factory.mktemp("plain")), phase_plans(2))
+    train(plain)
+    return all_files(plain)[MODEL_FILE]
+
+
 @pytest.mark.usefixtures("half_on_cpu")
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_every_recipe_resumes_to_the_bit(tmp_path: Path, recipe: str) -> None:
+def test_every_recipe_resumes_to_the_bit(tmp_path: Path, recipe: str, plain_weights: bytes) -> None:
     """In the first epoch; what changes with the second, within that one."""
     stop = Position(2, 4) if recipe == "thawed" else Position(0, 4)
     whole = Stage(job_spec(tmp_path / "whole", **RECIPES[recipe]), phase_plans(2))
@@ -174,9 +203,7 @@ def test_every_recipe_resumes_to_the_bit(tmp_path: Path, recipe: str) -> None:
     again = Stage(parts.spec, parts.plans)
     train(again, [position for position in again.every_position() if position >= stop])
     assert all_files(again) == all_files(whole)
-    plain = Stage(job_spec(tmp_path / "plain"), phase_plans(2))
-    train(plain)
-    same = all_files(plain)[MODEL_FILE] == all_files(whole)[MODEL_FILE]
+    same = plain_weights == all_files(whole)[MODEL_FILE]
     assert same == (recipe == "crops"), "the recipe does something, and evaluation changes no weight"
 
 
@@ -209,6 +236,27 @@ def test_ranks_take_the_step_of_one(tmp_path: Path, recipe: str) -> None:
     one, two = (one_step(tmp_path, ranks, recipe) for ranks in (1, 2))
     assert one.keys() == two.keys()
     assert max(distance(two[name], one[name]) for name in one) < TOLERANCE
+
+
+def without_normalisation() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
+
+
+@pytest.mark.usefixtures("double_precision")
+@pytest.mark.parametrize(("clips", "ranks"), [(1, 1), (3, 1), (1, 2)])
+def test_passes_of_few_clips_take_the_step_of_the_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clips: int, ranks: int
+) -> None:
+    """With dropout, and where the last batch has fewer clips than the others."""
+    monkeypatch.setitem(cast("dict[str, Network]", NETWORKS), "small", Network(without_normalisation, "0", "4"))
+
+    def steps(micro_batch: int, ranks: int) -> dict[str, Tensor]:
+        spec = job_spec(tmp_path / f"{micro_batch}-{ranks}", micro_batch=micro_batch)
+        stage = Stage(spec, phase_plans(1, train=10))
+        train(stage, ranks=ranks)
+        return safetensors.torch.load(all_files(stage)[MODEL_FILE])
+
+    assert distance(steps(clips, ranks), steps(0, 1)) < TOLERANCE
 
 
 @pytest.mark.usefixtures("half_on_cpu")

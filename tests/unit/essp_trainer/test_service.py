@@ -382,7 +382,7 @@ def test_a_gpu_without_room_says_what_helps(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(Classifier, "forward", forward)
     stage = Stage(job_spec(tmp_path), phase_plans(2))
-    with pytest.raises(OutOfMemory, match="batch of 4 clips; lower batch_size, set amp: true"):
+    with pytest.raises(OutOfMemory, match="batch of 4 clips; set micro_batch, set amp: true"):
         train(stage)
     [failed] = stage.reports("failed")
     assert failed.kind == MEMORY

@@ -77,6 +77,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         trainer(batch_size=1),
         "trainers.one.batch_size: batches of one frame give a normalisation of small one value a channel",
     ),
+    "passes of one value": (
+        trainer(micro_batch=1),
+        "trainers.one.micro_batch: one frame gives a normalisation of small one value a channel",
+    ),
     "epochs of one value": (
         trainer() | {"sampling": {"clips_per_epoch": 1}},
         "sampling.clips_per_epoch: batches of one frame",
