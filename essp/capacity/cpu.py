@@ -18,7 +18,8 @@ from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 
-_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+"""What the kernel counts processor time in."""
 _PROC = Path("/proc")
 _DECODES = b"essp_decoder.child"
 _LANE = re.compile(r"-lane-\d+$")
@@ -61,4 +62,4 @@ def part_of(thread: str) -> str:
 def _seconds(stat: Path) -> tuple[float, int]:
     """Processor time of a thread or process, and the process that started it."""
     fields = stat.read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) * _TICK_S, int(fields[1])
+    return (int(fields[11]) + int(fields[12])) * TICK_S, int(fields[1])

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 
-from essp.capacity.cpu import cpu_by_part
+from essp.capacity.cpu import TICK_S, cpu_by_part
 from essp.embedded.composition import Embedded, EmbeddedOptions
 from essp_common import topics
 from essp_common.bus.port import Subscription
@@ -84,10 +84,21 @@ def _measured(job: Embedded, found: Preflight, made: Subscription, seconds: floa
         job, lambda counts, elapsed_s: elapsed_s >= seconds and _least(counts, spec) > warm, seconds, tell
     )
     used = _Figures({name: value - begin[name] for name, value in end.items()})
-    parts = ("decoder", "master", *(f"{kind}.{name}" for name in spec.trainers for kind in ("feed", "trainer")))
-    costs = {part: used[f"cpu.{part}"] / done for part in parts if (done := used[_counter(part)]) > 0}
     clips = int(_least(used, spec))
+    if not clips:
+        raise EsspError(
+            f"no trainer got through a second batch in {used['time']:.0f} s, so nothing was measured; "
+            f"try --seconds {2 * max(1, round(used['time']))}, or a smaller batch_size"
+        )
+    parts = ("decoder", "master", *(f"{kind}.{name}" for name in spec.trainers for kind in ("feed", "trainer")))
+    costs = {part: per_clip(used[f"cpu.{part}"], done) for part in parts if (done := used[_counter(part)]) > 0}
     return Costs(costs | _extractors(used, status), _bytes(made), _read_bytes(found), clips, clips / used["time"])
+
+
+def per_clip(processor_s: float, clips: float) -> float:
+    """Seconds of a part that was done with so many clips. Less than a tick of the kernel's is not nothing: that would
+    be a part without any limit."""
+    return max(processor_s, TICK_S) / clips
 
 
 def _extractors(used: _Figures, status: JobStatus) -> dict[str, float]:
@@ -99,7 +110,7 @@ def _extractors(used: _Figures, status: JobStatus) -> dict[str, float]:
     }
     whole = sum(seconds * used[name] for name, seconds in busy.items())
     processor_s = sum(value for name, value in used.items() if name.startswith(f"cpu.{ids.EXTRACTOR}."))
-    return {name: processor_s * seconds / whole for name, seconds in busy.items()}
+    return {name: per_clip(processor_s, whole / seconds) for name, seconds in busy.items()}
 
 
 def _until(
