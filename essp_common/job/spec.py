@@ -311,6 +311,17 @@ class StreamSpec(_Section):
     """How the feature is stored in the cache. `rgb` uses the codec of the clip."""
 
 
+class RandAugmentSpec(_Section):
+    """RandAugment (Cubuk et al., NeurIPS 2020): some operations on colours and geometry, drawn anew for each clip and
+    the same for all of its frames. For streams of colours alone; it takes longer than all else that a trainer does to a
+    clip on the CPU."""
+
+    operations: int = Field(2, ge=1, le=14)
+    """How many of the 14 operations, one after the other."""
+    magnitude: int = Field(9, ge=0, le=30)
+    """How strong each is. The paper has 9 for ResNet-50 and up to 17 for larger networks."""
+
+
 class AugmentSpec(_Section):
     """Augmentation of the two-stream recipe (Wang et al., Temporal Segment Networks, 2016)."""
 
@@ -323,6 +334,11 @@ class AugmentSpec(_Section):
     flip: bool = True
     """Mirror half of the clips; horizontal flow changes sign. Switch it off if classes differ by left and right, and
     for features that do not say what a mirror makes of them."""
+    erase: float = Field(0.0, ge=0, le=1)
+    """Share of the clips in which a rectangle is erased, the same one in all frames: 2 % to a third of the picture
+    (random erasing, Zhong et al., AAAI 2020); 0.25 is common."""
+    rand_augment: RandAugmentSpec | None = None
+    """Operations on colours and geometry, as in `{operations: 2, magnitude: 9}`; null: none."""
     evaluation_scale: float = Field(0.875, gt=0, le=1)
     """Evaluation and prediction: side of the square cut from a frame, as a share of the short side; it is resized to
     `crop`. It should lie among `scales`: then they see things as large as training has seen them."""

@@ -3,7 +3,8 @@
 Training takes a random region and resizes it to the crop. The height and width of the region are two neighbouring (or
 equal) entries of `scales` times the short side; it lies at one of the four corners or the centre. Half of the clips are
 mirrored. All frames and channels of a clip are treated alike. (Wang et al., "Towards Good Practices for Very Deep
-Two-Stream ConvNets", 2015; TSN, 2016.)
+Two-Stream ConvNets", 2015; TSN, 2016.) If the job asks for it, RandAugment (`rand_augment.py`) and random erasing
+follow.
 
 Evaluation cuts squares whose side is a fixed share of the short side, and resizes them to the crop. So it shows things
 at a size that training has shown them at, whatever the size of the frames.
@@ -26,6 +27,7 @@ from essp_common.artifacts.checkpoint import ModelDescription
 from essp_common.features.quantization import negate
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import AugmentSpec
+from essp_common.learning.rand_augment import rand_augmented
 from essp_common.learning.randomness import counter_generator
 
 _CORNERS = ((0, 0), (0, 2), (2, 0), (2, 2), (1, 1))
@@ -39,6 +41,12 @@ _PLACES: dict[int, Callable[[int, int], Sequence[tuple[int, int]]]] = {
 """Number of views in evaluation -> their positions, in halves of the free space, by height and width of the frame."""
 _HORIZONTAL = slice(0, None, 2)
 """The channels of horizontal motion: dx, dy, dx, dy, ..."""
+_ERASED = (0.02, 1 / 3)
+"""Share of a picture that is erased, the least and the most."""
+_LONGEST = float(np.log(1 / 0.3))
+"""Of its height to its width, or the other way round; the logarithm."""
+_NOTHING = 128
+"""What is put there: grey, or no motion."""
 _COLOUR_CHANNELS = 4
 """torch has a vectorised uint8 resize for up to this many channels. For more, float is three times faster."""
 
@@ -67,7 +75,13 @@ def training_view(clip: Frames, augment: AugmentSpec, layout: FeatureLayout, *id
     rows, columns = _region(clip.shape[1], clip.shape[2], augment.scales, random)
     mirrored = augment.flip and random.random() < 0.5
     view = resized(clip[:, rows, columns], augment.crop)
-    return _mirror(view, layout) if mirrored else view
+    view = _mirror(view, layout) if mirrored else view
+    if augment.rand_augment is not None:
+        view = rand_augmented(view, augment.rand_augment, random)
+    if augment.erase and random.random() < augment.erase:
+        rows, columns = _rectangle(augment.crop, random)
+        view[:, rows, columns] = _NOTHING if view.dtype == np.uint8 else 0
+    return view
 
 
 def evaluation_view(clip: Frames, seen: Evaluated, layout: FeatureLayout) -> Frames:
@@ -125,6 +139,17 @@ def _region(height: int, width: int, scales: tuple[float, ...], random: np.rando
     down, right = _CORNERS[random.integers(len(_CORNERS))]
     top, left = (height - sides[i]) * down // 2, (width - sides[j]) * right // 2
     return slice(top, top + sides[i]), slice(left, left + sides[j])
+
+
+def _rectangle(side: int, random: np.random.Generator) -> tuple[slice, slice]:
+    """Rows and columns of what is erased of a square. A rectangle that does not fit is drawn again."""
+    while True:
+        area = random.uniform(*_ERASED) * side**2
+        aspect = np.exp(random.uniform(-_LONGEST, _LONGEST))
+        height, width = (max(1, round(float(length))) for length in (np.sqrt(area * aspect), np.sqrt(area / aspect)))
+        if height <= side and width <= side:
+            top, left = random.integers(side - height + 1), random.integers(side - width + 1)
+            return slice(top, top + height), slice(left, left + width)
 
 
 def _side(short: int, scale: float) -> int:

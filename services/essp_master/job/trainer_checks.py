@@ -71,6 +71,7 @@ def check_trainers(
         _check_frames(spec, name, made)
         _check_crop(spec, name, made)
         _check_mirror(spec, name, layouts[trainer.stream])
+        _check_colours(spec, name, layouts[trainer.stream])
         _check_normalisation(phases, name, made)
 
 
@@ -160,6 +161,15 @@ def _check_mirror(spec: JobSpec, name: str, layout: FeatureLayout) -> None:
         raise ConfigError(f"trainers.{name}.augment.flip: {reason} false")
     if augment.evaluation_crops == _MIRRORED_VIEWS:
         raise ConfigError(f"trainers.{name}.augment.evaluation_crops: {reason} 1 or 3")
+
+
+def _check_colours(spec: JobSpec, name: str, layout: FeatureLayout) -> None:
+    trainer = spec.trainers[name]
+    if trainer.augment.rand_augment is not None and layout.values != "colours":
+        raise ConfigError(
+            f"trainers.{name}.augment.rand_augment: is for colours, and {spec.streams[trainer.stream].feature} "
+            f"(streams.{trainer.stream}.feature) are none; leave it out, or set augment.erase"
+        )
 
 
 def _check_normalisation(phases: Phases, name: str, made: list[ArraySpec]) -> None:

@@ -77,6 +77,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         trainer(batch_size=1),
         "trainers.one.batch_size: batches of one frame give a normalisation of small one value a channel",
     ),
+    "RandAugment of flow": (
+        trainer(augment={"crop": 16, "rand_augment": {}})
+        | {"streams": {"rgb": {"feature": "flow", "params": {"length": 2}}}},
+        "trainers.one.augment.rand_augment: is for colours, and flow (streams.rgb.feature) are none; leave it out",
+    ),
     "passes of one value": (
         trainer(micro_batch=1),
         "trainers.one.micro_batch: one frame gives a normalisation of small one value a channel",
