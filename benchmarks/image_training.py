@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from benchmarks.hogwild import Images, Labels
 from essp_common.learning.models import arrays_of, as_tensors, on_host
-from essp_common.learning.networks import network, packaged_weights
+from essp_common.learning.networks import network, packaged_weights, read_state
 
 NAME = "efficientnet_lite0"
 BATCH, SIDE = 16, 64
@@ -31,7 +31,7 @@ State = dict[str, dict[str, NDArray[Any]]]
 def pretrained() -> nn.Module:
     """The network with its ImageNet weights, for 1000 classes."""
     made = network(NAME).make()
-    made.load_state_dict(packaged_weights(NAME))
+    made.load_state_dict(read_state(packaged_weights(NAME), "weights.pth"))
     return made.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 

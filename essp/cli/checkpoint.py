@@ -74,13 +74,14 @@ def show_command(
         return
     console = open_console()
     rows = Table(box=None, show_header=False, pad_edge=False)
-    model, best = manifest.model, manifest.best
+    model, best, origin = manifest.model, manifest.best, manifest.origin
     facts: dict[str, str] = {
         "trainer": f"{manifest.trainer} of job {manifest.job}",
         "step": f"{manifest.step:,} clips, {manifest.updates:,} updates",
         "epoch": f"{manifest.epoch + 1} of {manifest.epochs}",
         "resumes at": f"phase {manifest.position.phase_index}, clip {manifest.position.index}",
         "network": f"{model.name} on {model.feature}, {counted(len(model.classes), 'class')}, crop {model.crop}",
+        "began with": "random weights" if origin is None else f"{origin.uri}, SHA-256 {origin.sha256}",
         "final": "yes: nothing follows it" if manifest.final else "no",
         "best": "none yet" if best is None else f"step {best.step:,}, {_figures(best.metrics)}",
         "last phase": _figures(manifest.metrics) or "none was over",

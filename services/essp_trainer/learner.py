@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from essp_common.artifacts.checkpoint import Best, Manifest, ModelDescription
+from essp_common.artifacts.checkpoint import Best, Manifest, ModelDescription, Origin
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.errors import ConfigError, PermanentError
-from essp_common.learning.models import build
-from essp_common.learning.networks import StateDict
+from essp_common.learning.models import StartingWeights, build
 from essp_common.learning.randomness import Share, seed_of
 from essp_trainer.assignment import Assignment
 from essp_trainer.checkpoints.checkpoint_store import CheckpointStore
@@ -30,7 +29,7 @@ class Learner:
         checkpoint_store: CheckpointStore,
         device: torch.device,
         ranks: Ranks,
-        weights: StateDict | None = None,
+        weights: StartingWeights | None = None,
     ) -> None:
         """`weights`: what a new training starts from; None: random initial weights."""
         self._assignment = assignment
@@ -40,6 +39,11 @@ class Learner:
         self._weights = weights
         self._training: Training | None = None
         self._evaluation: Evaluation | None = None
+
+    @property
+    def origin(self) -> Origin | None:
+        """The file that a new training starts from."""
+        return None if self._weights is None else self._weights.origin
 
     @property
     def has_model(self) -> bool:
@@ -89,7 +93,8 @@ class Learner:
 
     def _make(self, model: ModelDescription) -> None:
         with enough_memory(self._device, self._assignment.training.batch_size):
-            classifier = build(model, seed_of("weights", self._assignment.seed), self._weights)
+            tensors = None if self._weights is None else self._weights.tensors
+            classifier = build(model, seed_of("weights", self._assignment.seed), tensors)
             ema = None
             if decay := self._assignment.training.ema:
                 twin = build(model, seed=0)

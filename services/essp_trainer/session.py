@@ -87,7 +87,7 @@ class Session:
         self._consensus = consensus
         self._ranks = consensus.ranks
         self._clock = reporter.clock
-        self._state = TrainingState()
+        self._state = TrainingState(origin=learner.origin)
         self._meter = Meter(self._clock)
         self._next_item: Batch | PhaseEnd | None = None
         self._evaluated = 0

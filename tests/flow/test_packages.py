@@ -6,10 +6,13 @@ import json
 import sys
 import textwrap
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 from typer.testing import CliRunner
 
 from essp.api.models import load_model
@@ -94,12 +97,20 @@ def using(spec: JobSpec, **changes: Any) -> JobSpec:
     return spec.model_copy(update={"trainers": trainers})
 
 
-def test_they_train_in_a_job_and_its_model_predicts(make_job: MakeJob, videos: Path) -> None:
-    spec = using(make_job(epochs=1), model="tiny", loss="focal")
+def test_they_train_in_a_job_and_its_model_predicts(make_job: MakeJob, videos: Path, tmp_path: Path) -> None:
+    """From weights in a file, with a checksum that stays known."""
+    file = tmp_path / "tiny.pt"
+    layers = (nn.Conv2d(3, 16, 5), nn.ReLU(), nn.ReLU(), nn.ReLU(), nn.Linear(16, 5))
+    wrapped = {f"module.{name}": tensor for name, tensor in nn.Sequential(*layers).state_dict().items()}
+    torch.save({"epoch": 7, "state_dict": wrapped}, file)
+    spec = using(make_job(epochs=1), model="tiny", loss="focal", weights=file.as_uri())
     with Embedded(spec, Settings()) as job:
         while not job.ended(0.05):
             pass
         assert job.status().state is JobState.COMPLETED, job.status().reason
+    shown = CliRunner().invoke(app, ["checkpoint", "show", spec.output, "--trainer", "flow", "--json"])
+    origin = {"uri": file.as_uri(), "sha256": sha256(file.read_bytes()).hexdigest()}
+    assert json.loads(shown.stdout)["origin"] == origin
     weights = load_model(spec.output).streams["flow"].module.backbone.state_dict()
     assert (tuple(weights["0.weight"].shape), tuple(weights["4.1.weight"].shape)) == ((16, 6, 5, 5), (2, 16))
     done = CliRunner().invoke(app, ["predict", str(videos / "test"), "--model", spec.output, "--json"])
@@ -147,8 +158,6 @@ def test_a_network_that_cannot_be_made_fails_its_job_by_name(make_job: MakeJob, 
 
 
 def test_a_loss_gives_one_number_a_clip() -> None:
-    import torch
-
     logits, target = torch.zeros(3, 2), torch.tensor([0, 1, 1])
     assert loss("focal")(logits, target).item() == pytest.approx(3 * 0.25 * 0.6931, abs=1e-3)
     with pytest.raises(ConfigError, match=r"loss 'mean': gave \(\) for 3 clips, where \(3,\) is due"):

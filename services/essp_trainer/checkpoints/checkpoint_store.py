@@ -24,6 +24,7 @@ from essp_common.artifacts.checkpoint import (
     CheckpointWriter,
     Found,
     Manifest,
+    Origin,
     PhaseRecord,
     Rounding,
 )
@@ -67,6 +68,8 @@ class TrainingState:
     """Sums of the phase in progress at `position`."""
     approximate: tuple[int, ...] = ()
     """Steps of the rounded checkpoints that it resumed from."""
+    origin: Origin | None = None
+    """The weights that it began with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +134,7 @@ class CheckpointStore:
             best=manifest.best,
             history=list(manifest.history),
             running=dict(manifest.running),
+            origin=manifest.origin,
             approximate=manifest.approximate + ((manifest.step,) if manifest.rounding is not None else ()),
         )
 
@@ -351,6 +355,7 @@ class CheckpointStore:
             best=state.best,
             history=tuple(state.history),
             approximate=state.approximate,
+            origin=state.origin,
             versions=self._assignment.versions,
         )
 

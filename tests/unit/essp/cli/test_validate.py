@@ -88,7 +88,7 @@ def test_weights_of_a_package_reach_the_trainer_as_they_are_named(file: Path) ->
     assert load_job(file).trainers["flow"].weights == "package:efficientnet_lite0"
     weights = starting_weights(Stores(()), load_job(file).trainers["rgb"].weights)
     assert weights is not None
-    assert "_conv_stem.weight" in weights
+    assert "_conv_stem.weight" in weights.tensors
 
 
 @pytest.mark.parametrize(

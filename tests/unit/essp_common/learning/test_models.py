@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 import sys
+from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional
 
-from essp_common.artifacts.checkpoint import ModelDescription
+from essp_common.artifacts.checkpoint import ModelDescription, Origin
 from essp_common.errors import ConfigError
 from essp_common.features.registry import layout_of
 from essp_common.job.registered import MODELS
 from essp_common.learning.models import Classifier, build, load_state, starting_weights, state_bytes
-from essp_common.learning.networks import NETWORKS, network
+from essp_common.learning.networks import NETWORKS, STATE_KEYS, network, read_state
 from essp_common.learning.normalisation import take_any_batch
 from essp_common.learning.randomness import Share, initial_weights
 from essp_common.learning.torchvision_compat import torchvision
+from essp_common.learning.weight_layouts import named_as
 from essp_common.wiring import Stores
 from tests.harness.rounding import TOLERANCE
 
@@ -211,8 +217,8 @@ def test_state_comes_back_to_the_bit() -> None:
 def test_packaged_weights_load() -> None:
     weights = starting_weights(Stores(()), "package:efficientnet_lite0")
     assert weights is not None
-    model = build(description("efficientnet_lite0"), seed=0, weights=weights)
-    assert torch.equal(stem(model, "efficientnet_lite0"), weights["_conv_stem.weight"])
+    model = build(description("efficientnet_lite0"), seed=0, weights=weights.tensors)
+    assert torch.equal(stem(model, "efficientnet_lite0"), weights.tensors["_conv_stem.weight"])
     assert model.mean.tolist() == [127.0] * 3
     assert model.std.tolist() == [128.0] * 3
 
@@ -240,7 +246,9 @@ def test_weights_from_a_file(tmp_path: Path, suffix: str) -> None:
     else:
         path.write_bytes(state_bytes(source.backbone))
     weights = starting_weights(Stores(("file:///",)), path.as_uri())
-    model = build(description("resnet18"), seed=2, weights=weights)
+    assert weights is not None
+    assert weights.origin == Origin(uri=path.as_uri(), sha256=sha256(path.read_bytes()).hexdigest())
+    model = build(description("resnet18"), seed=2, weights=weights.tensors)
     assert torch.equal(stem(model, "resnet18"), stem(source, "resnet18"))
 
 
@@ -254,9 +262,73 @@ def test_files_with_more_than_tensors_are_refused(tmp_path: Path) -> None:
         starting_weights(Stores(("file:///",)), path.as_uri())
 
 
+@pytest.mark.parametrize("key", STATE_KEYS)
+def test_weights_in_the_checkpoint_of_a_training_program(key: str) -> None:
+    data = BytesIO()
+    torch.save({"epoch": 3, "optimizer": {"lr": 0.1}, key: {"module.0.weight": torch.ones(2)}}, data)
+    assert read_state(data.getvalue(), "checkpoint.pt")["module.0.weight"].tolist() == [1, 1]
+    data = BytesIO()
+    torch.save({"epoch": 3, key: {}}, data)
+    with pytest.raises(ConfigError, match="holds no table of tensors, neither alone nor as state_dict, model_state_"):
+        read_state(data.getvalue(), "checkpoint.pt")
+
+
+def test_weights_are_loaded_from_the_layout_of_hugging_face(caplog: pytest.LogCaptureFixture) -> None:
+    """Names as transformers 5.23 writes those of a ResNetForImageClassification with two basic layers a stage."""
+    source = torchvision.models.resnet18(weights=None).state_dict()
+    names = {"conv1": "resnet.embedder.embedder.convolution", "bn1": "resnet.embedder.embedder.normalization"}
+    for stage, layer in itertools.product(range(4), range(2)):
+        here, there = f"layer{stage + 1}.{layer}", f"resnet.encoder.stages.{stage}.layers.{layer}"
+        for number in range(2):
+            names[f"{here}.conv{number + 1}"] = f"{there}.layer.{number}.convolution"
+            names[f"{here}.bn{number + 1}"] = f"{there}.layer.{number}.normalization"
+        names[f"{here}.downsample.0"] = f"{there}.shortcut.convolution"
+        names[f"{here}.downsample.1"] = f"{there}.shortcut.normalization"
+    names["fc"] = "classifier.1"
+    split = {name: name.rpartition(".") for name in source}
+    weights = {f"{names[layer]}.{last}": source[name] for name, (layer, _, last) in split.items()}
+    assert not set(weights) & set(source)
+    with caplog.at_level(logging.INFO):
+        found = build(description("resnet18", "flow", 20), seed=0, weights=weights).backbone.state_dict()
+    for name, tensor in source.items():
+        if not name.startswith(("conv1.", "fc.")):
+            assert torch.equal(found[name], tensor), name
+    assert caplog.messages == [
+        "resnet18 starts from weights in the layout of Hugging Face: 120 tensors loaded, conv1.weight averaged for 20 "
+        "channels; left out, as that layer is new for the 4 classes: fc.bias, fc.weight"
+    ]
+
+
+def test_linear_layers_that_timm_writes_as_convolutions() -> None:
+    with torch.device("meta"):
+        own = {name: tensor.shape for name, tensor in torchvision.models.vgg19(weights=None).state_dict().items()}
+        weights = {name: torch.empty(shape) for name, shape in own.items() if name.startswith("features.")}
+        for name, shape in (("pre_logits.fc1", (4096, 512, 7, 7)), ("pre_logits.fc2", (4096, 4096, 1, 1))):
+            weights |= {f"{name}.weight": torch.empty(shape), f"{name}.bias": torch.empty(4096)}
+        weights |= {"head.fc.weight": torch.empty(1000, 4096), "head.fc.bias": torch.empty(1000)}
+        named = named_as(own, weights)
+    assert named.layout == "timm"
+    assert {name: tensor.shape for name, tensor in named.tensors.items()} == own
+    wide = torch.arange(2 * 3 * 7 * 7.0).view(2, 3, 7, 7)
+    turned = named_as(own, {"pre_logits.fc1.weight": wide}).tensors["classifier.0.weight"]
+    x = torch.ones(1, 3, 7, 7) * torch.arange(7)
+    assert torch.equal(functional.linear(x.flatten(1), turned), functional.conv2d(x, wide).flatten(1))
+
+
+def test_names_lose_what_wraps_all_of_them_alone() -> None:
+    tensor = torch.zeros(1)
+    wrapped = {"module._orig_mod.model.0.weight": tensor, "module._orig_mod.model.0.bias": tensor}
+    assert set(named_as({"0.weight", "0.bias"}, wrapped).tensors) == {"0.weight", "0.bias"}
+    for kept in ({"model.0.weight": tensor, "other.bias": tensor}, {"model.0.weight": tensor}):
+        assert named_as({"model.0.weight"}, kept).tensors == kept
+
+
 def test_weights_of_another_network_are_refused() -> None:
     weights = build(description("resnet18"), seed=0).state_dict()
-    with pytest.raises(ConfigError, match="not those of small"):
+    with pytest.raises(
+        ConfigError,
+        match=r"not those of small: \d+ tensors missing \(0\.weight, 1\.weight, .*, \.\.\.\), \d+ unknown \(conv1\.we",
+    ):
         build(description("small"), seed=0, weights=weights)
     with pytest.raises(ConfigError, match="do not fit resnet50"):
         build(description("resnet50"), seed=0, weights=weights)
