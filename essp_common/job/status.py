@@ -286,6 +286,32 @@ class TrainerCurve(_Model):
     """At most 512, in order and evenly thinned out; the figures of whole phases are in `TrainerStatus.reports`."""
 
 
+class StreamPreview(_Model):
+    """What a stream carries now: pictures of one clip that its consumers have not taken yet."""
+
+    stream: str
+    feature: str
+    purpose: PurposeName
+    epoch: int
+    index: int
+    """The clip's place in its phase."""
+    video: str
+    class_name: str
+    """Empty: the video has no label."""
+    first_frame: int
+    """Of the clip, in the video."""
+    height: int
+    """Of a picture as consumers get it, px."""
+    width: int
+    """Of a picture as consumers get it, px."""
+    pictures: int
+    """How many pictures of the clip the stream's consumers get."""
+    shown: int
+    """How many of them are here, evenly spaced."""
+    jpeg: str
+    """The shown ones side by side, in order, as a JPEG in base64; large ones are made smaller."""
+
+
 class JobEvent(_Model):
     """Something that happened to a job."""
 

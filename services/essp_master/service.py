@@ -31,11 +31,20 @@ from pathlib import Path
 
 from essp_common import topics
 from essp_common.bus.port import Record
-from essp_common.errors import ConfigError, Conflict, EsspError, Fenced, PermanentError, TransientError, Unavailable
+from essp_common.errors import (
+    ConfigError,
+    Conflict,
+    EsspError,
+    Fenced,
+    NotFound,
+    PermanentError,
+    TransientError,
+    Unavailable,
+)
 from essp_common.features.declared import DeclaredFeature
 from essp_common.job.lifecycle import change
 from essp_common.job.spec import JobSpec, stored_spec
-from essp_common.job.status import JobEvent, JobState, JobStatus, JobSummary, TrainerCurve
+from essp_common.job.status import JobEvent, JobState, JobStatus, JobSummary, StreamPreview, TrainerCurve
 from essp_common.messages.control import ENDED, ControlFeed
 from essp_common.messages.parsing import BadMessage, parsed, refuse, shortened, sound
 from essp_common.pb.v1.messages_pb2 import Control, Progress
@@ -44,6 +53,7 @@ from essp_common.runtime.conditions import Conditions, Subject
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.retry import Outage
 from essp_common.runtime.troubles import Kind
+from essp_common.validation import suggested
 from essp_common.wiring import Adapters
 from essp_common.worker.heartbeat import Heart
 from essp_master.cache_watch import CacheWatch
@@ -51,6 +61,7 @@ from essp_master.config import MasterSettings
 from essp_master.effects.dispatch import Dispatch
 from essp_master.effects.history_writer import HistoryWriter
 from essp_master.effects.outbox import Outbox
+from essp_master.effects.previews import Previews
 from essp_master.failover.recovery import last_commands, past, under_way
 from essp_master.job.events import EventLog
 from essp_master.job.job import COMMANDS, Job
@@ -125,6 +136,7 @@ class Master:
         code is not installed here. `trackers`: who gets the figures of trainings."""
         self._bus = adapters.bus
         self._cache_watch = CacheWatch(adapters.cache)
+        self._previews = Previews(adapters.cache)
         self._stores = adapters.stores
         self._settings = settings
         self._clock = clock
@@ -289,6 +301,22 @@ class Master:
         self._await_recovery()
         with self._lock:
             return [] if self._jobs.past(name) is not None else curves_of(self._jobs[name])
+
+    def preview(self, name: str, stream: str) -> StreamPreview:
+        """Pictures of a clip that lies in the cache for the consumers of a stream; it stays there as it is.
+
+        Raises `NotFound`, also where there is nothing to be seen now, and `Unavailable`.
+        """
+        self._await_recovery()
+        with self._lock:
+            if self._jobs.past(name) is not None or self._jobs[name].state.ended:
+                raise NotFound(f"job {name} has ended, and its clips are gone")
+            job = self._jobs[name]
+            spec = job.run.preflight.spec
+            if stream not in spec.streams:
+                raise NotFound(f"job {name} has no stream {stream!r}; {suggested(stream, list(spec.streams))}")
+            clips = job.stored.of(stream)
+        return self._previews.of(spec, stream, clips)
 
     def recent(self) -> list[JobStatus]:
         """The jobs that have not ended, and those that ended within the last hour, as far as they are known already."""

@@ -7,6 +7,7 @@ import { chosen, eventWords, groupOf } from "./events.js";
 import { flowOf } from "./flow.js";
 import { commands, courseWords, resultRows } from "./job.js";
 import { narrowed } from "./jobs.js";
+import { previewWords } from "./previews.js";
 import { consumerTitle, duration, size } from "./words.js";
 
 // Axes have round values that enclose what is drawn.
@@ -55,6 +56,11 @@ assert.deepEqual(flowOf(feed).consumers.map(it => [it.title, it.figures]), [["lo
 assert.equal(flowOf({ ...feed, phases: [{ ...feed.phases[0], done: { "predictor.rgb": 7 } }] }).streams[0].consumers[0].title, "predictor rgb");
 assert.equal(courseWords(job), "50.0 % of 100 clips · train, epoch 2 · 12.5 clips/s · 2 min to go · 1 min so far");
 assert.match(courseWords({ ...job, state: "paused", progress: { ...job.progress, eta_s: null } }), /epoch 2 · 1 min so far$/);
+
+// What a stream carries, in words.
+const preview = { purpose: "train", epoch: 1, index: 1199, video: "a/b.mp4", class_name: "run", first_frame: 30, height: 112, width: 112, pictures: 10, shown: 6 };
+assert.equal(previewWords(preview), "train, epoch 2, clip 1,200: a/b.mp4 (run), from frame 30 on; 6 of 10 pictures of 112 x 112 pixels");
+assert.match(previewWords({ ...preview, class_name: "", pictures: 1, shown: 1 }), /b\.mp4, from frame 30 on; 1 picture of/);
 
 // Events in words, and left out as people want it.
 const events = [

@@ -11,10 +11,14 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from essp_common.cache.port import clip_key
 from essp_common.job.status import JobState
+from essp_common.pb.v1.messages_pb2 import TRAIN, FrameCodec, Made, Progress
 from essp_common.runtime.troubles import Kind
+from essp_common.video import codec
 from tests.harness.serving import Served
 from tools.page_pictures import PROGRAMS, Browser, browser, chromium, give_token
 
@@ -58,9 +62,16 @@ def test_a_job_is_watched_paused_and_resumed(tmp_path: Path, page: Browser) -> N
         name = served.job.name
         served.master.conditions.add(lambda: {(Kind.STORAGE_FULL, "<b>pool</b>"): "<img src=x> is full"})
         served.master.look()
+        frames = codec.encode(np.full((3, 16, 16, 3), 200, np.uint8), FrameCodec(name="raw"))
+        served.adapters.cache.put(clip_key(name, TRAIN, 0, 2, 0), frames, ["trainer.rgb"], 60)
+        served.fleet.report(Progress(made=Made(purpose=TRAIN, indices=[2], bytes=[len(frames)], seconds=0.1)))
+        served.master.step(0)
         page.wait(f"document.body.innerText.includes({json.dumps(name)})")
         page.open(f"{served.url}/#/jobs/{name}")
         page.wait("document.querySelector('.flow') && document.querySelector('.limit')")
+        page.wait("document.querySelector('.previews img')?.naturalWidth === 16")
+        page.wait("document.querySelector('.previews').innerText.includes('no clip of stream diff was made')")
+        assert "train, epoch 1, clip 3: " in page.evaluate("document.querySelector('.previews img').alt")
         for part in (".events", "#conditions"):
             assert "<b>pool</b>: <img src=x> is full" in page.evaluate(f"document.querySelector('{part}').innerText")
         assert page.evaluate("document.querySelectorAll('.events b, .events img, #conditions img').length") == 0

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from essp_common.job.spec import parse_spec
-from essp_common.job.status import JobKind, JobState, JobStatus, JobSummary, TrainerCurve
+from essp_common.job.status import JobKind, JobState, JobStatus, JobSummary, StreamPreview, TrainerCurve
 from essp_master.api.idempotency import Answers, fingerprint
 from essp_master.api.pages import PAGE_SIZE, PAGE_SIZE_MOST, page
 from essp_master.api.problems import answers_of
@@ -65,6 +65,14 @@ def router(master: Master) -> APIRouter:
     def job_curves(name: str) -> list[TrainerCurve]:
         """The course of each training within its epochs, for drawing."""
         return master.curves(name)
+
+    @routes.get(
+        "/{name}/streams/{stream}/preview", operation_id="preview_stream", responses=answers_of(401, 403, 404, 503)
+    )
+    def preview_stream(name: str, stream: str) -> StreamPreview:
+        """Pictures of a clip that waits for the consumers of a stream, as they get it. Nothing is acked, and nothing
+        waits for it. 404 also where nothing lies in the cache now; its `detail` says why."""
+        return master.preview(name, stream)
 
     for action in ("pause", "resume", "stop"):
         routes.post(

@@ -17,13 +17,13 @@ from essp_common.errors import NotFound
 
 _FOLDER = Path(__file__).parents[1] / "page"
 _ICON = "icon.svg"
-_MODULES = ("api", "chart", "create", "dom", "events", "flow", "job", "jobs", "page", "pools", "words")
+_MODULES = ("api", "chart", "create", "dom", "events", "flow", "job", "jobs", "page", "pools", "previews", "words")
 _TYPES = {"index.html": "text/html", "page.css": "text/css", _ICON: "image/svg+xml"} | {
     f"{name}.js": "text/javascript" for name in _MODULES
 }
 OPEN_PARTS = frozenset(f"/page/{name}" for name in _TYPES)
 """What a browser loads that has no token yet."""
-_POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+_POLICY = "default-src 'self'; img-src 'self' blob:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 
 
 def router(description: Callable[[], dict[str, Any]]) -> APIRouter:

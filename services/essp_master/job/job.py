@@ -5,6 +5,7 @@
     recorder    the ledger, every change of which the recorder makes and notes for the history
     activity    who works on it and how fast, for people and pools
     reporter    what people read of it: events, failures, result
+    stored      the clips that the frame cache got last, for people to look at
     stall_watch when nothing was reported for long
     handover    what is owed to a run that was taken over
     messages    how its instructions become messages
@@ -33,6 +34,7 @@ from essp_master.job.message_builder import MessageBuilder
 from essp_master.job.recorder import Recorder
 from essp_master.job.run import Run
 from essp_master.job.stall_watch import StallWatch
+from essp_master.job.stored_clips import StoredClips
 from essp_master.ledger.instructions import Instruction, IssueUnits, TellOfLoops
 from essp_master.ledger.ledger import Ledger
 
@@ -62,6 +64,7 @@ class Job:
             {name: (trainer.stream, trainer.model) for name, trainer in spec.trainers.items()},
         )
         self.reporter = EventReporter(spec.name, phases, events)
+        self.stored = StoredClips(spec, phases)
         self.fenced = False
         """Another master has taken it."""
         self.unrecorded = False
@@ -196,6 +199,8 @@ class Job:
         if kind in ("step", "phase_report") and getattr(progress, kind).purpose not in PURPOSES:
             return ()
         self.activity.note(progress, now_s)
+        if kind == "made":
+            self.stored.note(progress.made)
         before = self.ledger.closed, self.ledger.counts.failed
         out = self.recorder.handle(progress)
         if kind == "loop" and any(loop.incarnation == progress.loop.incarnation for loop in self.ledger.loops()):

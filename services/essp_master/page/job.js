@@ -5,6 +5,7 @@ import { chart, legend, lines } from "./chart.js";
 import { el, table } from "./dom.js";
 import { eventList, resetEvents } from "./events.js";
 import { fills, flow } from "./flow.js";
+import { drawPreviews, lookAtStreams } from "./previews.js";
 import { UNKNOWN, count, counted, duration, moment, number, percent, phaseTitle, share } from "./words.js";
 
 const EVENTS = 5000; // as many as the master holds
@@ -26,6 +27,7 @@ export async function loadJob(name) {
     known.curves = await ask(jobPath(name, "/curves"));
     known.drawn = at;
   }
+  lookAtStreams(job); // what they carry is drawn when it comes
   return { job, events: known.events, curves: known.curves };
 }
 
@@ -45,6 +47,7 @@ export function drawJob({ job, events, curves }, act) {
         completed ? made : null,
         job.trainers.length ? section("Curves", ...(all.loss.length ? [legend(job), charts(job, all)] : [el("p", { class: "empty" }, "No training has reported yet.")])) : null,
         completed ? null : section("Flow", flow(job), fills(job)),
+        drawPreviews(job),
         job.trainers.length ? section("Trainers", trainers(job)) : null),
       el("div", {},
         completed ? null : made,

@@ -1,0 +1,148 @@
+"""Pictures of what a stream carries now: read from the frame cache beside its consumers, and drawn.
+
+It is a look and nothing else: it acks nothing, so no clip is freed by it, kept by it, or made again for it. It costs
+the cache little: one value at a time, of at most `MOST_BYTES`, and one picture of a stream a second, however many
+people watch. Nothing of the master waits for it, and what it finds gone is no error of the job.
+
+Frames are those that the stream's consumers look at, before a trainer crops and flips them; motion is drawn as colours
+(`essp_common/features/drawing.py`).
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import simplejpeg
+from numpy.typing import NDArray
+
+from essp_common import colour
+from essp_common.cache.port import Buffer, FrameCache
+from essp_common.errors import BadFrames, CacheMiss, ConfigError, NotFound, Unavailable
+from essp_common.features.drawing import Picture, grid, pictures
+from essp_common.features.sampling import evenly_spaced
+from essp_common.job.spec import JobSpec, StreamSpec
+from essp_common.job.status import PURPOSES, StreamPreview
+from essp_common.quantities import size
+from essp_common.video import codec
+from essp_master.job.stored_clips import StoredClip
+
+MOST_BYTES = 16 * 2**20
+"""Of what is read, and of what it becomes when it is decoded."""
+MOST_PICTURES = 6
+_LONGEST_SIDE = 256
+"""Pixels of a picture; larger ones are made smaller."""
+_QUALITY = 85
+_FRESH_S = 1.0
+_PATIENCE_S = 2.0
+"""How long one waits for another one's picture."""
+
+
+class Previews:
+    """Draws what is in a cache. Thread-safe."""
+
+    def __init__(self, cache: FrameCache, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cache = cache
+        self._clock = clock
+        self._busy = threading.Lock()
+        self._drawn: dict[tuple[str, str], tuple[StreamPreview, float]] = {}
+        """By job and stream: the last picture, and when it was drawn."""
+
+    def of(self, spec: JobSpec, stream: str, clips: Sequence[StoredClip]) -> StreamPreview:
+        """A picture of the first of these clips that is still there.
+
+        Raises `NotFound` if none is, or if it cannot be drawn; `Unavailable` while the cache does not answer, or while
+        others ask for pictures.
+        """
+        if not self._busy.acquire(timeout=_PATIENCE_S):
+            raise Unavailable("pictures for others are being drawn, or the frame cache does not answer; ask again")
+        try:
+            now_s = self._clock()
+            self._drawn = {asked: each for asked, each in self._drawn.items() if now_s - each[1] < _FRESH_S}
+            drawn = self._drawn.get((spec.name, stream))
+            if drawn is None:
+                drawn = self._drawn[spec.name, stream] = self._look(spec, stream, clips), self._clock()
+            return drawn[0]
+        finally:
+            self._busy.release()
+
+    def _look(self, spec: JobSpec, stream: str, clips: Sequence[StoredClip]) -> StreamPreview:
+        for clip in clips:
+            try:
+                made, count = self._pictures(spec, spec.streams[stream], clip)
+            except (CacheMiss, BadFrames):
+                continue
+            except (ConfigError, ValueError, IndexError) as error:  # a feature of somebody else's may be anything
+                raise NotFound(f"stream {stream} has no picture: {error}") from error
+            return _preview(spec, stream, clip, made, count)
+        if not clips:
+            raise NotFound(f"no clip of stream {stream} was made since this master has job {spec.name}")
+        raise NotFound(f"no clip of stream {stream} lies in the cache now: each is taken as soon as it is made")
+
+    def _pictures(self, spec: JobSpec, stream: StreamSpec, clip: StoredClip) -> tuple[list[Picture], int]:
+        """Some of a clip's pictures, in order, and how many it has."""
+        wanted = stream.params.get("frames", 1) if stream.feature == "rgb" else None
+        value = self._read(spec, clip, wanted)
+        found = codec.described(value)
+        frames, looked_at = _chosen(found.shape[0], wanted)
+        _refuse_more(found.nbytes // found.shape[0] * len(frames))
+        array: NDArray[Any] = codec.decode(value, frames)
+        drawn = pictures(stream.feature, colour.pictures(array, found.colour))
+        count = len(drawn) * looked_at // len(frames)
+        return [drawn[k] for k in _chosen(len(drawn), None)[0]], count
+
+    def _read(self, spec: JobSpec, clip: StoredClip, wanted: int | None) -> Buffer:
+        """The value, or of uncompressed frames those that are shown."""
+        available = spec.clip.frames
+        if wanted is None or spec.clip.codec.name != "raw" or wanted >= available:
+            _refuse_more(clip.size_bytes)
+            return self._cache.get(clip.key)
+        parts = codec.raw_parts(clip.size_bytes, available, _chosen(available, wanted)[0])
+        _refuse_more(sum(end - begin for begin, end in parts))
+        return self._cache.get(clip.key, parts)
+
+
+def _chosen(available: int, wanted: int | None) -> tuple[list[int], int]:
+    """Which of so many frames are shown, and how many are looked at: `wanted` evenly spaced ones, or all."""
+    looked_at = evenly_spaced(available, wanted or max(1, available))
+    return [looked_at[k] for k in evenly_spaced(len(looked_at), min(MOST_PICTURES, len(looked_at)))], len(looked_at)
+
+
+def _refuse_more(size_bytes: int) -> None:
+    if size_bytes > MOST_BYTES:
+        raise ConfigError(f"it would take {size(size_bytes)}, and a look takes at most {size(MOST_BYTES)}")
+
+
+def _preview(spec: JobSpec, stream: str, clip: StoredClip, shown: list[Picture], count: int) -> StreamPreview:
+    height, width = shown[0].shape[:2]
+    sheet = grid([[_smaller(picture) for picture in shown]])
+    return StreamPreview(
+        stream=stream,
+        feature=spec.streams[stream].feature,
+        purpose=PURPOSES[clip.purpose],
+        epoch=clip.epoch,
+        index=clip.index,
+        video=clip.video,
+        class_name=clip.class_name,
+        first_frame=clip.first_frame,
+        height=height,
+        width=width,
+        pictures=count,
+        shown=len(shown),
+        jpeg=base64.b64encode(simplejpeg.encode_jpeg(sheet, _QUALITY, "RGB", "444")).decode(),
+    )
+
+
+def _smaller(picture: Picture) -> Picture:
+    """The picture with at most `_LONGEST_SIDE` pixels a side: means of squares."""
+    step = -(-max(picture.shape[:2]) // _LONGEST_SIDE)
+    height, width = (side // step or 1 for side in picture.shape[:2])
+    if step == 1:
+        return picture
+    squares = picture[: height * step, : width * step].reshape(height, -1, width, min(step, picture.shape[1]), 3)
+    made: Picture = squares.mean(axis=(1, 3)).astype(np.uint8)
+    return made
