@@ -17,6 +17,7 @@ from essp_common.quantities import size
 
 _STATE_STYLE = {
     JobState.PENDING: "yellow",
+    JobState.QUEUED: "yellow",
     JobState.RUNNING: "cyan",
     JobState.PAUSED: "yellow",
     JobState.COMPLETED: "green",
@@ -46,7 +47,9 @@ def dashboard(status: JobStatus) -> RenderableType:
         parts += ["", Text(status.bottleneck.words, "bold")]
     if status.failures:
         parts += ["", _failures(status.failures)]
-    if status.reason:
+    if status.queue:
+        parts += ["", Text(f"number {status.queue.position} in the queue: {status.queue.reason}", "yellow")]
+    elif status.reason:
         parts += ["", Text(status.reason, _STATE_STYLE[status.state])]
     title = f"[bold]{escape(status.name)}[/] [{_STATE_STYLE[status.state]}]{status.state}[/]"
     pace = f"{duration(status.elapsed_s)} gone"

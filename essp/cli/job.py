@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import httpx
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from essp.cli.confirmation import Yes, confirm
@@ -78,14 +79,7 @@ def list_jobs(
     if not answer:
         typer.echo("there are none; `essp job start job.yaml` starts one", err=True)
         return
-    table = Table(box=None)
-    for column in ("NAME", "KIND", "STATE", "PROGRESS", "CLIPS/S", "ETA", "FAILED"):
-        table.add_column(column)
-    for job in map(JobSummary.model_validate, answer):
-        share = job.done / job.total if job.total else 1.0
-        eta = duration(job.eta_s) if job.eta_s is not None else "-"
-        table.add_row(job.name, job.kind, job.state, f"{share:.0%}", f"{job.clips_per_s:.1f}", eta, str(job.failed))
-    open_console().print(table)
+    open_console().print(_listed([JobSummary.model_validate(job) for job in answer]))
 
 
 @app.command()
@@ -103,7 +97,7 @@ def pause(name: Name, server: Server = SERVER, token: Token = "", as_json: AsJso
 
 @app.command()
 def resume(name: Name, server: Server = SERVER, token: Token = "", as_json: AsJson = False) -> None:
-    """Go on after a pause."""
+    """Go on after a pause, as soon as there is room."""
     _act("resume", name, server, token, as_json)
 
 
@@ -148,6 +142,24 @@ def events(
             typer.echo(
                 json.dumps(event) if as_json else f"{event['time'][:19]}  {event['kind']:<10} {event['message']}"
             )
+
+
+def _listed(jobs: Sequence[JobSummary]) -> Table:
+    """A row for each job; team and reason where there are any."""
+    teams, reasons = any(job.team for job in jobs), any(job.queue or job.reason for job in jobs)
+    table = Table(box=None)
+    for column in ("NAME", *(["TEAM"] if teams else []), "KIND", "STATE", "PROGRESS", "CLIPS/S", "ETA", "FAILED"):
+        table.add_column(column)
+    if reasons:
+        table.add_column("WHY")
+    for job in jobs:
+        share = job.done / job.total if job.total else 1.0
+        state = f"{job.state} {job.queue.position}" if job.queue else str(job.state)
+        cells = [job.name, *([job.team or "-"] if teams else []), job.kind, state, f"{share:.0%}"]
+        cells += [f"{job.clips_per_s:.1f}", duration(job.eta_s) if job.eta_s is not None else "-", str(job.failed)]
+        cells += [job.queue.reason if job.queue else job.reason] if reasons else []
+        table.add_row(*map(escape, cells))
+    return table
 
 
 def _act(action: str, name: str, server: str, token: str, as_json: bool) -> None:

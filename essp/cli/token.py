@@ -17,12 +17,13 @@ _BYTES = 32
 def main(
     name: Annotated[str, typer.Argument(help="Whose it is: stands in the log of registrations.")],
     scope: Annotated[list[Right] | None, typer.Option(help="What it is for; may be repeated. Default: read.")] = None,
+    team: Annotated[str, typer.Option(help="Whose jobs its bearer starts (ESSP_TEAMS). Default: no team's.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print token and entry as one JSON object.")] = False,
 ) -> None:
     """Make a token. The token goes to stdout, once; the master only gets its hash, as an entry of ESSP_API_TOKENS."""
     token = secrets.token_urlsafe(_BYTES)
     digest = hashlib.sha256(token.encode()).hexdigest()
-    entry = ApiToken(name=name, sha256=digest, scopes=frozenset(scope or [Right.READ]))
+    entry = ApiToken(name=name, sha256=digest, scopes=frozenset(scope or [Right.READ]), team=team)
     if as_json:
         typer.echo(json.dumps({"token": token, "entry": entry.model_dump(mode="json")}))
         return

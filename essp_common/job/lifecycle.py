@@ -1,9 +1,12 @@
 """The lifecycle of a job: which state allows which action.
 
     pending ──start──▶ running ◀──pause / resume──▶ paused
-       └────────────────┴───────────────┴──▶ completed | failed | stopped ──start──▶ running
+       │                 ▲ │                          │
+       └────────▶ queued ┘◀┘◀─────── resume ──────────┘
+       any of these ──▶ completed | failed | stopped ──start──▶ running, or queued
 
-A job that was paused when another master takes it over goes from pending to paused. Asking for the state a job is
+A job waits in the queue while there is no room for it; the master decides when it runs (`essp_master/queue/`). A job
+that was paused when another master takes it over goes from pending to paused. Asking for the state a job is
 already in is no error, so that a repeated request is harmless. A job that has ended can be started again: it resumes
 from its checkpoints.
 """
@@ -13,15 +16,19 @@ from __future__ import annotations
 from essp_common.errors import Conflict
 from essp_common.job.status import JobState
 
+_STARTED = frozenset({JobState.QUEUED, JobState.RUNNING, JobState.PAUSED})
+_ENDED = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.STOPPED})
 _ALLOWED: dict[JobState, frozenset[JobState]] = {
-    JobState.PENDING: frozenset({JobState.RUNNING, JobState.PAUSED, JobState.FAILED, JobState.STOPPED}),
-    JobState.RUNNING: frozenset({JobState.PAUSED, JobState.COMPLETED, JobState.FAILED, JobState.STOPPED}),
-    JobState.PAUSED: frozenset({JobState.RUNNING, JobState.COMPLETED, JobState.FAILED, JobState.STOPPED}),
-    JobState.COMPLETED: frozenset({JobState.RUNNING}),
-    JobState.FAILED: frozenset({JobState.RUNNING}),
-    JobState.STOPPED: frozenset({JobState.RUNNING}),
+    JobState.PENDING: _STARTED | {JobState.FAILED, JobState.STOPPED},
+    JobState.QUEUED: frozenset({JobState.RUNNING, JobState.PAUSED}) | _ENDED,
+    JobState.RUNNING: frozenset({JobState.QUEUED, JobState.PAUSED}) | _ENDED,
+    JobState.PAUSED: frozenset({JobState.QUEUED, JobState.RUNNING}) | _ENDED,
+    JobState.COMPLETED: _STARTED - {JobState.PAUSED},
+    JobState.FAILED: _STARTED - {JobState.PAUSED},
+    JobState.STOPPED: _STARTED - {JobState.PAUSED},
 }
 _VERBS = {
+    JobState.QUEUED: "queued",
     JobState.RUNNING: "resumed",
     JobState.PAUSED: "paused",
     JobState.COMPLETED: "completed",

@@ -676,6 +676,9 @@ class JobSpec(_Section):
     """Loops of your own in place of trainers, by name."""
     limits: LimitsSpec = LimitsSpec()
     """Bounds on memory, retries and failures."""
+    priority: int = Field(0, ge=-1000, le=1000)
+    """Where jobs have to wait for each other, those of a team with a higher priority go first, and take the place of
+    those with a lower one. See docs/queue.md."""
 
     @model_validator(mode="before")
     @classmethod

@@ -27,9 +27,10 @@ PURPOSES: dict[int, PurposeName] = {
 
 
 class JobState(StrEnum):
-    """The lifecycle of a job: `pending -> running <-> paused -> completed | failed | stopped`."""
+    """The lifecycle of a job: `pending -> queued <-> running <-> paused -> completed | failed | stopped`."""
 
     PENDING = "pending"
+    QUEUED = "queued"
     RUNNING = "running"
     PAUSED = "paused"
     COMPLETED = "completed"
@@ -39,7 +40,7 @@ class JobState(StrEnum):
     @property
     def under_way(self) -> bool:
         """Its trainers have work, or will have work again."""
-        return self in (JobState.RUNNING, JobState.PAUSED)
+        return self in (JobState.QUEUED, JobState.RUNNING, JobState.PAUSED)
 
     @property
     def ended(self) -> bool:
@@ -219,6 +220,15 @@ class BottleneckStatus(_Model):
     """One sentence, for people."""
 
 
+class QueueStatus(_Model):
+    """The place of a job that waits for others."""
+
+    position: int
+    """From 1 on: that of the next job."""
+    reason: str
+    """Why it does not run yet: a sentence without its end."""
+
+
 class JobStatus(_Model):
     """All there is to know of a job."""
 
@@ -249,6 +259,11 @@ class JobStatus(_Model):
     """Id of the newest event; `events?after=` or `Last-Event-ID` resumes from there."""
     bottleneck: BottleneckStatus | None = None
     """What limits the rate; null: it does not run, or nothing is known yet."""
+    team: str = ""
+    """Whose it is, by the token with which it was started."""
+    priority: int = 0
+    queue: QueueStatus | None = None
+    """Its place in the queue; null: it does not wait for other jobs."""
 
 
 class JobSummary(_Model):
@@ -264,6 +279,10 @@ class JobSummary(_Model):
     clips_per_s: float
     eta_s: float | None
     failed: int
+    team: str
+    priority: int
+    queue: QueueStatus | None
+    """Its place in the queue; null: it does not wait for other jobs."""
 
 
 class CurvePoint(_Model):

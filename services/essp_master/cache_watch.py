@@ -33,6 +33,11 @@ class CacheWatch:
         """The last answer, and when it came."""
 
     @property
+    def limit_bytes(self) -> int | None:
+        """The most it may hold, as it said last (0: without limit); None: it has never answered."""
+        return None if self._heard is None else self._heard[0].limit_bytes
+
+    @property
     def latest(self) -> CacheUsage | None:
         """What it holds; None while it does not answer."""
         heard = self._heard

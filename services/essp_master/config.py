@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr
 
 from essp_common.runtime.config import Settings
+
+Bytes = Annotated[ByteSize, Field(ge=1, le=2**50)]
 
 
 class Right(StrEnum):
@@ -31,6 +33,23 @@ class ApiToken(BaseModel):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     """Digest of the token: the master need not know the token itself."""
     scopes: frozenset[Right] = Field(min_length=1)
+    team: str = Field("", max_length=64)
+    """Whose jobs its bearer starts (`ESSP_TEAMS`); empty: no team's."""
+
+
+class Team(BaseModel):
+    """What the jobs of one team may take up together while they run, and its part of what all share."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    budget: Bytes | None = None
+    """Most bytes that their budgets (`limits.budget`) come to; None: no limit of its own."""
+    ranks: int | None = Field(None, ge=1)
+    """Most ranks, one for each trainer; None: no limit of its own."""
+    jobs: int | None = Field(None, ge=1)
+    """Most jobs at a time; None: no limit."""
+    weight: float = Field(1.0, gt=0, le=1000)
+    """A team with twice the weight gets twice the share where teams compete."""
 
 
 class MasterSettings(Settings):
@@ -67,6 +86,12 @@ class MasterSettings(Settings):
     ranks: int = Field(0, ge=0)
     """Ranks (GPUs, or processes where there are none) that the master divides among the trainers of its jobs, again
     after each epoch. 0: the master starts no trainers."""
+    queue_budget: Bytes | None = None
+    """Bytes that the budgets of running jobs may come to together; further jobs wait in a queue. Default: what the
+    frame cache may hold."""
+    teams: Mapping[str, Team] = Field(default_factory=dict)
+    """Quotas and weights of teams, a JSON object: `{"vision": {"budget": "8GiB", "ranks": 4, "jobs": 3, "weight": 2}}`.
+    A token says whose jobs its bearer starts (`essp token --team`)."""
     namespace: str = ""
     """`kubernetes`: the namespace (default: that of the master's own pod)."""
     release: str = ""

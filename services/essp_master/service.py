@@ -25,6 +25,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -44,7 +45,15 @@ from essp_common.errors import (
 from essp_common.features.declared import DeclaredFeature
 from essp_common.job.lifecycle import change
 from essp_common.job.spec import JobSpec, stored_spec
-from essp_common.job.status import JobEvent, JobState, JobStatus, JobSummary, StreamPreview, TrainerCurve
+from essp_common.job.status import (
+    JobEvent,
+    JobState,
+    JobStatus,
+    JobSummary,
+    QueueStatus,
+    StreamPreview,
+    TrainerCurve,
+)
 from essp_common.messages.control import ENDED, ControlFeed
 from essp_common.messages.parsing import BadMessage, parsed, refuse, shortened, sound
 from essp_common.pb.v1.messages_pb2 import Control, Progress
@@ -73,6 +82,8 @@ from essp_master.job_table import JobTable
 from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction, IssueUnits, TellOfLoops
 from essp_master.pools.pool_watch import PoolWatch
 from essp_master.pools.worker_registry import WorkerRegistry
+from essp_master.queue.admission import Admission
+from essp_master.queue.plan import Contender
 from essp_master.tracking.mlflow import MLflow
 from essp_master.tracking.tensorboard import TensorBoard
 from essp_master.tracking.tracking import Tracker, Tracking
@@ -166,6 +177,11 @@ class Master:
         self._history = HistoryWriter(self._subscription, settings, worker, clock)
         self._ticked_s = self._swept_s = clock()
         self._tracking = Tracking(trackers)
+        queues = recovers or settings.queue_budget is not None
+        self._admission = Admission(settings, self._cache_watch) if queues else None
+        """Decides which jobs run; None: all of them, as in a process that has one."""
+        self._starting: dict[str, Contender] = {}
+        """Jobs that begin to run as soon as they are known."""
 
     # --- the service ---
 
@@ -259,17 +275,23 @@ class Master:
 
     # --- requests ---
 
-    def start(self, spec: JobSpec, fresh: bool = False, checked: Preflight | None = None) -> JobStatus:
-        """Start a job, or start one that has ended again. Raises `ConfigError`, and `Conflict` while it runs.
+    def start(self, spec: JobSpec, fresh: bool = False, checked: Preflight | None = None, team: str = "") -> JobStatus:
+        """Start a job, or start one that has ended again; it waits in the queue while there is no room for it.
 
-        `checked`: the preflight of just this, if the caller has made it.
+        Raises `ConfigError`, and `Conflict` while it runs. `checked`: the preflight of just this, if the caller has
+        made it. `team`: whose job it is.
         """
         self._await_recovery()
-        self._start(spec, fresh, checked)
+        if self._admission is not None:
+            self._admission.check(spec, team)
+            self._admission.measure()
+        self._start(spec, fresh, checked, team=team)
         return self.status(spec.name)
 
-    def validate(self, spec: JobSpec, fresh: bool = False) -> Preflight:
+    def validate(self, spec: JobSpec, fresh: bool = False, team: str = "") -> Preflight:
         """What `start` would check, and nothing of what it would do. Raises `ConfigError`."""
+        if self._admission is not None:
+            self._admission.check(spec, team)
         return preflight(spec, self._stores, fresh, self._declared())
 
     def pause(self, name: str) -> JobStatus:
@@ -277,7 +299,7 @@ class Master:
         return self._change(name, JobState.PAUSED)
 
     def resume(self, name: str) -> JobStatus:
-        """Continue after a pause. Raises `NotFound`, `Conflict`."""
+        """Continue after a pause, as soon as there is room. Raises `NotFound`, `Conflict`."""
         return self._change(name, JobState.RUNNING)
 
     def stop(self, name: str) -> JobStatus:
@@ -348,14 +370,18 @@ class Master:
 
     # --- the state of jobs ---
 
-    def _start(self, spec: JobSpec, fresh: bool, checked: Preflight | None, command: Control | None = None) -> None:
+    def _start(
+        self, spec: JobSpec, fresh: bool, checked: Preflight | None, command: Control | None = None, team: str = ""
+    ) -> None:
         """Start a job; or continue the run of which this is the last command."""
         with self._lock:
             present = self._jobs.reserve(spec.name)
         try:
             events = present.reporter.log if present is not None else EventLog()
             found = checked or preflight(spec, self._stores, fresh, self._declared())
-            job = start_run(found, self._stores, command, events, self._worker, self._clock)
+            queued = self._has_to_wait(found.spec, team) if command is None else command.queued
+            whose = team if command is None else command.team
+            job = start_run(found, self._stores, command, events, self._worker, self._clock, whose, queued)
             streams = {topics.stream_topic(stream.feature) for stream in found.spec.streams.values()}
             self._bus.ensure_topics({topic: topics.partitions(topic) for topic in streams})
             with self._lock:
@@ -364,12 +390,15 @@ class Master:
                 except (ValueError, TypeError, LookupError) as error:
                     reason = f"job {job.name} cannot begin: {type(error).__name__}: {error}; check its catalog"
                     raise PermanentError(reason) from error
+                self._starting.pop(spec.name, None)
+                self._plan()
             self._outbox.send()
             failpoint("master.start-published")
             how = "started" if command is None else "taken over"
             log.info("job %s: %s, fence %d", job.name, how, job.run.fence, extra={"job_id": job.name})
         finally:
             with self._lock:
+                self._starting.pop(spec.name, None)
                 self._jobs.release(spec.name)
 
     def _begin(self, job: Job, command: Control | None) -> None:
@@ -399,6 +428,8 @@ class Master:
 
     def _change(self, name: str, wanted: JobState) -> JobStatus:
         self._await_recovery()
+        if wanted is JobState.RUNNING and self._admission is not None:
+            self._admission.measure()
         with self._lock:
             ended = self._jobs.past(name)
             state = (ended or self._jobs[name]).state
@@ -408,12 +439,16 @@ class Master:
                 change(name, state, wanted)
                 return ended
             job = self._jobs[name]
-            before = job.state
-            if self._enter(job, wanted):
+            if wanted is JobState.RUNNING and self._admission is not None:
+                if job.state is JobState.PAUSED:
+                    self._enter(job, JobState.QUEUED)
+                    job.pause(finishes=True)
+            elif self._enter(job, wanted):
                 if wanted is JobState.PAUSED:
                     job.pause()
-                elif wanted is JobState.RUNNING and before is JobState.PAUSED:
+                elif wanted is JobState.RUNNING:
                     self._carry_out(job, job.resume())
+            self._plan()
         self._outbox.send()
         failpoint("master.command-published")
         return self.status(name)
@@ -432,6 +467,37 @@ class Master:
             self._swept_s = self._clock()
             self._dispatch.purge(job)
         return True
+
+    # --- the queue ---
+
+    def _has_to_wait(self, spec: JobSpec, team: str) -> bool:
+        """Whether there is no room for a new job now; if there is, it is kept for it."""
+        if self._admission is None:
+            return False
+        with self._lock:
+            newcomer = self._admission.newcomer(spec, team, datetime.now(UTC))
+            admitted = spec.name in self._admission.plan(self._jobs, [*self._starting.values(), newcomer]).start
+            if admitted:
+                self._starting[spec.name] = replace(newcomer, running=True, waiting=False)
+            return not admitted
+
+    def _plan(self) -> None:
+        """Have those jobs run that are to run, and tell the others where they stand."""
+        if self._admission is None or not self._recovered.is_set():
+            return
+        decided = self._admission.plan(self._jobs, self._starting.values())
+        for name, other in decided.preempt.items():
+            if (job := self._jobs.find(name)) is not None:
+                self._enter(job, JobState.QUEUED, f"it made room for {other}")
+                job.pause(finishes=True)
+        for name in decided.start:
+            job = self._jobs[name]
+            with self._isolated(job):
+                self._enter(job, JobState.RUNNING)
+                self._carry_out(job, job.resume())
+        for place in decided.waiting:
+            if (waiting := self._jobs.find(place.job)) is not None and waiting.state is JobState.QUEUED:
+                waiting.wait_at(QueueStatus(position=place.position, reason=place.reason))
 
     # --- progress in, instructions out ---
 
@@ -542,6 +608,7 @@ class Master:
                 self._carry_out(job, job.dismiss_silent(now_s, self._settings.loop_patience_s))
                 if job.has_stalled(now_s, self._settings.stall_s):
                     self._carry_out(job, job.issue_again(now_s))
+        self._plan()
         if now_s - self._swept_s >= _SWEEP_S:
             self._swept_s = now_s
             self._sweep()

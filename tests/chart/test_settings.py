@@ -127,8 +127,11 @@ def test_values_arrive_as_they_are(helm: Helm, monkeypatch: pytest.MonkeyPatch) 
     assert (decoder.drain_s, decoder.log_level) == (120, "DEBUG")
     assert settings_of(pool_of(objects, "aggregator"), objects, monkeypatch).drain_s == 60
     images = ["registry.example.com/a/", "registry.example.com/b/"]
-    objects = helm.render(pools={"master": {"settings": {"images": images}}})
-    assert settings_of(pool_of(objects, "master"), objects, monkeypatch).images == tuple(images)
+    teams = {"vision": {"budget": "8GiB", "jobs": 3, "weight": 2}, "speech": {}}
+    objects = helm.render(pools={"master": {"settings": {"images": images, "teams": teams, "queue_budget": "32GiB"}}})
+    master = settings_of(pool_of(objects, "master"), objects, monkeypatch)
+    assert master.images == tuple(images)
+    assert (master.queue_budget, master.teams["vision"].budget, master.teams["speech"].jobs) == (2**35, 2**33, None)
 
 
 def test_the_default_is_that_of_the_services(helm: Helm, monkeypatch: pytest.MonkeyPatch) -> None:

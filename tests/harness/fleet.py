@@ -125,11 +125,12 @@ class Fleet:
             intake.close()
 
     def learn(self) -> list[Control]:
-        """Read what the master commands; who trains does so from the first START on."""
+        """Read what the master commands; who trains does so from the first command of the job on."""
         new = [Control.FromString(record.value) for record in self._control.poll(100, 0)]
         self.commands += new
         for command in new:
-            if (command.job, command.command) == (self.job.name, Control.START) and not self.intakes:
+            under_way = command.command in (Control.START, Control.PAUSE, Control.RESUME)
+            if command.job == self.job.name and under_way and not self.intakes:
                 self.open(list(command.snapshot.phases), {})
         return new
 

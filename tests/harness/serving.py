@@ -36,7 +36,7 @@ class Served:
         self._open = ExitStack()
         self.adapters: Adapters = self._open.enter_context(closing(adapters_in(folder)))
         self.settings = MasterSettings.model_validate(settings)
-        self.master: Master = master_over(self.adapters)
+        self.master: Master = master_over(self.adapters, **settings)
         self.job = make_job(folder)
         self.fleet = self._open.enter_context(closing(Fleet(self.adapters, self.job)))
         self.url = self._open.enter_context(served(create_app(self.master, self.settings), self.settings))

@@ -5,7 +5,7 @@ import { lines, nearest, range, ticks } from "./chart.js";
 import { lineOf } from "./create.js";
 import { chosen, eventWords, groupOf } from "./events.js";
 import { flowOf } from "./flow.js";
-import { commands, courseWords, resultRows } from "./job.js";
+import { commands, courseWords, resultRows, why } from "./job.js";
 import { narrowed } from "./jobs.js";
 import { previewWords } from "./previews.js";
 import { consumerTitle, duration, size } from "./words.js";
@@ -80,6 +80,9 @@ assert.deepEqual(resultRows({ "test.fused.top1": 0.5, "validation.fused.top1": 0
   { columns: ["validation top-1", "test top-1"], rows: [["rgb", "25.0 %", "–"], ["fused", "75.0 %", "50.0 %"]] });
 assert.match(commands({ ...job, state: "completed" })[0][1], /^essp predict VIDEO --model s3:/);
 assert.deepEqual(narrowed([{ name: "Abc", state: "paused" }, { name: "abd", state: "failed" }], "under way", "AB").map(it => it.name), ["Abc"]);
+assert.deepEqual(narrowed([{ name: "a", state: "queued" }, { name: "b", state: "running" }], "queued", "").map(it => it.name), ["a"]);
+assert.equal(why({ reason: "it made room for b", queue: { position: 2, reason: "b comes first" } }), "b comes first");
+assert.equal(why({ reason: "no room", queue: null }), "no room");
 
 // The line of a field, or of what is nearest above it.
 const yaml = "name: x\n# trainers: no\ntrainers:\n  a:\n    stream: b\n  'b':\n    stream: rgb\nlimits: {budget: 1}\n";

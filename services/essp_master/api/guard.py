@@ -53,7 +53,7 @@ _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-r
 
 
 class Guard:
-    """ASGI middleware. Puts the name of the token into `request.state.caller`.
+    """ASGI middleware. Puts the name of the token into `request.state.caller`, and its team into `request.state.team`.
 
     It decides by the path that the router sees, which is the scope's: a URL that is put together of this path and of
     headers may read otherwise. What is not known to be open needs a token, whatever it is.
@@ -96,7 +96,7 @@ class Guard:
         return None
 
     def _refusal(self, request: Request) -> ASGIApp | None:
-        request.state.caller = "anyone"
+        request.state.caller, request.state.team = "anyone", ""
         path = request.scope["path"]
         if path in OPEN_PATHS and request.method in _READING:
             return None
@@ -120,7 +120,7 @@ class Guard:
             right = needed(request.method, path)
             if right not in token.scopes and Right.ADMIN not in token.scopes:
                 return problem(403, "Scope missing", f"token {token.name} lacks the scope `{right}` that this needs")
-            request.state.caller = token.name
+            request.state.caller, request.state.team = token.name, token.team
         return None if self._fits(request.headers.get("content-length", "0")) else self._too_large()
 
     def _token_of(self, request: Request) -> ApiToken | None:

@@ -103,11 +103,12 @@ def _add_start(routes: APIRouter, master: Master) -> None:
             Header(max_length=200, description="Sent again with the same key within a day: the first answer again."),
         ] = None,
     ) -> JobStatus:
-        """Start a job; one that has ended resumes from its checkpoints."""
+        """Start a job, for the team of the token; one that has ended resumes from its checkpoints. It waits in the
+        queue while there is no room for it."""
         body = await request.body()
 
         def start() -> JobStatus:
-            return master.start(parse_spec(body.decode("utf-8", "replace")), fresh)
+            return master.start(parse_spec(body.decode("utf-8", "replace")), fresh, team=request.state.team)
 
         asked = fingerprint(body, str(fresh))
         status = await run_in_threadpool(answers.once, idempotency_key, asked, start)
@@ -127,7 +128,7 @@ def _add_validate(routes: APIRouter, master: Master) -> None:
         body = await request.body()
 
         def check() -> JobCheck:
-            found = master.validate(parse_spec(body.decode("utf-8", "replace")), fresh)
+            found = master.validate(parse_spec(body.decode("utf-8", "replace")), fresh, request.state.team)
             clips = sum(plan.clips for plan in found.phases.plans)
             trainers = list(found.spec.trainers)
             return JobCheck(name=found.spec.name, clips=clips, trainers=trainers, warnings=list(found.warnings))

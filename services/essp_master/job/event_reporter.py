@@ -39,6 +39,11 @@ class EventReporter:
         """The job is in another state."""
         self.log.add("state", f"job {self._job}: {state}" + (f": {reason}" if reason else ""), {"state": state})
 
+    def queued(self, place: status.QueueStatus) -> None:
+        """The job waits for others."""
+        message = f"job {self._job}: number {place.position} in the queue: {place.reason}"
+        self.log.add("state", message, {"state": status.JobState.QUEUED, "position": place.position})
+
     def warn(self, warnings: Iterable[str]) -> None:
         """What the preflight found."""
         for warning in warnings:

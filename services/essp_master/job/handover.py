@@ -2,12 +2,10 @@
 
 A new master publishes a mark behind the messages that its predecessor left unread. Once the mark comes back, all of
 them are accounted for. Decoders drop the work units of the older master, so what is outstanding then is issued again,
-once, and as soon as the job is running.
+once, and as soon as the job has work to do.
 """
 
 from __future__ import annotations
-
-from essp_common.job.status import JobState
 
 
 class Handover:
@@ -22,8 +20,8 @@ class Handover:
         """All messages that the previous master left are accounted for."""
         self._unread = False
 
-    def is_due(self, state: JobState) -> bool:
-        """Whether to issue again now; True once."""
-        due = self._unissued and not self._unread and state is JobState.RUNNING
+    def is_due(self, works: bool) -> bool:
+        """Whether to issue again now, if the job works; True once."""
+        due = self._unissued and not self._unread and works
         self._unissued = self._unissued and not due
         return due

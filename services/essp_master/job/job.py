@@ -21,7 +21,8 @@ from datetime import UTC, datetime
 
 from essp_common.errors import Fenced
 from essp_common.job import status
-from essp_common.job.status import PURPOSES, JobState
+from essp_common.job.spec import JobSpec
+from essp_common.job.status import PURPOSES, JobState, QueueStatus
 from essp_common.messages.parsing import shortened
 from essp_common.messages.snapshot import in_message, is_large
 from essp_common.pb.v1.messages_pb2 import Control, HistorySegment, Loop, Progress
@@ -33,12 +34,14 @@ from essp_master.job.life import JobLife
 from essp_master.job.message_builder import MessageBuilder
 from essp_master.job.recorder import Recorder
 from essp_master.job.run import Run
+from essp_master.job.sizing import least_clips
 from essp_master.job.stall_watch import StallWatch
 from essp_master.job.stored_clips import StoredClips
 from essp_master.ledger.instructions import Instruction, IssueUnits, TellOfLoops
 from essp_master.ledger.ledger import Ledger
 
 COMMANDS = {
+    JobState.QUEUED: Control.PAUSE,
     JobState.PAUSED: Control.PAUSE,
     JobState.RUNNING: Control.RESUME,
     JobState.STOPPED: Control.STOP,
@@ -53,9 +56,13 @@ _LIVE = ("step", "heartbeat", "loop")
 class Job:
     """A job that was started."""
 
-    def __init__(self, run: Run, now_s: float, events: EventLog) -> None:
+    def __init__(self, run: Run, now_s: float, events: EventLog, team: str = "") -> None:
+        """`team`: whose it is."""
         spec, phases = run.preflight.spec, run.preflight.phases
         self.run = run
+        self.team = team
+        self.place: QueueStatus | None = None
+        """Its place in the queue, as far as it is known; None while it does not wait."""
         self.life = JobLife(spec.name)
         self.recorder = Recorder(run)
         self.messages = MessageBuilder(spec, phases, run.fence)
@@ -87,6 +94,11 @@ class Job:
         return self.run.preflight.spec.name
 
     @property
+    def spec(self) -> JobSpec:
+        """What it is to do."""
+        return self.run.preflight.spec
+
+    @property
     def state(self) -> JobState:
         """Its present state."""
         return self.life.state
@@ -95,6 +107,16 @@ class Job:
     def ledger(self) -> Ledger:
         """Its account, for reading: `recorder` changes it."""
         return self.recorder.ledger
+
+    @property
+    def finishes(self) -> bool:
+        """It waits in the queue, and its consumers still have whole batches in hand."""
+        return self.state is JobState.QUEUED and self.ledger.outstanding > least_clips(self.spec)
+
+    @property
+    def works(self) -> bool:
+        """Workers have, or get, something to do for it."""
+        return self.state is JobState.RUNNING or self.finishes
 
     # --- its state ---
 
@@ -106,7 +128,14 @@ class Job:
         self._stall_watch.restarted(now_s)
         self.recorder.entered(wanted, reason, _now_ms())
         self.reporter.entered(wanted, reason)
+        self.place = None
         return True
+
+    def wait_at(self, place: QueueStatus) -> None:
+        """It has this place in the queue now."""
+        if self.place is None:
+            self.reporter.queued(place)
+        self.place = place
 
     def yield_to(self, fence: int, now_s: float) -> Fenced | None:
         """Leave the job to another master if this fence is higher than its own; the error says so."""
@@ -131,6 +160,8 @@ class Job:
             since=self.run.since,
             stored=self.run.preflight.spec.output if is_large(self.run.snapshot) else "",
             loops=self.ledger.loops(),
+            team=self.team,
+            queued=self.state is JobState.QUEUED,
         )
 
     def mark(self) -> Progress:
@@ -143,9 +174,9 @@ class Job:
         """Begin to issue, or continue."""
         return self.recorder.start()
 
-    def pause(self) -> None:
-        """Issue nothing until `resume`."""
-        self.recorder.pause()
+    def pause(self, finishes: bool = False) -> None:
+        """Issue nothing until `resume`. `finishes`: but again what consumers lack of what they have in hand."""
+        self.recorder.pause(finishes)
 
     def resume(self) -> Sequence[Instruction]:
         """Issue again."""
@@ -157,8 +188,7 @@ class Job:
 
     def has_stalled(self, now_s: float, stall_s: float) -> bool:
         """Clips are outstanding, and nothing was reported for long."""
-        running = self.state is JobState.RUNNING and self.ledger.outstanding > 0
-        return running and self._stall_watch.has_stalled(now_s, stall_s)
+        return self.works and self.ledger.outstanding > 0 and self._stall_watch.has_stalled(now_s, stall_s)
 
     def issue_again(self, now_s: float) -> Sequence[Instruction]:
         """Answer a stall."""
@@ -179,7 +209,7 @@ class Job:
         return out
 
     def _hand_over(self) -> Sequence[Instruction]:
-        return self.recorder.issue_again() if self._handover.is_due(self.state) else ()
+        return self.recorder.issue_again() if self._handover.is_due(self.works) else ()
 
     # --- what comes in ---
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from essp_common.job.status import JobState
 from essp_master.job.activity import TrainerActivity
 from essp_master.job.job import Job
 
@@ -33,13 +32,13 @@ class TrainerDemand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolDemand:
-    """One job that is running or paused."""
+    """One job that has not ended."""
 
     job: str
     created: datetime
     """When it was started (last)."""
     running: bool
-    """False: paused."""
+    """Workers have something to do for it. False: paused, or it waits for other jobs and has finished what it had."""
     streams: Mapping[str, str]
     """Stream -> its feature."""
     epoch_clips: int
@@ -59,7 +58,7 @@ def demand_of(job: Job) -> PoolDemand:
     return PoolDemand(
         job=job.name,
         created=job.life.created,
-        running=job.state is JobState.RUNNING,
+        running=job.works,
         streams={name: stream.feature for name, stream in found.spec.streams.items()},
         epoch_clips=job.run.epoch_clips,
         backlog=ledger.backlog(),

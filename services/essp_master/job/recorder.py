@@ -64,9 +64,9 @@ class Recorder:
         """What the ledger wants issued after the messages that came."""
         return self._instructed(self.ledger.issue())
 
-    def pause(self) -> None:
-        """Issue nothing until `resume`."""
-        self.ledger.pause()
+    def pause(self, finishes: bool = False) -> None:
+        """Issue nothing until `resume`; with `finishes`, only what has to be made again."""
+        self.ledger.pause(finishes)
 
     def resume(self) -> list[Instruction]:
         """Issue again after a pause."""

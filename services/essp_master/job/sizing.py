@@ -107,13 +107,13 @@ def uncoupled_budget(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
 
 def enough_budget(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
     """The smallest budget, in bytes, that lets consumers take one batch while the next ones are made."""
-    clips = max(_at_once(spec, batches=4), _needed(spec), 4 * _batch(spec)[0] * len(spec.consumers))
+    clips = max(_at_once(spec, batches=4), least_clips(spec), 4 * _batch(spec)[0] * len(spec.consumers))
     return clips * _largest(bounds)
 
 
 def unit_clips(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
     """Most clips of one work unit. Raises `ConfigError` if the budget is too small for the job to proceed."""
-    largest, needed, window = _largest(bounds), _needed(spec), spec.sampling.issue_window
+    largest, needed, window = _largest(bounds), least_clips(spec), spec.sampling.issue_window
     held = spec.limits.budget // largest
     if held < needed:
         batch, culprit = _batch(spec)
@@ -125,6 +125,18 @@ def unit_clips(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
         )
     held = (catch_up_bytes(spec, bounds) or spec.limits.budget) // largest
     return min(most_unit_clips(spec), window or held - _at_once(spec) + 1)
+
+
+def least_clips(spec: JobSpec) -> int:
+    """Clips that the budget has to hold for the job to proceed.
+
+    With fewer in hand, consumers may lack the rest of a batch.
+
+    With loops, half of it holds a batch for each. The other half is enough for those that keep in step, if there is
+    more than one.
+    """
+    loops = len(spec.consumers)
+    return max((2 if loops > 1 else 1) * _at_once(spec), 2 * _batch(spec)[0] * loops)
 
 
 def decoded_clips(spec: JobSpec, view: CatalogView) -> set[ArraySpec]:
@@ -155,16 +167,6 @@ def _decoded(spec: JobSpec, view: CatalogView) -> dict[ArraySpec, ArraySpec]:
             raise ConfigError(f"{error} (video {view.rows.text('id', video)})") from error
         clips[seen] = ArraySpec((spec.clip.frames, *stored), "uint8")
     return clips
-
-
-def _needed(spec: JobSpec) -> int:
-    """Clips that the budget has to hold for the job to proceed.
-
-    With loops, half of it holds a batch for each. The other half is enough for those that keep in step, if there is
-    more than one.
-    """
-    loops = len(spec.consumers)
-    return max((2 if loops > 1 else 1) * _at_once(spec), 2 * _batch(spec)[0] * loops)
 
 
 def _largest(bounds: Sequence[Sequence[int]]) -> int:

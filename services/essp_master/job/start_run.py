@@ -27,18 +27,22 @@ def start_run(
     events: EventLog,
     worker: str,
     clock: Callable[[], float],
+    team: str = "",
+    queued: bool = False,
 ) -> Job:
     """A job whose history this master was the last to write. No worker knows of it yet.
 
-    `command`: the last one of a run that another master left. Raises `Conflict` when other masters start the job, too.
+    `command`: the last one of a run that another master left. `team`: whose job it is. `queued`: it waits for other
+    jobs at first. Raises `Conflict` when other masters start the job, too.
     """
     paused = command is not None and command.command == Control.PAUSE
+    state = JobState.QUEUED if queued else JobState.PAUSED if paused else JobState.RUNNING
     since = 0 if command is None else command.since or command.fence
     for _ in range(_TRIES):
-        job = Job(claim_run(preflight, stores, since), clock(), events)
-        if paused:
-            job.pause()
-        job.enter(JobState.PAUSED if paused else JobState.RUNNING, clock())
+        job = Job(claim_run(preflight, stores, since), clock(), events, team)
+        if state is not JobState.RUNNING:
+            job.pause(finishes=queued)
+        job.enter(state, clock())
         try:
             job.run.history.append(job.segment(worker, clock()))
         except Fenced as error:  # by a master that was still writing, or that started the job at the same time

@@ -61,6 +61,9 @@ def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobSta
         failures=_failures(job),
         result=job.reporter.result,
         last_event=job.reporter.log.last,
+        team=job.team,
+        priority=spec.priority,
+        queue=job.place,
     )
     return found.model_copy(update={"bottleneck": bottleneck(found)})
 
@@ -135,6 +138,9 @@ def summary_of(job: Job, now_s: float) -> status.JobSummary:
         clips_per_s=progress.clips_per_s,
         eta_s=progress.eta_s,
         failed=job.ledger.counts.failed,
+        team=job.team,
+        priority=job.spec.priority,
+        queue=job.place,
     )
 
 
@@ -151,6 +157,9 @@ def summary_of_past(past: status.JobStatus) -> status.JobSummary:
         clips_per_s=0.0,
         eta_s=None,
         failed=past.counts.failed,
+        team=past.team,
+        priority=past.priority,
+        queue=None,
     )
 
 

@@ -22,7 +22,7 @@ class Issuer:
 
     def issue(self, out: list[Instruction]) -> None:
         """Add to `out` what can be issued now."""
-        self._reissue(out)
+        self.issue_again(out)
         if not self._outstanding.settled and not self._outstanding.in_line:
             self._stragglers.leave_one_behind(out)  # what was preempted waits for a consumer that may stand still
         if self._outstanding.settled:
@@ -30,9 +30,10 @@ class Issuer:
         if self._stragglers.bits and not self._outstanding.in_line:
             # Not only when all is settled: stragglers ask for preempted clips once they have had those before them.
             self._stragglers.issue(out)
-            self._reissue(out)
+            self.issue_again(out)
 
-    def _reissue(self, out: list[Instruction]) -> None:
+    def issue_again(self, out: list[Instruction]) -> None:
+        """Add to `out` what has to be made again, as far as there is room."""
         counts = self._books.counts
         while self._outstanding.reissue_next(out):
             counts.issued += 1

@@ -72,6 +72,8 @@ class Ledger:
         self.phases = books.phases
         self.finals = set(config.finals)
         self.paused = False
+        self.finishes = False
+        """Paused, but what is outstanding is made again where it has to be."""
         self.ended = False
         self.phase_events: list[PhaseEvent] = []
         """What the last message changed. Duplicates and late messages change nothing."""
@@ -102,6 +104,8 @@ class Ledger:
         out: list[Instruction] = []
         if not self.paused and not self.ended:
             self._issuer.issue(out)
+        elif self.finishes and not self.ended:
+            self._issuer.issue_again(out)
         over = self._config.last_stage is None and self.closed == self._clips and self._books.order.wanted
         if over and not self.ended:
             out.append(CompleteJob("", {}))
@@ -132,13 +136,14 @@ class Ledger:
                 self.ended = True
         return out
 
-    def pause(self) -> None:
-        """Issue nothing until `resume`; outstanding clips go on."""
-        self.paused = True
+    def pause(self, finishes: bool = False) -> None:
+        """Issue nothing until `resume`; outstanding clips go on. `finishes`: those that are lost are made again, so
+        that consumers can finish what they have in hand."""
+        self.paused, self.finishes = True, finishes
 
     def resume(self) -> list[Instruction]:
         """Issue again."""
-        self.paused = False
+        self.paused = self.finishes = False
         return self.issue()
 
     def stalled(self) -> list[Instruction]:
@@ -146,7 +151,7 @@ class Ledger:
 
         The message of a seed may be lost, or the one about its clip, or the worker. To make a clip twice is harmless.
         """
-        if self.ended or self.paused:
+        if self.ended or (self.paused and not self.finishes):
             return []
         out: list[Instruction] = []
         for entry in self._outstanding.unmade() or self._outstanding.lowest():

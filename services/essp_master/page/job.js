@@ -57,11 +57,14 @@ export function drawJob({ job, events, curves }, act) {
 }
 
 /** A state of a job, as a mark. */
-export const state = job => el("span", { class: `state ${job.state}` }, job.state);
+export const state = job => el("span", { class: `state ${job.state}` }, job.queue ? `${job.state} ${job.queue.position}` : job.state);
+
+/** Why it waits, has failed or was stopped; empty: there is nothing to say. */
+export const why = job => (job.queue ? job.queue.reason : job.reason);
 
 /** The buttons for what can be done with a job now. */
 export function actions(job, act) {
-  const possible = { running: ["pause", "stop"], paused: ["resume", "stop"], pending: ["stop"] }[job.state] || [];
+  const possible = { running: ["pause", "stop"], paused: ["resume", "stop"], queued: ["pause", "stop"], pending: ["stop"] }[job.state] || [];
   return el("span", { class: "actions" }, possible.map(action => el("button",
     { type: "button", class: action, "data-key": `${action} ${job.name}`, onclick: () => act(job.name, action) }, action)));
 }
@@ -84,8 +87,8 @@ export function courseWords(job) {
 function course(job) {
   return el("div", { class: "course" }, el("progress", { value: share(job.progress), max: 1, "aria-label": "clips done" }),
     el("p", {}, courseWords(job)),
-    job.reason ? el("p", { class: job.state === "failed" ? "wrong" : "" }, job.reason) : null,
-    el("p", { class: "note" }, `${job.kind} job, started ${moment(job.created)}${job.ended ? `, ended ${moment(job.ended)}` : ""}`));
+    why(job) ? el("p", { class: job.state === "failed" ? "wrong" : "" }, job.queue ? `Number ${job.queue.position} in the queue: ${job.queue.reason}.` : job.reason) : null,
+    el("p", { class: "note" }, `${job.kind} job${job.team ? ` of team ${job.team}` : ""}, started ${moment(job.created)}${job.ended ? `, ended ${moment(job.ended)}` : ""}`));
 }
 
 /** What limits the rate; null of a job that does not run. */

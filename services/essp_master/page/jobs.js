@@ -2,13 +2,13 @@
 
 import { ask, jobPath } from "./api.js";
 import { el, redraw, table } from "./dom.js";
-import { actions, courseWords, limit, state } from "./job.js";
+import { actions, courseWords, limit, state, why } from "./job.js";
 import { UNKNOWN, count, duration, moment, number, percent, share } from "./words.js";
 
 const MOST = 200;
 const CARDS = 6;
 const STEP = 50; // rows that are shown at once, and more at each wish
-const GROUPS = { all: () => true, "under way": job => ["pending", "running", "paused"].includes(job.state), completed: job => job.state === "completed", failed: job => job.state === "failed", stopped: job => job.state === "stopped" };
+const GROUPS = { all: () => true, "under way": job => ["pending", "queued", "running", "paused"].includes(job.state), queued: job => job.state === "queued", completed: job => job.state === "completed", failed: job => job.state === "failed", stopped: job => job.state === "stopped" };
 let group = "all";
 let wanted = "";
 let rowsShown = STEP;
@@ -61,10 +61,10 @@ function narrow(event) {
 function list(jobs) {
   const found = narrowed(jobs, group, wanted);
   if (!found.length) return el("p", { class: "empty" }, "No job is of this kind and has this name.");
-  const reasons = found.some(job => job.reason);
-  const rows = found.slice(0, rowsShown).map(job => [link(job.name), job.kind, state(job), percent(job.total ? share(job) : null), job.state === "running" ? number(job.clips_per_s) : UNKNOWN,
-    duration(job.eta_s), count(job.failed), moment(job.created), ...(reasons ? [job.reason] : [])]);
-  const all = table("jobs", ["job", "kind", "state", "done", "clips/s", "to go", "failed clips", "started", ...(reasons ? ["why"] : [])], rows, [0, 1, 2, 8]);
+  const reasons = found.some(why), teams = found.some(job => job.team);
+  const rows = found.slice(0, rowsShown).map(job => [link(job.name), ...(teams ? [job.team || UNKNOWN] : []), job.kind, state(job), percent(job.total ? share(job) : null), job.state === "running" ? number(job.clips_per_s) : UNKNOWN,
+    duration(job.eta_s), count(job.failed), moment(job.created), ...(reasons ? [why(job)] : [])]);
+  const all = table("jobs", ["job", ...(teams ? ["team"] : []), "kind", "state", "done", "clips/s", "to go", "failed clips", "started", ...(reasons ? ["why"] : [])], rows, teams ? [0, 1, 2, 3, 9] : [0, 1, 2, 8]);
   const left = found.length - rows.length;
   return el("div", {}, all, left ? el("button", { type: "button", onclick: showMore }, `Show ${count(Math.min(STEP, left))} more of ${count(left)}`) : null);
 }

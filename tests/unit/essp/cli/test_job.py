@@ -70,6 +70,30 @@ def test_a_job_that_has_ended_is_given_more_epochs(live: Live) -> None:
         live.essp("start", str(live.file))
 
 
+def test_who_waits_sees_where_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = json.loads(
+        essp("token", "alice", "--scope", "operate", "--scope", "read", "--team", "vision", "--json").stdout
+    )
+    with Live(tmp_path, queue_budget="64KiB", api_tokens=[made["entry"]]) as live:
+        monkeypatch.setenv("ESSP_API_TOKEN", made["token"])
+        live.essp("start", str(live.file))
+        live.file.write_text(
+            live.job.model_copy(update={"name": "next", "output": f"file://{tmp_path}/2"}).model_dump_json()
+        )
+        live.essp("start", str(live.file))
+        listed = json.loads(live.essp("ls", "--json").stdout)
+        reason = "its budget is 64.0 KiB, and 0 B of 64.0 KiB are free"
+        assert [(job["name"], job["team"], job["queue"]) for job in listed] == [
+            ("next", "vision", {"position": 1, "reason": reason}),
+            ("small", "vision", None),
+        ]
+        table = live.essp("ls").stdout
+        assert "queued 1" in table
+        assert "TEAM" in table
+        assert "WHY" in table
+        assert f"number 1 in the queue: {reason}" in " ".join(live.essp("get", "next").stdout.replace("│", "").split())
+
+
 def test_a_job_that_did_not_complete_exits_with_1(live: Live) -> None:
     live.essp("start", str(live.file))
     assert live.essp("stop", "small", "--yes").exit_code == 0

@@ -1,0 +1,95 @@
+"""What the queue decides on: what there is, and the jobs as it sees them (`plan.py` decides).
+
+What there is: bytes as the setting says or as the frame cache may hold, and the ranks that the master divides. A cache
+of which the size has never been known admits nothing new; one that answers no more counts as large as it was.
+
+A job counts with its whole budget and one rank for each trainer that is not done, since with fewer it could not go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from essp_common.errors import ConfigError
+from essp_common.job.spec import JobSpec
+from essp_common.job.status import JobState
+from essp_common.quantities import counted, size
+from essp_master.cache_watch import CacheWatch
+from essp_master.config import MasterSettings, Team
+from essp_master.job.job import Job
+from essp_master.queue.plan import UNBOUNDED, Amount, Contender, Plan, Waiting, plan
+
+_NOT_KNOWN = "the frame cache does not answer, so it is not known how much it may hold"
+
+
+class Admission:
+    """Says which jobs run. Not thread-safe; `measure` may be called by any thread."""
+
+    def __init__(self, settings: MasterSettings, cache_watch: CacheWatch) -> None:
+        self._settings = settings
+        self._cache_watch = cache_watch
+
+    def measure(self) -> None:
+        """Ask how much the cache may hold, if that is not known yet; waits for its answer."""
+        if self.capacity is None:
+            self._cache_watch.ask()
+
+    @property
+    def capacity(self) -> Amount | None:
+        """What running jobs may take up together; None: not known yet."""
+        budget = self._settings.queue_budget
+        if budget is None:
+            if (limit := self._cache_watch.limit_bytes) is None:
+                return None
+            budget = limit or UNBOUNDED
+        return Amount(budget, self._settings.ranks or UNBOUNDED)
+
+    def check(self, spec: JobSpec, team: str) -> None:
+        """Raises `ConfigError` for a job that its team's quota would never let run."""
+        quota = self._settings.teams.get(team, Team())
+        if quota.budget is not None and spec.limits.budget > quota.budget:
+            raise ConfigError(
+                f"limits.budget: {size(spec.limits.budget)} are more than team {team} may take up "
+                f"({size(quota.budget)}); lower it, or have the quota raised (ESSP_TEAMS)"
+            )
+        if quota.ranks is not None and self._settings.ranks and len(spec.trainers) > quota.ranks:
+            raise ConfigError(
+                f"trainers: {counted(len(spec.trainers), 'trainer')} need a rank each, and team {team} may have "
+                f"{quota.ranks}; make several jobs of them, or have the quota raised (ESSP_TEAMS)"
+            )
+
+    def newcomer(self, spec: JobSpec, team: str, since: datetime) -> Contender:
+        """A job that is being started."""
+        need = self._need(spec, len(spec.trainers))
+        return Contender(name=spec.name, team=team, priority=spec.priority, since=since, need=need, waiting=True)
+
+    def plan(self, jobs: Iterable[Job], starting: Iterable[Contender] = ()) -> Plan:
+        """Decide. `starting`: jobs that are not among `jobs` yet."""
+        seen = [*(self._contender(job) for job in jobs if not job.state.ended), *starting]
+        if (capacity := self.capacity) is not None:
+            return plan(seen, capacity, self._settings.teams)
+        waiting = sorted((job for job in seen if job.waiting), key=lambda job: job.rank)
+        return Plan((), {}, tuple(Waiting(job.name, place, _NOT_KNOWN) for place, job in enumerate(waiting, 1)))
+
+    def _contender(self, job: Job) -> Contender:
+        spec, running, waiting = job.spec, job.state is JobState.RUNNING, job.state is JobState.QUEUED
+        need = self._need(spec, len(spec.trainers.keys() - job.ledger.finals))
+        held = Amount()
+        if job.finishes:
+            held = Amount(job.ledger.credits.outstanding_bytes, need.ranks)
+        elif not (running or waiting):
+            held = Amount(job.ledger.credits.outstanding_bytes)
+        return Contender(
+            name=job.name,
+            team=job.team,
+            priority=spec.priority,
+            since=job.life.created,
+            need=need,
+            running=running,
+            waiting=waiting,
+            held=held,
+        )
+
+    def _need(self, spec: JobSpec, trainers: int) -> Amount:
+        return Amount(spec.limits.budget, trainers if self._settings.ranks else 0, 1)
