@@ -7,8 +7,8 @@ Pure; not thread-safe.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import repeat
-from typing import NamedTuple
 
 from essp_common.cache.port import clip_key, stream_key
 from essp_common.job.spec import JobSpec
@@ -20,7 +20,8 @@ MOST = 8
 """Clips of each stream."""
 
 
-class StoredClip(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StoredClip:
     """A clip as a stream has it, or had it."""
 
     key: str

@@ -38,7 +38,7 @@ class Admission:
     @property
     def capacity(self) -> Amount | None:
         """What running jobs may take up together; None: not known yet."""
-        budget = self._settings.queue_budget
+        budget: int | None = self._settings.queue_budget
         if budget is None:
             if (limit := self._cache_watch.limit_bytes) is None:
                 return None

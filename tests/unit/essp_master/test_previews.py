@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -117,7 +118,7 @@ def test_what_is_gone_or_damaged_is_passed_over(tmp_path: Path, adapters: Adapte
     looking = Looking(tmp_path, adapters)
     sound = looking.put(codec.encode(np.zeros((3, 16, 16, 3), np.uint8), RAW), "sound")
     damaged = looking.put(bytes(sound.size_bytes), "damaged")
-    gone = sound._replace(key="gone")
+    gone = replace(sound, key="gone")
     assert looking.look(gone, damaged, sound).video == "v.mp4"
     looking.clock.now_s += 10
     with pytest.raises(NotFound, match="taken as soon as it is made"):
@@ -157,7 +158,7 @@ def test_more_than_a_look_may_take_is_not_read(
 def test_however_many_watch_a_stream_is_drawn_once_a_second(tmp_path: Path, adapters: Adapters) -> None:
     looking = Looking(tmp_path, adapters)
     first = looking.look(looking.put(codec.encode(np.zeros((3, 16, 16, 3), np.uint8), RAW)))
-    later = looking.put(codec.encode(np.ones((3, 16, 16, 3), np.uint8), RAW), "later")._replace(index=5)
+    later = replace(looking.put(codec.encode(np.ones((3, 16, 16, 3), np.uint8), RAW), "later"), index=5)
     assert looking.look(later) is first
     looking.clock.now_s += 1
     assert looking.look(later).index == 5

@@ -296,7 +296,7 @@ class Crew:
         units = [unit for name in names for unit in self._units.pop(name, [])]
         for unit in units:
             indices = [seed.index for seed in unit.seeds]
-            phase = {"purpose": unit.purpose, "epoch": unit.epoch, "indices": indices}
+            phase: Any = {"purpose": unit.purpose, "epoch": unit.epoch, "indices": indices}
             self._report(unit, made=Made(bytes=[1000] * len(indices), **phase))
             self._report(unit, trained=Trained(job=unit.job, consumer="trainer.rgb", **phase))
         return len(units)
