@@ -22,7 +22,7 @@ import tempfile
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ class _Bus:
     def flush(self, timeout_s: float = 30.0) -> None:
         """Nothing waits."""
 
-    def ensure_topics(self, partitions: Mapping[str, int]) -> None:
+    def ensure_topics(self, partitions: Mapping[str, int], kept: Collection[str] = ()) -> None:
         """All are there."""
 
     def subscribe(self, topics: Sequence[str], group: str | None, partitions: Sequence[int] | None = None) -> _Bus:

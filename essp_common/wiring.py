@@ -14,7 +14,9 @@ from typing import Any, Protocol
 
 from essp_common import topics
 from essp_common.bus.port import Bus
+from essp_common.bus.tenant import TenantBus
 from essp_common.cache.port import FrameCache
+from essp_common.cache.tenant import TenantCache
 from essp_common.distribution import needs_extra
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects.archive import Archive, is_member
@@ -65,17 +67,18 @@ def _adapter(kind: str, table: Mapping[str, str], url: str) -> Any:
         return getattr(import_module(module), name)
 
 
-def open_bus(url: str, login: Login = NOBODY) -> Bus:
-    """The bus at `memory://`, `kafka://host:port[,...]` or, with TLS, `kafka+ssl://...`."""
+def open_bus(url: str, login: Login = NOBODY, tenant: str = "") -> Bus:
+    """The bus at `memory://`, `kafka://host:port[,...]` or, with TLS, `kafka+ssl://...`, or a tenant's part of it."""
     kind = _adapter("bus", BUSES, url)
     bus: Bus = kind.from_url(url) if url.startswith("memory:") else kind.from_url(url, login)
-    return bus
+    return TenantBus(bus, tenant) if tenant else bus
 
 
-def open_cache(url: str) -> FrameCache:
-    """The frame cache at `memory://?bytes=N`, `shm://NAME?bytes=N`, `redis://...` or `redis+cluster://...`."""
+def open_cache(url: str, tenant: str = "") -> FrameCache:
+    """The frame cache at `memory://?bytes=N`, `shm://NAME?bytes=N`, `redis://...` or `redis+cluster://...`, or a
+    tenant's part of it."""
     cache: FrameCache = _adapter("cache", CACHES, url).from_url(url)
-    return cache
+    return TenantCache(cache, tenant) if tenant else cache
 
 
 def open_store(url: str) -> ObjectStore:
@@ -180,6 +183,9 @@ class Servers(Protocol):
     def cache(self) -> str: ...
 
     @property
+    def tenant(self) -> str: ...
+
+    @property
     def stores(self) -> Sequence[str]: ...
 
 
@@ -194,9 +200,9 @@ class Adapters:
     @classmethod
     def from_settings(cls, settings: Servers) -> Adapters:
         """Open the adapters that the settings name, and create the topics."""
-        bus = open_bus(settings.bus, settings.bus_login)
+        bus = open_bus(settings.bus, settings.bus_login, settings.tenant)
         bus.ensure_topics({t: topics.partitions(t) for t in topics.FIXED})
-        return cls(bus, open_cache(settings.cache), Stores(settings.stores))
+        return cls(bus, open_cache(settings.cache, settings.tenant), Stores(settings.stores))
 
     def troubles(self) -> Troubles:
         """What keeps this process's servers from working, and its log from being written, as far as it has met it."""

@@ -104,7 +104,7 @@ def replay(
         chosen = {entry.id: entry for entry in _chosen(entries, _filter(ids, job, kind, video, everything))}
         originals = [entries[identity] for identity in chosen]
         settings = Settings()
-        bus = open_bus(settings.bus, settings.bus_login)
+        bus = open_bus(settings.bus, settings.bus_login, settings.tenant)
         try:
             found = replay_state(bus, originals)
             problems = {identity: obstacle(entries[identity], found) for identity in chosen}
@@ -171,7 +171,7 @@ def _store(origin: str) -> Iterator[EntryStore]:
         raise ConfigError(
             "which dead letters? give --from OUTPUT for a job that `essp run` ran, or set ESSP_BUS to kafka://host:port"
         )
-    bus = open_bus(settings.bus, settings.bus_login)
+    bus = open_bus(settings.bus, settings.bus_login, settings.tenant)
     try:
         yield BusEntryStore(bus)
     finally:

@@ -108,7 +108,7 @@ def _bus(settings: Settings) -> Iterable[Finding]:
     if settings.bus.startswith("memory:"):
         return [ok("kafka", "not used: one process, messages stay in memory")]
     kafka = import_module("essp.doctor.kafka")
-    return kafka.examine(settings.bus, settings.bus_login)  # type: ignore[no-any-return]
+    return kafka.examine(settings.bus, settings.bus_login, settings.tenant)  # type: ignore[no-any-return]
 
 
 def _cache(settings: Settings) -> Iterable[Finding]:
@@ -122,4 +122,4 @@ def _cache(settings: Settings) -> Iterable[Finding]:
         shm = import_module("essp.doctor.shm")
         return shm.examine(settings.cache)  # type: ignore[no-any-return]
     redis = import_module("essp.doctor.redis")
-    return redis.examine(settings.cache)  # type: ignore[no-any-return]
+    return redis.examine(settings.cache, settings.tenant)  # type: ignore[no-any-return]

@@ -2,19 +2,29 @@
 
 Topics with the partitions that ESSP needs and, where asked for, the buckets of ESSP_STORES. What is there already is
 left as it is, so it may run at every start: the compose file and the chart do. It needs rights that services can then
-be without (Kafka: create topics; S3: create buckets).
+be without (Kafka: create topics; S3: create buckets). `--acls` makes nothing: it prints the commands by which services
+get the rights they need, and no others.
 """
 
 from __future__ import annotations
 
+import shlex
+from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Annotated
 
 import typer
 
 from essp_common import topics
+from essp_common.cache.port import of_tenant
+from essp_common.errors import ConfigError
 from essp_common.runtime.config import Settings
 from essp_common.wiring import open_bus
+
+_SETUP, _LOOP = "setup", "loop"
+_MAY_CREATE = {_SETUP: ("Create",), "people": ("Create",)}  # the doctor makes its topic where `essp setup` has not
+_KAFKA = "kafka-acls.sh --bootstrap-server BROKER:9092 --add --force --allow-principal"
 
 
 def main(
@@ -22,17 +32,56 @@ def main(
         list[str] | None, typer.Option(help="Create the topic of this feature, too; may be given again.")
     ] = None,
     buckets: Annotated[bool, typer.Option(help="Create the buckets of ESSP_STORES that are missing.")] = False,
+    acls: Annotated[
+        bool, typer.Option("--acls", help="Create nothing; print commands for the rights that services need.")
+    ] = False,
+    principal: Annotated[
+        str, typer.Option(help="With --acls: who each service is to Kafka; without {service}, all are one.")
+    ] = "User:essp-{service}",
 ) -> None:
-    """Create topics and, with --buckets, buckets. Settings come from the environment (ESSP_BUS, ESSP_STORES)."""
+    """Create topics and, with --buckets, buckets. Settings come from the environment (ESSP_BUS, ESSP_STORES,
+    ESSP_TENANT)."""
     settings = Settings()
+    if acls:
+        typer.echo("\n".join(_rights(settings.tenant, principal)))
+        return
     wanted = [*topics.FIXED, topics.DOCTOR, *map(topics.features, feature or ())]
-    with closing(open_bus(settings.bus, settings.bus_login)) as bus:
+    with closing(open_bus(settings.bus, settings.bus_login, settings.tenant)) as bus:
         bus.ensure_topics({topic: topics.partitions(topic) for topic in wanted})
-    typer.echo(f"topics are there: {', '.join(wanted)}")
+    typer.echo(f"topics are there: {', '.join(topics.of_tenant(settings.tenant, topic) for topic in wanted)}")
     if buckets:
         for root in settings.stores:
             if root.startswith("s3://"):
                 typer.echo(f"bucket {_create_bucket(root)}")
+
+
+def _rights(tenant: str, principal: str) -> Iterator[str]:
+    """Commands for Kafka's and Redis' own tools: what each service may do, from the table of topics."""
+    if "{" in principal.replace("{service}", ""):
+        raise ConfigError(f"--principal {principal}: only {{service}} may stand in braces")
+    operations: dict[tuple[str, str, str], set[str]] = defaultdict(set)
+    """Who, on what, by which kind of name -> operations."""
+    everything = topics.of_tenant(tenant, "essp.")
+    for service in (*sorted(topics.SERVICES), _SETUP):
+        who = principal.replace("{service}", service)
+        operations[who, f"--topic {everything}", "prefixed"] |= {"Describe", *_MAY_CREATE.get(service, ())}
+        for access in topics.ACCESS:
+            kind = "prefixed" if access.topic.endswith(".") else "literal"
+            done = {"Write"} if service in access.publish else set()
+            done |= {"Read"} if service in access.read else set()
+            if done:
+                operations[who, f"--topic {topics.of_tenant(tenant, access.topic)}", kind] |= done
+        if service not in ("people", _SETUP):
+            group = topics.of_tenant(tenant, "consumer" if service == _LOOP else service)
+            operations[who, f"--group {group}", "prefixed"].add("Read")
+    yield "# Kafka"
+    for (who, resource, kind), wanted in operations.items():
+        names = " ".join(f"--operation {name}" for name in sorted(wanted))
+        yield f"{_KAFKA} {shlex.quote(who)} {names} {resource} --resource-pattern-type {kind}"
+    yield "# Redis"
+    user = f"essp-{tenant}" if tenant else "essp"
+    keys = of_tenant(tenant, "essp:*")
+    yield f"ACL SETUSER {user} on >PASSWORD resetkeys ~{keys} resetchannels +@all -@dangerous +info"
 
 
 def _create_bucket(root: str) -> str:

@@ -18,6 +18,7 @@ from essp_common import topics
 from essp_common.bus.kafka import KafkaBus
 from essp_common.bus.kafka_clients import connected, mapped
 from essp_common.bus.kafka_options import KafkaOptions
+from essp_common.bus.tenant import TenantBus
 from essp_common.runtime.login import Login
 
 CHECK = "kafka"
@@ -25,8 +26,8 @@ ROUND_TRIP_S = 10.0
 _CONNECT_MS = 4000
 
 
-def examine(url: str, login: Login) -> Iterator[Finding]:
-    """Check the bus at `url`. Raises `EsspError` if a check cannot continue."""
+def examine(url: str, login: Login, tenant: str = "") -> Iterator[Finding]:
+    """Check the bus at `url`, and a tenant's part of it. Raises `EsspError` if a check cannot continue."""
     options = KafkaOptions.from_url(url, login)
     deaf = [found for server in options.servers if (found := unreachable(CHECK, server, 9092, "ESSP_BUS"))]
     yield from deaf
@@ -36,8 +37,8 @@ def examine(url: str, login: Login) -> Iterator[Finding]:
     if options.tls and (untrusted := _untrusted(options)):
         yield untrusted
         return
-    yield from _topics(options)
-    yield from _round_trip(options)
+    yield from _topics(options, tenant)
+    yield from _round_trip(options, tenant)
 
 
 def _untrusted(options: KafkaOptions) -> Finding | None:
@@ -58,14 +59,15 @@ def _untrusted(options: KafkaOptions) -> Finding | None:
     return None
 
 
-def _topics(options: KafkaOptions) -> Iterator[Finding]:
+def _topics(options: KafkaOptions, tenant: str) -> Iterator[Finding]:
+    wanted = {topics.of_tenant(tenant, topic): topics.partitions(topic) for topic in topics.FIXED}
     with mapped("ask Kafka"), connected(KafkaAdminClient, **options.client()) as admin:
         brokers = admin.describe_cluster()["brokers"]
-        described = admin.describe_topics(list(topics.FIXED))
+        described = admin.describe_topics(list(wanted))
     yield ok(CHECK, f"{len(brokers)} broker(s) answer")
     found = {topic["name"]: len(topic["partitions"]) for topic in described if topic["error_code"] == 0}
-    missing = [topic for topic in topics.FIXED if topic not in found]
-    wrong = {topic: count for topic, count in found.items() if count != topics.partitions(topic)}
+    missing = [topic for topic in wanted if topic not in found]
+    wrong = {topic: count for topic, count in found.items() if count != wanted[topic]}
     if missing:
         yield warn(
             CHECK,
@@ -73,18 +75,18 @@ def _topics(options: KafkaOptions) -> Iterator[Finding]:
             "essp setup creates them; so do services, if they have the right",
         )
     for topic, count in wrong.items():
-        wanted = topics.partitions(topic)
-        remedy = "add partitions" if count < wanted else "delete the topic, and run essp setup"
-        yield fail(CHECK, f"topic {topic} has {count} partitions, ESSP needs {wanted}", remedy)
+        needed = wanted[topic]
+        remedy = "add partitions" if count < needed else "delete the topic, and run essp setup"
+        yield fail(CHECK, f"topic {topic} has {count} partitions, ESSP needs {needed}", remedy)
     if not missing and not wrong:
-        yield ok(CHECK, f"topics {', '.join(topics.FIXED)} have the partitions they need")
+        yield ok(CHECK, f"topics {', '.join(wanted)} have the partitions they need")
 
 
-def _round_trip(options: KafkaOptions) -> Iterator[Finding]:
+def _round_trip(options: KafkaOptions, tenant: str) -> Iterator[Finding]:
     """Publish a message and read it back, through the adapter that services use."""
     token = uuid.uuid4().bytes
     began = time.monotonic()
-    with closing(KafkaBus(options)) as bus:
+    with closing(TenantBus(KafkaBus(options), tenant)) as bus:
         bus.ensure_topics({topics.DOCTOR: topics.partitions(topics.DOCTOR)})
         with closing(bus.subscribe([topics.DOCTOR], None)) as subscription:
             bus.publish(topics.DOCTOR, b"doctor", token)

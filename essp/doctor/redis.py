@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from essp.doctor.finding import CONNECT_S, Finding, clock, fail, ok, unreachable, warn
+from essp_common.cache.port import of_tenant
 from essp_common.cache.redis import RedisCache
 from essp_common.errors import Unavailable
 
@@ -26,8 +27,8 @@ ROOM = 0.1
 _ANSWER_S = 3.0
 
 
-def examine(url: str) -> Iterator[Finding]:
-    """Check the cache at `url`. Raises `EsspError` if a check cannot continue."""
+def examine(url: str, tenant: str = "") -> Iterator[Finding]:
+    """Check the cache at `url`, and a tenant's part of it. Raises `EsspError` if a check cannot continue."""
     deaf = unreachable(CHECK, urlsplit(url).netloc.rpartition("@")[2], 6379, "ESSP_CACHE")
     if deaf is not None:
         yield deaf
@@ -44,7 +45,7 @@ def examine(url: str) -> Iterator[Finding]:
     except RedisError as error:
         raise Unavailable(f"{type(error).__name__}: {error}") from error
     if not refused:
-        yield _round_trip(url)
+        yield _round_trip(url, tenant)
 
 
 def _nodes(url: str) -> list[Any]:
@@ -90,9 +91,9 @@ def _server(node: Any) -> Iterator[Finding]:
         yield ok(CHECK, f"{where} has {limit - used:,} of {limit:,} bytes free and evicts nothing")
 
 
-def _round_trip(url: str) -> Finding:
+def _round_trip(url: str, tenant: str) -> Finding:
     """Put a value, read it and free it, through the adapter that services use."""
-    key, value, began = f"essp-doctor:{{{uuid.uuid4().hex}}}", b"doctor", time.monotonic()
+    key, value, began = of_tenant(tenant, f"essp:.doctor:{{{uuid.uuid4().hex}}}"), b"doctor", time.monotonic()
     with closing(RedisCache.from_url(url)) as cache:
         cache.put(key, value, ["doctor"], ttl_s=60)
         same = bytes(cache.get(key)) == value

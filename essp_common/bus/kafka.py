@@ -30,6 +30,9 @@ from essp_common.runtime.login import NOBODY, Login
 from essp_common.runtime.troubles import Kind, Troubles
 from essp_common.topics import KEPT
 
+_KEPT = {"retention.ms": "-1"}
+"""What a topic is created with of which nothing may expire."""
+
 
 class KafkaBus:
     """Implements `essp_common.bus.port.Bus` over Kafka. Connects when first used."""
@@ -46,14 +49,14 @@ class KafkaBus:
         """A bus at `kafka://host:port[,host:port][?options]`. Raises `ConfigError`."""
         return cls(KafkaOptions.from_url(url, login))
 
-    def ensure_topics(self, partitions: Mapping[str, int]) -> None:
+    def ensure_topics(self, partitions: Mapping[str, int], kept: Collection[str] = KEPT) -> None:
         if not partitions:
             return
         with mapped("create topics"), connected(KafkaAdminClient, **self._options.client()) as admin:
             present = _partition_counts(admin, partitions)
             missing = [topic for topic in partitions if topic not in present]
             if missing:
-                wanted = {t: {"num_partitions": partitions[t], "configs": _configs(t)} for t in missing}
+                wanted = {t: {"num_partitions": partitions[t], "configs": _KEPT if t in kept else {}} for t in missing}
                 answer = admin.create_topics(wanted, raise_errors=False)
                 for topic in answer["topics"]:
                     error = kafka_errors.for_code(topic["error_code"])
@@ -130,11 +133,6 @@ class KafkaBus:
                     self._publisher = KafkaPublisher(self._options)
                 publisher = self._publisher
         return publisher
-
-
-def _configs(topic: str) -> dict[str, str]:
-    """What a topic is created with beside its partitions."""
-    return {"retention.ms": "-1"} if topic in KEPT else {}
 
 
 def _partition_counts(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, int]:

@@ -15,7 +15,7 @@ import threading
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
@@ -81,7 +81,7 @@ class MemoryBus:
             raise ConfigError(f"bus URL {url!r}: the memory bus has no options; write memory://")
         return cls()
 
-    def ensure_topics(self, partitions: Mapping[str, int]) -> None:
+    def ensure_topics(self, partitions: Mapping[str, int], kept: Collection[str] = ()) -> None:
         with self.lock:
             for topic, count in partitions.items():
                 present = self._topics.setdefault(topic, [_Log() for _ in range(count)])

@@ -10,12 +10,13 @@ Adapters: `memory.py` (`memory://`), `kafka.py` (`kafka://host:port[,host:port]`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from essp_common.errors import PermanentError
 from essp_common.runtime.troubles import Troubles
+from essp_common.topics import KEPT
 
 SUSPECTS = 48
 """Records of a partition that its last owner may have had in hand. They are marked for the next owner."""
@@ -86,8 +87,11 @@ class Subscription(Protocol):
 class Bus(Protocol):
     """Where messages are published and read."""
 
-    def ensure_topics(self, partitions: Mapping[str, int]) -> None:
-        """Create the topics that do not exist, each with so many partitions. Idempotent."""
+    def ensure_topics(self, partitions: Mapping[str, int], kept: Collection[str] = KEPT) -> None:
+        """Create the topics that do not exist, each with so many partitions. Idempotent.
+
+        `kept`: those of which no message may expire.
+        """
 
     def publish(self, topic: str, key: bytes, value: bytes, partition: int | None = None) -> None:
         """Queue one message for delivery. Thread-safe.

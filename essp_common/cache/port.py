@@ -40,6 +40,11 @@ def clip_key(job: str, purpose: int, epoch: int, index: int, attempt: int) -> st
     return f"essp:{job}:{{{purpose}.{epoch}.{index}.{attempt}}}"
 
 
+def of_tenant(tenant: str, key: str) -> str:
+    """A key as the cache has it. No tenant's keys begin as another's do, or as those without a tenant."""
+    return f"{tenant}:{key}" if tenant else key
+
+
 def stream_key(clip: str, stream: str) -> str:
     """The key of one stream made of a clip."""
     return f"{clip}:{stream}"

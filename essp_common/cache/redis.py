@@ -50,7 +50,7 @@ _LARGEST_VALUE = 512 * 2**20
 
 _SCAN_COUNT = 1000
 
-_ACCESS = "check user and password in the URL, and that the user may use ~essp:* +@all -@dangerous +info"
+_ACCESS = "check user and password in the URL, and what the user may do: `essp setup --acls` shows what it has to"
 
 
 _OPTIONS: dict[str, Any] = {

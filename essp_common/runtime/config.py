@@ -14,11 +14,21 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from essp_common.errors import ConfigError
 from essp_common.runtime.addresses import checked_address
+from essp_common.runtime.ids import RESERVED
 from essp_common.runtime.login import Login
 from essp_common.runtime.logs import LogFormat
 from essp_common.validation import requirement
 
 Address = Annotated[str, AfterValidator(checked_address)]
+
+
+def _checked_tenant(name: str) -> str:
+    if name in RESERVED:
+        raise ValueError(f"{name} is a name of ESSP's own; choose another")
+    return name
+
+
+Tenant = Annotated[str, Field(pattern=r"^([a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?)?$"), AfterValidator(_checked_tenant)]
 
 
 class Settings(BaseSettings):
@@ -34,6 +44,9 @@ class Settings(BaseSettings):
     cache: Address = "memory://"
     """`memory://?bytes=256MiB` (one process), `shm://NAME?bytes=4GiB` (one machine), `redis://host:port/0`,
     `redis+cluster://host:port`; with TLS `rediss://...`."""
+    tenant: Tenant = ""
+    """Whose topics, consumer groups and cache keys these are: they begin with this name (up to 40 of a-z, 0-9 and -),
+    so several installations share Kafka and Redis and never meet. Empty: there is one. See docs/tenants.md."""
     stores: tuple[str, ...] = ("file:///",)
     """Roots under which videos are read and results written: `file:///dir`, `s3://bucket?endpoint=http://host:port`;
     to read from, also `gs://bucket`, `az://container`, `hdfs://host:port`, `https://host` and others of fsspec."""

@@ -33,6 +33,9 @@ PREDICTOR = "predictor"
 MASTER = "master"
 CONSUMER = "consumer"
 
+RESERVED = frozenset({"essp", DECODER, EXTRACTOR, TRAINER, AGGREGATOR, PREDICTOR, MASTER, CONSUMER})
+"""No names of tenants: a group or key of such a tenant could be that of an installation without one."""
+
 
 def service_of(identity: str) -> str:
     """The service that a pool or a consumer belongs to: the first part of its id."""

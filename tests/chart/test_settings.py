@@ -11,7 +11,9 @@ import typer
 
 from essp.cli.commands import SECTIONS
 from essp.cli.main import app
+from essp_common import topics
 from essp_common.bus.kafka_options import KafkaOptions
+from essp_common.runtime import ids
 from essp_common.wiring import Stores
 from tests.chart.rendering import (
     CASES,
@@ -22,6 +24,7 @@ from tests.chart.rendering import (
     environment_of,
     labels_of,
     named,
+    of_kind,
     pod_of,
     pool_of,
     workloads,
@@ -184,3 +187,23 @@ def test_a_change_of_configuration_restarts_the_pods(helm: Helm) -> None:
     assert digest() == digest(pools={"decoder": {"replicas": 9}})
     assert digest() != digest(s3={"region": "eu-west-1"})
     assert named(helm.render(), "ConfigMap", "essp")
+
+
+def test_a_tenants_topics_groups_and_pods_have_its_name(helm: Helm, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = next(case for case in CASES if "keda" in case.stem)
+    objects = helm.render(case, tenant="vision", monitoring={"monitors": {"enabled": True}})
+    made = {made["spec"]["topicName"]: made["spec"]["config"] for made in of_kind(objects, "KafkaTopic")}
+    assert {topics.of_tenant("vision", topic) for topic in topics.FIXED} < set(made)
+    assert made["vision.essp.control"]["retention.ms"] == -1
+    triggers = [scaled["spec"]["triggers"][0]["metadata"] for scaled in of_kind(objects, "ScaledObject")]
+    assert ("vision.essp.seeds", "vision.decoder") in {(t["topic"], t["consumerGroup"]) for t in triggers}
+    for workload in workloads(objects):
+        assert settings_of(workload, objects, monkeypatch).tenant == "vision"
+        assert labels_of(workload)["essp.dev/tenant"] == "vision"
+    (scraped,), (service,) = of_kind(objects, "ServiceMonitor"), of_kind(objects, "Service")
+    assert scraped["spec"]["targetLabels"] == ["essp.dev/tenant"]
+    assert service["metadata"]["labels"]["essp.dev/tenant"] == "vision"
+    assert "essp.dev/tenant" not in labels_of(pool_of(helm.render(), "master"))
+    for name in (*ids.RESERVED, "a.b", "A"):
+        with pytest.raises(Refused, match="tenant"):
+            helm.render(tenant=name)

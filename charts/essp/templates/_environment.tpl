@@ -30,6 +30,11 @@
 {{- printf "%s://%s%s" (ternary "kafka+ssl" "kafka" $kafka.tls) (join "," $kafka.servers) (ternary (printf "?%s" (join "&" $options)) "" (gt (len $options) 0)) -}}
 {{- end -}}
 
+{{/* A topic or consumer group as brokers have it: (dict "root" $ "name" "essp.seeds"). */}}
+{{- define "essp.ofTenant" -}}
+{{- with .root.Values.tenant }}{{ . }}.{{ end }}{{ .name }}
+{{- end -}}
+
 {{/* What all processes have in common and is no secret. */}}
 {{- define "essp.config" -}}
 ESSP_BUS: {{ include "essp.bus" . | quote }}
@@ -40,6 +45,9 @@ ESSP_BUS_USER: {{ . | quote }}
 {{- $scheme := printf "%s%s" (ternary "rediss" "redis" .Values.redis.tls) (ternary "+cluster" "" (eq .Values.redis.mode "cluster")) }}
 {{- $path := ternary "" (printf "/%d" (int .Values.redis.database)) (eq .Values.redis.mode "cluster") }}
 ESSP_CACHE: {{ printf "%s://%s%s" $scheme .Values.redis.server $path | quote }}
+{{- end }}
+{{- with .Values.tenant }}
+ESSP_TENANT: {{ . | quote }}
 {{- end }}
 ESSP_STORES: {{ include "essp.stores" . | quote }}
 {{- range $name, $value := .Values.settings }}

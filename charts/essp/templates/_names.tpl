@@ -21,6 +21,9 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 app.kubernetes.io/part-of: essp
 {{ include "essp.selector" . }}
+{{- with .Values.tenant }}
+essp.dev/tenant: {{ . | quote }}
+{{- end }}
 {{- with .Values.commonLabels }}
 {{ toYaml . }}
 {{- end }}

@@ -9,6 +9,9 @@ What the restricted pod security standard asks for, and a root that is read only
 metadata:
   labels:
     {{- include "essp.poolSelector" . | nindent 4 }}
+    {{- with $root.Values.tenant }}
+    essp.dev/tenant: {{ . | quote }}
+    {{- end }}
     {{- with $root.Values.commonLabels }}
     {{- toYaml . | nindent 4 }}
     {{- end }}

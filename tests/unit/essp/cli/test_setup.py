@@ -16,19 +16,69 @@ from essp.cli import demo_data
 from essp.cli import main as cli
 from essp.cli.job_file import load_job
 from essp.demo.dataset import CLASSES
+from essp.doctor.redis import examine
+from essp.servers.servers import RedisServer
 from essp_common import topics
 from essp_common.bus.kafka_clients import connected
 from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.catalog.table import read_catalog
+from essp_common.errors import ConfigError
 from essp_common.objects.s3 import S3Store
 from essp_common.video.synthetic import Encoding, write_video
-from essp_common.wiring import open_store
+from essp_common.wiring import open_cache, open_store
 
 
 def essp(*arguments: str) -> Result:
     done = CliRunner().invoke(cli.app, arguments)
     assert done.exit_code == 0, done.output
     return done
+
+
+def test_rights_are_those_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ESSP_BUS", "kafka://nowhere:1")
+    given = {line.partition("--allow-principal ")[2] for line in essp("setup", "--acls").stdout.splitlines()}
+    assert {right for right in given if right.startswith("User:essp-decoder ")} == {
+        "User:essp-decoder --operation Describe --topic essp. --resource-pattern-type prefixed",
+        "User:essp-decoder --operation Read --topic essp.seeds --resource-pattern-type literal",
+        "User:essp-decoder --operation Write --topic essp.clips --resource-pattern-type literal",
+        "User:essp-decoder --operation Write --topic essp.progress --resource-pattern-type literal",
+        "User:essp-decoder --operation Read --topic essp.control --resource-pattern-type literal",
+        "User:essp-decoder --operation Write --topic essp.deadletter --resource-pattern-type literal",
+        "User:essp-decoder --operation Read --group decoder --resource-pattern-type prefixed",
+    }
+    monkeypatch.setenv("ESSP_TENANT", "vision")
+    one = essp("setup", "--acls", "--principal", "User:all of us").stdout
+    features = "--operation Read --operation Write --topic vision.essp.features. --resource-pattern-type prefixed"
+    assert f"--allow-principal 'User:all of us' {features}\n" in one
+    assert one.count("--topic vision.essp.control ") == 1
+    assert " --group vision.consumer " in one
+    refused = CliRunner().invoke(cli.app, ["setup", "--acls", "--principal", "User:{name}"])
+    assert "only {service} may stand in braces" in str(refused.exception)
+
+
+@pytest.mark.integration
+def test_a_tenants_user_of_redis_has_its_own_keys_alone(
+    redis_server: RedisServer, empty_redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ESSP_TENANT", "vision")
+    command = essp("setup", "--acls").stdout.splitlines()[-1]
+    redis_server.execute(*command.replace("PASSWORD", "secret").split())
+    try:
+        url = empty_redis_url.replace("redis://", "redis://essp-vision:secret@")
+        with closing(open_cache(url, "vision")) as own, closing(open_cache(url)) as others:
+            own.put("essp:job:{1}", b"frames", ["trainer.rgb"], 60)
+            assert bytes(own.get("essp:job:{1}")) == b"frames"
+            assert own.usage().keys == 1
+            assert own.purge("essp:job:") == 1
+            own.put("essp:job:{2}", b"frames", ["trainer.rgb"], 60)
+            assert own.ack_all(["essp:job:{2}"], "trainer.rgb") == 1
+            with pytest.raises(ConfigError, match="essp setup --acls"):
+                others.get("essp:job:{1}")
+            with pytest.raises(ConfigError, match="essp setup --acls"):
+                others.put("essp:job:{1}", b"frames", ["trainer.rgb"], 60)
+            assert {finding.level for finding in examine(url, "vision")} == {"ok"}
+    finally:
+        redis_server.execute("ACL", "DELUSER", "essp-vision")
 
 
 @pytest.mark.integration

@@ -13,30 +13,14 @@ from essp_master.job.activity import Rate
 from essp_master.job.events import EventLog
 from tests.harness.waiting import LONGEST_S
 
-P, R, Z, C, F, S = (
-    JobState.PENDING,
-    JobState.RUNNING,
-    JobState.PAUSED,
-    JobState.COMPLETED,
-    JobState.FAILED,
-    JobState.STOPPED,
-)
+P, Q, R, Z = JobState.PENDING, JobState.QUEUED, JobState.RUNNING, JobState.PAUSED
+ENDS = C, F, S = JobState.COMPLETED, JobState.FAILED, JobState.STOPPED
 ALLOWED = {
-    (P, R),
-    (P, Z),
-    (P, F),
-    (P, S),
-    (R, Z),
-    (R, C),
-    (R, F),
-    (R, S),
-    (Z, R),
-    (Z, C),
-    (Z, F),
-    (Z, S),
-    (C, R),
-    (F, R),
-    (S, R),
+    *((P, state) for state in (Q, R, Z, F, S)),
+    *((Q, state) for state in (R, Z, *ENDS)),
+    *((R, state) for state in (Q, Z, *ENDS)),
+    *((Z, state) for state in (Q, R, *ENDS)),
+    *((end, state) for end in ENDS for state in (Q, R)),
 }
 
 
