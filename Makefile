@@ -46,7 +46,7 @@ soak: setup  ## Jobs on real servers while processes, cache and bus are hit: mak
 check: setup  ## Style, types, layers, generated code.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy -n 2
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.proto_drift
 	$(BIN)/python -m tools.job_reference

@@ -1,8 +1,8 @@
 """Requests that the description of the API forbids, and sequences of requests: never a server error; the master lives.
 
 `tests/unit/essp_master/api/test_fuzz.py` sends what the description allows; here is the rest of what schemathesis does:
-its examples and the edges of each schema (coverage), values against the schema (negative), and the operations one after
-the other with what earlier answers named (stateful).
+the edges of each schema (coverage), values against the schema (negative), and the operations one after the other with
+what earlier answers named (stateful).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 from schemathesis import APIOperation
@@ -38,6 +38,8 @@ from tests.harness.serving import served
 
 CHECKS = [not_a_server_error, content_type_conformance]
 SCHEMA = schemathesis.openapi.from_path(str(Path(__file__).parents[2] / "docs" / "openapi.json"))
+MOST = 150
+"""Edges of an operation that are tried as they come; of more only each twelfth, outside of a storm."""
 STREAMS = "/events"
 """Of a job that runs they do not end; what they answer is tested by name elsewhere."""
 
@@ -86,10 +88,15 @@ def test_what_is_against_the_description_is_no_server_error(
     answers()
 
 
-@SCHEMA.exclude(path_regex=STREAMS).parametrize()
-@settings(phases=[Phase.explicit], deadline=None)
-def test_examples_and_edges_of_the_description_are_no_server_error(place: Place, case: schemathesis.Case[Any]) -> None:
-    case.call_and_validate(base_url=place.url, checks=CHECKS)
+@pytest.mark.parametrize("operation", operations(), ids=lambda operation: operation.label)
+def test_the_edges_of_the_description_are_no_server_error(
+    place: Place, operation: APIOperation[Any, Any, Any, Any]
+) -> None:
+    generation = SCHEMA.config.generation_for(operation=operation)
+    edges = SCHEMA.iter_coverage_cases(operation, generation_modes=[*GenerationMode], generation_config=generation)
+    for number, case in enumerate(edges):
+        if STRENGTH > 1 or number < MOST or number % 12 == 0:
+            case.call_and_validate(base_url=place.url, checks=CHECKS)
 
 
 def test_requests_one_after_the_other_are_no_server_error(place: Place) -> None:
