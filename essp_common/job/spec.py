@@ -374,10 +374,12 @@ class OptimizerSpec(_Section):
     linear layers, as is usual for large batches and long training."""
     schedule: Literal["step", "cosine"] = "step"
     """`step`: multiply by `gamma` at each of `steps`. `cosine`: from `lr` to 0 along half a cosine over `epochs`."""
-    warmup_epochs: float = Field(0.0, ge=0, le=MOST_EPOCHS)
-    """Epochs, or a fraction of one, in which the rate rises linearly from 1 % to 100 % of the schedule."""
-    steps: tuple[Annotated[int, Field(ge=0, le=MOST_EPOCHS)], ...] = Field((), max_length=1000)
-    """Epochs at whose start the learning rate is multiplied by `gamma`."""
+    unit: Literal["epochs", "updates"] = "epochs"
+    """What `warmup` and `steps` count: epochs, or updates of the weights, as recipes do that give iterations."""
+    warmup: float = Field(0.0, ge=0, le=10**9)
+    """Epochs or updates, or a fraction of one, in which the rate rises linearly from 1 % to 100 % of the schedule."""
+    steps: tuple[Annotated[int, Field(ge=0, le=10**9)], ...] = Field((), max_length=1000)
+    """Epochs or updates at whose start the learning rate is multiplied by `gamma`."""
     gamma: float = Field(0.1, gt=0, le=1)
     """Factor of each step."""
     clip_grad_norm: float = Field(20.0, gt=0, le=10**6)
@@ -470,6 +472,9 @@ class TrainerSpec(_Section):
     [networks](networks.md#a-loss-of-your-own). The figures of evaluations are those of cross entropy all the same."""
     label_smoothing: float = Field(0.0, ge=0, lt=1)
     """Share of each label's weight that is spread over all classes (Szegedy et al., 2016); 0.1 is common."""
+    class_weights: dict[Label, Annotated[float, Field(ge=0, le=1000)]] = Field({}, max_length=100_000)
+    """How much the clips of a class count in cross entropy, by its name, as in `{fall: 5}`; others count 1. Where
+    `sampling` draws classes equally often, as it does by default, rare classes need no weight for being rare."""
     ema: float = Field(0.0, ge=0, lt=1)
     """Decay of an exponential moving average of the weights, which replaces the weights of the last step in evaluation
     and in the model (0.999 is common; 0: off). It is smaller at the beginning, when there is little to average."""
@@ -495,10 +500,15 @@ class TrainerSpec(_Section):
     """When and how the training is saved; see [checkpoints](checkpoints.md). Nothing of it decides what is learned,
     unless a training resumes from numbers that were rounded (`bits`)."""
 
+    def updates(self, clips: int) -> int:
+        """Updates of the weights in an epoch of so many clips."""
+        return -(-clips // self.batch_size)
+
     @model_validator(mode="after")
-    def _labels_are_smoothed_by_ours(self) -> TrainerSpec:
-        if self.label_smoothing and self.loss != "cross_entropy":
-            raise ValueError(f"label_smoothing is for cross_entropy; leave it out, or let {self.loss} do it")
+    def _settings_of_cross_entropy(self) -> TrainerSpec:
+        for field in ("label_smoothing", "class_weights"):
+            if getattr(self, field) and self.loss != "cross_entropy":
+                raise ValueError(f"{field} is for cross_entropy; leave it out, or let {self.loss} do it")
         return self
 
     @model_validator(mode="after")

@@ -24,15 +24,16 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 mean over the batch is made."""
 
 
-def loss(name: str, smoothing: float = 0.0) -> Loss:
+def loss(name: str, smoothing: float = 0.0, weights: Tensor | None = None) -> Loss:
     """The loss called `name`. That of a package gives `(B,)`, one number a clip.
 
     Raises `ConfigError` if there is none, if it does not load, and, when it is called, if it gives anything else.
 
-    `smoothing`: share of each label's weight that cross entropy spreads over all classes.
+    `smoothing`: share of each label's weight that cross entropy spreads over all classes. `weights`: `(K,)`, what a
+    clip of each class counts in it; the sum is not divided by them.
     """
     if known_loss(name) == "cross_entropy":
-        return partial(functional.cross_entropy, reduction="sum", label_smoothing=smoothing)
+        return partial(functional.cross_entropy, weight=weights, reduction="sum", label_smoothing=smoothing)
     of_package: Loss = LOSSES_OF_PACKAGES.load(name)
 
     def total(logits: Tensor, target: Tensor) -> Tensor:

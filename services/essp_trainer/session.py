@@ -49,7 +49,7 @@ from essp_trainer.learner import Learner
 from essp_trainer.model.chance import no_better_than_chance
 from essp_trainer.model.evaluation import clip_and_video_figures
 from essp_trainer.model.meter import Meter
-from essp_trainer.model.schedule import learning_rate
+from essp_trainer.model.schedule import rate_at
 from essp_trainer.model.step_result import StepResult
 from essp_trainer.reporter import Reporter
 
@@ -208,7 +208,7 @@ class Session:
     def _end_training(self, plan: PhasePlan) -> dict[str, float]:
         if not self._meter.clips:
             raise PermanentError(f"no clip of training epoch {plan.epoch + 1} could be decoded")
-        rate = learning_rate(self._assignment.training.optimizer, self._assignment.spec.epochs, plan.epoch)
+        rate = rate_at(self._assignment.training, self._assignment.spec.epochs, plan, 0)
         warning = no_better_than_chance(self._assignment, self._meter.loss, plan.epoch)
         if warning and self._ranks.is_rank_zero:
             log.warning("%s: %s", self._assignment.trainer, warning)

@@ -134,7 +134,7 @@ def scores(model: nn.Module, views: Sequence[Tensor], job: Settings) -> Tensor:
 
 def rate(settings: Mapping[str, Any], epochs: int, done: float) -> float:
     """The learning rate after `done` epochs."""
-    warm, lr = float(settings["warmup_epochs"]), float(settings["lr"])
+    warm, lr = float(settings["warmup"]), float(settings["lr"])
     factor = 0.01 + 0.99 * done / warm if done < warm else 1.0
     if settings["schedule"] == "cosine":
         return lr * factor * (1 + math.cos(math.pi * max(0.0, done - warm) / (epochs - warm))) / 2

@@ -32,7 +32,7 @@ from tests.witness import answers, loop
 RECIPES: dict[str, dict[str, Any]] = {
     "plain": {},
     "steps": {"optimizer": {"lr": 0.05, "steps": [1], "gamma": 0.2}},
-    "cosine": {"optimizer": {"lr": 0.05, "schedule": "cosine", "warmup_epochs": 0.5, "nesterov": True}},
+    "cosine": {"optimizer": {"lr": 0.05, "schedule": "cosine", "warmup": 0.5, "nesterov": True}},
     "smoothed": {"label_smoothing": 0.1},
     "averaged": {"ema": 0.9},
     "clipped": {"optimizer": {"lr": 0.05, "clip_grad_norm": 0.05}},

@@ -91,7 +91,7 @@ def _of_trainers(phases: Phases) -> Iterator[str]:
     if spec.trainers and (unread := sorted(spec.streams.keys() - read)):
         yield f"no trainer reads streams.{unread[0]}, so it is not made"
     for name, trainer in spec.trainers.items():
-        for field, trouble in _without_effect(trainer, spec.epochs):
+        for field, trouble in _without_effect(trainer, spec.epochs, phases.plans[0].clips):
             yield f"trainers.{name}.{field} {trouble}"
     for name, trainer in spec.trainers.items():
         if trainer.checkpoint.bits and trainer.checkpoint.scope == "global":
@@ -138,14 +138,15 @@ def _of_places(phases: Phases) -> Iterator[str]:
         )
 
 
-def _without_effect(trainer: TrainerSpec, epochs: int) -> Iterator[tuple[str, str]]:
+def _without_effect(trainer: TrainerSpec, epochs: int, clips: int) -> Iterator[tuple[str, str]]:
     optimizer = trainer.optimizer
+    whole = epochs if optimizer.unit == "epochs" else epochs * trainer.updates(clips)
     if trainer.amp and trainer.device == "cpu":
         yield "amp", "has no effect on a CPU"
-    if optimizer.schedule == "step" and (late := [step for step in optimizer.steps if step >= epochs]):
+    if optimizer.schedule == "step" and (late := [step for step in optimizer.steps if step >= whole]):
         yield (
             "optimizer.steps",
-            f"{late[0]} is never reached: the job has {counted(epochs, 'epoch')}, and steps count from 0",
+            f"{late[0]} is never reached: the job has {counted(whole, optimizer.unit[:-1])}, and steps count from 0",
         )
     if trainer.freeze_epochs and trainer.weights is None:
         yield "freeze_epochs", "freezes random weights, as no `weights` are given"
@@ -153,8 +154,8 @@ def _without_effect(trainer: TrainerSpec, epochs: int) -> Iterator[tuple[str, st
         yield "optimizer.lr", f"{optimizer.lr:g} is high for AdamW, which moves each weight by about so much a step"
     if optimizer.schedule == "cosine" and optimizer.steps:
         yield "optimizer.steps", "has no effect on the cosine schedule"
-    if optimizer.warmup_epochs >= epochs:
-        yield "optimizer.warmup_epochs", f"takes all of the {epochs} epochs, so `lr` is never reached"
+    if optimizer.warmup >= whole:
+        yield "optimizer.warmup", f"takes all of the {whole:,} {optimizer.unit}, so `lr` is never reached"
 
 
 def _of_budget(phases: Phases, bounds: Sequence[Sequence[int]]) -> Iterator[str]:

@@ -19,6 +19,7 @@ from essp_common.job.registered import known_loss, known_model
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN
 from essp_common.planning.phases import Phases
+from essp_common.validation import suggested
 from essp_master.job.sizing import decoded_clips
 
 _AXES = 4
@@ -65,6 +66,7 @@ def check_trainers(
     clips = {clip for _, view in phases.views for clip in decoded_clips(spec, view)}
     for name, trainer in spec.trainers.items():
         _check_names(spec, name)
+        _check_classes(phases, name)
         stream = spec.streams[trainer.stream]
         made = [output_of(stream.feature, stream.params, clip, declared) for clip in clips]
         _check_picture(spec, name, layouts[trainer.stream], made)
@@ -91,6 +93,15 @@ def _check_names(spec: JobSpec, name: str) -> None:
         known_loss(spec.trainers[name].loss)
     except ConfigError as error:
         raise ConfigError(f"trainers.{name}.loss: {error}") from error
+
+
+def _check_classes(phases: Phases, name: str) -> None:
+    classes = phases.view(0).classes
+    for given in phases.spec.trainers[name].class_weights:
+        if given not in classes:
+            raise ConfigError(
+                f"trainers.{name}.class_weights: there is no class {given!r}; {suggested(given, classes)}"
+            )
 
 
 def _check_picture(spec: JobSpec, name: str, layout: FeatureLayout, made: list[ArraySpec]) -> None:

@@ -24,15 +24,15 @@ def chance(assignment: Assignment) -> float:
 
 def no_better_than_chance(assignment: Assignment, loss: float, epoch: int) -> str:
     """What to say of an epoch with this mean training loss; empty: nothing."""
-    if assignment.training.loss != "cross_entropy":
-        return ""  # what guessing comes to in another loss is not known
+    if assignment.training.loss != "cross_entropy" or assignment.training.class_weights:
+        return ""  # what guessing comes to is not known
     guessing = chance(assignment)
     if loss <= _MARGIN * guessing:
         return ""
     training = assignment.training
     remedies = [f"lower optimizer.lr ({training.optimizer.lr:g})"]
-    if not training.optimizer.warmup_epochs:
-        remedies.append("set optimizer.warmup_epochs")
+    if not training.optimizer.warmup:
+        remedies.append("set optimizer.warmup")
     remedies.append(f"lower optimizer.clip_grad_norm ({training.optimizer.clip_grad_norm:g})")
     if training.partial_bn:
         remedies.append("set partial_bn: false")

@@ -51,6 +51,6 @@ class LaunchedStep:
         if not math.isfinite(loss) or not (math.isfinite(norm) or may_skip):
             raise Diverged(
                 f"loss {loss:g}, gradient norm {norm:g} at {self._where}; lower optimizer.lr or "
-                f"optimizer.clip_grad_norm, or set optimizer.warmup_epochs, and start again"
+                f"optimizer.clip_grad_norm, or set optimizer.warmup, and start again"
             )
         return StepResult(loss, round(correct), self._clips)

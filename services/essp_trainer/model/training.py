@@ -30,11 +30,17 @@ from essp_trainer.distributed.gradients import GradientSum
 from essp_trainer.distributed.ranks import Ranks
 from essp_trainer.model.ema import Ema
 from essp_trainer.model.optimiser import Optimiser
-from essp_trainer.model.schedule import learning_rate
+from essp_trainer.model.schedule import rate_at
 from essp_trainer.model.step_result import LaunchedStep, StepResult
 
 AUXILIARY_WEIGHT = 0.4
 """Weight of the auxiliary classifier's loss (Szegedy et al., "Rethinking the Inception Architecture", 2016)."""
+
+
+def class_weights(assignment: Assignment, device: torch.device) -> Tensor | None:
+    """`(K,)` float32, in the order of the classes; None: all count 1."""
+    given = assignment.training.class_weights
+    return torch.tensor([given.get(name, 1.0) for name in assignment.classes], device=device) if given else None
 
 
 class Training:
@@ -50,7 +56,7 @@ class Training:
         self.ema = ema
         self.updates = 0
         self._spec = assignment.training
-        self._loss_of = loss(self._spec.loss, self._spec.label_smoothing)
+        self._loss_of = loss(self._spec.loss, self._spec.label_smoothing, class_weights(assignment, device))
         self._epochs = assignment.spec.epochs
         self._seed = assignment.seed
         self._device = device
@@ -81,10 +87,9 @@ class Training:
 
         On a CPU raises `Diverged`; on a GPU `LaunchedStep.result` does. Either way such a step changes no parameter.
         """
-        epochs_done = batch.plan.epoch + batch.begin / batch.plan.clips
         self._train_mode(batch.plan.epoch < self._spec.freeze_epochs)
         with enough_memory(self._device, share.clips):
-            self.optimiser.start(learning_rate(self._spec.optimizer, self._epochs, epochs_done))
+            self.optimiser.start(rate_at(self._spec, self._epochs, batch.plan, batch.begin))
             loss, correct = self._over_all_ranks(*self._backward(batch, share))
             norm = self.optimiser.clip()
             where = f"update {self.updates} of epoch {batch.plan.epoch}"

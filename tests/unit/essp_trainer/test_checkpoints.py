@@ -248,7 +248,7 @@ def test_a_finished_training_that_gets_more_epochs_equals_one_that_had_them(
     tmp_path: Path, keep: int, clips: dict[str, int]
 ) -> None:
     """To the bit, with the step schedule; also where the final checkpoint has a higher step than those after it."""
-    rates = {"lr": 0.05, "steps": [1, 3], "warmup_epochs": 0.5}
+    rates = {"lr": 0.05, "steps": [1, 3], "warmup": 0.5}
     options: dict[str, Any] = {"checkpoint": {"keep": keep, "every": 4}, "ema": 0.9, "optimizer": rates}
     train(Stage(job_spec(tmp_path / "parts", **options), phase_plans(2, **clips)))
     longer = Stage(job_spec(tmp_path / "parts", epochs=4, **options), phase_plans(4, **clips), fence=8)

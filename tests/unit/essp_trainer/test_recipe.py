@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -10,21 +11,23 @@ import pytest
 import safetensors.torch
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, MultiStepLR, SequentialLR
 
 from essp_common.artifacts import checkpoint
 from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE, Manifest
 from essp_common.errors import ConfigError
 from essp_common.job.feature_layout import COLOURS
-from essp_common.job.spec import OptimizerSpec
+from essp_common.job.spec import OptimizerSpec, TrainerSpec
+from essp_common.learning.losses import loss
 from essp_common.learning.models import Classifier, build, load_state
 from essp_common.learning.networks import NETWORKS, Network
-from essp_common.pb.v1.messages_pb2 import Control
+from essp_common.pb.v1.messages_pb2 import Control, PhasePlan
 from essp_common.planning.position import Position
 from essp_trainer.model import training as training_module
 from essp_trainer.model.ema import Ema
 from essp_trainer.model.optimiser import Optimiser
-from essp_trainer.model.schedule import learning_rate
+from essp_trainer.model.schedule import learning_rate, rate_at
 from essp_trainer.model.step_result import Diverged
 from tests.harness.rounding import TOLERANCE, UNIT, distance
 from tests.harness.training_jobs import Running, Stage, files_of, job_spec, phase_plans, train
@@ -50,7 +53,7 @@ def test_steps_are_those_of_torch() -> None:
 
 def test_a_cosine_after_a_warm_up_is_that_of_torch() -> None:
     """As torchvision's references chain them, for each epoch; here the rate moves within an epoch, too."""
-    rates = OptimizerSpec(lr=0.4, schedule="cosine", warmup_epochs=4)
+    rates = OptimizerSpec(lr=0.4, schedule="cosine", warmup=4)
 
     def chained(optimizer: torch.optim.Optimizer) -> SequentialLR:
         parts = [LinearLR(optimizer, 0.01, total_iters=4), CosineAnnealingLR(optimizer, T_max=16)]
@@ -65,8 +68,37 @@ def test_a_cosine_after_a_warm_up_is_that_of_torch() -> None:
     assert learning_rate(rates, 20, 21) == pytest.approx(0), "an epoch that was added does not raise it again"
 
 
+def test_rates_by_updates_are_those_of_torch_step_by_step() -> None:
+    training = TrainerSpec(
+        stream="rgb", batch_size=4, optimizer=OptimizerSpec(lr=0.4, unit="updates", warmup=5, steps=(9, 12), gamma=0.5)
+    )
+
+    def chained(optimizer: torch.optim.Optimizer) -> SequentialLR:
+        parts = [LinearLR(optimizer, 0.01, total_iters=5), MultiStepLR(optimizer, [4, 7], 0.5)]
+        return SequentialLR(optimizer, parts, milestones=[5])
+
+    plans = [PhasePlan(epoch=epoch, clips=18) for epoch in range(3)]  # 4 batches of 4 and one of 2
+    found = [rate_at(training, 3, plan, begin) for plan in plans for begin in range(0, plan.clips, 4)]
+    assert found == pytest.approx(list(torch_rates(chained, 15)))
+    cosine = training.optimizer.model_copy(update={"schedule": "cosine"})
+    last = rate_at(training.model_copy(update={"optimizer": cosine}), 3, plans[2], 16)
+    assert last == pytest.approx(0.4 * (1 + math.cos(math.pi * 9 / 10)) / 2)
+
+
+def test_weights_of_classes_are_those_of_torch() -> None:
+    logits, target = torch.randn(5, 3, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 1, 2, 1, 1])
+    weights = torch.tensor([1.0, 4.0, 0.0])
+    rounding = 16 * torch.finfo(torch.float32).eps  # a few additions and products of each, in another order
+    found = loss("cross_entropy", 0.0, weights)(logits, target)
+    each = functional.cross_entropy(logits, target, reduction="none")
+    assert found.item() == pytest.approx((each * weights[target]).sum().item(), rel=rounding)
+    smooth = loss("cross_entropy", 0.1, weights)(logits, target)
+    expected = functional.cross_entropy(logits, target, weights, reduction="none", label_smoothing=0.1)
+    assert smooth.item() == pytest.approx(expected.sum().item(), rel=rounding)
+
+
 def test_a_warm_up_as_long_as_the_training_is_no_division_by_zero() -> None:
-    rates = OptimizerSpec(lr=0.4, schedule="cosine", warmup_epochs=2)
+    rates = OptimizerSpec(lr=0.4, schedule="cosine", warmup=2)
     assert learning_rate(rates, 2, 1) == pytest.approx(0.4 * 0.505)
 
 
@@ -132,8 +164,10 @@ def test_the_average_is_the_recurrence() -> None:
 
 
 RECIPES: dict[str, dict[str, Any]] = {
-    "cosine": {"optimizer": {"lr": 0.05, "schedule": "cosine", "warmup_epochs": 0.5, "nesterov": True}},
+    "cosine": {"optimizer": {"lr": 0.05, "schedule": "cosine", "warmup": 0.5, "nesterov": True}},
     "smoothed": {"label_smoothing": 0.1, "optimizer": {"lr": 0.05, "decay_all": False}},
+    "of classes": {"class_weights": {"left": 3, "still": 0.5}},
+    "by updates": {"optimizer": {"lr": 0.05, "unit": "updates", "warmup": 2, "steps": [4]}},
     "adamw": {"optimizer": {"kind": "adamw", "lr": 0.002, "betas": [0.8, 0.99], "weight_decay": 0.05}},
     "head first": {"freeze_epochs": 1},
     "thawed": {"freeze_epochs": 1, "optimizer": {"kind": "adamw", "lr": 0.002}},
@@ -231,7 +265,7 @@ def one_step(path: Path, ranks: int, recipe: str) -> dict[str, dict[str, Tensor]
 
 
 @pytest.mark.usefixtures("double_precision")
-@pytest.mark.parametrize("recipe", ["averaged", "smoothed", "adamw", "head first"])
+@pytest.mark.parametrize("recipe", ["averaged", "smoothed", "of classes", "adamw", "head first"])
 def test_ranks_take_the_step_of_one(tmp_path: Path, recipe: str) -> None:
     one, two = (one_step(tmp_path, ranks, recipe) for ranks in (1, 2))
     assert one.keys() == two.keys()

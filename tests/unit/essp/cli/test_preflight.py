@@ -77,6 +77,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         trainer(batch_size=1),
         "trainers.one.batch_size: batches of one frame give a normalisation of small one value a channel",
     ),
+    "a weight of a class that is none": (
+        trainer(class_weights={"c0": 2, "c3": 1}),
+        "trainers.one.class_weights: there is no class 'c3'; there are: c0, c1",
+    ),
     "RandAugment of flow": (
         trainer(augment={"crop": 16, "rand_augment": {}})
         | {"streams": {"rgb": {"feature": "flow", "params": {"length": 2}}}},

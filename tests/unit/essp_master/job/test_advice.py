@@ -35,7 +35,11 @@ def test_of_a_sound_job_nothing_is_said(tmp_path: Path) -> None:
             {"optimizer": {"schedule": "cosine", "steps": [1]}},
             "trainers.rgb.optimizer.steps has no effect",
         ),
-        ({"optimizer": {"warmup_epochs": 2}}, "trainers.rgb.optimizer.warmup_epochs takes all of the 2 epochs"),
+        (
+            {"optimizer": {"unit": "updates", "steps": [9, 10]}},
+            "trainers.rgb.optimizer.steps 10 is never reached: the job has 10 updates",
+        ),
+        ({"optimizer": {"warmup": 2}}, "trainers.rgb.optimizer.warmup takes all of the 2 epochs"),
     ],
 )
 def test_what_has_no_effect_is_named_by_its_field(tmp_path: Path, trainer: dict[str, Any], said: str) -> None:
