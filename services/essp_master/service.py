@@ -459,7 +459,7 @@ class Master:
             return False
         if not wanted.ended:
             failpoint("master.command-entered")
-        log.info("job %s: %s %s", job.name, wanted, reason, extra={"job_id": job.name})
+        log.info("job %s: %s%s", job.name, wanted, f": {reason}" if reason else "", extra={"job_id": job.name})
         self._dispatch.command(job, COMMANDS[wanted])
         if wanted.ended:
             self._tracking.ended(job.run.preflight.spec, wanted)
