@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def test_every_process_understands_its_environment(helm: Helm, case: Path, monke
         settings = settings_of(workload, objects, monkeypatch)
         assert settings.log_format == "auto", "JSON, as there is no terminal"
         Stores(settings.stores)
-        KafkaOptions.from_url(settings.bus.replace("ca=/etc/essp/kafka/ca.crt&", ""), settings.bus_login)
+        KafkaOptions.from_url(re.sub("(ca|cert|key)=[^&]+&", "", settings.bus), settings.bus_login)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
@@ -90,20 +91,50 @@ def test_servers(helm: Helm, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read(redis={"mode": "cluster", "tls": True}).cache == "rediss+cluster://redis:6379"
 
 
+def files_of(workload: Object) -> dict[str, tuple[str, str]]:
+    """Path in the container -> Secret and key, of certificates."""
+    mounts = {mount["name"]: mount["mountPath"] for mount in container_of(workload)["volumeMounts"]}
+    return {
+        f"{mounts[volume['name']]}/{item['path']}": (source["secret"]["name"], item["key"])
+        for volume in pod_of(workload)["spec"]["volumes"]
+        for source in volume.get("projected", {}).get("sources", ())
+        for item in source["secret"]["items"]
+    }
+
+
 def test_kafka_with_tls_and_a_login(helm: Helm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     objects = helm.render(next(case for case in CASES if case.stem == "secrets-values"))
     for workload in workloads(objects):
         settings = settings_of(workload, objects, monkeypatch)
-        authority = settings.bus.partition("ca=")[2].partition("&")[0]
-        mounts = {m["name"]: m["mountPath"] for m in container_of(workload)["volumeMounts"]}
-        volumes = {v["name"]: v for v in pod_of(workload)["spec"]["volumes"]}
-        (item,) = volumes["kafka-ca"]["secret"]["items"]
-        assert authority == f"{mounts['kafka-ca']}/{item['path']}"
-        here = tmp_path / "ca.crt"
-        here.touch()
-        options = KafkaOptions.from_url(settings.bus.replace(authority, str(here)), settings.bus_login)
+        files = {option: re.findall(rf"[?&]{option}=([^&]+)", settings.bus)[0] for option in ("ca", "cert", "key")}
+        assert {option: files_of(workload)[path] for option, path in files.items()} == {
+            "ca": ("kafka-ca", "ca.crt"),
+            "cert": ("kafka-client", "tls.crt"),
+            "key": ("kafka-client", "tls.key"),
+        }
+        (tmp_path / "file").touch()
+        url = settings.bus
+        for path in files.values():
+            url = url.replace(path, str(tmp_path / "file"))
+        options = KafkaOptions.from_url(url, settings.bus_login)
         assert (options.servers, options.tls, options.sasl) == (("kafka:9093",), True, "SCRAM-SHA-512")
         assert options.login.user == "essp"
+
+
+def test_redis_and_s3_with_authorities_of_their_own(helm: Helm, monkeypatch: pytest.MonkeyPatch) -> None:
+    redis = {"server": "redis:6379", "tls": True, "caSecret": "redis-ca", "clientSecret": "redis-client"}
+    objects = helm.render(redis=redis, s3={"caSecret": "s3-ca"})
+    for workload in workloads(objects):
+        given, files = environment_of(workload, objects), files_of(workload)
+        options = dict(part.split("=") for part in given["ESSP_CACHE"].partition("?")[2].split("&"))
+        assert {option: files[path] for option, path in options.items()} == {
+            "ssl_ca_certs": ("redis-ca", "ca.crt"),
+            "ssl_certfile": ("redis-client", "tls.crt"),
+            "ssl_keyfile": ("redis-client", "tls.key"),
+        }
+        assert files[given["AWS_CA_BUNDLE"]] == ("s3-ca", "ca.crt")
+    with_url = helm.render(redis={"existingSecret": "essp-redis", "caSecret": "redis-ca"})
+    assert files_of(pool_of(with_url, "decoder"))["/etc/essp/redis/ca.crt"] == ("redis-ca", "ca.crt")
 
 
 def test_credentials_come_from_secrets(helm: Helm) -> None:

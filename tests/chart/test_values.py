@@ -75,6 +75,8 @@ def test_an_unknown_key_is_refused_wherever_it_is(helm: Helm) -> None:
         ({"kafka": {"sasl": "PLAIN"}}, "belong together"),
         ({"kafka": {"user": "essp"}}, "belong together"),
         ({"kafka": {"caSecret": "ca"}}, r"kafka\.tls=true"),
+        ({"kafka": {"clientSecret": "me"}}, r"kafka\.tls=true"),
+        ({"redis": {"clientSecret": "me"}}, r"redis\.tls=true"),
         (
             {"autoscaling": {"provider": "keda"}, "kafka": {"sasl": "PLAIN", "user": "u", "existingSecret": "s"}},
             "TriggerAuthentication",

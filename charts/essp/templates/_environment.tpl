@@ -26,6 +26,7 @@
 {{- $kafka := .Values.kafka -}}
 {{- $options := list -}}
 {{- if $kafka.caSecret -}}{{- $options = append $options "ca=/etc/essp/kafka/ca.crt" -}}{{- end -}}
+{{- if $kafka.clientSecret -}}{{- $options = append $options "cert=/etc/essp/kafka/tls.crt&key=/etc/essp/kafka/tls.key" -}}{{- end -}}
 {{- with $kafka.sasl -}}{{- $options = append $options (printf "sasl=%s" .) -}}{{- end -}}
 {{- printf "%s://%s%s" (ternary "kafka+ssl" "kafka" $kafka.tls) (join "," $kafka.servers) (ternary (printf "?%s" (join "&" $options)) "" (gt (len $options) 0)) -}}
 {{- end -}}
@@ -44,12 +45,19 @@ ESSP_BUS_USER: {{ . | quote }}
 {{- if not .Values.redis.existingSecret }}
 {{- $scheme := printf "%s%s" (ternary "rediss" "redis" .Values.redis.tls) (ternary "+cluster" "" (eq .Values.redis.mode "cluster")) }}
 {{- $path := ternary "" (printf "/%d" (int .Values.redis.database)) (eq .Values.redis.mode "cluster") }}
-ESSP_CACHE: {{ printf "%s://%s%s" $scheme .Values.redis.server $path | quote }}
+{{- $options := list }}
+{{- if .Values.redis.caSecret }}{{ $options = append $options "ssl_ca_certs=/etc/essp/redis/ca.crt" }}{{ end }}
+{{- if .Values.redis.clientSecret }}{{ $options = append $options "ssl_certfile=/etc/essp/redis/tls.crt&ssl_keyfile=/etc/essp/redis/tls.key" }}{{ end }}
+{{- $query := ternary (printf "?%s" (join "&" $options)) "" (gt (len $options) 0) }}
+ESSP_CACHE: {{ printf "%s://%s%s%s" $scheme .Values.redis.server $path $query | quote }}
 {{- end }}
 {{- with .Values.tenant }}
 ESSP_TENANT: {{ . | quote }}
 {{- end }}
 ESSP_STORES: {{ include "essp.stores" . | quote }}
+{{- if .Values.s3.caSecret }}
+AWS_CA_BUNDLE: /etc/essp/s3/ca.crt
+{{- end }}
 {{- range $name, $value := .Values.settings }}
 ESSP_{{ upper $name }}: {{ include "essp.setting" $value | quote }}
 {{- end }}

@@ -84,7 +84,7 @@ spec:
       volumeMounts:
         - {name: tmp, mountPath: /tmp}
         - {name: shm, mountPath: /dev/shm}
-        {{- include "essp.authorityMount" $root | nindent 8 }}
+        {{- include "essp.certificateMounts" $root | trim | nindent 8 }}
         {{- if eq (include "essp.makesPools" .) "true" }}
         - {name: templates, mountPath: /etc/essp/templates, readOnly: true}
         {{- end }}
@@ -94,7 +94,7 @@ spec:
   volumes:
     - {name: tmp, emptyDir: {sizeLimit: {{ $pool.tmp }}}}
     - {name: shm, emptyDir: {medium: Memory, sizeLimit: {{ $pool.shm }}}}
-    {{- include "essp.authorityVolume" $root | nindent 4 }}
+    {{- include "essp.certificateVolumes" $root | trim | nindent 4 }}
     {{- if eq (include "essp.makesPools" .) "true" }}
     - {name: templates, configMap: {name: {{ include "essp.fullname" $root }}-templates}}
     {{- end }}
@@ -121,16 +121,30 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end -}}
 
-{{/* Whom to trust for Kafka's certificate. */}}
-{{- define "essp.authorityMount" -}}
-{{- if .Values.kafka.caSecret -}}
-- {name: kafka-ca, mountPath: /etc/essp/kafka, readOnly: true}
+{{/* Whom to trust, and who a process is to them, as files in /etc/essp/<server>. */}}
+{{- define "essp.certificateMounts" -}}
+{{- range $server := list "kafka" "redis" "s3" -}}
+{{- $its := get $.Values $server -}}
+{{- if or $its.caSecret $its.clientSecret }}
+- {name: {{ $server }}-certificates, mountPath: /etc/essp/{{ $server }}, readOnly: true}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{- define "essp.authorityVolume" -}}
-{{- with .Values.kafka.caSecret -}}
-- {name: kafka-ca, secret: {secretName: {{ . }}, items: [{key: ca.crt, path: ca.crt}]}}
+{{- define "essp.certificateVolumes" -}}
+{{- range $server := list "kafka" "redis" "s3" -}}
+{{- $its := get $.Values $server -}}
+{{- if or $its.caSecret $its.clientSecret }}
+- name: {{ $server }}-certificates
+  projected:
+    sources:
+      {{- with $its.caSecret }}
+      - secret: {name: {{ . }}, items: [{key: ca.crt, path: ca.crt}]}
+      {{- end }}
+      {{- with $its.clientSecret }}
+      - secret: {name: {{ . }}, items: [{key: tls.crt, path: tls.crt}, {key: tls.key, path: tls.key}]}
+      {{- end }}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 

@@ -37,13 +37,13 @@ containers:
       limits: {memory: 256Mi}
     volumeMounts:
       - {name: tmp, mountPath: /tmp}
-      {{- include "essp.authorityMount" $root | nindent 6 }}
+      {{- include "essp.certificateMounts" $root | trim | nindent 6 }}
       {{- with $pool.volumeMounts }}
       {{- toYaml . | nindent 6 }}
       {{- end }}
 volumes:
   - {name: tmp, emptyDir: {sizeLimit: 64Mi}}
-  {{- include "essp.authorityVolume" $root | nindent 2 }}
+  {{- include "essp.certificateVolumes" $root | trim | nindent 2 }}
   {{- with $pool.volumes }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
