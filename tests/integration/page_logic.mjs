@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { lines, nearest, range, ticks } from "./chart.js";
 import { lineOf } from "./create.js";
+import { compared, comparison, joined, resultsOf } from "./compare.js";
 import { chosen, eventWords, groupOf } from "./events.js";
 import { flowOf } from "./flow.js";
 import { commands, courseWords, resultRows, why } from "./job.js";
@@ -56,6 +57,15 @@ assert.deepEqual(flowOf(feed).consumers.map(it => [it.title, it.figures]), [["lo
 assert.equal(flowOf({ ...feed, phases: [{ ...feed.phases[0], done: { "predictor.rgb": 7 } }] }).streams[0].consumers[0].title, "predictor rgb");
 assert.equal(courseWords(job), "50.0 % of 100 clips · train, epoch 2 · 12.5 clips/s · 2 min to go · 1 min so far");
 assert.match(courseWords({ ...job, state: "paused", progress: { ...job.progress, eta_s: null } }), /epoch 2 · 1 min so far$/);
+
+// Jobs side by side: each training has a colour, under the names of both; results that a job has not are not known.
+assert.deepEqual(compared(comparison(["a", "b c+d", "a"])), ["a", "b c+d"]);
+assert.equal(compared("#/jobs/a"), null);
+const trained = (name, trainers, result) => ({ curves: [], job: { name, result, phases: [{ purpose: "train", epoch: 0, clips: 10 }], trainers: trainers.map(trainer => ({ name: trainer, reports: [{ purpose: "validation", epoch: 0, metrics: { loss: 1, top1: 0.5 } }] })) } });
+const both = [trained("one", ["rgb", "flow"], { metrics: { "test.fused.top1": 0.5 } }), trained("two", ["rgb"], { metrics: { "test.rgb.top1": 0.25, "test.rgb.top5": 1 } }), trained("none", [], null)];
+assert.deepEqual(joined(both).all.loss.map(line => [line.trainer, line.colour]), [["one rgb", 0], ["one flow", 1], ["two rgb", 2]]);
+assert.deepEqual(joined(both).trainers.map(trainer => trainer.name), ["one rgb", "one flow", "two rgb"]);
+assert.deepEqual(resultsOf(both), { columns: ["test top-1", "test top-5"], rows: [["one", "fused", "50.0 %", "–"], ["two", "rgb", "25.0 %", "100.0 %"]] });
 
 // What a stream carries, in words.
 const preview = { purpose: "train", epoch: 1, index: 1199, video: "a/b.mp4", class_name: "run", first_frame: 30, height: 112, width: 112, pictures: 10, shown: 6 };

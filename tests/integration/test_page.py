@@ -76,6 +76,18 @@ def test_a_job_is_watched_paused_and_resumed(tmp_path: Path, page: Browser) -> N
             assert "<b>pool</b>: <img src=x> is full" in page.evaluate(f"document.querySelector('{part}').innerText")
         assert page.evaluate("document.querySelectorAll('.events b, .events img, #conditions img').length") == 0
         assert page.evaluate("document.documentElement.scrollWidth") <= 420
+        other = served.job.model_copy(update={"name": "other", "output": f"{served.job.output}-2"})
+        served.master.start(other)
+        page.open(f"{served.url}/#/")
+        page.wait("document.querySelectorAll('.pick input').length === 2")
+        assert page.evaluate("document.querySelectorAll('a.button').length") == 0
+        page.evaluate("document.querySelectorAll('.pick input').forEach(box => box.click())")
+        page.wait("document.querySelector('a.button')?.innerText === 'Compare 2 jobs'")
+        page.evaluate("document.querySelector('a.button').click()")
+        page.wait("document.querySelector('.head h2')?.innerText === '2 jobs side by side'")
+        page.wait(f"document.querySelector('table').innerText.includes({json.dumps(name)})")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 420
+        page.open(f"{served.url}/#/jobs/{name}")
         for action, state in (("pause", JobState.PAUSED), ("resume", JobState.RUNNING)):
             page.wait(f"document.querySelector('button.{action}')")
             page.evaluate(f"document.querySelector('button.{action}').click()")

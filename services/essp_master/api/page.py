@@ -17,7 +17,21 @@ from essp_common.errors import NotFound
 
 _FOLDER = Path(__file__).parents[1] / "page"
 _ICON = "icon.svg"
-_MODULES = ("api", "chart", "create", "dom", "events", "flow", "job", "jobs", "page", "pools", "previews", "words")
+_MODULES = (
+    "api",
+    "chart",
+    "compare",
+    "create",
+    "dom",
+    "events",
+    "flow",
+    "job",
+    "jobs",
+    "page",
+    "pools",
+    "previews",
+    "words",
+)
 _TYPES = {"index.html": "text/html", "page.css": "text/css", _ICON: "image/svg+xml"} | {
     f"{name}.js": "text/javascript" for name in _MODULES
 }

@@ -4,7 +4,7 @@ import { el, redraw, svg } from "./dom.js";
 
 const HEIGHT = 250;
 const MARGIN = { left: 52, right: 14, top: 12, bottom: 36 };
-const COLOURS = 8; // of page.css
+export const COLOURS = 8; // of page.css
 const MARKERS = 60; // of more points, none is marked
 const hidden = new Set(); // trainers that people do not want to see
 

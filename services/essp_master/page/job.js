@@ -97,7 +97,8 @@ export function limit(job) {
   return el("p", { class: "limit", "data-key": "limit" }, el("b", {}, "Bottleneck "), job.bottleneck ? job.bottleneck.words : "Not known yet: nobody has reported a rate.");
 }
 
-function charts(job, all) {
+/** The charts of loss and accuracy, beside or below each other. */
+export function charts(job, all) {
   const wide = (document.querySelector(".charts") || document.querySelector("main")).clientWidth, width = Math.round(wide >= 780 ? (wide - 16) / 2 : wide);
   const epochs = Math.max(1, ...job.phases.filter(phase => phase.purpose === "train").map(phase => phase.epoch + 1));
   return el("div", { class: "charts" },

@@ -1,9 +1,10 @@
 // The list of jobs: those under way with what limits them, and a table of all, which can be narrowed.
 
 import { ask, jobPath } from "./api.js";
+import { comparison } from "./compare.js";
 import { el, redraw, table } from "./dom.js";
 import { actions, courseWords, limit, state, why } from "./job.js";
-import { UNKNOWN, count, duration, moment, number, percent, share } from "./words.js";
+import { UNKNOWN, count, counted, duration, moment, number, percent, share } from "./words.js";
 
 const MOST = 200;
 const CARDS = 6;
@@ -12,6 +13,7 @@ const GROUPS = { all: () => true, "under way": job => ["pending", "queued", "run
 let group = "all";
 let wanted = "";
 let rowsShown = STEP;
+const picked = new Set(); // jobs to be compared
 
 /** The jobs, and all there is to know of the few newest that are under way. */
 export async function loadJobs() {
@@ -26,7 +28,7 @@ export function drawJobs({ jobs, shown, more }, act) {
   if (!jobs.length) return [el("div", { class: "blank" }, el("h2", {}, "No job yet"),
     el("p", {}, "A job says which videos to train on, what the models see of them, and how they are trained."),
     el("p", {}, el("a", { class: "button", href: "#/new" }, "Write a job"), " or start one from a terminal: ", el("code", {}, "essp job start job.yaml")))];
-  return [el("div", { class: "cards" }, shown.map(job => card(job, act))), el("section", { "data-key": "all" }, el("h2", {}, "All jobs"), filters(jobs), list(jobs), more ? el("p", { class: "note" }, `The newest ${count(MOST)}; all: essp job ls`) : null)];
+  return [el("div", { class: "cards" }, shown.map(job => card(job, act))), el("section", { "data-key": "all" }, el("h2", {}, "All jobs"), filters(jobs), compare(jobs), list(jobs), more ? el("p", { class: "note" }, `The newest ${count(MOST)}; all: essp job ls`) : null)];
 }
 
 const link = name => el("a", { href: `#/jobs/${encodeURIComponent(name)}` }, name);
@@ -62,11 +64,26 @@ function list(jobs) {
   const found = narrowed(jobs, group, wanted);
   if (!found.length) return el("p", { class: "empty" }, "No job is of this kind and has this name.");
   const reasons = found.some(why), teams = found.some(job => job.team);
-  const rows = found.slice(0, rowsShown).map(job => [link(job.name), ...(teams ? [job.team || UNKNOWN] : []), job.kind, state(job), percent(job.total ? share(job) : null), job.state === "running" ? number(job.clips_per_s) : UNKNOWN,
+  const rows = found.slice(0, rowsShown).map(job => [el("span", { class: "pick" }, pick(job.name), link(job.name)), ...(teams ? [job.team || UNKNOWN] : []), job.kind, state(job), percent(job.total ? share(job) : null), job.state === "running" ? number(job.clips_per_s) : UNKNOWN,
     duration(job.eta_s), count(job.failed), moment(job.created), ...(reasons ? [why(job)] : [])]);
   const all = table("jobs", ["job", ...(teams ? ["team"] : []), "kind", "state", "done", "clips/s", "to go", "failed clips", "started", ...(reasons ? ["why"] : [])], rows, teams ? [0, 1, 2, 3, 9] : [0, 1, 2, 8]);
   const left = found.length - rows.length;
   return el("div", {}, all, left ? el("button", { type: "button", onclick: showMore }, `Show ${count(Math.min(STEP, left))} more of ${count(left)}`) : null);
+}
+
+const pick = name => el("input", { type: "checkbox", "data-key": `pick ${name}`, "data-name": name, "aria-label": `compare ${name}`, checked: picked.has(name), onchange: toggle });
+
+function toggle(event) {
+  const { name } = event.currentTarget.dataset;
+  if (event.currentTarget.checked) picked.add(name);
+  else picked.delete(name);
+  redraw();
+}
+
+/** Where the jobs that were picked are side by side; null while there are not two. */
+function compare(jobs) {
+  const names = jobs.map(job => job.name).filter(name => picked.has(name));
+  return names.length > 1 ? el("a", { class: "button", href: comparison(names) }, `Compare ${counted(names.length, "job")}`) : null;
 }
 
 function showMore() {

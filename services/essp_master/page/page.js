@@ -2,6 +2,7 @@
 // the part behind the # of its address names.
 
 import { ask, hasToken, jobPath, useToken } from "./api.js";
+import { compared, drawComparison, loadComparison } from "./compare.js";
 import { drawCreate } from "./create.js";
 import { el, morph } from "./dom.js";
 import { drawJob, loadJob } from "./job.js";
@@ -22,6 +23,8 @@ const CREATE = { key: "#/new", title: "New job", load: null, draw: () => drawCre
 
 /** The view that an address names. */
 function named(hash) {
+  const names = compared(hash);
+  if (names) return { key: hash, title: `${names.length} jobs`, load: () => loadComparison(names), draw: drawComparison };
   const found = /^#\/jobs\/([^/]+)$/.exec(hash);
   if (!found) return [POOLS, CREATE].find(each => each.key === hash) || JOBS;
   const name = decodeURIComponent(found[1]);
